@@ -1,0 +1,54 @@
+"""nbgen: run a language model from a notebook.
+
+Names are loaded on first use, so that `import nbgen` stays light and never imports torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Chat": "nbgen.notebook.chat",
+    "Client": "nbgen.notebook.client",
+    "Result": "nbgen.notebook.result",
+    "connect": "nbgen.notebook.session",
+    "generate": "nbgen.notebook.session",
+    "load": "nbgen.notebook.session",
+    "serve": "nbgen.notebook.session",
+    "status": "nbgen.notebook.session",
+    "stream": "nbgen.notebook.session",
+    "unload": "nbgen.notebook.session",
+}
+
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nbgen' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    from nbgen.server.app import NbgenApp
+
+    return [{"module": "nbgen", "app": NbgenApp}]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext nbgen`: register the magics."""
+    from nbgen.notebook.magics import register
+
+    register(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """`%unload_ext nbgen`: remove them again."""
+    from nbgen.notebook.magics import unregister
+
+    unregister(shell)

@@ -1,0 +1,48 @@
+"""The engine process, `python -m nbgen.engine FD`: load what the first message names, then serve.
+
+Ends when the server closes its end of the socket FD. What goes wrong in loading is said to the server first.
+"""
+
+import logging
+import os
+import sys
+import time
+
+from nbgen.engine.channel import Channel
+from nbgen.engine.process import live_and_die_with_parent
+from nbgen.errors import ModelError
+from nbgen.messages import EngineFailed, EngineReady, LoadModel, LoadProgress
+
+
+def main() -> None:
+    live_and_die_with_parent()
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    channel = Channel(int(sys.argv[1]))
+    messages = channel.messages()
+    first = next(messages, None)
+    if isinstance(first, LoadModel):
+        _serve(channel, first, messages)
+    channel.close()
+    os._exit(0)  # threads and libraries have nothing left to say
+
+
+def _serve(channel, first, messages) -> None:
+    started = time.monotonic()
+    channel.send(LoadProgress(stage="starting torch"))
+    from nbgen.engine.assembly import assemble  # only now: it takes seconds, and the server has heard why
+    from nbgen.engine.loop import Loop
+
+    def report(stage: str, done: int, total: int) -> None:
+        channel.send(LoadProgress(stage=stage, done=done, total=total))
+
+    try:
+        assembly = assemble(first.config, report)
+    except ModelError as error:
+        channel.send(EngineFailed(message=error.message))
+        return
+    channel.send(EngineReady(model=assembly.model, load_seconds=time.monotonic() - started))
+    Loop(channel, assembly).run(messages)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""From a request to the sequences that serve it: tokens, budget, seeds, stop conditions.
+
+Runs beside the engine's steps, in the thread that receives messages. What a request asks beyond what the model can do
+is refused here, with the numbers.
+"""
+
+import os
+
+from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.sequence import Sequence
+from nbgen.engine.tokenizer import Tokenizer
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest, ModelInfo
+from nbgen.sampling_params import SamplingParams
+
+#: Tokens of the context that SGLang leaves free (contract section 5.1).
+RESERVED_TOKENS = 2
+
+
+class Admission:
+    """Turns requests into sequences for one loaded model."""
+
+    def __init__(self, tokenizer: Tokenizer, model: ModelInfo, capacity: int) -> None:
+        """`capacity` is the most tokens that the KV cache holds."""
+        self._tokenizer = tokenizer
+        self._model = model
+        self._capacity = min(capacity, model.context_length)
+
+    def sequences(self, request: GenerateRequest) -> list[Sequence]:
+        """One sequence for each of the request's samples. Raises InvalidRequest."""
+        params = request.params.with_defaults(self._model.sampling_defaults)
+        prompt = self._prompt(request)
+        self._check(prompt, params)
+        seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
+        budget = self._budget(len(prompt), params)
+        return [
+            self._sequence(request.rid, i, prompt, params, budget, seed + i) for i in range(max(1, params.n))
+        ]
+
+    def _sequence(
+        self, rid: str, index: int, prompt: list[int], params: SamplingParams, budget: int, seed: int
+    ) -> Sequence:
+        decode = self._tokenizer.decoder(
+            skip_special_tokens=params.skip_special_tokens,
+            spaces_between=params.spaces_between_special_tokens,
+        )
+        return Sequence(
+            rid=rid,
+            index=index,
+            prompt_ids=prompt,
+            params=params,
+            budget=budget,
+            seed=_signed(seed),
+            detokenizer=Detokenizer(decode, self._tokenizer.is_byte, prompt),
+            stop_strings=StopStrings(params.stop, keep_match=params.no_stop_trim),
+            stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),
+        )
+
+    def _prompt(self, request: GenerateRequest) -> list[int]:
+        if request.messages is not None:
+            return self._tokenizer.encode_chat(request.messages, continue_final=request.continue_final)
+        if request.text is not None:
+            return self._tokenizer.encode(request.text)
+        return request.input_ids or []
+
+    def _check(self, prompt: list[int], params: SamplingParams) -> None:
+        if not prompt:
+            raise InvalidRequest("the prompt has no tokens; input_ids cannot be empty", field="input_ids")
+        self._check_ids(prompt, "input_ids")
+        self._check_ids(params.logit_bias, "logit_bias")
+        context, length = self._model.context_length, len(prompt)
+        if length >= context:
+            raise InvalidRequest(
+                f"the prompt has {length} tokens, which is longer than the model's context length ({context} tokens)"
+            )
+        if length >= self._capacity:
+            raise InvalidRequest(f"the prompt has {length} tokens; the KV cache holds {self._capacity}")
+        asked = params.max_new_tokens
+        if isinstance(asked, int) and length + asked > context:
+            raise InvalidRequest(
+                f"{length} prompt tokens and max_new_tokens {asked} are {length + asked} tokens, which exceeds the "
+                f"model's maximum context length of {context}",
+                field="max_new_tokens",
+            )
+
+    def _check_ids(self, ids: list[int] | dict[int, float], field: str) -> None:
+        vocab = self._model.vocab_size
+        for token in ids:
+            if not 0 <= token < vocab:
+                raise InvalidRequest(
+                    f"{field} has the id {token}, which is out-of-vocabulary: ids go from 0 to {vocab - 1}",
+                    field=field,
+                )
+
+    def _budget(self, length: int, params: SamplingParams) -> int:
+        room = max(0, min(self._model.context_length - RESERVED_TOKENS, self._capacity) - length)
+        return room if params.token_limit is None else min(params.token_limit, room)
+
+
+def _signed(seed: int) -> int:
+    """The seed as a signed 64-bit integer, the next after the largest being the smallest."""
+    return (seed + 2**63) % 2**64 - 2**63

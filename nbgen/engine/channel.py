@@ -1,0 +1,51 @@
+"""The engine's end of the socket to the server: frames in, frames out, nothing else.
+
+Reading ends the process when the server's end closes; writing goes through a thread, so that a slow reader never
+slows the engine's steps.
+"""
+
+import os
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+
+from nbgen.messages import FRAME_HEADER, FromEngine, ToEngine, encode_frame, frame_length, to_engine_decoder
+
+
+class Channel:
+    """Both directions of the inherited socket `fd`."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="channel-writer", daemon=True)
+        self._writer.start()
+
+    def send(self, message: FromEngine) -> None:
+        """Queue a message; returns at once."""
+        self._outbox.put(encode_frame(message))
+
+    def close(self) -> None:
+        """Wait until all that was sent is written."""
+        self._outbox.put(None)
+        self._writer.join(timeout=5)
+
+    def messages(self) -> Iterator[ToEngine]:
+        """What the server sends, until it closes its end."""
+        while header := self._read(FRAME_HEADER):
+            yield to_engine_decoder.decode(self._read(frame_length(header)))
+
+    def _read(self, length: int) -> bytes:
+        parts = []
+        while length and (part := self._socket.recv(min(length, 1 << 20))):
+            parts.append(part)
+            length -= len(part)
+        return b"".join(parts) if not length else b""
+
+    def _write(self) -> None:
+        while (frame := self._outbox.get()) is not None:
+            try:
+                self._socket.sendall(frame)
+            except OSError:
+                os._exit(0)  # the server is gone, and with it every reader

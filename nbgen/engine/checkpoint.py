@@ -1,0 +1,106 @@
+"""A model's files on disk: found or downloaded, and refused by name before anything reads them.
+
+Only safetensors are read and no code of a model's folder is ever run. Knows nothing of torch.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nbgen.engine_config import BUNDLED
+from nbgen.errors import ModelError
+
+BUNDLED_FOLDER = Path(__file__).parent.parent / "demo" / "model"
+DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
+CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+Report = Callable[[str, int, int], None]
+
+
+def find(name: str, report: Report) -> Path:
+    """The folder of `name`: the bundled model, a folder, or a hub id (downloaded if it is not there yet)."""
+    if name == BUNDLED:
+        return _checked(BUNDLED_FOLDER, name)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _checked(folder, name)
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either")
+    return _checked(_download(name, report), name)
+
+
+def weight_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def _download(name: str, report: Report) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from tqdm.auto import tqdm
+
+    class Progress(tqdm):
+        """Counts the files that have arrived."""
+
+        def display(self, *_: Any, **__: Any) -> None:
+            report(f"downloading {name}", int(self.n), int(self.total or 0))
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=DOWNLOADED, tqdm_class=Progress))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelError(
+            f"{name!r} is not in the local cache and could not be downloaded ({type(error).__name__}): "
+            "check the name, the network, and that you are logged in if the model is gated"
+        ) from error
+
+
+def _checked(folder: Path, name: str) -> Path:
+    """The folder, if it holds a whole model that nbgen reads."""
+    missing = [f for f in ("config.json",) if not (folder / f).is_file()]
+    if missing:
+        raise ModelError(f"{name} has no {missing[0]}: it is not a model in transformers' format")
+    _refuse_code(folder, name)
+    _refuse_pickles(folder, name)
+    _check_shards(folder, name)
+    return folder
+
+
+def _refuse_code(folder: Path, name: str) -> None:
+    for file in CODE_FILES:
+        if "auto_map" in read_json(folder / file, name):
+            raise ModelError(
+                f"{name} needs its own code (auto_map in {file}); nbgen does not run code from a model folder"
+            )
+
+
+def _refuse_pickles(folder: Path, name: str) -> None:
+    if any(folder.glob("*.safetensors")):
+        return
+    found = next((path.name for pattern in PICKLES for path in folder.glob(pattern)), None)
+    if found is None:
+        raise ModelError(f"{name} has no weights: no *.safetensors file is there")
+    raise ModelError(
+        f"nbgen reads safetensors only, and {name} holds {found}: convert it by loading it with transformers "
+        "where you trust it and calling save_pretrained"
+    )
+
+
+def _check_shards(folder: Path, name: str) -> None:
+    index = read_json(folder / "model.safetensors.index.json", name)
+    missing = sorted(
+        {shard for shard in index.get("weight_map", {}).values() if not (folder / shard).is_file()}
+    )
+    if missing:
+        raise ModelError(f"the index of {name} names files that are not there: {', '.join(missing)}")
+
+
+def read_json(path: Path, name: str) -> dict[str, Any]:
+    """A JSON object of the model's, empty where the file is not there. Raises ModelError for a damaged one."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ModelError(f"{path.name} of {name} is damaged: it is not JSON") from None
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,84 @@
+"""Text from tokens, as they come: never half a character, never the beginning of a stop string.
+
+Follows the two-offset window of text-generation servers, seeded with the end of the prompt and closed while the last
+token is a raw byte (sentencepiece's byte fallback changes text already shown otherwise). Knows no tokenizer: it is
+given a function from ids to text.
+"""
+
+from collections.abc import Callable, Sequence
+
+CONTEXT_TOKENS = 6
+MAX_HELD_TOKENS = 32
+REPLACEMENT = "\ufffd"
+
+
+class Detokenizer:
+    """The text of one sequence, token by token."""
+
+    def __init__(
+        self, decode: Callable[[list[int]], str], is_byte: Callable[[int], bool], prompt_ids: Sequence[int]
+    ) -> None:
+        self._decode = decode
+        self._is_byte = is_byte
+        self._ids = list(prompt_ids[-CONTEXT_TOKENS:])
+        self._window = 0
+        self._read = len(self._ids)
+
+    def append(self, token_id: int) -> str:
+        """Add a token; the text that is now certain."""
+        self._ids.append(token_id)
+        held = len(self._ids) - self._read
+        if self._is_byte(token_id) and held < MAX_HELD_TOKENS:
+            return ""
+        text = self._pending()
+        if text.endswith(REPLACEMENT) and held < MAX_HELD_TOKENS:
+            return ""
+        return self._advance(text)
+
+    def flush(self) -> str:
+        """What was held back, as it stands (it may hold U+FFFD)."""
+        return self._advance(self._pending())
+
+    def _pending(self) -> str:
+        shown = self._decode(self._ids[self._window : self._read])
+        return self._decode(self._ids[self._window :])[len(shown) :]
+
+    def _advance(self, text: str) -> str:
+        if text:
+            self._window, self._read = self._read, len(self._ids)
+        return text
+
+
+class StopStrings:
+    """Looks for stop strings in growing text, and holds back what may become one."""
+
+    def __init__(self, stops: Sequence[str], *, keep_match: bool = False) -> None:
+        self._stops = stops
+        self._keep_match = keep_match
+        self._longest = max(map(len, stops), default=0)
+        self._held = ""
+        self.matched: str | None = None
+
+    def append(self, text: str) -> str:
+        """Add text; what may be shown. `matched` is the stop string once one is whole."""
+        self._held += text
+        for stop in self._stops:
+            if (start := self._held.find(stop)) >= 0:
+                self.matched = stop
+                return self._take(start + len(stop) if self._keep_match else start, drop_rest=True)
+        return self._take(len(self._held) - self._undecided())
+
+    def flush(self) -> str:
+        """What was held back and turned out to be plain text."""
+        return self._take(len(self._held))
+
+    def _undecided(self) -> int:
+        """Length of the longest end of the text that begins a stop string."""
+        for length in range(min(self._longest - 1, len(self._held)), 0, -1):
+            if any(stop.startswith(self._held[-length:]) for stop in self._stops):
+                return length
+        return 0
+
+    def _take(self, length: int, *, drop_rest: bool = False) -> str:
+        text, self._held = self._held[:length], "" if drop_rest else self._held[length:]
+        return text

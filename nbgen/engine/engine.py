@@ -1,0 +1,117 @@
+"""The engine: schedule, run, sample, emit. One request's fault ends that request; the rest go on.
+
+Knows nothing of sockets or processes. `min_new_tokens` and every other option act in the parts it calls.
+"""
+
+import logging
+
+import msgspec
+
+from nbgen.engine.probe import Runner
+from nbgen.engine.sampler import NO_TOKEN, Sampler
+from nbgen.engine.scheduler import Scheduler
+from nbgen.engine.sequence import Sequence, SequenceStatus
+from nbgen.messages import EngineStatus, FinishReason, GenerateOutput
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """All sequences of one loaded model."""
+
+    def __init__(self, runner: Runner, sampler: Sampler, scheduler: Scheduler, *, max_waiting: int) -> None:
+        self.max_waiting = max_waiting
+        self._runner = runner
+        self._sampler = sampler
+        self._scheduler = scheduler
+        self._sequences: dict[str, list[Sequence]] = {}
+        self.steps = 0
+        self.generated_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def add(self, sequences: list[Sequence]) -> list[GenerateOutput]:
+        """Take in the sequences of one request; refusals where the queue is full."""
+        waiting = len(self._scheduler.waiting)
+        if waiting + len(sequences) > self.max_waiting:
+            reason = FinishReason(type="error", message=f"the queue is full ({waiting} waiting)", status=503)
+            return [msgspec.structs.replace(_output(s, "", []), finish_reason=reason) for s in sequences]
+        self._sequences[sequences[0].rid] = list(sequences)
+        for sequence in sequences:
+            self._scheduler.add(sequence)
+        return []
+
+    def abort(self, rid: str) -> list[GenerateOutput]:
+        """End a request's sequences now; their last outputs. An unknown rid has none."""
+        return [self._abort(sequence) for sequence in list(self._sequences.get(rid, ()))]
+
+    def step(self) -> list[GenerateOutput]:
+        """Compute one batch; what each sampled sequence gained."""
+        batch = self._scheduler.schedule()
+        sampled, scores = self._runner.run(batch)
+        for sequence, num_tokens in batch:
+            sequence.num_computed += num_tokens
+        tokens = self._sampler.sample(scores, sampled)
+        self.steps += 1
+        return [self._advance(sequence, token) for sequence, token in zip(sampled, tokens, strict=True)]
+
+    def status(self) -> EngineStatus:
+        blocks = self._scheduler.blocks
+        return EngineStatus(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            steps=self.steps,
+            generated_tokens=self.generated_tokens,
+            blocks_total=blocks.num_blocks,
+            blocks_free=blocks.num_free,
+        )
+
+    def _advance(self, sequence: Sequence, token: int) -> GenerateOutput:
+        if sequence.budget == 0:
+            return self._end(sequence, FinishReason(type="length", length=0))
+        if token == NO_TOKEN:
+            return self._fail(sequence, "the model produced no finite score: no token is allowed here")
+        try:
+            text = sequence.append(token)
+        except Exception:  # whatever a tokenizer raises is this request's alone
+            log.exception("request %s: no text for token %d", sequence.rid, token)
+            return self._fail(sequence, "a token could not be turned into text")
+        self.generated_tokens += 1
+        if sequence.finish_reason:
+            self._release(sequence)
+        return _output(sequence, text, [token])
+
+    def _abort(self, sequence: Sequence) -> GenerateOutput:
+        where = "waiting queue" if sequence.status is SequenceStatus.WAITING else "running batch"
+        return self._end(sequence, FinishReason(type="abort", message=f"Abort in {where}"), sequence.flush())
+
+    def _fail(self, sequence: Sequence, message: str) -> GenerateOutput:
+        return self._end(sequence, FinishReason(type="error", message=message, status=400))
+
+    def _end(self, sequence: Sequence, reason: FinishReason, text: str = "") -> GenerateOutput:
+        sequence.finish_reason = reason
+        self._release(sequence)
+        return _output(sequence, text, [])
+
+    def _release(self, sequence: Sequence) -> None:
+        """Give back all that the sequence holds."""
+        self._scheduler.finish(sequence)
+        self._runner.release(sequence)
+        siblings = self._sequences[sequence.rid]
+        siblings.remove(sequence)
+        if not siblings:
+            del self._sequences[sequence.rid]
+
+
+def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutput:
+    return GenerateOutput(
+        rid=sequence.rid,
+        index=sequence.index,
+        text=text,
+        token_ids=token_ids,
+        prompt_tokens=sequence.num_prompt,
+        completion_tokens=sequence.num_output,
+        finish_reason=sequence.finish_reason,
+    )

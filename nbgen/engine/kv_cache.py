@@ -1,0 +1,45 @@
+"""The tensors behind the blocks: keys and values of every layer, one slot a token.
+
+Layers are sized from the first keys and values that arrive, because head counts and widths may differ from layer to
+layer. Knows neither sequences nor who owns a block.
+"""
+
+import torch
+
+
+class KVCache:
+    """Per layer, keys `[slots, kv_heads, head_dim]` and values `[slots, kv_heads, value_dim]`.
+
+    Block `b` holds slots `b * block_size` to `(b + 1) * block_size - 1`.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def write(
+        self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store new tokens' keys and values `[tokens, kv_heads, dim]` in `slots`; the layer's whole tensors."""
+        keys, values = self._layers.get(layer) or self._allocate(layer, key, value)
+        keys.index_copy_(0, slots, key)
+        values.index_copy_(0, slots, value)
+        return keys, values
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Of the layers seen so far."""
+        tokens = self.num_blocks * self.block_size
+        return (
+            sum(t.numel() * t.element_size() for pair in self._layers.values() for t in pair)
+            // tokens
+            * self.block_size
+        )
+
+    def _allocate(
+        self, layer: int, key: torch.Tensor, value: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        slots = self.num_blocks * self.block_size
+        self._layers[layer] = (key.new_empty(slots, *key.shape[1:]), value.new_empty(slots, *value.shape[1:]))
+        return self._layers[layer]

@@ -1,0 +1,179 @@
+"""From a name and a configuration to a model ready to run, with progress. The only place that loads weights."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import logging as transformers_logging
+
+from nbgen.engine import checkpoint
+from nbgen.engine.tokenizer import Tokenizer
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import ModelError
+from nbgen.sampling_params import MODEL_DEFAULTS
+
+DEFAULT_CONTEXT = 4096
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class LoadedModel:
+    """A model in evaluation mode on its device, with its tokenizer and what its files say about it."""
+
+    model: torch.nn.Module
+    tokenizer: Tokenizer
+    context_length: int
+    sampling_defaults: dict[str, float]
+    weight_bytes: int
+
+
+def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
+    """Load what `config` names. Raises ModelError with words for the owner."""
+    report("finding the model", 0, 0)
+    folder = checkpoint.find(config.model, report)
+    size = checkpoint.weight_bytes(folder)
+    architecture = _architecture(folder, config.model)
+    generation = checkpoint.read_json(folder / "generation_config.json", config.model)
+    context = _context_length(architecture, config)
+    tokenizer = Tokenizer(_tokenizer(folder, config.model), _eos_ids(architecture, generation), context)
+    with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
+        model = _model(folder, config)
+    return LoadedModel(model, tokenizer, context, _sampling_defaults(generation, config), size)
+
+
+def _architecture(folder: Path, name: str) -> Any:
+    model_type = checkpoint.read_json(folder / "config.json", name).get("model_type")
+    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ModelError(
+            f"{name} is of the type {model_type!r}, which is no causal language model of transformers"
+        )
+    with _foreign_errors(name, "configuration"):
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _tokenizer(folder: Path, name: str) -> Any:
+    with _foreign_errors(name, "tokenizer"):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
+    """Every id that ends an answer by the model's configurations; either may hold one id, several or none."""
+    found = (generation.get("eos_token_id"), architecture.get_text_config().eos_token_id)
+    return {i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
+
+
+def _model(folder: Path, config: EngineConfig) -> torch.nn.Module:
+    device = _device(config.device)
+    with _foreign_errors(config.model, "weights"):
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=_dtype(config.dtype, device),
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+        if config.dtype == "auto" and device.type == "cpu" and not _computes_in(model.dtype):
+            model = model.float()
+        return model.to(device).eval()
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError(
+            f"device is {name!r}, but torch finds no NVIDIA GPU here: use device='cpu' or 'auto'"
+        )
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ModelError(f"device is {name!r}; it must be 'auto', 'cpu', 'cuda' or 'cuda:N'") from None
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype | str:
+    known = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in known:
+        raise ModelError(f"dtype is {name!r}; it must be one of {', '.join(known)}")
+    if name == "float16" and device.type == "cpu":
+        raise ModelError("dtype float16 is for GPUs; use 'float32' or 'bfloat16' on the CPU")
+    return known[name]
+
+
+def _computes_in(dtype: torch.dtype) -> bool:
+    """Whether this CPU has arithmetic for the type, rather than emulating it."""
+    return dtype == torch.float32 or (
+        dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
+
+
+def _context_length(architecture: Any, config: EngineConfig) -> int:
+    text = architecture.get_text_config()
+    own = (
+        getattr(text, "max_position_embeddings", None)
+        or getattr(text, "n_positions", None)
+        or DEFAULT_CONTEXT
+    )
+    return min(own, config.context_length or own)
+
+
+def _sampling_defaults(generation: dict[str, Any], config: EngineConfig) -> dict[str, float]:
+    """The five fields of the generation config that are sampling defaults. Its top_k 0 means no limit."""
+    if config.sampling_defaults != "model":
+        return {}
+    defaults = {name: generation[name] for name in MODEL_DEFAULTS if generation.get(name) is not None}
+    return {**defaults, **({"top_k": -1} if defaults.get("top_k") == 0 else {})}
+
+
+@contextmanager
+def _foreign_errors(name: str, part: str) -> Iterator[None]:
+    """Say which part of which model failed; what the library said goes to the log."""
+    try:
+        yield
+    except SafetensorError as error:
+        log.exception("loading the %s of %s", part, name)
+        raise ModelError(f"a safetensors file of {name} is damaged: download it again") from error
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"{name} does not fit into the free memory of the GPU: free some, or use a smaller model"
+        ) from error
+    except MemoryError as error:
+        raise ModelError(
+            f"{name} does not fit into the free memory: free some, or use a smaller model"
+        ) from error
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError) as error:
+        log.exception("loading the %s of %s", part, name)
+        raise ModelError(
+            f"the {part} of {name} cannot be read by transformers; the server's log says why"
+        ) from error
+
+
+@contextmanager
+def _weights_progress(report: Callable[[float], None]) -> Iterator[None]:
+    """Follow transformers' own progress bars: the share of tensors that are loaded."""
+
+    class Progress:
+        def __init__(self, iterable: Any = None, total: int | None = None, **_: Any) -> None:
+            self._items = iterable
+            self._total = total or len(iterable)
+
+        def __iter__(self) -> Iterator[Any]:
+            for count, item in enumerate(self._items, 1):
+                yield item
+                report(count / self._total)
+
+        def __getattr__(self, _: str) -> Callable[..., None]:
+            return lambda *args, **kwargs: None
+
+    previous = transformers_logging.set_tqdm_hook(lambda _, args, kwargs: Progress(*args, **kwargs))
+    try:
+        yield
+    finally:
+        transformers_logging.set_tqdm_hook(previous)

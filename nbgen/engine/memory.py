@@ -1,0 +1,35 @@
+"""How much memory there is, and how much of it the KV cache may take. Knows nothing of what is stored there."""
+
+from pathlib import Path
+
+import torch
+
+SHARE = 0.25
+MOST_BYTES = 8 * 2**30
+
+
+def kv_cache_budget(device: torch.device, configured: int | None) -> int:
+    """Bytes for the KV cache: what the owner set, else a quarter of what is free and 8 GiB at most."""
+    if configured is not None:
+        return configured
+    free, _ = device_memory(device)
+    return min(int(free * SHARE), MOST_BYTES)
+
+
+def device_memory(device: torch.device) -> tuple[int, int]:
+    """Bytes free and in all, of the GPU or of the machine."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)
+    lines = Path("/proc/meminfo")
+    if not lines.is_file():
+        return 8 * 2**30, 8 * 2**30
+    fields = dict(line.split(":") for line in lines.read_text().splitlines())
+    return tuple(int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
+
+
+def used_memory(device: torch.device) -> int:
+    """Bytes that this process holds on the device."""
+    if device.type == "cuda":
+        return torch.cuda.memory_reserved(device)
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * 4096 if statm.is_file() else 0

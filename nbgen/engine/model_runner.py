@@ -1,0 +1,97 @@
+"""One forward for a scheduled batch: tokens in, scores of the next token out. Tier A: packed tokens, paged cache.
+
+Decodes alone go as `[B, 1]`; with prefills everything is packed into `[1, T]`, never padded. The model gets no cache
+and no mask: `attention` knows both. Knows nothing of sampling or text.
+"""
+
+import inspect
+
+import torch
+
+from nbgen.engine import attention
+from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.sequence import Sequence
+
+
+class ModelRunner:
+    """Runs a transformers causal LM over a paged KV cache."""
+
+    tier = "A"
+    chunks_prefill = True
+
+    def __init__(self, model: torch.nn.Module, cache: KVCache) -> None:
+        self.model = model
+        self.cache = cache
+        self.device = next(model.parameters()).device
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
+
+    @torch.inference_mode()
+    def run(self, batch: list[ScheduledSequence]) -> tuple[list[Sequence], torch.Tensor]:
+        """Compute the batch's tokens; the sequences that sample now and their float32 scores `[rows, vocab]`."""
+        items = sorted(batch, key=lambda item: item.num_tokens > 1)
+        rows, end = [], 0
+        for item in items:
+            end += item.num_tokens
+            if item.samples:
+                rows.append(end - 1)
+        with attention.current(self._step(items)):
+            scores = self._forward(items, rows)
+        return [item.sequence for item in items if item.samples], scores.float()
+
+    def release(self, sequence: Sequence) -> None:
+        """Blocks are all a sequence holds, and the scheduler takes them back."""
+
+    def _forward(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
+        shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
+        inputs = {
+            "input_ids": self._tensor(_token_ids(items)).view(shape),
+            "position_ids": self._tensor(_positions(items)).view(shape),
+            "use_cache": False,
+        }
+        if shape[0] == 1 and self._keeps_logits:
+            return self.model(**inputs, logits_to_keep=self._tensor(rows)).logits[0]
+        return self.model(**inputs).logits.flatten(0, 1)[self._tensor(rows)]
+
+    def _step(self, items: list[ScheduledSequence]) -> attention.Step:
+        decodes = [item.sequence for item in items if item.num_tokens == 1]
+        tables = self._block_slots(decodes)
+        prefills, start, slots = [], len(decodes), []
+        if decodes:
+            last = self._tensor([s.num_computed for s in decodes])
+            slots.append(tables.gather(1, last[:, None])[:, 0])
+        for item in items[len(decodes) :]:
+            computed, stop = item.sequence.num_computed, start + item.num_tokens
+            own = self._block_slots([item.sequence])[0, : computed + item.num_tokens]
+            prefills.append(attention.Prefill(start, stop, own))
+            slots.append(own[computed:])
+            start = stop
+        lengths = self._tensor([s.num_computed + 1 for s in decodes])
+        return attention.Step(self.cache, torch.cat(slots), tables, lengths, prefills)
+
+    def _block_slots(self, sequences: list[Sequence]) -> torch.Tensor:
+        """Slots of each sequence's tokens `[B, longest block table * block_size]`; short tables repeat block 0."""
+        longest = max((len(s.block_table) for s in sequences), default=0)
+        tables = [s.block_table + [0] * (longest - len(s.block_table)) for s in sequences]
+        first = self._tensor(tables).view(len(sequences), longest, 1) * self.cache.block_size
+        return (first + torch.arange(self.cache.block_size, device=self.device)).flatten(1)
+
+    def _tensor(self, values: list) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.long, device=self.device)
+
+
+def _token_ids(items: list[ScheduledSequence]) -> list[int]:
+    return [
+        token
+        for sequence, count in items
+        for token in sequence.token_ids[sequence.num_computed : sequence.num_computed + count]
+    ]
+
+
+def _positions(items: list[ScheduledSequence]) -> list[int]:
+    return [
+        position
+        for sequence, count in items
+        for position in range(sequence.num_computed, sequence.num_computed + count)
+    ]

@@ -1,0 +1,57 @@
+"""Tier C: any causal LM, one sequence at a time, through the cache that transformers itself makes for it.
+
+Correct first: what the paged path cannot serve is served here. A model whose own cache disagrees with itself
+(`cached=False`) computes every token anew at each step.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+
+from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.sequence import Sequence
+
+
+class OpaqueRunner:
+    """Runs a transformers causal LM with one cache of its own kind for each sequence."""
+
+    tier = "C"
+    chunks_prefill = False
+
+    def __init__(self, model: torch.nn.Module, *, cached: bool = True) -> None:
+        self.model = model
+        self.cached = cached
+        self.device = next(model.parameters()).device
+        names = inspect.signature(model.forward).parameters
+        self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
+        self._takes_mask = "attention_mask" in names
+        self._caches: dict[Sequence, Any] = {}
+
+    @torch.inference_mode()
+    def run(self, batch: list[ScheduledSequence]) -> tuple[list[Sequence], torch.Tensor]:
+        """Compute the batch's tokens; its sequences and their float32 scores `[rows, vocab]`."""
+        scores = [self._last_scores(item.sequence) for item in batch]
+        return [item.sequence for item in batch], torch.stack(scores).float()
+
+    def release(self, sequence: Sequence) -> None:
+        """Drop the sequence's cache."""
+        self._caches.pop(sequence, None)
+
+    def _last_scores(self, sequence: Sequence) -> torch.Tensor:
+        known = sequence.num_computed if self.cached else 0
+        inputs: dict[str, Any] = {
+            "input_ids": self._row(sequence.token_ids[known:]),
+            "use_cache": self.cached,
+        }
+        if self._takes_mask:
+            inputs["attention_mask"] = self._row([1] * len(sequence))
+        if known:
+            inputs[self._cache_name] = self._caches[sequence]
+        output = self.model(**inputs)
+        if self.cached:
+            self._caches[sequence] = output[self._cache_name]
+        return output.logits[0, -1]
+
+    def _row(self, values: list[int]) -> torch.Tensor:
+        return torch.tensor([values], dtype=torch.long, device=self.device)

@@ -1,0 +1,109 @@
+"""Which way of running a model is right for it: found by trying, never by a flag of the model.
+
+A few random tokens go once through the model as transformers ships it and once through each candidate, in pieces; the
+first candidate with the same scores wins.
+"""
+
+import logging
+from collections.abc import Iterator
+
+import torch
+
+from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.model_runner import ModelRunner
+from nbgen.engine.opaque_runner import OpaqueRunner
+from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.sequence import Sequence
+from nbgen.sampling_params import SamplingParams
+
+#: Tokens that each of two prompts computes in each step: a chunk, a mixed batch, decodes together, one alone.
+STEPS = ((10, 0), (11, 9), (1, 1), (1, 1), (1, 0))
+#: The same tokens for a runner that never cuts a prompt.
+UNCUT_STEPS = ((21, 0), (0, 9), (1, 1), (1, 1), (1, 0))
+#: Largest difference of scores allowed, as a share of the largest score.
+TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2, torch.float16: 2e-2}
+
+log = logging.getLogger(__name__)
+
+Runner = ModelRunner | OpaqueRunner
+
+
+def choose_runner(model: torch.nn.Module, block_size: int) -> Runner:
+    """The fastest runner whose scores are those of `model` itself."""
+    config = model.config.get_text_config()
+    stock = config._attn_implementation
+    prompts = _prompts(config.vocab_size)
+    expected = [_stock_scores(model, ids) for ids in prompts]
+    blocks = BlockManager(8, block_size)
+    for build in (lambda: ModelRunner(model, KVCache(8, block_size)), lambda: OpaqueRunner(model)):
+        runner = build()
+        if _agrees(runner, prompts, expected, blocks):
+            return runner
+        config._attn_implementation = stock
+    return OpaqueRunner(model, cached=False)
+
+
+def _prompts(vocab_size: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(0)
+    lengths = [sum(counts) for counts in zip(*STEPS, strict=True)]
+    return [torch.randint(0, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+@torch.inference_mode()
+def _stock_scores(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
+    device = next(model.parameters()).device
+    return model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0].float()
+
+
+def _agrees(
+    runner: Runner, prompts: list[list[int]], expected: list[torch.Tensor], blocks: BlockManager
+) -> bool:
+    sequences = [_sequence(ids) for ids in prompts]
+    try:
+        return all(
+            _same(got, expected[index][row], runner.model.dtype)
+            for index, row, got in _pieces(runner, sequences, blocks)
+        )
+    except Exception as error:  # a model may raise anything where a way of running does not suit it
+        log.info("tier %s does not suit this model: %s", runner.tier, error)
+        return False
+    finally:
+        for sequence in sequences:
+            runner.release(sequence)
+            blocks.free(sequence)
+
+
+def _pieces(
+    runner: Runner, sequences: list[Sequence], blocks: BlockManager
+) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Run the prompts in steps; index of the prompt, position and scores at the end of each piece."""
+    for counts in STEPS if runner.chunks_prefill else UNCUT_STEPS:
+        batch = [
+            ScheduledSequence(_grow(sequence, count, blocks), count)
+            for sequence, count in zip(sequences, counts, strict=True)
+            if count
+        ]
+        sampled, scores = runner.run(batch)
+        for sequence, count in batch:
+            sequence.num_computed += count
+        for sequence, row in zip(sampled, scores, strict=True):
+            yield sequences.index(sequence), len(sequence) - 1, row
+
+
+def _grow(sequence: Sequence, count: int, blocks: BlockManager) -> Sequence:
+    """The sequence as if only its next `count` tokens were known."""
+    sequence.token_ids = sequence.prompt_ids[: sequence.num_computed + count]
+    blocks.allocate(sequence, len(sequence))
+    return sequence
+
+
+def _same(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
+    tolerance = TOLERANCE.get(dtype, TOLERANCE[torch.float32])
+    return bool((got - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1e-3))
+
+
+def _sequence(ids: list[int]) -> Sequence:
+    detokenizer = Detokenizer(lambda _: "", lambda _: False, [])
+    return Sequence("probe", 0, ids, SamplingParams(), 1, 0, detokenizer, StopStrings(()))

@@ -1,0 +1,111 @@
+"""Which sequences compute how many tokens in the next step. Plain Python, no tensors, no clock.
+
+Decodes come first, then prefills in chunks while the step has room; sequences wait in order of arrival and are
+admitted by what fits now. When blocks run out the youngest running sequence is preempted: it gives its blocks back,
+waits at the head, and later computes its tokens again (vLLM's recompute preemption, Kwon et al. 2023, section 4.5).
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.sequence import Sequence, SequenceStatus
+
+
+class ScheduledSequence(NamedTuple):
+    """The sequence's next `num_tokens` uncomputed tokens. It samples if they are all it has."""
+
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        return self.num_tokens == self.sequence.num_uncomputed
+
+
+class Scheduler:
+    """Sequences that wait, sequences that run, and the choice between them."""
+
+    def __init__(self, blocks: BlockManager, *, max_running: int, prefill_chunk: int) -> None:
+        self.blocks = blocks
+        self.max_running = max_running
+        self.prefill_chunk = prefill_chunk
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Let the sequence wait for its turn. It must be one that the blocks can hold."""
+        self.waiting.append(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Take the sequence out, wherever it is, and its blocks back."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.status is SequenceStatus.WAITING:
+            self.waiting.remove(sequence)
+        self.blocks.free(sequence)
+        sequence.status = SequenceStatus.FINISHED
+
+    def schedule(self) -> list[ScheduledSequence]:
+        """The next step's batch; empty when nothing waits or runs."""
+        batch = self._decodes()
+        room = self.prefill_chunk
+        for sequence in [s for s in self.running if s.num_uncomputed > 1]:
+            room -= self._prefill(sequence, room, batch)
+        while self.waiting and room > 0 and len(self.running) < self.max_running:
+            sequence = self.waiting[0]
+            if not self.blocks.can_allocate(sequence, len(sequence) + 1):
+                break
+            room -= self._prefill(sequence, room, batch)
+            self._admit(sequence)
+        return batch or self._untangle()
+
+    def _untangle(self) -> list[ScheduledSequence]:
+        """Half-computed prompts hold all blocks: let the youngest go until an older one moves."""
+        if not self.running:
+            return []
+        self._preempt(self.running[-1])
+        return self.schedule()
+
+    def _decodes(self) -> list[ScheduledSequence]:
+        batch = []
+        for sequence in [s for s in self.running if s.num_uncomputed == 1]:
+            if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence):
+                self.blocks.allocate(sequence, len(sequence))
+                batch.append(ScheduledSequence(sequence, 1))
+        return batch
+
+    def _prefill(self, sequence: Sequence, room: int, batch: list[ScheduledSequence]) -> int:
+        """Put the sequence's next chunk into the batch if it fits; the tokens it takes."""
+        tokens = min(sequence.num_uncomputed, room)
+        end = sequence.num_computed + tokens
+        if tokens <= 0 or not self.blocks.can_allocate(sequence, end):
+            return 0
+        self.blocks.allocate(sequence, end)
+        batch.append(ScheduledSequence(sequence, tokens))
+        return tokens
+
+    def _admit(self, sequence: Sequence) -> None:
+        self.waiting.popleft()
+        self.running.append(sequence)
+        sequence.status = SequenceStatus.RUNNING
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Preempt the youngest until the sequence's next token fits; False if it was itself the youngest."""
+        while not self.blocks.can_allocate(sequence, len(sequence)):
+            youngest = self.running[-1]
+            self._preempt(youngest)
+            if youngest is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.blocks.free(sequence)
+        sequence.num_computed = 0
+        sequence.status = SequenceStatus.WAITING
+        self.waiting.appendleft(sequence)

@@ -1,0 +1,83 @@
+"""One prompt being continued: its tokens, its blocks, how far it is computed. Plain Python, no tensors."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.messages import FinishReason
+from nbgen.sampling_params import SamplingParams
+
+
+class SequenceStatus(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass(eq=False)
+class Sequence:
+    """The state of one of a request's `n` samples.
+
+    `token_ids` is the prompt and then the output; the first `num_computed` of them have keys and values in the
+    blocks of `block_table`. `seed` and a token's position determine every random choice.
+    """
+
+    rid: str
+    index: int
+    prompt_ids: list[int]
+    params: SamplingParams
+    budget: int
+    seed: int
+    detokenizer: Detokenizer
+    stop_strings: StopStrings
+    stop_token_ids: frozenset[int] = frozenset()
+    status: SequenceStatus = SequenceStatus.WAITING
+    num_computed: int = 0
+    block_table: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_ids)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.prompt_ids)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - len(self.prompt_ids)
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt :]
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Tokens whose keys and values are still to be computed: 1 while decoding."""
+        return len(self.token_ids) - self.num_computed
+
+    def append(self, token_id: int) -> str:
+        """Add a sampled token, set `finish_reason` if it is the last, and return the text that is now certain.
+
+        The order of checks is SGLang's: stop string, stop token, length.
+        """
+        self.token_ids.append(token_id)
+        stops = token_id in self.stop_token_ids and not self.params.ignore_eos
+        hidden = stops and not self.params.no_stop_trim
+        text = self.stop_strings.append("" if hidden else self.detokenizer.append(token_id))
+        if self.stop_strings.matched is not None:
+            self.finish_reason = FinishReason(type="stop", matched=self.stop_strings.matched)
+        elif stops:
+            self.finish_reason = FinishReason(type="stop", matched=token_id)
+        elif self.num_output >= self.budget:
+            self.finish_reason = FinishReason(type="length", length=self.budget)
+        return text + self.flush() if self.finish_reason else text
+
+    def flush(self) -> str:
+        """The text held back, once nothing more comes. Nothing follows a matched stop string."""
+        if self.stop_strings.matched is not None:
+            return ""
+        return self.stop_strings.append(self.detokenizer.flush()) + self.stop_strings.flush()

@@ -1,0 +1,81 @@
+"""Between text and token ids: encoding, the chat template, decoding, end tokens. Knows nothing of sequences."""
+
+from collections.abc import Callable, Set
+
+import jinja2
+from transformers import PreTrainedTokenizerBase
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ChatMessage
+
+#: Bytes of text per token of context that are worth tokenizing; more can never fit.
+MAX_BYTES_PER_TOKEN = 16
+
+
+class Tokenizer:
+    """A model's tokenizer with what generation needs of it."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: Set[int], context_length: int) -> None:
+        self._tokenizer = tokenizer
+        self._limit = context_length * MAX_BYTES_PER_TOKEN
+        self._byte_ids = {i for token, i in tokenizer.get_vocab().items() if _is_byte(token)}
+        own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+        self.eos_ids = frozenset(eos_ids).union(own)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._tokenizer.chat_template is not None
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text, with the special tokens that the tokenizer puts in front."""
+        self._check_length(text)
+        return self._tokenizer.encode(text)
+
+    def encode_chat(self, messages: list[ChatMessage], *, continue_final: bool) -> list[int]:
+        """Ids of a chat through the model's template. Raises InvalidRequest where there is none or it refuses."""
+        if not self.has_chat_template:
+            raise InvalidRequest(
+                "this model has no chat template; send the text to continue instead", field="messages"
+            )
+        self._check_length("".join(m.content for m in messages))
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [{"role": m.role, "content": m.content} for m in messages],
+                tokenize=False,
+                add_generation_prompt=not continue_final,
+                continue_final_message=continue_final,
+            )
+        except (jinja2.TemplateError, ValueError):
+            raise InvalidRequest(
+                f"the model's chat template refuses these messages (roles: {', '.join(m.role for m in messages)})",
+                field="messages",
+            ) from None
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def decoder(self, *, skip_special_tokens: bool, spaces_between: bool) -> Callable[[list[int]], str]:
+        """A function from ids to text."""
+
+        def decode(ids: list[int]) -> str:
+            return self._tokenizer.decode(
+                ids,
+                skip_special_tokens=skip_special_tokens,
+                spaces_between_special_tokens=spaces_between,
+                clean_up_tokenization_spaces=False,
+            )
+
+        return decode
+
+    def is_byte(self, token_id: int) -> bool:
+        """Whether the token is one raw byte of a byte-fallback vocabulary, as `<0x0A>`."""
+        return token_id in self._byte_ids
+
+    def _check_length(self, text: str) -> None:
+        if (size := len(text.encode("utf-8", "replace"))) > self._limit:
+            raise InvalidRequest(
+                f"the text has {size} bytes; a context of {self._limit // MAX_BYTES_PER_TOKEN} tokens holds at most "
+                f"{self._limit}: it is longer than the model's context length"
+            )
+
+
+def _is_byte(token: str) -> bool:
+    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")

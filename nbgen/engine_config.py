@@ -1,0 +1,33 @@
+"""What the owner of the server decides about the engine: one frozen struct, the only place for its defaults."""
+
+from __future__ import annotations
+
+import msgspec
+
+#: The model that ships inside the package, by its short name.
+BUNDLED = "bundled"
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How the engine loads and runs its model. Sizes are in tokens unless a name says bytes."""
+
+    #: A folder in transformers' format, a hub id, or "bundled".
+    model: str = BUNDLED
+    #: "auto" (the first NVIDIA GPU, else the CPU), "cpu", "cuda" or "cuda:N".
+    device: str = "auto"
+    #: "auto" (the checkpoint's own, float32 where the CPU has no bfloat16 arithmetic), "float32", "bfloat16", "float16".
+    dtype: str = "auto"
+    #: Longest prompt plus answer; None takes the model's own limit.
+    context_length: int | None = None
+    #: Bytes of KV cache; None takes min(25% of the free memory, 8 GiB).
+    kv_cache_bytes: int | None = None
+    #: Tokens to a block of the KV cache.
+    block_size: int = 16
+    #: Sequences that decode together.
+    max_running: int = 64
+    #: Requests that may wait; one more is refused.
+    max_waiting: int = 2048
+    #: Prompt tokens that one step computes at most.
+    prefill_chunk: int = 512
+    #: "model" takes sampling defaults from generation_config.json, "openai" the constants.
+    sampling_defaults: str = "model"

@@ -1,0 +1,123 @@
+"""Every error that nbgen shows to a person, with the HTTP status it answers.
+
+NbgenError
+├── InvalidRequest      400  the request can never work as it stands
+├── Unauthorized        401  no token or key, or a wrong one
+├── Forbidden           403  known, but not allowed
+├── NotFound            404  no such run, model, route
+├── MethodNotAllowed    405  the route exists, not for this method
+├── Conflict            409  an id that is in use
+├── BodyTooLarge        413  more bytes than the route takes
+├── UnsupportedMedia    415  a content type the route does not read
+├── ModelError          422  the model cannot be loaded
+├── InternalError       500  a fault of nbgen's own: fixed words, details in the log
+├── Unavailable         503  not now: queue full, stopping, engine down; may be tried again
+│   └── EngineStopped   503  the engine process ended while the request was in it
+└── ServerNotFound      503  (in the kernel) no nbgen server answers
+
+Messages are written for the person who sent the request: what came, what the limit is, what to do. They never
+hold the text of a foreign exception. This module knows no protocol's shape for an error.
+"""
+
+from __future__ import annotations
+
+
+class NbgenError(Exception):
+    """An error with words meant for the user.
+
+    `field` names the offending part of the request as the user wrote it; `retryable` says that the same
+    request may succeed later.
+    """
+
+    status = 500
+    retryable = False
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+class InvalidRequest(NbgenError):
+    """The request can never work as it stands."""
+
+    status = 400
+
+
+class Unauthorized(NbgenError):
+    """No token or key came with the request, or a wrong one."""
+
+    status = 401
+
+
+class Forbidden(NbgenError):
+    """The caller is known but may not do this."""
+
+    status = 403
+
+
+class NotFound(NbgenError):
+    """There is no such run, model or route."""
+
+    status = 404
+
+
+class MethodNotAllowed(NbgenError):
+    """The route exists, but not for this HTTP method."""
+
+    status = 405
+
+
+class Conflict(NbgenError):
+    """The id is in use."""
+
+    status = 409
+
+
+class BodyTooLarge(NbgenError):
+    """The body has more bytes than the route takes."""
+
+    status = 413
+
+
+class UnsupportedMedia(NbgenError):
+    """The content type is one the route does not read."""
+
+    status = 415
+
+
+class ModelError(NbgenError):
+    """The model cannot be loaded; the message says why and what would help."""
+
+    status = 422
+
+
+class InternalError(NbgenError):
+    """A fault of nbgen's own. The details are in the log under the id in the message."""
+
+
+class Unavailable(NbgenError):
+    """Not now; the same request may be sent again."""
+
+    status = 503
+    retryable = True
+
+
+class EngineStopped(Unavailable):
+    """The engine process ended while the request was in it."""
+
+
+class ServerNotFound(NbgenError):
+    """No nbgen server answers from where this kernel runs."""
+
+    status = 503
+
+
+def from_status(status: int, message: str, field: str | None = None) -> NbgenError:
+    """The error of `status`, as a client rebuilds it from an answer."""
+    known = {cls.status: cls for cls in NbgenError.__subclasses__() if cls is not ServerNotFound}
+    if status in known:
+        return known[status](message, field=field)
+    return (
+        InvalidRequest(message, field=field) if 400 <= status < 500 else InternalError(message, field=field)
+    )

@@ -1,0 +1,176 @@
+"""Every type that crosses between the server and the engine process, and the frames they travel in.
+
+A frame is four bytes of length (big-endian) and one msgpack object with a tag. Nothing here is executable: decoding
+yields these structs or fails. One request is one prompt; a protocol's batch is several requests.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from nbgen.engine_config import EngineConfig
+from nbgen.sampling_params import SamplingParams
+
+FRAME_HEADER = 4
+MAX_FRAME = 256 * 2**20
+
+FinishType = Literal["stop", "length", "abort", "error"]
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A message: immutable, tagged with its class name."""
+
+
+class ChatMessage(Struct, frozen=True, tag=False):
+    """One turn of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+# --- to the engine
+
+
+class LoadModel(Struct, frozen=True):
+    """The first message to a fresh engine process."""
+
+    config: EngineConfig
+
+
+class GenerateRequest(Struct, frozen=True):
+    """One prompt, however it was written, and how to continue it. Exactly one of the three inputs is set.
+
+    `messages` goes through the model's chat template; `continue_final` continues the last message instead of
+    opening an answer.
+    """
+
+    rid: str
+    text: str | None = None
+    input_ids: list[int] | None = None
+    messages: list[ChatMessage] | None = None
+    continue_final: bool = False
+    params: SamplingParams = SamplingParams()
+
+
+class AbortRequest(Struct, frozen=True):
+    """End one request, named exactly."""
+
+    rid: str
+
+
+# --- from the engine
+
+
+class LoadProgress(Struct, frozen=True):
+    """A step of loading. `done` and `total` count bytes, or are both 0 where nothing can be counted."""
+
+    stage: str
+    done: int = 0
+    total: int = 0
+
+
+class ModelInfo(Struct, frozen=True):
+    """What is loaded."""
+
+    name: str
+    model_type: str
+    architectures: list[str]
+    vocab_size: int
+    context_length: int
+    device: str
+    dtype: str
+    #: "A" paged attention, "C" transformers' own cache one sequence at a time.
+    tier: str
+    has_chat_template: bool
+    #: Of `generation_config.json`: the sampling fields it sets.
+    sampling_defaults: dict[str, float] = {}
+    parameters: int = 0
+    weight_bytes: int = 0
+
+
+class EngineReady(Struct, frozen=True):
+    """The model is loaded; requests are served."""
+
+    model: ModelInfo
+    load_seconds: float = 0.0
+
+
+class EngineFailed(Struct, frozen=True):
+    """The model cannot be loaded; the process ends."""
+
+    message: str
+
+
+class FinishReason(Struct, frozen=True, tag=False):
+    """Why a sequence ended.
+
+    `matched` is the stop string or token id of "stop"; `length` the token budget of "length"; `message` and
+    `status` explain "abort" and "error".
+    """
+
+    type: FinishType
+    matched: int | str | None = None
+    length: int | None = None
+    message: str | None = None
+    status: int | None = None
+
+
+class GenerateOutput(Struct, frozen=True):
+    """What one sequence gained in a step. `text` and `token_ids` are the new part, counts are totals.
+
+    Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
+    `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`.
+    """
+
+    rid: str
+    index: int = 0
+    text: str = ""
+    token_ids: list[int] = []
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    finish_reason: FinishReason | None = None
+
+
+class StepOutputs(Struct, frozen=True):
+    """All that one step gained."""
+
+    outputs: list[GenerateOutput]
+
+
+class EngineStatus(Struct, frozen=True):
+    """The engine's pulse: sent between steps, and at least once a second while idle."""
+
+    running: int = 0
+    waiting: int = 0
+    steps: int = 0
+    generated_tokens: int = 0
+    blocks_total: int = 0
+    blocks_free: int = 0
+    #: Bytes of the engine's device: taken by this process, and in all.
+    memory_used: int = 0
+    memory_total: int = 0
+
+
+ToEngine = LoadModel | GenerateRequest | AbortRequest
+FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | EngineStatus
+
+_encoder = msgspec.msgpack.Encoder()
+to_engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+from_engine_decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode_frame(message: ToEngine | FromEngine) -> bytes:
+    """The message with its length in front."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(FRAME_HEADER, "big") + body
+
+
+def frame_length(header: bytes) -> int:
+    """Bytes that follow a frame's header. Raises ValueError for a length no peer of ours sends."""
+    length = int.from_bytes(header, "big")
+    if length > MAX_FRAME:
+        raise ValueError(f"a frame of {length} bytes; the limit is {MAX_FRAME}")
+    return length

@@ -1,0 +1,181 @@
+"""How to choose tokens and when to stop: the one place that defaults and checks these options.
+
+Ranges and meanings follow SGLang's `sampling_params.py` (contract sections 5 to 7), which every layer uses under
+these names. Knows nothing of the model: what depends on a vocabulary or a context length is checked in the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from nbgen.errors import InvalidRequest
+
+DEFAULT_NEW_TOKENS = 128
+MAX_STOP_STRINGS = 32
+MAX_STOP_BYTES = 1024
+MAX_STOP_TOKEN_IDS = 256
+MAX_LOGIT_BIAS = 1024
+MAX_N = 128
+
+#: What applies when neither the request nor the model's `generation_config.json` says otherwise.
+MODEL_DEFAULTS: dict[str, float | int] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+
+
+class SamplingParams(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The options of one request.
+
+    `None` in one of the five fields of `MODEL_DEFAULTS` means "the model's own default"; `with_defaults` fills
+    them in. `max_new_tokens=None` means as many tokens as the context holds; left out, it is 128 or what fits.
+    """
+
+    max_new_tokens: int | None | msgspec.UnsetType = msgspec.UNSET
+    min_new_tokens: int = 0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    no_stop_trim: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    logit_bias: dict[int, float] = {}
+    sampling_seed: int | None = None
+    n: int = 1
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> SamplingParams:
+        """From a request's object; `null` means the default. Raises InvalidRequest naming the field."""
+        fields = {
+            name: value for name, value in options.items() if value is not None or name == "max_new_tokens"
+        }
+        if isinstance(fields.get("stop"), str):
+            fields["stop"] = [fields["stop"]]
+        if isinstance(fields.get("logit_bias"), Mapping):
+            fields["logit_bias"] = _bias(fields["logit_bias"])
+        _refuse_floats(fields)
+        try:
+            params = msgspec.convert(fields, cls)
+        except msgspec.ValidationError as error:
+            raise _refusal(str(error)) from None
+        params.check()
+        return params
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> SamplingParams:
+        """The same with the five model defaults filled in: the request's, else `defaults`', else the constants."""
+        filled = {
+            name: defaults.get(name, constant)
+            for name, constant in MODEL_DEFAULTS.items()
+            if getattr(self, name) is None
+        }
+        return msgspec.structs.replace(self, **filled)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is always taken (SGLang: temperature below 1e-6, or top_k 1)."""
+        return (self.temperature is not None and self.temperature < 1e-6) or self.top_k == 1
+
+    @property
+    def token_limit(self) -> int | None:
+        """The most new tokens the request asks for; None where only the context bounds them."""
+        return DEFAULT_NEW_TOKENS if self.max_new_tokens is msgspec.UNSET else self.max_new_tokens
+
+    def check(self) -> None:
+        """Raise InvalidRequest for the first value outside its range."""
+        for name, low, high, open_low in _RANGES:
+            value = getattr(self, name)
+            _check_range(name, None if value is msgspec.UNSET else value, low, high, open_low)
+        _require(
+            self.top_k is None or self.top_k == -1 or self.top_k >= 1, "top_k", self.top_k, "-1 or at least 1"
+        )
+        limit = self.token_limit
+        _require(
+            limit is None or self.min_new_tokens <= limit,
+            "min_new_tokens",
+            self.min_new_tokens,
+            f"at most max_new_tokens ({limit})",
+        )
+        self._check_lists()
+
+    def _check_lists(self) -> None:
+        count, longest = len(self.stop), max((len(s.encode()) for s in self.stop), default=0)
+        _require(count <= MAX_STOP_STRINGS, "stop", f"{count} strings", f"at most {MAX_STOP_STRINGS}")
+        _require(
+            longest <= MAX_STOP_BYTES, "stop", f"{longest} bytes", f"at most {MAX_STOP_BYTES} bytes each"
+        )
+        ids, biases = len(self.stop_token_ids), len(self.logit_bias)
+        _require(ids <= MAX_STOP_TOKEN_IDS, "stop_token_ids", f"{ids} ids", f"at most {MAX_STOP_TOKEN_IDS}")
+        _require(biases <= MAX_LOGIT_BIAS, "logit_bias", f"{biases} entries", f"at most {MAX_LOGIT_BIAS}")
+        for value in self.logit_bias.values():
+            _check_range("logit_bias", value, -100, 100, False)
+
+
+#: name, lowest, highest, whether the lowest itself is refused
+_RANGES: tuple[tuple[str, float, float, bool], ...] = (
+    ("max_new_tokens", 0, 2**31, False),
+    ("min_new_tokens", 0, 2**31, False),
+    ("temperature", 0, math.inf, False),
+    ("top_p", 0, 1, True),
+    ("min_p", 0, 1, False),
+    ("repetition_penalty", 0, 2, True),
+    ("frequency_penalty", -2, 2, False),
+    ("presence_penalty", -2, 2, False),
+    ("sampling_seed", -(2**63), 2**63 - 1, False),
+    ("n", 0, MAX_N, False),
+)
+
+
+def _require(holds: bool, name: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise InvalidRequest(f"{name} must be {allowed}, got {value}", field=name)
+
+
+def _check_range(name: str, value: float | None, low: float, high: float, open_low: bool) -> None:
+    if value is None:
+        return
+    _require(math.isfinite(value), name, value, "a finite number")
+    above = value > low if open_low else value >= low
+    words = f"{'above' if open_low else 'at least'} {low}" + (
+        f" and at most {high}" if high < math.inf else ""
+    )
+    _require(above and value <= high, name, value, words)
+
+
+def _refuse_floats(fields: Mapping[str, Any]) -> None:
+    """`8.0` is not an integer on this wire, nor is `true`."""
+    for name in ("max_new_tokens", "min_new_tokens", "top_k", "sampling_seed", "n"):
+        value = fields.get(name)
+        if isinstance(value, bool | float):
+            raise InvalidRequest(f"{name} must be an integer, got {value!r}", field=name)
+
+
+def _bias(entries: Mapping[Any, Any]) -> dict[int, Any]:
+    try:
+        return {int(key): value for key, value in entries.items()}
+    except ValueError:
+        raise InvalidRequest(
+            "logit_bias keys must be token ids written as integers", field="logit_bias"
+        ) from None
+
+
+def _refusal(text: str) -> InvalidRequest:
+    """msgspec's sentence, led by the field's own name where its path stood (`at $.top_p`)."""
+    what, _, path = text.partition(" - at `$.")
+    name = path.rstrip("`")
+    return InvalidRequest(f"{name}: {what}" if name else what, field=name.partition("[")[0] or None)

@@ -1,0 +1,63 @@
+"""Server-sent events: both ends of one wire format.
+
+Follows the WHATWG HTML standard, section 9.2.6 (event stream interpretation). Knows nothing of what the data mean.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import NamedTuple
+
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+class Event(NamedTuple):
+    """One dispatched event. `id` is the last id seen on the stream, as the standard has it."""
+
+    data: str
+    event: str = "message"
+    id: str = ""
+
+
+def encode(data: bytes, *, event: str | None = None, id: str | None = None) -> bytes:
+    """One event as bytes. `data` is one line (JSON without raw line breaks)."""
+    name = b"event: %s\n" % event.encode() if event else b""
+    identifier = b"id: %s\n" % id.encode() if id else b""
+    return b"%s%sdata: %s\n\n" % (identifier, name, data)
+
+
+class Decoder:
+    """Turns bytes, cut anywhere, into events. Feed it what arrives; it keeps what is not whole."""
+
+    def __init__(self) -> None:
+        self._text = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+        self._data: list[str] = []
+        self._event = ""
+        self._id = ""
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that `chunk` completes."""
+        text = self._rest + self._text.decode(chunk)
+        held = text.endswith("\r")
+        lines = text.replace("\r\n", "\n").removesuffix("\r" if held else "").replace("\r", "\n").split("\n")
+        self._rest = lines.pop() + ("\r" if held else "")
+        return [event for line in lines if (event := self._line(line)) is not None]
+
+    def _line(self, line: str) -> Event | None:
+        if not line:
+            return self._dispatch()
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+        elif name == "event":
+            self._event = value
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        return None
+
+    def _dispatch(self) -> Event | None:
+        data, event = self._data, self._event
+        self._data, self._event = [], ""
+        return Event("\n".join(data), event or "message", self._id) if data else None

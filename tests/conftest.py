@@ -1,0 +1,68 @@
+"""Fixtures that all tests share: small random checkpoints of real architectures, as a user's folder would hold them."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+from pathlib import Path
+
+import pytest
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+
+
+def save_tokenizer(folder: Path) -> int:
+    """A byte-level tokenizer with a chat template; its vocabulary's size."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
+    fast.add_special_tokens({"additional_special_tokens": SPECIAL_TOKENS[1:]})
+    fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(folder)
+    return len(vocab)
+
+
+def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Path:
+    """A random checkpoint of two small layers, saved as a user's would be. The same every time."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {
+        "vocab_size": save_tokenizer(folder),
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "bos_token_id": None,
+        "pad_token_id": 0,
+        "eos_token_id": 0,
+    }
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, **{**sizes, **changes})
+    model = AutoModelForCausalLM.from_config(config).float()
+    # Larger weights than an initializer's, so that the scores have clear winners.
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15 if "embed" not in name else 0.6)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a random two-layer Llama with a byte-level tokenizer and a chat template."""
+    return save_model(tmp_path_factory.mktemp("models") / "tiny-llama")
