@@ -15,7 +15,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str = BUNDLED
     #: "auto" (the first NVIDIA GPU, else the CPU), "cpu", "cuda" or "cuda:N".
     device: str = "auto"
-    #: "auto" (the checkpoint's own, float32 where the CPU has no bfloat16 arithmetic), "float32", "bfloat16", "float16".
+    #: "auto" (the checkpoint's own; float32 where the CPU has no bfloat16 arithmetic), "float32", "bfloat16" or
+    #: "float16" (GPU only).
     dtype: str = "auto"
     #: Longest prompt plus answer; None takes the model's own limit.
     context_length: int | None = None

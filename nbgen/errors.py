@@ -118,6 +118,4 @@ def from_status(status: int, message: str, field: str | None = None) -> NbgenErr
     known = {cls.status: cls for cls in NbgenError.__subclasses__() if cls is not ServerNotFound}
     if status in known:
         return known[status](message, field=field)
-    return (
-        InvalidRequest(message, field=field) if 400 <= status < 500 else InternalError(message, field=field)
-    )
+    return InvalidRequest(message, field=field) if 400 <= status < 500 else InternalError(message, field=field)

@@ -149,6 +149,8 @@ class EngineStatus(Struct, frozen=True):
     generated_tokens: int = 0
     blocks_total: int = 0
     blocks_free: int = 0
+    #: Sequences that had to give their blocks back and start again.
+    preemptions: int = 0
     #: Bytes of the engine's device: taken by this process, and in all.
     memory_used: int = 0
     memory_total: int = 0

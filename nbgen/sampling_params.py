@@ -31,16 +31,14 @@ MODEL_DEFAULTS: dict[str, float | int] = {
 }
 
 
-class SamplingParams(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The options of one request.
 
     `None` in one of the five fields of `MODEL_DEFAULTS` means "the model's own default"; `with_defaults` fills
     them in. `max_new_tokens=None` means as many tokens as the context holds; left out, it is 128 or what fits.
     """
 
-    max_new_tokens: int | None | msgspec.UnsetType = msgspec.UNSET
+    max_new_tokens: int | msgspec.UnsetType | None = msgspec.UNSET
     min_new_tokens: int = 0
     temperature: float | None = None
     top_p: float | None = None
@@ -62,9 +60,7 @@ class SamplingParams(
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> SamplingParams:
         """From a request's object; `null` means the default. Raises InvalidRequest naming the field."""
-        fields = {
-            name: value for name, value in options.items() if value is not None or name == "max_new_tokens"
-        }
+        fields = {name: value for name, value in options.items() if value is not None or name == "max_new_tokens"}
         if isinstance(fields.get("stop"), str):
             fields["stop"] = [fields["stop"]]
         if isinstance(fields.get("logit_bias"), Mapping):
@@ -101,9 +97,7 @@ class SamplingParams(
         for name, low, high, open_low in _RANGES:
             value = getattr(self, name)
             _check_range(name, None if value is msgspec.UNSET else value, low, high, open_low)
-        _require(
-            self.top_k is None or self.top_k == -1 or self.top_k >= 1, "top_k", self.top_k, "-1 or at least 1"
-        )
+        _require(self.top_k is None or self.top_k == -1 or self.top_k >= 1, "top_k", self.top_k, "-1 or at least 1")
         limit = self.token_limit
         _require(
             limit is None or self.min_new_tokens <= limit,
@@ -116,9 +110,7 @@ class SamplingParams(
     def _check_lists(self) -> None:
         count, longest = len(self.stop), max((len(s.encode()) for s in self.stop), default=0)
         _require(count <= MAX_STOP_STRINGS, "stop", f"{count} strings", f"at most {MAX_STOP_STRINGS}")
-        _require(
-            longest <= MAX_STOP_BYTES, "stop", f"{longest} bytes", f"at most {MAX_STOP_BYTES} bytes each"
-        )
+        _require(longest <= MAX_STOP_BYTES, "stop", f"{longest} bytes", f"at most {MAX_STOP_BYTES} bytes each")
         ids, biases = len(self.stop_token_ids), len(self.logit_bias)
         _require(ids <= MAX_STOP_TOKEN_IDS, "stop_token_ids", f"{ids} ids", f"at most {MAX_STOP_TOKEN_IDS}")
         _require(biases <= MAX_LOGIT_BIAS, "logit_bias", f"{biases} entries", f"at most {MAX_LOGIT_BIAS}")
@@ -151,9 +143,7 @@ def _check_range(name: str, value: float | None, low: float, high: float, open_l
         return
     _require(math.isfinite(value), name, value, "a finite number")
     above = value > low if open_low else value >= low
-    words = f"{'above' if open_low else 'at least'} {low}" + (
-        f" and at most {high}" if high < math.inf else ""
-    )
+    words = f"{'above' if open_low else 'at least'} {low}" + (f" and at most {high}" if high < math.inf else "")
     _require(above and value <= high, name, value, words)
 
 
@@ -169,9 +159,7 @@ def _bias(entries: Mapping[Any, Any]) -> dict[int, Any]:
     try:
         return {int(key): value for key, value in entries.items()}
     except ValueError:
-        raise InvalidRequest(
-            "logit_bias keys must be token ids written as integers", field="logit_bias"
-        ) from None
+        raise InvalidRequest("logit_bias keys must be token ids written as integers", field="logit_bias") from None
 
 
 def _refusal(text: str) -> InvalidRequest:

@@ -33,9 +33,7 @@ class Admission:
         self._check(prompt, params)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
         budget = self._budget(len(prompt), params)
-        return [
-            self._sequence(request.rid, i, prompt, params, budget, seed + i) for i in range(max(1, params.n))
-        ]
+        return [self._sequence(request.rid, i, prompt, params, budget, seed + i) for i in range(max(1, params.n))]
 
     def _sequence(
         self, rid: str, index: int, prompt: list[int], params: SamplingParams, budget: int, seed: int

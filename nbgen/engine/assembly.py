@@ -44,9 +44,7 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
         prefill_chunk=config.prefill_chunk if runner.chunks_prefill else WHOLE,
     )
     engine = Engine(runner, Sampler(loaded.tokenizer.eos_ids), scheduler, max_waiting=config.max_waiting)
-    return Assembly(
-        engine, Admission(loaded.tokenizer, model, num_blocks * config.block_size), model, runner.device
-    )
+    return Assembly(engine, Admission(loaded.tokenizer, model, num_blocks * config.block_size), model, runner.device)
 
 
 def _size_cache(runner: Runner, loaded: loader.LoadedModel, config: EngineConfig) -> int:

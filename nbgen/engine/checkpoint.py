@@ -88,9 +88,7 @@ def _refuse_pickles(folder: Path, name: str) -> None:
 
 def _check_shards(folder: Path, name: str) -> None:
     index = read_json(folder / "model.safetensors.index.json", name)
-    missing = sorted(
-        {shard for shard in index.get("weight_map", {}).values() if not (folder / shard).is_file()}
-    )
+    missing = sorted({shard for shard in index.get("weight_map", {}).values() if not (folder / shard).is_file()})
     if missing:
         raise ModelError(f"the index of {name} names files that are not there: {', '.join(missing)}")
 

@@ -23,6 +23,9 @@ class Detokenizer:
         self._ids = list(prompt_ids[-CONTEXT_TOKENS:])
         self._window = 0
         self._read = len(self._ids)
+        # A prompt may end inside a character: the whole of it is then part of the answer.
+        while self._read and decode(self._ids[: self._read]).endswith(REPLACEMENT):
+            self._read -= 1
 
     def append(self, token_id: int) -> str:
         """Add a token; the text that is now certain."""

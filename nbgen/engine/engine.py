@@ -66,6 +66,7 @@ class Engine:
             generated_tokens=self.generated_tokens,
             blocks_total=blocks.num_blocks,
             blocks_free=blocks.num_free,
+            preemptions=self._scheduler.preemptions,
         )
 
     def _advance(self, sequence: Sequence, token: int) -> GenerateOutput:

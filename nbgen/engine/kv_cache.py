@@ -37,9 +37,7 @@ class KVCache:
             * self.block_size
         )
 
-    def _allocate(
-        self, layer: int, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _allocate(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         slots = self.num_blocks * self.block_size
         self._layers[layer] = (key.new_empty(slots, *key.shape[1:]), value.new_empty(slots, *value.shape[1:]))
         return self._layers[layer]

@@ -52,9 +52,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
 def _architecture(folder: Path, name: str) -> Any:
     model_type = checkpoint.read_json(folder / "config.json", name).get("model_type")
     if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise ModelError(
-            f"{name} is of the type {model_type!r}, which is no causal language model of transformers"
-        )
+        raise ModelError(f"{name} is of the type {model_type!r}, which is no causal language model of transformers")
     with _foreign_errors(name, "configuration"):
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
@@ -89,9 +87,7 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError(
-            f"device is {name!r}, but torch finds no NVIDIA GPU here: use device='cpu' or 'auto'"
-        )
+        raise ModelError(f"device is {name!r}, but torch finds no NVIDIA GPU here: use device='cpu' or 'auto'")
     try:
         return torch.device(name)
     except RuntimeError:
@@ -109,18 +105,12 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | str:
 
 def _computes_in(dtype: torch.dtype) -> bool:
     """Whether this CPU has arithmetic for the type, rather than emulating it."""
-    return dtype == torch.float32 or (
-        dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _context_length(architecture: Any, config: EngineConfig) -> int:
     text = architecture.get_text_config()
-    own = (
-        getattr(text, "max_position_embeddings", None)
-        or getattr(text, "n_positions", None)
-        or DEFAULT_CONTEXT
-    )
+    own = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or DEFAULT_CONTEXT
     return min(own, config.context_length or own)
 
 
@@ -145,14 +135,10 @@ def _foreign_errors(name: str, part: str) -> Iterator[None]:
             f"{name} does not fit into the free memory of the GPU: free some, or use a smaller model"
         ) from error
     except MemoryError as error:
-        raise ModelError(
-            f"{name} does not fit into the free memory: free some, or use a smaller model"
-        ) from error
+        raise ModelError(f"{name} does not fit into the free memory: free some, or use a smaller model") from error
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError) as error:
         log.exception("loading the %s of %s", part, name)
-        raise ModelError(
-            f"the {part} of {name} cannot be read by transformers; the server's log says why"
-        ) from error
+        raise ModelError(f"the {part} of {name} cannot be read by transformers; the server's log says why") from error
 
 
 @contextmanager

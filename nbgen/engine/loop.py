@@ -81,9 +81,7 @@ class Loop:
                 return True
             if item is None:
                 return False
-            self._send(
-                self._engine.abort(item.rid) if isinstance(item, AbortRequest) else self._engine.add(item)
-            )
+            self._send(self._engine.abort(item.rid) if isinstance(item, AbortRequest) else self._engine.add(item))
             timeout = 0.0
 
     def _send(self, outputs: list[GenerateOutput]) -> None:
@@ -95,8 +93,6 @@ class Loop:
         if now < self._status_due:
             return
         self._status_due = now + STATUS_SECONDS
-        free, total = memory.device_memory(self._device)
+        _free, total = memory.device_memory(self._device)
         used = memory.used_memory(self._device)
-        self._channel.send(
-            msgspec.structs.replace(self._engine.status(), memory_used=used, memory_total=total)
-        )
+        self._channel.send(msgspec.structs.replace(self._engine.status(), memory_used=used, memory_total=total))

@@ -24,8 +24,10 @@ class OpaqueRunner:
         self.cached = cached
         self.device = next(model.parameters()).device
         names = inspect.signature(model.forward).parameters
-        self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
-        self._takes_mask = "attention_mask" in names
+        recurrent = "cache_params" in names
+        self._cache_name = "cache_params" if recurrent else "past_key_values"
+        # Recurrent models mask the new tokens alone, and none of them is masked.
+        self._takes_mask = "attention_mask" in names and not recurrent
         self._caches: dict[Sequence, Any] = {}
 
     @torch.inference_mode()

@@ -57,9 +57,7 @@ def _stock_scores(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
     return model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0].float()
 
 
-def _agrees(
-    runner: Runner, prompts: list[list[int]], expected: list[torch.Tensor], blocks: BlockManager
-) -> bool:
+def _agrees(runner: Runner, prompts: list[list[int]], expected: list[torch.Tensor], blocks: BlockManager) -> bool:
     sequences = [_sequence(ids) for ids in prompts]
     try:
         return all(
@@ -75,9 +73,7 @@ def _agrees(
             blocks.free(sequence)
 
 
-def _pieces(
-    runner: Runner, sequences: list[Sequence], blocks: BlockManager
-) -> Iterator[tuple[int, int, torch.Tensor]]:
+def _pieces(runner: Runner, sequences: list[Sequence], blocks: BlockManager) -> Iterator[tuple[int, int, torch.Tensor]]:
     """Run the prompts in steps; index of the prompt, position and scores at the end of each piece."""
     for counts in STEPS if runner.chunks_prefill else UNCUT_STEPS:
         batch = [

@@ -89,9 +89,7 @@ def _filter(probabilities: torch.Tensor, sequences: list[Sequence]) -> torch.Ten
     min_p = column([s.params.min_p for s in sequences])
     ordered, ids = probabilities.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(dim=-1) - ordered
-    kept = (
-        (torch.arange(vocab, device=device) < top_k) & (before <= top_p) & (ordered >= min_p * ordered[:, :1])
-    )
+    kept = (torch.arange(vocab, device=device) < top_k) & (before <= top_p) & (ordered >= min_p * ordered[:, :1])
     kept[:, 0] = True
     return torch.zeros_like(probabilities).scatter(-1, ids, ordered * kept)
 

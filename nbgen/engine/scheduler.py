@@ -32,6 +32,7 @@ class Scheduler:
         self.prefill_chunk = prefill_chunk
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.preemptions = 0
 
     @property
     def has_work(self) -> bool:
@@ -106,6 +107,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self.blocks.free(sequence)
+        self.preemptions += 1
         sequence.num_computed = 0
         sequence.status = SequenceStatus.WAITING
         self.waiting.appendleft(sequence)

@@ -34,9 +34,7 @@ class Tokenizer:
     def encode_chat(self, messages: list[ChatMessage], *, continue_final: bool) -> list[int]:
         """Ids of a chat through the model's template. Raises InvalidRequest where there is none or it refuses."""
         if not self.has_chat_template:
-            raise InvalidRequest(
-                "this model has no chat template; send the text to continue instead", field="messages"
-            )
+            raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
         self._check_length("".join(m.content for m in messages))
         try:
             text = self._tokenizer.apply_chat_template(

@@ -1,0 +1,55 @@
+"""Engines in this process, for tests that look inside."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import GenerateOutput, GenerateRequest
+
+Outputs = dict[str, list[GenerateOutput]]
+
+
+def build(folder: Path, **changes: object) -> Assembly:
+    """A float32 engine of the folder's model."""
+    return assemble(EngineConfig(model=str(folder), **{"dtype": "float32", **changes}), lambda *_: None)
+
+
+def generate(assembly: Assembly, requests: list[GenerateRequest]) -> Outputs:
+    """Run the requests to their ends, all at once; each one's outputs in order."""
+    outputs: Outputs = {request.rid: [] for request in requests}
+    for request in requests:
+        for output in assembly.engine.add(assembly.admission.sequences(request)):
+            outputs[output.rid].append(output)
+    while assembly.engine.has_work:
+        for output in assembly.engine.step():
+            outputs[output.rid].append(output)
+    return outputs
+
+
+def ids(outputs: list[GenerateOutput], index: int = 0) -> list[int]:
+    return [token for output in outputs if output.index == index for token in output.token_ids]
+
+
+def text(outputs: list[GenerateOutput], index: int = 0) -> str:
+    return "".join(output.text for output in outputs if output.index == index)
+
+
+@pytest.fixture(scope="module")
+def tiny_engine(tiny_model: Path) -> Assembly:
+    """An engine of the random two-layer Llama."""
+    return build(tiny_model)
+
+
+@pytest.fixture
+def idle(tiny_engine: Assembly) -> Callable[[], None]:
+    """A check that every block is free and nothing waits or runs."""
+
+    def check() -> None:
+        status = tiny_engine.engine.status()
+        assert (status.running, status.waiting) == (0, 0)
+        assert status.blocks_free == status.blocks_total, "blocks leaked"
+
+    return check

@@ -1,0 +1,166 @@
+"""What the engine writes is what transformers writes, alone, together, after preemption, cut by any chunk."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from nbgen.engine.assembly import Assembly
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ChatMessage, GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
+from tests.engine.conftest import build, generate, ids, text
+
+PROMPTS = [list(range(10, 10 + length)) for length in (30, 7, 1, 19)]
+NEW_TOKENS = 24
+
+ARCHITECTURES = {
+    "llama": ("A", {}),
+    "qwen3": ("A", {"head_dim": 16}),
+    "mistral": ("A", {"sliding_window": 8}),
+    "gemma2": ("A", {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}),
+    "gpt2": ("A", {"n_embd": 64, "n_head": 4, "n_layer": 2}),
+    "gpt_oss": ("A", {"head_dim": 16, "num_local_experts": 4, "sliding_window": 8, "rope_parameters": None}),
+    "bloom": ("C", {"n_layer": 2, "n_head": 4}),
+    "mamba": ("C", {}),
+}
+
+
+def greedy(**changes: object) -> SamplingParams:
+    return SamplingParams(**{"max_new_tokens": NEW_TOKENS, "temperature": 0.0, "ignore_eos": True, **changes})
+
+
+def reference(folder: Path, prompt: list[int]) -> list[int]:
+    """transformers' own greedy continuation in float32."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    output = model.generate(
+        torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    return output[0, len(prompt) :].tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*causal_conv1d.*", "ignore:.*mamba_ssm.*")
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_greedy_equals_transformers(model_type: str, tmp_path: Path) -> None:
+    tier, changes = ARCHITECTURES[model_type]
+    folder = save_model(tmp_path, model_type, **changes)
+    expected = [reference(folder, prompt) for prompt in PROMPTS]
+    assembly = build(folder, prefill_chunk=16)
+    assert assembly.model.tier == tier
+    requests = [GenerateRequest(rid=f"r{i}", input_ids=p, params=greedy()) for i, p in enumerate(PROMPTS)]
+    together = generate(assembly, requests)
+    assert [ids(together[r.rid]) for r in requests] == expected, "in one batch"
+    assert [ids(generate(assembly, [r])[r.rid]) for r in requests] == expected, "one after the other"
+
+
+def test_preemption_changes_no_text(tiny_model: Path, tiny_engine: Assembly) -> None:
+    layers, keys_and_values, block_size, heads, head_dim, float32 = 2, 2, 16, 2, 16, 4
+    block = layers * keys_and_values * block_size * heads * head_dim * float32
+    cramped = build(tiny_model, kv_cache_bytes=6 * block)
+    requests = [GenerateRequest(rid=f"r{i}", input_ids=p, params=greedy()) for i, p in enumerate(PROMPTS)]
+    roomy, tight = generate(tiny_engine, requests), generate(cramped, requests)
+    assert cramped.engine.status().preemptions > 0, "the pool was large enough: nothing was tested"
+    assert {rid: ids(o) for rid, o in tight.items()} == {rid: ids(o) for rid, o in roomy.items()}
+    status = cramped.engine.status()
+    assert status.blocks_free == status.blocks_total
+
+
+def test_sampled_text_depends_on_the_seed_alone(tiny_engine: Assembly) -> None:
+    def request(seed: int) -> GenerateRequest:
+        params = SamplingParams(max_new_tokens=20, temperature=1.5, top_p=0.95, sampling_seed=seed, ignore_eos=True)
+        return GenerateRequest(rid=f"s{seed}", input_ids=PROMPTS[0], params=params)
+
+    alone = [ids(generate(tiny_engine, [request(seed)])[f"s{seed}"]) for seed in range(6)]
+    together = generate(tiny_engine, [request(seed) for seed in range(6)])
+    assert [ids(together[f"s{seed}"]) for seed in range(6)] == alone
+    assert len({tuple(a) for a in alone}) == 6, "six seeds, six texts"
+
+
+def test_samples_of_n_differ_and_are_told_apart(tiny_engine: Assembly, idle) -> None:
+    params = SamplingParams(max_new_tokens=12, temperature=1.5, n=3, sampling_seed=7, ignore_eos=True)
+    outputs = generate(tiny_engine, [GenerateRequest(rid="n", text="Hello", params=params)])["n"]
+    assert len({tuple(ids(outputs, index)) for index in range(3)}) == 3
+    idle()
+
+
+def test_stop_string_is_never_shown(tiny_engine: Assembly, idle) -> None:
+    full = text(generate(tiny_engine, [GenerateRequest(rid="a", text="Hello", params=greedy())])["a"])
+    stop = full[5:8]
+    outputs = generate(tiny_engine, [GenerateRequest(rid="b", text="Hello", params=greedy(stop=(stop,)))])["b"]
+    assert text(outputs) == full[: full.index(stop)]
+    assert outputs[-1].finish_reason.matched == stop
+    idle()
+
+
+def test_stop_token_ends_and_is_counted(tiny_engine: Assembly) -> None:
+    expected = ids(generate(tiny_engine, [GenerateRequest(rid="a", text="Hello", params=greedy())])["a"])
+    params = greedy(ignore_eos=False, stop_token_ids=(expected[4],))
+    outputs = generate(tiny_engine, [GenerateRequest(rid="b", text="Hello", params=params)])["b"]
+    first = expected.index(expected[4])
+    assert ids(outputs) == expected[: first + 1]
+    assert outputs[-1].finish_reason.matched == expected[4]
+
+
+def test_max_new_tokens_zero_runs_the_prompt_only(tiny_engine: Assembly) -> None:
+    params = greedy(max_new_tokens=0)
+    (output,) = generate(tiny_engine, [GenerateRequest(rid="z", text="Hello", params=params)])["z"]
+    assert (output.text, output.token_ids, output.finish_reason.type) == ("", [], "length")
+    assert output.prompt_tokens == 5
+
+
+def test_abort_ends_within_a_step(tiny_engine: Assembly, idle) -> None:
+    engine = tiny_engine.engine
+    engine.add(tiny_engine.admission.sequences(GenerateRequest(rid="x", text="Hello", params=greedy())))
+    first = engine.step()
+    (last,) = engine.abort("x")
+    assert last.finish_reason.type == "abort"
+    assert last.completion_tokens == len(ids(first))
+    assert engine.abort("x") == [] == engine.abort("unknown")
+    assert not engine.has_work
+    idle()
+
+
+def test_a_full_queue_refuses(tiny_model: Path) -> None:
+    assembly = build(tiny_model, max_waiting=2)
+    requests = [GenerateRequest(rid=f"q{i}", text="Hi", params=greedy()) for i in range(3)]
+    outputs = generate(assembly, requests)
+    assert outputs["q2"][0].finish_reason.status == 503
+    assert len(ids(outputs["q0"])) == NEW_TOKENS
+
+
+def test_chat_goes_through_the_template(tiny_engine: Assembly) -> None:
+    chat = GenerateRequest(rid="c", messages=[ChatMessage(role="user", content="Hi")], params=greedy())
+    plain = GenerateRequest(rid="p", text="<|user|>Hi<|end|><|assistant|>", params=greedy())
+    outputs = generate(tiny_engine, [chat, plain])
+    assert ids(outputs["c"]) == ids(outputs["p"])
+    assert outputs["c"][0].prompt_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "words"),
+    [
+        ({"input_ids": []}, "cannot be empty"),
+        ({"input_ids": [5, 10**6]}, "out-of-vocabulary"),
+        ({"input_ids": [-1]}, "out-of-vocabulary"),
+        ({"input_ids": [5] * 512}, "longer than the model's context length"),
+        ({"text": "a" * 10_000}, "longer than the model's context length"),
+        ({"text": "Hello", "params": SamplingParams(max_new_tokens=512)}, "exceeds the model's maximum context length"),
+        ({"text": "Hello", "params": SamplingParams(logit_bias={5000: 1.0})}, "logit_bias"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_numbers(tiny_engine: Assembly, request_fields, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        tiny_engine.admission.sequences(GenerateRequest(rid="bad", **request_fields))
+
+
+def test_not_finite_scores_end_the_one_request(tiny_engine: Assembly, idle) -> None:
+    bias = dict.fromkeys(range(tiny_engine.model.vocab_size), float("-inf"))
+    bad = GenerateRequest(rid="bad", text="Hello", params=greedy(logit_bias=bias))
+    good = GenerateRequest(rid="good", text="Hello", params=greedy())
+    alone = ids(generate(tiny_engine, [good])["good"])
+    outputs = generate(tiny_engine, [bad, good])
+    assert outputs["bad"][-1].finish_reason.type == "error"
+    assert ids(outputs["good"]) == alone
+    idle()
