@@ -4,6 +4,9 @@ Layers are sized from the first keys and values that arrive, because head counts
 layer. Knows neither sequences nor who owns a block.
 """
 
+import math
+
+import numpy as np
 import torch
 
 
@@ -39,5 +42,17 @@ class KVCache:
 
     def _allocate(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         slots = self.num_blocks * self.block_size
-        self._layers[layer] = (key.new_empty(slots, *key.shape[1:]), value.new_empty(slots, *value.shape[1:]))
+        self._layers[layer] = (_zeros(slots, key), _zeros(slots, value))
         return self._layers[layer]
+
+
+def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:
+    """`[slots, heads, dim]` of zeros: slots that nobody wrote are read too, and masked, and must not be NaN.
+
+    On the CPU the zeros are the operating system's, so that memory is taken only as it is written.
+    """
+    shape = (slots, *like.shape[1:])
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    size = math.prod(shape) * like.element_size()
+    return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(shape)

@@ -1,0 +1,159 @@
+"""The engine process over its socket: it loads, answers, refuses, and ends when its server does, however that ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import (
+    AbortRequest,
+    EngineFailed,
+    EngineReady,
+    EngineStatus,
+    GenerateRequest,
+    LoadModel,
+    LoadProgress,
+    StepOutputs,
+    encode_frame,
+    frame_length,
+    from_engine_decoder,
+)
+from nbgen.sampling_params import SamplingParams
+
+
+class Peer:
+    """The server's end, for one engine process."""
+
+    def __init__(self, model: str) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "nbgen.engine", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stderr=subprocess.DEVNULL,
+        )
+        theirs.close()
+        self.stream = self.socket.makefile("rb")
+        self.send(LoadModel(config=EngineConfig(model=model, dtype="float32")))
+
+    def send(self, message) -> None:
+        self.socket.sendall(encode_frame(message))
+
+    def receive(self):
+        return from_engine_decoder.decode(self.stream.read(frame_length(self.stream.read(4))))
+
+    def receive_until(self, kind: type) -> list:
+        messages = [self.receive()]
+        while not isinstance(messages[-1], kind):
+            messages.append(self.receive())
+        return messages
+
+    def outputs(self, rid: str) -> Iterator:
+        """Outputs of one request, to its last."""
+        while True:
+            message = self.receive()
+            for output in message.outputs if isinstance(message, StepOutputs) else ():
+                assert output.rid == rid
+                yield output
+                if output.finish_reason:
+                    return
+
+    def close(self) -> None:
+        self.stream.close()
+        self.socket.close()
+        self.process.wait(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def peer(tiny_model: Path) -> Iterator[Peer]:
+    peer = Peer(str(tiny_model))
+    *progress, ready = peer.receive_until(EngineReady)
+    assert all(isinstance(p, LoadProgress) for p in progress)
+    assert "loading weights" in [p.stage for p in progress]
+    assert ready.model.tier == "A"
+    yield peer
+    peer.close()
+    assert peer.process.returncode == 0
+
+
+LONG = SamplingParams(max_new_tokens=400, ignore_eos=True)
+
+
+def test_tokens_come_one_step_at_a_time(peer: Peer) -> None:
+    peer.send(GenerateRequest(rid="a", text="Hello", params=SamplingParams(max_new_tokens=9, ignore_eos=True)))
+    outputs = list(peer.outputs("a"))
+    assert [len(o.token_ids) for o in outputs] == [1] * 9
+    assert outputs[-1].finish_reason.length == 9
+
+
+def test_abort_is_answered(peer: Peer) -> None:
+    peer.send(GenerateRequest(rid="b", text="Hello", params=LONG))
+    outputs = peer.outputs("b")
+    next(outputs)
+    peer.send(AbortRequest(rid="unknown"))
+    peer.send(AbortRequest(rid="b"))
+    last = list(outputs)[-1]
+    assert last.finish_reason.type == "abort"
+    assert last.completion_tokens < 400
+
+
+def test_a_bad_request_is_answered_and_the_engine_goes_on(peer: Peer) -> None:
+    peer.send(GenerateRequest(rid="c", input_ids=[10**9]))
+    (refusal,) = peer.outputs("c")
+    assert (refusal.finish_reason.type, refusal.finish_reason.status) == ("error", 400)
+    assert "out-of-vocabulary" in refusal.finish_reason.message
+    test_tokens_come_one_step_at_a_time(peer)
+
+
+def test_an_idle_engine_gives_a_sign_of_life(peer: Peer) -> None:
+    peer.receive_until(EngineStatus)
+    started = time.monotonic()
+    (status,) = peer.receive_until(EngineStatus)
+    assert time.monotonic() - started < 5
+    assert (status.running, status.waiting, status.blocks_free) == (0, 0, status.blocks_total)
+    assert status.memory_used > 0
+
+
+def test_ctrl_c_is_not_the_engines_business(peer: Peer) -> None:
+    peer.process.send_signal(signal.SIGINT)
+    test_tokens_come_one_step_at_a_time(peer)
+
+
+def test_a_model_that_is_not_there_is_said(tmp_path: Path) -> None:
+    peer = Peer(str(tmp_path / "nowhere"))
+    assert "no folder" in peer.receive_until(EngineFailed)[-1].message
+    peer.close()
+
+
+PARENT = """
+    import os, socket, subprocess, sys, time
+    ours, theirs = socket.socketpair()
+    child = subprocess.Popen([sys.executable, "-m", "nbgen.engine", str(theirs.fileno())],
+                             pass_fds=[theirs.fileno()], start_new_session=True)
+    keep = os.dup(theirs.fileno())
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal on a parent's death is Linux's")
+def test_kill_9_of_the_parent_ends_the_engine() -> None:
+    """Also in the middle of its imports, when it reads nothing from its socket."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PARENT)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    child = psutil.Process(int(parent.stdout.readline()))
+    while child.num_threads() < 2:
+        time.sleep(0.01)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert child.wait(timeout=5) is None or not child.is_running()

@@ -1,0 +1,115 @@
+"""Sampled tokens follow the exact distribution, and only a request's own parameters touch it."""
+
+import pytest
+import torch
+
+from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.sampler import NO_TOKEN, Sampler
+from nbgen.engine.sequence import Sequence
+from nbgen.sampling_params import SamplingParams
+
+SCORES = torch.tensor([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -2.0, 1.5])
+DRAWS = 4000
+#: The 99.9% point of chi-squared with 1 to 7 degrees of freedom.
+CHI_SQUARED = (None, 10.83, 13.82, 16.27, 18.47, 20.52, 22.46, 24.32)
+
+
+def sequence(seed: int = 0, output: tuple[int, ...] = (), prompt: tuple[int, ...] = (0,), **params) -> Sequence:
+    options = SamplingParams(**params).with_defaults({})
+    s = Sequence(
+        "r", 0, list(prompt), options, 99, seed, Detokenizer(lambda _: "", lambda _: False, []), StopStrings(())
+    )
+    s.token_ids += output
+    return s
+
+
+def sample(sequences: list[Sequence], scores: torch.Tensor = SCORES, eos: frozenset[int] = frozenset()) -> list[int]:
+    return Sampler(eos).sample(scores.repeat(len(sequences), 1), sequences)
+
+
+def expected(top_k: int = -1, top_p: float = 1.0, min_p: float = 0.0, temperature: float = 1.0) -> torch.Tensor:
+    """The joint filter written out token by token, in float64."""
+    probabilities = torch.softmax(SCORES.double() / temperature, dim=-1).tolist()
+    order = sorted(range(len(probabilities)), key=lambda t: -probabilities[t])
+    kept, mass = torch.zeros(len(probabilities), dtype=torch.float64), 0.0
+    for rank, token in enumerate(order):
+        p = probabilities[token]
+        if rank == 0 or ((top_k == -1 or rank < top_k) and mass <= top_p and p >= min_p * probabilities[order[0]]):
+            kept[token] = p
+        mass += p
+    return kept / kept.sum()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.6},
+        {"top_k": 3},
+        {"top_p": 0.7},
+        {"min_p": 0.2},
+        {"top_k": 5, "top_p": 0.8, "min_p": 0.05, "temperature": 1.7},
+    ],
+)
+def test_draws_follow_the_distribution(params) -> None:
+    tokens = torch.tensor(sample([sequence(seed, **params) for seed in range(DRAWS)]))
+    observed = torch.bincount(tokens, minlength=len(SCORES)).double()
+    wanted = expected(**params) * DRAWS
+    possible = wanted > 0
+    assert observed[~possible].sum() == 0, "a filtered token was drawn"
+    statistic = ((observed - wanted)[possible] ** 2 / wanted[possible]).sum()
+    assert statistic < CHI_SQUARED[int(possible.sum()) - 1]
+
+
+def test_positions_and_seeds_are_independent() -> None:
+    by_position = sample([sequence(7, prompt=(0,) * n) for n in range(1, 400)])
+    by_seed = sample([sequence(n) for n in range(1, 400)])
+    assert len(set(by_position)) > 4
+    assert by_position != by_seed
+
+
+def test_a_row_is_the_same_whatever_is_beside_it() -> None:
+    mixed = [sequence(3, temperature=1.0), sequence(4, temperature=0.0), sequence(5, top_k=2, frequency_penalty=2.0)]
+    assert sample(mixed) == [sample([s])[0] for s in mixed]
+
+
+def test_greedy_takes_the_lowest_of_equals() -> None:
+    assert sample([sequence(temperature=0.0)], torch.tensor([0.0, 3.0, 3.0])) == [1]
+    assert sample([sequence(top_k=1, temperature=0.7)]) == [0]
+
+
+def penalized(scores: list[float], output: tuple[int, ...], **params) -> list[float]:
+    row = torch.tensor(scores)
+    Sampler()._adjust(row, sequence(output=output, **params))
+    return row.tolist()
+
+
+def test_penalties_count_output_tokens_only() -> None:
+    row = penalized([1.0, 1.0, -1.0, 1.0], (1, 1, 2), frequency_penalty=0.5, presence_penalty=0.25)
+    assert row == pytest.approx([1.0, 1.0 - 2 * 0.5 - 0.25, -1.0 - 0.5 - 0.25, 1.0])
+    row = penalized([1.0, 1.0, -1.0, 1.0], (1, 1, 2), repetition_penalty=2.0)
+    assert row == pytest.approx([1.0, 0.5, -2.0, 1.0])
+
+
+def test_bias_forces_and_forbids() -> None:
+    assert sample([sequence(temperature=0.0, logit_bias={6: 100.0})]) == [6]
+    assert sample([sequence(temperature=0.0, logit_bias={0: -100.0})]) == [7]
+
+
+def test_min_new_tokens_holds_the_end_back() -> None:
+    eos = frozenset({0})
+    assert sample([sequence(temperature=0.0, min_new_tokens=2)], eos=eos) == [7]
+    assert sample([sequence(temperature=0.0, min_new_tokens=2, output=(1, 1))], eos=eos) == [0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_finite_score_is_said_and_not_guessed(value: float, temperature: float) -> None:
+    rows = torch.stack([torch.full_like(SCORES, value), SCORES])
+    tokens = Sampler().sample(rows, [sequence(temperature=temperature), sequence(temperature=0.0)])
+    assert tokens == [NO_TOKEN, 0]
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-5, 1e308])
+def test_extreme_temperatures_choose_a_token(temperature: float) -> None:
+    assert sample([sequence(temperature=temperature)])[0] in range(len(SCORES))
