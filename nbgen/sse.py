@@ -32,16 +32,17 @@ class Decoder:
     def __init__(self) -> None:
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
+        self._after_return = False
         self._data: list[str] = []
         self._event = ""
         self._id = ""
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes."""
-        text = self._rest + self._text.decode(chunk)
-        held = text.endswith("\r")
-        lines = text.replace("\r\n", "\n").removesuffix("\r" if held else "").replace("\r", "\n").split("\n")
-        self._rest = lines.pop() + ("\r" if held else "")
+        if text := self._text.decode(chunk):
+            text, self._after_return = text.removeprefix("\n" * self._after_return), text.endswith("\r")
+        lines = (self._rest + text.replace("\r\n", "\n").replace("\r", "\n")).split("\n")
+        self._rest = lines.pop()
         return [event for line in lines if (event := self._line(line)) is not None]
 
     def _line(self, line: str) -> Event | None:

@@ -1,0 +1,55 @@
+# make lab and make test are all there is to know; the rest is for those who work on nbgen.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
+# Without a screen the link is printed instead.
+BROWSER_FLAG := $(if $(filter Darwin,$(shell uname)),,$(if $(DISPLAY)$(WAYLAND_DISPLAY),,--no-browser))
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help lab test check format soak bench demo panel clean
+.DEFAULT_GOAL := help
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+lab: $(VENV)/.lab ## install everything and open JupyterLab on the quickstart
+	$(BIN)/jupyter lab $(ROOT_FLAG) $(BROWSER_FLAG) notebooks/quickstart.ipynb
+
+test: $(VENV)/.test ## install everything and run all tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.test ## format, lint and type-check
+	$(BIN)/ruff format
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+bench: $(VENV)/.test ## measure the server beside transformers; writes benchmarks/RESULTS.md
+	$(BIN)/python -m benchmarks
+
+demo: $(VENV)/.test ## train the bundled model again (about half an hour on two cores)
+	$(BIN)/python -m nbgen.demo.train
+
+panel: ## build the panel's JavaScript again (needs node and npm)
+	cd js && npm ci && npm test && npm run build
+
+clean: ## remove what the other targets installed
+	rm -rf $(VENV) js/node_modules
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nbgen needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no virtual environment could be made: install your system's python3-venv package"; exit 1; }
+	@echo "Installing nbgen and what it needs into $(VENV) (torch is large: a few minutes the first time) ..."
+	$(PIP_INSTALL) torch
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.lab: $(VENV)/.base
+	$(PIP_INSTALL) --editable '.[lab]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.lab
+	$(PIP_INSTALL) --editable '.[lab,test,check]'
+	$(BIN)/python -m tests.browser.chromium
+	@touch $@

@@ -1,0 +1,125 @@
+"""Who may import whom: the layers' table, held against the syntax trees, and against fresh processes."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "nbgen"
+SHARED = {"messages", "sampling_params", "engine_config", "errors", "sse"}
+BOOKKEEPING = {"sequence", "scheduler", "block_manager", "detokenizer"}
+
+#: layer -> (what it may import from nbgen, which third parties)
+LAYERS: dict[str, tuple[set[str], set[str]]] = {
+    "shared": (SHARED, {"msgspec"}),
+    "notebook": (
+        {"notebook"} | SHARED - {"messages"},
+        {"httpx", "msgspec", "IPython", "traitlets", "ipywidgets", "anywidget", "jupyter_core", "pandas", "tqdm"},
+    ),
+    "protocols": ({"protocols"} | SHARED, {"msgspec", "numpy"}),
+    "server": (
+        {"server", "protocols", ""} | SHARED,
+        {"jupyter_server", "jupyter_core", "tornado", "traitlets", "msgspec", "prometheus_client"},
+    ),
+    "engine": (
+        {"engine"} | SHARED,
+        {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "jinja2", "numpy", "msgspec"},
+    ),
+    "demo": ({"demo"}, {"torch", "transformers", "tokenizers", "safetensors", "numpy"}),
+}
+
+
+def layer_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else "shared"
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Every module named in an import, with what is taken from a package of ours."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            ours = node.module.count(".") == 0 and node.module == "nbgen"
+            yield from (f"nbgen.{alias.name}" if ours else node.module for alias in node.names)
+
+
+def allowed(module: str, layer: str) -> bool:
+    root, _, rest = module.partition(".")
+    ours, third_parties = LAYERS[layer]
+    if root != "nbgen":
+        return root in sys.stdlib_module_names or root in third_parties
+    part = rest.partition(".")[0]
+    return part in ours or (part.startswith("__") and "" in ours)
+
+
+ENTRY_POINTS = {"__init__.py", "__main__.py"}
+MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE or p.name not in ENTRY_POINTS)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_imports_only_what_its_layer_may(path: Path) -> None:
+    layer = layer_of(path)
+    modules = set(imported(ast.parse(path.read_text())))
+    assert {m for m in modules if not allowed(m, layer)} == set()
+
+
+@pytest.mark.parametrize("name", sorted(BOOKKEEPING))
+def test_bookkeeping_is_plain_python(name: str) -> None:
+    loaded = fresh(
+        f"import nbgen.engine.{name}, sys; print(sorted(m for m in ('torch', 'transformers') if m in sys.modules))"
+    )
+    assert loaded == "[]"
+
+
+def test_the_rule_catches_what_it_should() -> None:
+    for source, layer in [
+        ("from nbgen import engine", "server"),
+        ("import torch.nn", "server"),
+        ("from nbgen.messages import ChatMessage", "notebook"),
+        ("import tornado.web", "protocols"),
+        ("from nbgen.server import app", "engine"),
+    ]:
+        assert not all(allowed(m, layer) for m in imported(ast.parse(source))), source
+
+
+def fresh(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_package_is_light_in_a_kernel() -> None:
+    """The best of five, since other work shares the machine."""
+    code = """
+import sys, time
+started = time.perf_counter()
+import nbgen
+elapsed = time.perf_counter() - started
+assert "torch" not in sys.modules and "tornado" not in sys.modules
+nbgen.generate, nbgen.Chat
+assert "torch" not in sys.modules
+print(elapsed)
+"""
+    assert min(float(fresh(code)) for _ in range(5)) < 0.3
+
+
+def test_loading_the_extension_imports_no_torch() -> None:
+    code = """
+import sys, nbgen
+nbgen._jupyter_server_extension_points()
+print(sorted(m for m in ("torch", "transformers", "nbgen.engine") if m in sys.modules))
+"""
+    assert fresh(code) == "[]"
+
+
+def test_every_public_name_is_there() -> None:
+    import nbgen
+
+    for name in nbgen.__all__:
+        assert getattr(nbgen, name) is not None
+    assert set(nbgen.__all__) <= set(dir(nbgen))
+    with pytest.raises(AttributeError, match="nothing_such"):
+        _ = nbgen.nothing_such

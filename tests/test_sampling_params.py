@@ -1,0 +1,78 @@
+"""Options are checked once, in words that name the field, what came and what is allowed."""
+
+import math
+
+import pytest
+
+from nbgen.errors import InvalidRequest
+from nbgen.sampling_params import DEFAULT_NEW_TOKENS, MODEL_DEFAULTS, SamplingParams
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "words"),
+    [
+        ({"temperature": -0.1}, "temperature", "at least 0"),
+        ({"temperature": math.nan}, "temperature", "finite"),
+        ({"temperature": math.inf}, "temperature", "finite"),
+        ({"temperature": "hot"}, "temperature", "float"),
+        ({"top_p": 0}, "top_p", "above 0 and at most 1"),
+        ({"top_p": 1.1}, "top_p", "at most 1"),
+        ({"top_k": 0}, "top_k", "-1 or at least 1"),
+        ({"top_k": -2}, "top_k", "-1 or at least 1"),
+        ({"top_k": 2.0}, "top_k", "integer"),
+        ({"min_p": 1.5}, "min_p", "at most 1"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "above 0"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty", "at most 2"),
+        ({"presence_penalty": -2.1}, "presence_penalty", "at least -2"),
+        ({"max_new_tokens": -1}, "max_new_tokens", "at least 0"),
+        ({"max_new_tokens": 8.0}, "max_new_tokens", "integer"),
+        ({"max_new_tokens": True}, "max_new_tokens", "integer"),
+        ({"min_new_tokens": 200}, "min_new_tokens", "at most max_new_tokens (128)"),
+        ({"stop": ["x"] * 33}, "stop", "at most 32"),
+        ({"stop": "x" * 1025}, "stop", "1024 bytes"),
+        ({"stop": [1]}, "stop", "str"),
+        ({"stop_token_ids": 5}, "stop_token_ids", "array"),
+        ({"stop_token_ids": list(range(257))}, "stop_token_ids", "at most 256"),
+        ({"logit_bias": {"a": 1}}, "logit_bias", "integers"),
+        ({"logit_bias": {"1": 101}}, "logit_bias", "at most 100"),
+        ({"ignore_eos": 1}, "ignore_eos", "bool"),
+        ({"n": 129}, "n", "at most 128"),
+        ({"sampling_seed": 2**63}, "sampling_seed", ""),
+    ],
+)
+def test_a_value_outside_its_range_is_refused(options, field: str, words: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        SamplingParams.parse(options)
+    assert refusal.value.field == field
+    assert field in refusal.value.message
+    assert words in refusal.value.message
+
+
+def test_an_unknown_option_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest, match="temprature"):
+        SamplingParams.parse({"temprature": 1})
+
+
+def test_null_is_the_default_and_bounds_are_inside() -> None:
+    everything = dict.fromkeys(SamplingParams.__struct_fields__)
+    everything.pop("max_new_tokens")
+    assert SamplingParams.parse(everything) == SamplingParams()
+    edges = {"temperature": 0, "top_p": 1, "top_k": 1, "min_p": 1, "repetition_penalty": 2, "frequency_penalty": -2}
+    assert SamplingParams.parse(edges).top_p == 1.0
+
+
+def test_the_token_limit_left_out_null_and_given() -> None:
+    assert SamplingParams.parse({}).token_limit == DEFAULT_NEW_TOKENS
+    assert SamplingParams.parse({"max_new_tokens": None}).token_limit is None
+    assert SamplingParams.parse({"max_new_tokens": 0}).token_limit == 0
+
+
+def test_defaults_are_the_requests_then_the_models_then_constants() -> None:
+    params = SamplingParams.parse({"temperature": 0.5}).with_defaults({"temperature": 0.9, "top_k": 7})
+    assert (params.temperature, params.top_k, params.top_p) == (0.5, 7, MODEL_DEFAULTS["top_p"])
+
+
+def test_one_stop_string_and_equal_bias_keys() -> None:
+    params = SamplingParams.parse({"stop": "END", "logit_bias": {"1": 1, "01": 2}})
+    assert params.stop == ("END",)
+    assert params.logit_bias == {1: 2.0}

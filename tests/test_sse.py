@@ -1,0 +1,42 @@
+"""Events survive any cut of the stream; the standard's rules for odd lines hold."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbgen.sse import KEEP_ALIVE, Decoder, Event, encode
+
+
+def decode(stream: bytes, cuts: tuple[int, ...] = ()) -> list[Event]:
+    decoder, events, start = Decoder(), [], 0
+    for end in (*sorted(cuts), len(stream)):
+        events += decoder.feed(stream[start:end])
+        start = end
+    return events
+
+
+@given(st.lists(st.text(max_size=20)), st.lists(st.integers(0, 300), max_size=20))
+def test_every_cut_gives_the_same_events(texts: list[str], cuts: list[int]) -> None:
+    import json
+
+    bodies = [json.dumps(text, ensure_ascii=False).replace("\x85", "") for text in texts]
+    stream = b"".join(encode(b.encode(), event="delta", id=f"r:{i}") for i, b in enumerate(bodies))
+    events = decode(stream, tuple(min(cut, len(stream)) for cut in cuts))
+    assert events == [Event(body, "delta", f"r:{i}") for i, body in enumerate(bodies)]
+
+
+def test_one_byte_at_a_time() -> None:
+    stream = encode('{"text":"é😀"}'.encode()) + KEEP_ALIVE + encode(b"[DONE]")
+    assert [e.data for e in decode(stream, tuple(range(len(stream))))] == ['{"text":"é😀"}', "[DONE]"]
+
+
+def test_line_ends_comments_and_many_data_lines() -> None:
+    assert decode(b"data: a\r\ndata: b\r\n\r\n: comment\n\ndata:c\n\nid: 7\rdata: d\r\r", (9, 18)) == [
+        Event("a\nb"),
+        Event("c"),
+        Event("d", id="7"),
+    ]
+
+
+def test_an_unfinished_event_is_not_given() -> None:
+    assert decode(b"data: a\n") == []
+    assert decode(b"event: x\n\n") == []
