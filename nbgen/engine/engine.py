@@ -4,6 +4,7 @@ Knows nothing of sockets or processes. `min_new_tokens` and every other option a
 """
 
 import logging
+import time
 
 import msgspec
 
@@ -27,6 +28,7 @@ class Engine:
         self._sequences: dict[str, list[Sequence]] = {}
         self.steps = 0
         self.generated_tokens = 0
+        self.forward_seconds = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -50,7 +52,9 @@ class Engine:
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sampled sequence gained."""
         batch = self._scheduler.schedule()
+        started = time.perf_counter()
         sampled, scores = self._runner.run(batch)
+        self.forward_seconds += time.perf_counter() - started
         for sequence, num_tokens in batch:
             sequence.num_computed += num_tokens
         tokens = self._sampler.sample(scores, sampled)
@@ -64,6 +68,7 @@ class Engine:
             waiting=len(self._scheduler.waiting),
             steps=self.steps,
             generated_tokens=self.generated_tokens,
+            forward_seconds=self.forward_seconds,
             blocks_total=blocks.num_blocks,
             blocks_free=blocks.num_free,
             preemptions=self._scheduler.preemptions,
