@@ -150,7 +150,9 @@ class EngineStatus(Struct, frozen=True):
     #: Seconds spent in the model since the start.
     forward_seconds: float = 0.0
     blocks_total: int = 0
+    #: Free ones and cached ones that nobody uses.
     blocks_free: int = 0
+    blocks_cached: int = 0
     #: Sequences that had to give their blocks back and start again.
     preemptions: int = 0
     #: Bytes of the engine's device: taken by this process, and in all.

@@ -31,6 +31,10 @@ MODEL_DEFAULTS: dict[str, float | int] = {
 }
 
 
+class WrongType(InvalidRequest):
+    """A value of another JSON type than the option takes, whatever its range."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The options of one request.
 
@@ -152,7 +156,7 @@ def _refuse_floats(fields: Mapping[str, Any]) -> None:
     for name in ("max_new_tokens", "min_new_tokens", "top_k", "sampling_seed", "n"):
         value = fields.get(name)
         if isinstance(value, bool | float):
-            raise InvalidRequest(f"{name} must be an integer, got {value!r}", field=name)
+            raise WrongType(f"{name} must be an integer, got {value!r}", field=name)
 
 
 def _bias(entries: Mapping[Any, Any]) -> dict[int, Any]:
@@ -162,8 +166,8 @@ def _bias(entries: Mapping[Any, Any]) -> dict[int, Any]:
         raise InvalidRequest("logit_bias keys must be token ids written as integers", field="logit_bias") from None
 
 
-def _refusal(text: str) -> InvalidRequest:
+def _refusal(text: str) -> WrongType:
     """msgspec's sentence, led by the field's own name where its path stood (`at $.top_p`)."""
     what, _, path = text.partition(" - at `$.")
     name = path.rstrip("`")
-    return InvalidRequest(f"{name}: {what}" if name else what, field=name.partition("[")[0] or None)
+    return WrongType(f"{name}: {what}" if name else what, field=name.partition("[")[0] or None)

@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "nbgen"
 SHARED = {"messages", "sampling_params", "engine_config", "errors", "sse"}
-BOOKKEEPING = {"sequence", "scheduler", "block_manager", "detokenizer"}
+BOOKKEEPING = {"sequence", "prefix_cache", "scheduler", "block_manager", "detokenizer"}
 
 #: layer -> (what it may import from nbgen, which third parties)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {

@@ -39,7 +39,7 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
     num_blocks = _size_cache(runner, loaded, config)
     model = _info(loaded, runner, config)
     scheduler = Scheduler(
-        BlockManager(num_blocks, config.block_size),
+        BlockManager(num_blocks, config.block_size, caches_prefixes=runner.caches_prefixes),
         max_running=config.max_running,
         prefill_chunk=config.prefill_chunk if runner.chunks_prefill else WHOLE,
     )

@@ -1,39 +1,120 @@
-"""Which blocks of the KV cache belong to which sequence. Plain Python: it counts blocks, it holds no tensors."""
+"""Which blocks of the KV cache belong to which sequence, and which are kept for later. Plain Python, no tensors.
 
+A block is free, a sequence's own, or cached (shared by sequences that begin alike, or by nobody yet). Cached blocks
+that nobody uses count as free: they are given up as soon as somebody needs them.
+"""
+
+from typing import NamedTuple
+
+from nbgen.engine.prefix_cache import Node, PrefixCache
 from nbgen.engine.sequence import Sequence
+
+
+class Copy(NamedTuple):
+    """The first `num_tokens` tokens of the block `source`, to be copied to the block `target`."""
+
+    source: int
+    target: int
+    num_tokens: int
 
 
 class BlockManager:
     """Hands out blocks of `block_size` tokens. Block ids are indices into the KV cache."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, *, caches_prefixes: bool = True) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.cache = PrefixCache(block_size, lambda block: self._free.append(block))
+        self.caches_prefixes = caches_prefixes
         self._free = list(range(num_blocks - 1, -1, -1))
+        self._copying: list[Node] = []
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
-
-    def can_hold(self, num_tokens: int) -> bool:
-        """Whether a sequence of so many tokens fits when nothing else is there."""
-        return self._blocks(num_tokens) <= self.num_blocks
-
-    def missing(self, sequence: Sequence, num_tokens: int) -> int:
-        """Blocks that the sequence's first `num_tokens` tokens need beyond those it has."""
-        return max(0, self._blocks(num_tokens) - len(sequence.block_table))
+        return len(self._free) + self.cache.num_evictable
 
     def can_allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        return self.missing(sequence, num_tokens) <= len(self._free)
+        return self._missing(sequence, num_tokens) <= self.num_free
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> None:
         """Give the sequence what its first `num_tokens` tokens need. Call `can_allocate` first."""
-        sequence.block_table.extend(self._free.pop() for _ in range(self.missing(sequence, num_tokens)))
+        sequence.block_table.extend(self._take() for _ in range(self._missing(sequence, num_tokens)))
+
+    def reuse(self, sequence: Sequence) -> None:
+        """Give a sequence without blocks what is cached of its tokens, all but the last, which must be computed."""
+        if not self.caches_prefixes:
+            return
+        match = self.cache.match(sequence.namespace, sequence.token_ids[: sequence.num_cacheable])
+        self.cache.lock(match.nodes)
+        sequence.nodes = match.nodes
+        sequence.block_table = [node.block for node in match.nodes]
+        sequence.num_computed = len(match.nodes) * self.block_size
+
+    def reuse_partly(self, sequence: Sequence) -> Copy | None:
+        """After `reuse`: the copy that gives the sequence the cached part of its next block, if there is room."""
+        rest = sequence.token_ids[sequence.num_computed : sequence.num_cacheable]
+        node, length = self._last(sequence).best_child(rest[: self.block_size]) if self.caches_prefixes else (None, 0)
+        if node is None:
+            return None
+        self.cache.lock([node])
+        if not self.can_allocate(sequence, len(sequence) + 1):
+            self.cache.unlock([node])
+            return None
+        self._copying.append(node)
+        self.allocate(sequence, sequence.num_computed + length)
+        sequence.num_computed += length
+        return Copy(node.block, sequence.block_table[-1], length)
+
+    def copied(self) -> None:
+        """The copies asked for are made: their sources may go."""
+        self.cache.unlock(self._copying)
+        self._copying.clear()
+
+    def share(self, sequence: Sequence) -> None:
+        """Let others use the sequence's blocks that are full; where somebody was first, use theirs."""
+        if not self.caches_prefixes:
+            return
+        while (end := (len(sequence.nodes) + 1) * self.block_size) <= sequence.num_computed:
+            index = len(sequence.nodes)
+            self._share_block(sequence, index, tuple(sequence.token_ids[end - self.block_size : end]))
 
     def free(self, sequence: Sequence) -> None:
-        """Take all of the sequence's blocks back."""
-        self._free.extend(reversed(sequence.block_table))
-        sequence.block_table.clear()
+        """Take all of the sequence's blocks back, keeping what is computed for others while there is room."""
+        self.share(sequence)
+        own = sequence.block_table[len(sequence.nodes) :]
+        if own and self.caches_prefixes and self._keep_partial(sequence, own[0]):
+            own = own[1:]
+        self._free.extend(reversed(own))
+        self.cache.unlock(reversed(sequence.nodes))
+        sequence.block_table, sequence.nodes = [], []
 
-    def _blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
+    def _share_block(self, sequence: Sequence, index: int, tokens: tuple[int, ...]) -> None:
+        parent, block = self._last(sequence), sequence.block_table[index]
+        node, length = parent.best_child(tokens)
+        if node is None or length < self.block_size:
+            node = self.cache.add(parent, tokens, block)
+        else:
+            self._free.append(block)
+            sequence.block_table[index] = node.block
+        self.cache.lock([node])
+        sequence.nodes.append(node)
+
+    def _keep_partial(self, sequence: Sequence, block: int) -> bool:
+        """Cache the last block, if it holds tokens that the cache does not; whether it is kept."""
+        tokens = tuple(sequence.token_ids[len(sequence.nodes) * self.block_size : sequence.num_computed])
+        parent = self._last(sequence)
+        if not tokens or parent.best_child(tokens)[1] == len(tokens):
+            return False
+        self.cache.add(parent, tokens, block)
+        return True
+
+    def _last(self, sequence: Sequence) -> Node:
+        return sequence.nodes[-1] if sequence.nodes else self.cache.root(sequence.namespace)
+
+    def _take(self) -> int:
+        if not self._free:
+            self.cache.evict()
+        return self._free.pop()
+
+    def _missing(self, sequence: Sequence, num_tokens: int) -> int:
+        return max(0, -(-num_tokens // self.block_size) - len(sequence.block_table))

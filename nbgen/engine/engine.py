@@ -53,10 +53,9 @@ class Engine:
         """Compute one batch; what each sampled sequence gained."""
         batch = self._scheduler.schedule()
         started = time.perf_counter()
-        sampled, scores = self._runner.run(batch)
+        sampled, scores = self._runner.run(batch, self._scheduler.copies)
         self.forward_seconds += time.perf_counter() - started
-        for sequence, num_tokens in batch:
-            sequence.num_computed += num_tokens
+        self._scheduler.computed(batch)
         tokens = self._sampler.sample(scores, sampled)
         self.steps += 1
         return [self._advance(sequence, token) for sequence, token in zip(sampled, tokens, strict=True)]
@@ -71,6 +70,7 @@ class Engine:
             forward_seconds=self.forward_seconds,
             blocks_total=blocks.num_blocks,
             blocks_free=blocks.num_free,
+            blocks_cached=blocks.cache.num_blocks,
             preemptions=self._scheduler.preemptions,
         )
 
@@ -119,5 +119,6 @@ def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutp
         token_ids=token_ids,
         prompt_tokens=sequence.num_prompt,
         completion_tokens=sequence.num_output,
+        cached_tokens=sequence.cached_tokens,
         finish_reason=sequence.finish_reason,
     )

@@ -30,6 +30,13 @@ class KVCache:
         values.index_copy_(0, slots, value)
         return keys, values
 
+    def copy(self, source: int, target: int, num_tokens: int) -> None:
+        """The first `num_tokens` tokens of block `source`, in every layer, to block `target`."""
+        start, end = source * self.block_size, target * self.block_size
+        for pair in self._layers.values():
+            for tensor in pair:
+                tensor[end : end + num_tokens] = tensor[start : start + num_tokens]
+
     @property
     def bytes_per_block(self) -> int:
         """Of the layers seen so far."""

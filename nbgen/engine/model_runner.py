@@ -5,10 +5,12 @@ and no mask: `attention` knows both. Knows nothing of sampling or text.
 """
 
 import inspect
+from collections.abc import Iterable
 
 import torch
 
 from nbgen.engine import attention
+from nbgen.engine.block_manager import Copy
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
@@ -19,6 +21,7 @@ class ModelRunner:
 
     tier = "A"
     chunks_prefill = True
+    caches_prefixes = True
 
     def __init__(self, model: torch.nn.Module, cache: KVCache) -> None:
         self.model = model
@@ -28,8 +31,10 @@ class ModelRunner:
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @torch.inference_mode()
-    def run(self, batch: list[ScheduledSequence]) -> tuple[list[Sequence], torch.Tensor]:
+    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> tuple[list[Sequence], torch.Tensor]:
         """Compute the batch's tokens; the sequences that sample now and their float32 scores `[rows, vocab]`."""
+        for copy in copies:
+            self.cache.copy(copy.source, copy.target, copy.num_tokens)
         items = sorted(batch, key=lambda item: item.num_tokens > 1)
         rows, end = [], 0
         for item in items:

@@ -5,10 +5,12 @@ Correct first: what the paged path cannot serve is served here. A model whose ow
 """
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from nbgen.engine.block_manager import Copy
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
 
@@ -18,6 +20,7 @@ class OpaqueRunner:
 
     tier = "C"
     chunks_prefill = False
+    caches_prefixes = False
 
     def __init__(self, model: torch.nn.Module, *, cached: bool = True) -> None:
         self.model = model
@@ -31,8 +34,8 @@ class OpaqueRunner:
         self._caches: dict[Sequence, Any] = {}
 
     @torch.inference_mode()
-    def run(self, batch: list[ScheduledSequence]) -> tuple[list[Sequence], torch.Tensor]:
-        """Compute the batch's tokens; its sequences and their float32 scores `[rows, vocab]`."""
+    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> tuple[list[Sequence], torch.Tensor]:
+        """Compute the batch's tokens; its sequences and their float32 scores `[rows, vocab]`. There are no copies."""
         scores = [self._last_scores(item.sequence) for item in batch]
         return [item.sequence for item in batch], torch.stack(scores).float()
 

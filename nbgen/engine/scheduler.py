@@ -8,7 +8,7 @@ waits at the head, and later computes its tokens again (vLLM's recompute preempt
 from collections import deque
 from typing import NamedTuple
 
-from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.block_manager import BlockManager, Copy
 from nbgen.engine.sequence import Sequence, SequenceStatus
 
 
@@ -32,6 +32,7 @@ class Scheduler:
         self.prefill_chunk = prefill_chunk
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.copies: list[Copy] = []
         self.preemptions = 0
 
     @property
@@ -52,18 +53,24 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def schedule(self) -> list[ScheduledSequence]:
-        """The next step's batch; empty when nothing waits or runs."""
+        """The next step's batch; empty when nothing waits or runs. `copies` come before it, `computed` after."""
         batch = self._decodes()
         room = self.prefill_chunk
         for sequence in [s for s in self.running if s.num_uncomputed > 1]:
             room -= self._prefill(sequence, room, batch)
         while self.waiting and room > 0 and len(self.running) < self.max_running:
-            sequence = self.waiting[0]
-            if not self.blocks.can_allocate(sequence, len(sequence) + 1):
+            if not self._admit(self.waiting[0]):
                 break
-            room -= self._prefill(sequence, room, batch)
-            self._admit(sequence)
+            room -= self._prefill(self.running[-1], room, batch)
         return batch or self._untangle()
+
+    def computed(self, batch: list[ScheduledSequence]) -> None:
+        """The batch's tokens have their keys and values."""
+        self.copies.clear()
+        self.blocks.copied()
+        for sequence, num_tokens in batch:
+            sequence.num_computed += num_tokens
+            self.blocks.share(sequence)
 
     def _untangle(self) -> list[ScheduledSequence]:
         """Half-computed prompts hold all blocks: let the youngest go until an older one moves."""
@@ -90,10 +97,36 @@ class Scheduler:
         batch.append(ScheduledSequence(sequence, tokens))
         return tokens
 
-    def _admit(self, sequence: Sequence) -> None:
+    def _admit(self, sequence: Sequence) -> bool:
+        """Let the first that waits run, with what is cached of it; False if it must wait on."""
+        self.blocks.reuse(sequence)
+        if not self.blocks.can_allocate(sequence, len(sequence) + 1) or self._is_being_computed(sequence):
+            self._give_back(sequence)
+            return False
+        if copy := self.blocks.reuse_partly(sequence):
+            self.copies.append(copy)
+        if not sequence.num_output:
+            sequence.cached_tokens = sequence.num_computed
         self.waiting.popleft()
         self.running.append(sequence)
         sequence.status = SequenceStatus.RUNNING
+        return True
+
+    def _is_being_computed(self, sequence: Sequence) -> bool:
+        """Whether a running prompt computes the next block that the sequence needs, so that waiting saves work."""
+        end = sequence.num_computed + self.blocks.block_size
+        beginning = sequence.token_ids[:end]
+        return (
+            self.blocks.caches_prefixes
+            and end <= sequence.num_cacheable
+            and any(
+                other.num_uncomputed > 1
+                and other.namespace == sequence.namespace
+                and other.num_computed < end <= len(other)
+                and other.token_ids[:end] == beginning
+                for other in self.running
+            )
+        )
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Preempt the youngest until the sequence's next token fits; False if it was itself the youngest."""
@@ -106,8 +139,11 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
-        self.blocks.free(sequence)
+        self._give_back(sequence)
         self.preemptions += 1
-        sequence.num_computed = 0
         sequence.status = SequenceStatus.WAITING
         self.waiting.appendleft(sequence)
+
+    def _give_back(self, sequence: Sequence) -> None:
+        self.blocks.free(sequence)
+        sequence.num_computed = 0

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.prefix_cache import Node
 from nbgen.messages import FinishReason
 from nbgen.sampling_params import SamplingParams
 
@@ -19,7 +20,8 @@ class Sequence:
     """The state of one of a request's `n` samples.
 
     `token_ids` is the prompt and then the output; the first `num_computed` of them have keys and values in the
-    blocks of `block_table`. `seed` and a token's position determine every random choice.
+    blocks of `block_table`, which begins with the cached blocks of `nodes`. `seed` and a token's position determine
+    every random choice. Sequences of one `namespace` may share cached blocks.
     """
 
     rid: str
@@ -31,9 +33,12 @@ class Sequence:
     detokenizer: Detokenizer
     stop_strings: StopStrings
     stop_token_ids: frozenset[int] = frozenset()
+    namespace: str = ""
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    cached_tokens: int = 0
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
@@ -53,6 +58,11 @@ class Sequence:
     @property
     def output_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt :]
+
+    @property
+    def num_cacheable(self) -> int:
+        """Tokens that may come from the cache: all but the last, which must be computed to go on."""
+        return len(self.token_ids) - 1
 
     @property
     def num_uncomputed(self) -> int:

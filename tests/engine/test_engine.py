@@ -164,3 +164,23 @@ def test_not_finite_scores_end_the_one_request(tiny_engine: Assembly, idle) -> N
     assert outputs["bad"][-1].finish_reason.type == "error"
     assert ids(outputs["good"]) == alone
     idle()
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss"])
+def test_a_prefix_hit_changes_no_text(model_type: str, tmp_path: Path) -> None:
+    assembly = build(save_model(tmp_path, model_type, **ARCHITECTURES[model_type][1]))
+    request = GenerateRequest(rid="a", input_ids=PROMPTS[0], params=greedy())
+    first, second = (generate(assembly, [request])["a"] for _ in range(2))
+    assert (first[0].cached_tokens, second[0].cached_tokens) == (0, len(PROMPTS[0]) - 1)
+    assert ids(second) == ids(first)
+    longer = GenerateRequest(rid="b", input_ids=[*PROMPTS[0], *ids(first), 42], params=greedy())
+    output = generate(assembly, [longer])["b"]
+    assert output[0].cached_tokens == len(PROMPTS[0]) + NEW_TOKENS - 1
+    assembly.engine._scheduler.blocks.cache.flush()
+    assert ids(generate(assembly, [longer])["b"]) == ids(output)
+
+
+def test_samples_share_the_whole_blocks_of_their_prompt(tiny_model: Path) -> None:
+    params = SamplingParams(max_new_tokens=4, temperature=1.0, n=4, ignore_eos=True)
+    outputs = generate(build(tiny_model), [GenerateRequest(rid="n", input_ids=PROMPTS[0], params=params)])["n"]
+    assert {o.index: o.cached_tokens for o in outputs} == {0: 0, 1: 16, 2: 16, 3: 16}

@@ -1,10 +1,11 @@
-"""Random schedules: no block has two owners, none is lost, everybody ends, the oldest never waits for the younger."""
+"""Random schedules on a simulated cache: no block has two owners, none is lost, what a sequence sees is its own."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.prefix_cache import Node, PrefixCache
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.sampling_params import SamplingParams
@@ -12,79 +13,189 @@ from nbgen.sampling_params import SamplingParams
 BLOCK = 4
 
 
-def sequence(prompt: int, output: int = 1) -> Sequence:
+def sequence(prompt: list[int] | int, output: int = 1, namespace: str = "") -> Sequence:
     nothing = Detokenizer(lambda _: "", lambda _: False, [])
-    return Sequence("r", 0, [1] * prompt, SamplingParams(), output, 0, nothing, StopStrings(()))
+    ids = [1] * prompt if isinstance(prompt, int) else list(prompt)
+    s = Sequence("r", 0, ids, SamplingParams(), output, 0, nothing, StopStrings(()))
+    s.namespace = namespace
+    return s
 
 
-def check_blocks(scheduler: Scheduler, sequences: list[Sequence]) -> None:
-    owned = [block for s in sequences for block in s.block_table]
-    assert len(owned) == len(set(owned)), "a block has two owners"
-    assert len(owned) + scheduler.blocks.num_free == scheduler.blocks.num_blocks, "a block is lost"
+def cached_nodes(cache: PrefixCache) -> list[Node]:
+    found, todo = [], list(cache._roots.values())
+    while todo:
+        children = [child for siblings in todo.pop().children.values() for child in siblings]
+        found += children
+        todo += children
+    return found
 
 
-def run_step(scheduler: Scheduler, sequences: list[Sequence]) -> None:
-    batch = scheduler.schedule()
-    assert batch, "work is there and none is scheduled"
-    assert sum(n for _, n in batch if n > 1) <= scheduler.prefill_chunk
-    check_blocks(scheduler, sequences)
-    for item in batch:
-        assert len(item.sequence.block_table) * BLOCK >= item.sequence.num_computed + item.num_tokens
-    sampled = [item.sequence for item in batch if item.samples]
-    for item in batch:
-        item.sequence.num_computed += item.num_tokens
-    for s in sampled:
-        s.append(1)
-        if s.finish_reason:
-            scheduler.finish(s)
+class Machine:
+    """A scheduler with a cache of tokens in place of keys: a slot holds all that its token was computed after."""
+
+    def __init__(self, sequences: list[Sequence], blocks: int = 64, **options) -> None:
+        self.sequences = sequences
+        self.scheduler = Scheduler(BlockManager(blocks, BLOCK), **{"max_running": 4, "prefill_chunk": 64, **options})
+        self.slots: dict[int, object] = {}
+        self.computed = 0
+        for s in sequences:
+            self.scheduler.add(s)
+
+    def step(self) -> None:
+        batch = self.scheduler.schedule()
+        assert batch, "work is there and none is scheduled"
+        assert sum(n for _, n in batch if n > 1) <= self.scheduler.prefill_chunk
+        for copy in self.scheduler.copies:
+            for i in range(copy.num_tokens):
+                self.slots[copy.target * BLOCK + i] = self.slots[copy.source * BLOCK + i]
+        sampled = [item.sequence for item in batch if item.samples]
+        for s, count in batch:
+            self._compute(s, count)
+        self.scheduler.computed(batch)
+        for s in sampled:
+            s.append(1)
+            if s.finish_reason:
+                self.scheduler.finish(s)
+        self.check_blocks()
+
+    def run(self) -> None:
+        for _ in range(5000):
+            if not self.scheduler.has_work:
+                return
+            self.step()
+        raise AssertionError("the schedule never ends")
+
+    def _compute(self, s: Sequence, count: int) -> None:
+        end = s.num_computed + count
+        assert len(s.block_table) * BLOCK >= end
+        for position in range(s.num_computed, end):
+            self.slots[self._slot(s, position)] = (s.namespace, *s.token_ids[: position + 1])
+        for position in range(end):
+            seen = self.slots[self._slot(s, position)]
+            assert seen == (s.namespace, *s.token_ids[: position + 1]), "a sequence sees keys that are not its own"
+        self.computed += count
+
+    @staticmethod
+    def _slot(s: Sequence, position: int) -> int:
+        return s.block_table[position // BLOCK] * BLOCK + position % BLOCK
+
+    def check_blocks(self) -> None:
+        manager = self.scheduler.blocks
+        cached = cached_nodes(manager.cache)
+        own = [block for s in self.sequences for block in s.block_table[len(s.nodes) :]]
+        every = own + [node.block for node in cached] + manager._free
+        assert sorted(every) == list(range(manager.num_blocks)), "a block is lost, or has two owners"
+        assert manager.cache.num_blocks == len(cached)
+        assert manager.cache.num_evictable == sum(not node.locks for node in cached)
+        for s in self.sequences:
+            assert [node.block for node in s.nodes] == s.block_table[: len(s.nodes)]
 
 
-@settings(max_examples=300, deadline=None)
+prompts = st.tuples(
+    st.lists(st.integers(1, 2), min_size=1, max_size=24), st.integers(1, 20), st.sampled_from(["", "a"])
+)
+
+
+@settings(max_examples=400, deadline=None)
 @given(
-    lengths=st.lists(st.tuples(st.integers(1, 24), st.integers(1, 20)), min_size=1, max_size=12),
-    blocks=st.integers(11, 20),
+    requests=st.lists(prompts, min_size=1, max_size=12),
+    blocks=st.integers(11, 24),
     chunk=st.integers(1, 16),
     running=st.integers(1, 6),
     aborts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 11)), max_size=4),
 )
-def test_random_schedules_end_with_every_block_free(lengths, blocks, chunk, running, aborts) -> None:
-    scheduler = Scheduler(BlockManager(blocks, BLOCK), max_running=running, prefill_chunk=chunk)
-    sequences = [sequence(prompt, output) for prompt, output in lengths]
-    for s in sequences:
-        scheduler.add(s)
+def test_random_schedules_end_with_every_block_free(requests, blocks, chunk, running, aborts) -> None:
+    sequences = [sequence(*request) for request in requests]
+    machine = Machine(sequences, blocks, max_running=running, prefill_chunk=chunk)
     for step in range(5000):
         for when, which in aborts:
             if when == step and which < len(sequences) and sequences[which].status is not SequenceStatus.FINISHED:
-                scheduler.finish(sequences[which])
-        if not scheduler.has_work:
+                machine.scheduler.finish(sequences[which])
+        if not machine.scheduler.has_work:
             break
-        run_step(scheduler, sequences)
-    assert not scheduler.has_work, "the schedule never ends"
-    assert scheduler.blocks.num_free == blocks
+        machine.step()
+    assert not machine.scheduler.has_work, "the schedule never ends"
+    assert machine.scheduler.blocks.num_free == blocks
+    machine.scheduler.blocks.cache.flush()
+    assert len(machine.scheduler.blocks._free) == blocks
     aborted = {which for _, which in aborts}
     assert all(s.num_output == s.budget for i, s in enumerate(sequences) if i not in aborted)
 
 
 def test_decodes_go_on_while_a_long_prompt_is_computed() -> None:
-    scheduler = Scheduler(BlockManager(64, BLOCK), max_running=4, prefill_chunk=8)
-    short, long = sequence(2, 50), sequence(100, 5)
-    scheduler.add(short)
-    run_step(scheduler, [short])
-    scheduler.add(long)
+    short, long = sequence([1, 2], 50), sequence([2] * 100, 5)
+    machine = Machine([short], prefill_chunk=8)
+    machine.step()
+    machine.scheduler.add(long)
     for _ in range(12):
         before = short.num_output
-        run_step(scheduler, [short, long])
+        machine.step()
         assert short.num_output == before + 1, "the stream stalled for the prompt"
     assert long.num_computed == 96
 
 
 def test_first_come_first_served() -> None:
-    scheduler = Scheduler(BlockManager(8, BLOCK), max_running=1, prefill_chunk=64)
     order = [sequence(4, 2) for _ in range(4)]
-    finished = []
-    for s in order:
-        scheduler.add(s)
-    while scheduler.has_work:
-        run_step(scheduler, order)
+    machine = Machine(order, blocks=8, max_running=1)
+    finished: list[Sequence] = []
+    while machine.scheduler.has_work:
+        machine.step()
         finished += [s for s in order if s.finish_reason and s not in finished]
     assert finished == order
+
+
+def after(machine: Machine, s: Sequence) -> int:
+    """Run one more sequence to its end; its cached tokens."""
+    machine.sequences.append(s)
+    machine.scheduler.add(s)
+    machine.run()
+    return s.cached_tokens
+
+
+def test_cached_tokens_are_exact_to_the_token() -> None:
+    """The numbers of SGLang's own test, a hundredth of their size."""
+    machine = Machine([], blocks=64)
+    counts = [after(machine, sequence(list(range(1, 1 + length)))) for length in (10, 100, 100, 10, 110)]
+    assert counts == [0, 10, 99, 9, 100]
+
+
+def test_a_chat_reuses_its_prompt_and_its_answer() -> None:
+    machine = Machine([], blocks=64)
+    first = sequence(list(range(2, 15)), 9)
+    after(machine, first)
+    second = sequence([*first.token_ids, 7, 8, 9])
+    assert after(machine, second) == first.num_prompt + first.num_output - 1
+
+
+def test_namespaces_share_nothing() -> None:
+    machine = Machine([], blocks=64)
+    assert after(machine, sequence(20, namespace="a")) == 0
+    assert after(machine, sequence(20, namespace="b")) == 0
+    assert after(machine, sequence(20, namespace="a")) == 19
+
+
+def test_requests_that_arrive_together_share_their_beginning() -> None:
+    prefix = [3] * 40
+    together = [sequence([*prefix, i, i], 2) for i in range(4, 8)]
+    machine = Machine(together)
+    machine.run()
+    assert [s.cached_tokens for s in together] == [0, 40, 40, 40]
+    assert machine.computed == 42 + 3 * 2 + 4
+
+
+def test_least_recent_use_goes_first() -> None:
+    machine = Machine([], blocks=12)
+    old, kept = [1] * 16, [2] * 16
+    after(machine, sequence(old))
+    after(machine, sequence(kept))
+    after(machine, sequence(kept))
+    after(machine, sequence([3] * 20))
+    assert after(machine, sequence(kept)) == 15
+    assert after(machine, sequence(old)) < 16
+
+
+def test_the_order_of_leaves_does_not_grow_without_bound() -> None:
+    machine = Machine([], blocks=16)
+    for _ in range(500):
+        after(machine, sequence(10))
+    assert len(machine.scheduler.blocks.cache._leaves) < 150
