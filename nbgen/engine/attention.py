@@ -1,14 +1,14 @@
 """Paged attention for transformers' models, through their attention interface.
 
 A model's layers call `paged_attention` with queries, keys and values of new tokens only; where those stand, and what
-they may see, is in the module's current `Step`. This is the reference back end: torch only, any device, with sliding
-windows, chunked attention, soft caps and sinks. Knows no model by name.
+they may see, is in the module's current `Step`. The back end here is the reference: torch only, any device, with
+sliding windows, chunked attention, soft caps and sinks. Knows no model by name.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -19,33 +19,16 @@ from nbgen.engine.kv_cache import KVCache
 IMPLEMENTATION = "nbgen"
 
 
-@dataclass
-class Prefill:
-    """Rows `start` to `stop` of the packed tokens: the last of a sequence whose tokens stand in `slots` `[kv_len]`."""
+class Span(NamedTuple):
+    """A sequence's part of a step: rows `start` to `stop` of the packed tokens are the last of its `length`."""
 
     start: int
     stop: int
-    slots: torch.Tensor
+    length: int
+    block_table: list[int]
 
 
-@dataclass
-class Step:
-    """What one forward computes, the same for all layers.
-
-    The first `len(decode_lengths)` packed tokens are decodes, one a sequence: `decode_slots` `[B, L]` are the slots
-    of their tokens (any slot beyond their `decode_lengths` `[B]`). `slots` `[T]` is where new keys and values go.
-    """
-
-    cache: KVCache
-    slots: torch.Tensor
-    decode_slots: torch.Tensor
-    decode_lengths: torch.Tensor
-    prefills: list[Prefill]
-    masks: dict[Any, torch.Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Which keys a query at position `q` may see, besides `k <= q`: the last `sliding`, or its own chunk's."""
 
     sliding: int | None = None
@@ -60,14 +43,103 @@ class Window:
             seen = seen & (keys // self.chunk == queries // self.chunk)
         return seen
 
+    def first(self, query: int) -> int:
+        """The first position that a query sees."""
+        sliding = 0 if self.sliding is None else query - self.sliding + 1
+        return max(0, sliding, 0 if self.chunk is None else query // self.chunk * self.chunk)
 
-@dataclass(frozen=True)
-class Scores:
+
+class Scores(NamedTuple):
     """How a layer turns `q . k` into probabilities: scale, soft cap (Gemma 2), sinks `[1, heads, 1, 1]` (gpt-oss)."""
 
     scaling: float
     softcap: float | None = None
     sinks: torch.Tensor | None = None
+
+
+class ReferenceAttention:
+    """Gathers each sequence's keys and values and attends with torch's own kernel, or with the formula written out."""
+
+    def attend(self, query: torch.Tensor, layer: "Layer", step: "Step", window: Window, scores: Scores) -> torch.Tensor:
+        """Query `[T, heads, D]` of packed tokens; `[T, heads, value_dim]`."""
+        decodes = step.decodes
+        parts = [self.decode(query[: len(decodes)], layer, step, window, scores)] if decodes else []
+        parts += [
+            self.prefill(query[span.start : span.stop], layer, span, step, window, scores) for span in step.prefills
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def decode(self, query: torch.Tensor, layer: "Layer", step: "Step", window: Window, scores: Scores) -> torch.Tensor:
+        """One query a sequence. Heads that share a key head become its queries, so that nothing is repeated."""
+        batch, heads, dim = query.shape
+        kv_heads = layer.keys.shape[1]
+        slots, mask = step.once(("slots",), step.decode_slots), step.once(window, lambda: step.decode_mask(window))
+        k, v = (t[slots].transpose(1, 2) for t in (layer.keys, layer.values))
+        if scores.sinks is not None:
+            scores = scores._replace(sinks=scores.sinks.view(1, kv_heads, -1, 1))
+        output = softmax_attention(query.view(batch, kv_heads, heads // kv_heads, dim), k, v, mask, scores)
+        return output.reshape(batch, heads, -1)
+
+    def prefill(
+        self, query: torch.Tensor, layer: "Layer", span: Span, step: "Step", window: Window, scores: Scores
+    ) -> torch.Tensor:
+        """Consecutive queries of one sequence."""
+        slots = step.once(("slots", span.start), lambda: step.slots_of([span])[0, : span.length])
+        mask = step.once((window, span.start), lambda: step.prefill_mask(span, window))
+        k, v = (t[slots].transpose(0, 1)[None] for t in (layer.keys, layer.values))
+        return softmax_attention(query.transpose(0, 1)[None], k, v, mask, scores)[0].transpose(0, 1)
+
+
+class Layer(NamedTuple):
+    """A layer's whole cache: keys `[slots, kv_heads, D]` and values `[slots, kv_heads, value_dim]`."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclass
+class Step:
+    """What one forward computes, the same for all layers: decodes first, one row each, then prefills.
+
+    `slots` `[T]` is where the packed tokens' keys and values go.
+    """
+
+    cache: KVCache
+    attention: ReferenceAttention
+    slots: torch.Tensor
+    decodes: list[Span]
+    prefills: list[Span]
+    _made: dict[Any, Any] = field(default_factory=dict)
+
+    def once(self, key: Any, make: Any) -> Any:
+        """What `make` returned when it was first asked for under `key` in this step."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def slots_of(self, spans: list[Span]) -> torch.Tensor:
+        """Slots of each span's tokens `[spans, longest block table * block_size]`; short tables repeat block 0."""
+        longest, size, device = max(len(s.block_table) for s in spans), self.cache.block_size, self.slots.device
+        tables = [s.block_table + [0] * (longest - len(s.block_table)) for s in spans]
+        first = torch.tensor(tables, device=device)[:, :, None] * size
+        return (first + torch.arange(size, device=device)).flatten(1)
+
+    def decode_slots(self) -> torch.Tensor:
+        return self.slots_of(self.decodes)
+
+    def decode_mask(self, window: Window) -> torch.Tensor:
+        """`[B, 1, 1, L]`"""
+        slots, device = self.once(("slots",), self.decode_slots), self.slots.device
+        last = torch.tensor([span.length - 1 for span in self.decodes], device=device)[:, None]
+        return window.mask(last, torch.arange(slots.shape[1], device=device)[None])[:, None, None]
+
+    def prefill_mask(self, span: Span, window: Window) -> torch.Tensor | None:
+        """`[T, length]`, or None where it is the plain causal triangle."""
+        new = span.stop - span.start
+        if new == span.length and window == Window():
+            return None
+        positions = torch.arange(span.length, device=self.slots.device)
+        return window.mask(positions[-new:, None], positions[None])
 
 
 _step: Step | None = None
@@ -103,10 +175,10 @@ def paged_attention(
     """
     if position_bias is not None or _step is None:
         raise NotImplementedError("attention with a position bias, or outside a step")
-    keys, values = _step.cache.write(module.layer_idx, _step.slots, _packed(key), _packed(value))
+    layer = Layer(*_step.cache.write(module.layer_idx, _step.slots, _packed(key), _packed(value)))
     sinks = None if s_aux is None else s_aux.view(1, -1, 1, 1)
     scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, sinks)
-    output = _attend(_packed(query), keys, values, _step, _window(module, sliding_window), scores)
+    output = _step.attention.attend(_packed(query), layer, _step, _window(module, sliding_window), scores)
     return output.view(query.shape[0], query.shape[2], *output.shape[1:]), None
 
 
@@ -125,58 +197,7 @@ def _window(module: torch.nn.Module, sliding: int | None) -> Window:
     return Window(sliding, config.attention_chunk_size if chunked else None)
 
 
-def _attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: Step, window: Window, scores: Scores
-) -> torch.Tensor:
-    """Query `[T, heads, D]` of packed tokens against the layer's slots; `[T, heads, value_dim]`."""
-    parts = []
-    decodes = len(step.decode_lengths)
-    if decodes:
-        parts.append(_decode(query[:decodes], keys, values, step, window, scores))
-    for index, prefill in enumerate(step.prefills):
-        queries = query[prefill.start : prefill.stop].transpose(0, 1)[None]
-        mask = _prefill_mask(step, index, window)
-        k, v = (t[prefill.slots].transpose(0, 1)[None] for t in (keys, values))
-        parts.append(_softmax_attention(queries, k, v, mask, scores)[0].transpose(0, 1))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _decode(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: Step, window: Window, scores: Scores
-) -> torch.Tensor:
-    """One query a sequence. Heads that share a key head become its queries, so that nothing is repeated."""
-    batch, heads, dim = query.shape
-    kv_heads = keys.shape[1]
-    grouped = query.view(batch, kv_heads, heads // kv_heads, dim)
-    k, v = (t[step.decode_slots].transpose(1, 2) for t in (keys, values))
-    if scores.sinks is not None:
-        scores = Scores(scores.scaling, scores.softcap, scores.sinks.view(1, kv_heads, -1, 1))
-    output = _softmax_attention(grouped, k, v, _decode_mask(step, window), scores)
-    return output.reshape(batch, heads, -1)
-
-
-def _decode_mask(step: Step, window: Window) -> torch.Tensor:
-    """`[B, 1, 1, L]`"""
-    if window not in step.masks:
-        positions = torch.arange(step.decode_slots.shape[1], device=step.slots.device)
-        mask = window.mask(step.decode_lengths[:, None] - 1, positions[None])
-        step.masks[window] = mask[:, None, None]
-    return step.masks[window]
-
-
-def _prefill_mask(step: Step, index: int, window: Window) -> torch.Tensor | None:
-    """`[T, kv_len]`, or None where it is the plain causal triangle."""
-    prefill = step.prefills[index]
-    total, new = len(prefill.slots), prefill.stop - prefill.start
-    if total == new and window == Window():
-        return None
-    if (index, window) not in step.masks:
-        positions = torch.arange(total, device=step.slots.device)
-        step.masks[index, window] = window.mask(positions[-new:, None], positions[None])
-    return step.masks[index, window]
-
-
-def _softmax_attention(
+def softmax_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
 ) -> torch.Tensor:
     """Query `[B, Hq, T, D]`, key and value `[B, Hk, L, D]`, mask broadcast to `[B, Hq, T, L]`; None is causal."""

@@ -6,8 +6,12 @@ that nobody uses count as free: they are given up as soon as somebody needs them
 
 from typing import NamedTuple
 
+from nbgen.engine.free_blocks import FreeBlocks
 from nbgen.engine.prefix_cache import Node, PrefixCache
 from nbgen.engine.sequence import Sequence
+
+#: Blocks in a row that a sequence is given room for.
+LONGEST_RUN = 64
 
 
 class Copy(NamedTuple):
@@ -24,9 +28,9 @@ class BlockManager:
     def __init__(self, num_blocks: int, block_size: int, *, caches_prefixes: bool = True) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.cache = PrefixCache(block_size, lambda block: self._free.append(block))
+        self._free = FreeBlocks(num_blocks)
+        self.cache = PrefixCache(block_size, self._free.add)
         self.caches_prefixes = caches_prefixes
-        self._free = list(range(num_blocks - 1, -1, -1))
         self._copying: list[Node] = []
 
     @property
@@ -38,7 +42,8 @@ class BlockManager:
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> None:
         """Give the sequence what its first `num_tokens` tokens need. Call `can_allocate` first."""
-        sequence.block_table.extend(self._take() for _ in range(self._missing(sequence, num_tokens)))
+        for _ in range(self._missing(sequence, num_tokens)):
+            sequence.block_table.append(self._take(sequence))
 
     def reuse(self, sequence: Sequence) -> None:
         """Give a sequence without blocks what is cached of its tokens, all but the last, which must be computed."""
@@ -84,7 +89,8 @@ class BlockManager:
         own = sequence.block_table[len(sequence.nodes) :]
         if own and self.caches_prefixes and self._keep_partial(sequence, own[0]):
             own = own[1:]
-        self._free.extend(reversed(own))
+        for block in own:
+            self._free.add(block)
         self.cache.unlock(reversed(sequence.nodes))
         sequence.block_table, sequence.nodes = [], []
 
@@ -94,7 +100,7 @@ class BlockManager:
         if node is None or length < self.block_size:
             node = self.cache.add(parent, tokens, block)
         else:
-            self._free.append(block)
+            self._free.add(block)
             sequence.block_table[index] = node.block
         self.cache.lock([node])
         sequence.nodes.append(node)
@@ -111,10 +117,17 @@ class BlockManager:
     def _last(self, sequence: Sequence) -> Node:
         return sequence.nodes[-1] if sequence.nodes else self.cache.root(sequence.namespace)
 
-    def _take(self) -> int:
+    def _take(self, sequence: Sequence) -> int:
+        """A block, where the sequence goes on if possible. Several are evicted at once, so that they are neighbours."""
+        rest = self._blocks(sequence.num_prompt + sequence.budget) - len(sequence.block_table)
+        expected = max(1, min(rest, LONGEST_RUN))
         if not self._free:
-            self.cache.evict()
-        return self._free.pop()
+            for _ in range(min(expected, self.cache.num_evictable)):
+                self.cache.evict()
+        return self._free.take(sequence.block_table[-1] if sequence.block_table else None, expected)
+
+    def _blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
 
     def _missing(self, sequence: Sequence, num_tokens: int) -> int:
-        return max(0, -(-num_tokens // self.block_size) - len(sequence.block_table))
+        return max(0, self._blocks(num_tokens) - len(sequence.block_table))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import torch
 
 from nbgen.engine import attention
+from nbgen.engine.attention_cpu import CpuAttention
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.scheduler import ScheduledSequence
@@ -27,6 +28,7 @@ class ModelRunner:
         self.model = model
         self.cache = cache
         self.device = next(model.parameters()).device
+        self.attention = CpuAttention() if self.device.type == "cpu" else attention.ReferenceAttention()
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
@@ -60,27 +62,14 @@ class ModelRunner:
         return self.model(**inputs).logits.flatten(0, 1)[self._tensor(rows)]
 
     def _step(self, items: list[ScheduledSequence]) -> attention.Step:
-        decodes = [item.sequence for item in items if item.num_tokens == 1]
-        tables = self._block_slots(decodes)
-        prefills, start, slots = [], len(decodes), []
-        if decodes:
-            last = self._tensor([s.num_computed for s in decodes])
-            slots.append(tables.gather(1, last[:, None])[:, 0])
-        for item in items[len(decodes) :]:
-            computed, stop = item.sequence.num_computed, start + item.num_tokens
-            own = self._block_slots([item.sequence])[0, : computed + item.num_tokens]
-            prefills.append(attention.Prefill(start, stop, own))
-            slots.append(own[computed:])
-            start = stop
-        lengths = self._tensor([s.num_computed + 1 for s in decodes])
-        return attention.Step(self.cache, torch.cat(slots), tables, lengths, prefills)
-
-    def _block_slots(self, sequences: list[Sequence]) -> torch.Tensor:
-        """Slots of each sequence's tokens `[B, longest block table * block_size]`; short tables repeat block 0."""
-        longest = max((len(s.block_table) for s in sequences), default=0)
-        tables = [s.block_table + [0] * (longest - len(s.block_table)) for s in sequences]
-        first = self._tensor(tables).view(len(sequences), longest, 1) * self.cache.block_size
-        return (first + torch.arange(self.cache.block_size, device=self.device)).flatten(1)
+        spans, slots, start = [], [], 0
+        for sequence, count in items:
+            computed = sequence.num_computed
+            spans.append(attention.Span(start, start + count, computed + count, sequence.block_table))
+            slots += _slots(sequence.block_table, computed, computed + count, self.cache.block_size)
+            start += count
+        decodes = sum(count == 1 for _, count in items)
+        return attention.Step(self.cache, self.attention, self._tensor(slots), spans[:decodes], spans[decodes:])
 
     def _tensor(self, values: list) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)
@@ -100,3 +89,8 @@ def _positions(items: list[ScheduledSequence]) -> list[int]:
         for sequence, count in items
         for position in range(sequence.num_computed, sequence.num_computed + count)
     ]
+
+
+def _slots(block_table: list[int], start: int, stop: int, block_size: int) -> list[int]:
+    """Slots of positions `start` to `stop`."""
+    return [block_table[p // block_size] * block_size + p % block_size for p in range(start, stop)]

@@ -83,7 +83,7 @@ class Machine:
         manager = self.scheduler.blocks
         cached = cached_nodes(manager.cache)
         own = [block for s in self.sequences for block in s.block_table[len(s.nodes) :]]
-        every = own + [node.block for node in cached] + manager._free
+        every = own + [node.block for node in cached] + list(manager._free)
         assert sorted(every) == list(range(manager.num_blocks)), "a block is lost, or has two owners"
         assert manager.cache.num_blocks == len(cached)
         assert manager.cache.num_evictable == sum(not node.locks for node in cached)
