@@ -1,0 +1,110 @@
+"""Strict JSON: what a client sent, as Python values, or InvalidRequest. Never anything else.
+
+Stricter than `json.loads`: UTF-8 only, finite numbers, 64-bit integers, unique keys, bounded depth and size, and no
+half of a surrogate pair, which no later encoder could write. Knows no protocol's fields.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from nbgen.errors import InvalidRequest
+
+MAX_DEPTH = 100
+MAX_KEYS = 20_000
+MAX_DIGITS = 20
+LOWEST, HIGHEST = -(2**63), 2**64 - 1
+
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class MalformedBody(InvalidRequest):
+    """The bytes are not the JSON that this server reads."""
+
+
+def parse_json(body: bytes) -> Any:
+    """The value that `body` spells. Raises MalformedBody."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedBody(f"the body is not UTF-8 (byte {error.start})") from None
+    try:
+        value = (_wary_decoder if _LONG_NUMBER.search(body) else _decoder).decode(text)
+    except json.JSONDecodeError as error:
+        raise MalformedBody(f"the body is not JSON: {error.msg} (character {error.pos})") from None
+    except RecursionError:
+        raise MalformedBody(f"the body is nested deeper than {MAX_DEPTH}") from None
+    _check_shape(value)
+    if _SURROGATE_ESCAPE.search(body):
+        _refuse_surrogates(value)
+    return value
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The same for a route that reads one JSON object; an empty body is an empty object."""
+    value = parse_json(body) if body.strip() else {}
+    if not isinstance(value, dict):
+        raise MalformedBody("the body must be a JSON object")
+    return value
+
+
+def _constant(name: str) -> float:
+    raise MalformedBody(f"{name} is not a finite number")
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise MalformedBody(f"{digits[:MAX_DIGITS]} is not a finite number")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS or not LOWEST <= (value := int(digits)) <= HIGHEST:
+        raise MalformedBody(f"{digits[:MAX_DIGITS]}… does not fit in 64 bits")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_KEYS:
+        raise MalformedBody(f"an object has {len(pairs)} keys; at most {MAX_KEYS}")
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise MalformedBody(f"the key {twice[:80]!r} is given twice")
+    return fields
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_float, parse_constant=_constant)
+#: Twice as slow over a list of a million token ids, so it reads only what holds a long number.
+_wary_decoder = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_float=_float, parse_int=_integer, parse_constant=_constant
+)
+
+
+def _check_shape(value: Any) -> None:
+    """Level by level, so that depth costs no recursion."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        if not level:
+            return
+        level = [
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, dict | list)
+        ]
+    if level:
+        raise MalformedBody(f"the body is nested deeper than {MAX_DEPTH}")
+
+
+def _refuse_surrogates(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise MalformedBody("the body holds half of a surrogate pair (\\ud800 to \\udfff alone)") from None

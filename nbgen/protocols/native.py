@@ -1,0 +1,192 @@
+"""nbgen's own API: the bodies that the panel and the helpers send, the events and snapshots they read.
+
+Pure: knows neither where a run lives nor how its events travel.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from nbgen import sse
+from nbgen.errors import InvalidRequest, NbgenError
+from nbgen.messages import ChatMessage, FinishReason, GenerateRequest, LoadProgress
+from nbgen.protocols.json_body import parse_object
+from nbgen.protocols.sample import Sample
+from nbgen.sampling_params import SamplingParams
+
+MAX_MESSAGES = 4096
+MAX_TEXT_BYTES = 4 * 2**20
+MAX_FRAME_MS = 1000
+MAX_FOLLOWED = 512
+
+IDENTIFIER = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body of this API: unknown fields are refused by name."""
+
+
+class RunBody(Body):
+    """What starts a run."""
+
+    messages: list[ChatMessage] | None = None
+    prompt: str | None = None
+    params: dict[str, Any] = {}
+    id: str | None = None
+    chat: str | None = None
+    stream: bool = True
+    attached: bool = True
+    frame_ms: int = 0
+
+    def check(self) -> None:
+        """Raise InvalidRequest for what no type can say."""
+        if (self.messages is None) == (self.prompt is None):
+            raise InvalidRequest("give exactly one of `messages` and `prompt`", field="messages")
+        if self.messages is not None and not 0 < len(self.messages) <= MAX_MESSAGES:
+            raise InvalidRequest(
+                f"`messages` must hold 1 to {MAX_MESSAGES} turns, got {len(self.messages)}", field="messages"
+            )
+        size = len((self.prompt or "").encode()) + sum(len(m.content.encode()) for m in self.messages or ())
+        if size > MAX_TEXT_BYTES:
+            raise InvalidRequest(f"the prompt has {size} bytes; at most {MAX_TEXT_BYTES}", field="prompt")
+        for name in ("id", "chat"):
+            _check_identifier(name, getattr(self, name))
+        _check_frame_ms(self.frame_ms)
+
+    def request(self, rid: str) -> GenerateRequest:
+        """The request that this body asks for."""
+        params = SamplingParams.parse(self.params)
+        if params.n == 0:
+            params = msgspec.structs.replace(params, n=1)
+        return GenerateRequest(rid=rid, text=self.prompt, messages=self.messages, params=params)
+
+
+class SubscribeBody(Body):
+    """What opens one stream for many runs."""
+
+    start: RunBody | None = None
+    follow: dict[str, int] = {}
+    frame_ms: int = 0
+
+
+class LoadBody(Body):
+    """Which model to load; None means the configured one."""
+
+    model: str | None = None
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """A run as it stands."""
+
+    run: str
+    chat: str | None
+    state: str
+    messages: list[ChatMessage] | None
+    prompt: str | None
+    text: str
+    texts: list[str]
+    seq: int
+    finish_reason: FinishReason | None
+    error: dict[str, Any] | None
+    usage: dict[str, int]
+    ttft_s: float | None
+    tokens_per_s: float | None
+    model: str
+    params: SamplingParams
+    created: float
+
+
+B = TypeVar("B", bound=Body)
+
+
+def parse_run(body: bytes) -> RunBody:
+    """The body of `POST runs`."""
+    run = _parse(body, RunBody)
+    run.check()
+    return run
+
+
+def parse_subscribe(body: bytes) -> SubscribeBody:
+    """The body of `POST subscribe`."""
+    fields = _parse(body, SubscribeBody)
+    if fields.start is not None:
+        fields.start.check()
+    elif not fields.follow:
+        raise InvalidRequest("give `start` or at least one run in `follow`", field="follow")
+    if len(fields.follow) > MAX_FOLLOWED or any(offset < 0 for offset in fields.follow.values()):
+        raise InvalidRequest(
+            f"`follow` takes at most {MAX_FOLLOWED} runs, each from an offset of 0 or more", field="follow"
+        )
+    _check_frame_ms(fields.frame_ms)
+    return fields
+
+
+def parse_load(body: bytes) -> LoadBody:
+    """The body of `POST model/load`."""
+    return _parse(body, LoadBody)
+
+
+def parse_offset(start: str | None, last_event_id: str | None) -> int:
+    """Where to resume: `?from=SEQ`, else the number in `Last-Event-ID: run:seq`, else the beginning."""
+    digits = start if start is not None else (last_event_id or "0").rpartition(":")[2]
+    if not re.fullmatch(r"[0-9]{1,12}", digits):
+        raise InvalidRequest("`from` must be a number of 0 or more", field="from")
+    return int(digits)
+
+
+def event(name: str, run: str, seq: int, **fields: Any) -> bytes:
+    """One event of a run; `seq` is the offset to resume from after it."""
+    body = msgspec.json.encode({"run": run, "seq": seq, **fields})
+    return sse.encode(body, event=name, id=f"{run}:{seq}")
+
+
+def model_event(name: str, body: bytes) -> bytes:
+    """One event of a load: `progress`, `ready` or `error`, with its JSON."""
+    return sse.encode(body, event=name)
+
+
+def progress_fields(progress: LoadProgress) -> dict[str, Any]:
+    """A step of loading, as events carry it."""
+    return {"stage": progress.stage, "done": progress.done, "total": progress.total}
+
+
+def usage(samples: list[Sample]) -> dict[str, int]:
+    """Tokens of a run: the prompt counts once, the answers all."""
+    return {
+        "prompt_tokens": samples[0].prompt_tokens,
+        "completion_tokens": sum(sample.completion_tokens for sample in samples),
+        "cached_tokens": samples[0].cached_tokens,
+    }
+
+
+def error_fields(error: NbgenError) -> dict[str, Any]:
+    """An error as events and snapshots carry it."""
+    fields = {"message": error.message, "code": error.status, "retryable": error.retryable}
+    return fields | ({"field": error.field} if error.field else {})
+
+
+def error_body(error: NbgenError) -> bytes:
+    """An error as the body of an answer."""
+    return msgspec.json.encode({"error": error_fields(error)})
+
+
+def _parse(body: bytes, kind: type[B]) -> B:
+    try:
+        return msgspec.convert(parse_object(body), kind)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$.")
+        name = path.rstrip("`") or None
+        raise InvalidRequest(f"{name}: {what}" if name else what, field=name) from None
+
+
+def _check_identifier(name: str, value: str | None) -> None:
+    if value is not None and not IDENTIFIER.fullmatch(value):
+        raise InvalidRequest(f"`{name}` must be 1 to 128 letters, digits or _.:-", field=name)
+
+
+def _check_frame_ms(frame_ms: int) -> None:
+    if not 0 <= frame_ms <= MAX_FRAME_MS:
+        raise InvalidRequest(f"`frame_ms` must be 0 to {MAX_FRAME_MS}, got {frame_ms}", field="frame_ms")

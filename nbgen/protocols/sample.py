@@ -1,0 +1,26 @@
+"""What one sequence of a request has produced so far: the sum of its outputs. Knows no wire format."""
+
+from __future__ import annotations
+
+from nbgen.messages import FinishReason, GenerateOutput
+
+
+class Sample:
+    """One of the `n` continuations of a prompt, growing output by output."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.output_ids: list[int] = []
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self.finish_reason: FinishReason | None = None
+
+    def add(self, output: GenerateOutput) -> None:
+        """Take in what a step gained."""
+        self.text += output.text
+        self.output_ids += output.token_ids
+        self.prompt_tokens = output.prompt_tokens or self.prompt_tokens
+        self.completion_tokens = output.completion_tokens or self.completion_tokens
+        self.cached_tokens = output.cached_tokens or self.cached_tokens
+        self.finish_reason = output.finish_reason or self.finish_reason

@@ -1,0 +1,257 @@
+"""SGLang's `/generate`: from its body to requests.
+
+Follows SGLang 0.5.23, in what it accepts and how it groups. Knows nothing of a vocabulary or
+a context length, which the engine checks, nor of how answers look (`sglang_answer`).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest
+from nbgen.protocols.json_body import parse_json
+from nbgen.sampling_params import SamplingParams, WrongType
+
+MAX_PROMPTS = 1024
+MAX_TEXT_BYTES = 4 * 2**20
+MAX_TOKEN_ID = 2**31
+
+RID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+#: Known fields that this server does not serve yet, with the values that ask for nothing.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "input_embeds": (None,),
+    "image_data": (None, []),
+    "audio_data": (None, []),
+    "video_data": (None, []),
+    "return_logprob": (None, False),
+    "lora_path": (None, ""),
+    "custom_logit_processor": (None, ""),
+    "return_hidden_states": (None, False),
+    "return_routed_experts": (None, False),
+    "return_prompt_token_ids": (None, False),
+    "session_params": (None,),
+}
+UNSUPPORTED_SAMPLING: dict[str, tuple[Any, ...]] = {
+    "stop_regex": (None, "", []),
+    "json_schema": (None, ""),
+    "regex": (None, ""),
+    "ebnf": (None, ""),
+    "structural_tag": (None, ""),
+    "custom_params": (None,),
+    "beam_width": (None, 0, 1),
+    "watermark": (None, False),
+    "choice": (None, []),
+}
+SAMPLING_NAMES = {*SamplingParams.__struct_fields__, *UNSUPPORTED_SAMPLING, "stream_interval"}
+
+
+class SchemaError(InvalidRequest):
+    """A field of the body has the wrong JSON type."""
+
+
+class ContractError(InvalidRequest):
+    """A strictly typed field, or a sampling parameter, is not what the contract says."""
+
+
+class Generation(NamedTuple):
+    """What one call asks for. `single` answers an object, otherwise a list in the order of prompts, then samples."""
+
+    requests: list[GenerateRequest]
+    single: bool
+    stream: bool
+    #: Tokens between two chunks of a stream.
+    interval: int = 1
+
+
+class Prompt(NamedTuple):
+    text: str | None = None
+    input_ids: list[int] | None = None
+
+
+def parse_generate(body: bytes) -> Generation:
+    """The requests in a body of `/generate`. Raises InvalidRequest or one of its two kinds above."""
+    fields = parse_json(body)
+    if not isinstance(fields, dict):
+        raise SchemaError("the body must be a JSON object")
+    _check_types(fields)
+    single, prompts = _prompts(fields)
+    options = _options(fields.get("sampling_params"), len(prompts), single)
+    interval = _interval(options)
+    params = [_params(option) for option in options]
+    _refuse_unsupported(fields, UNSUPPORTED)
+    n = _samples(params)
+    if len(prompts) * n > MAX_PROMPTS:
+        raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
+    single = single and n == 1
+    rids = _rids(fields.get("rid"), len(prompts), n, single)
+    requests = [
+        GenerateRequest(rid=rid, text=prompt.text, input_ids=prompt.input_ids, params=option)
+        for rid, prompt, option in zip(rids, prompts, params, strict=True)
+    ]
+    return Generation(requests, single, fields.get("stream", False), interval)
+
+
+def parse_abort(body: bytes) -> tuple[str, bool]:
+    """The rid of `/abort_request`, matched exactly ("" matches nothing), and whether all are meant."""
+    fields = parse_json(body) if body.strip() else {}
+    if not isinstance(fields, dict):
+        raise SchemaError("the body must be a JSON object")
+    rid, every = fields.get("rid"), fields.get("abort_all")
+    if not isinstance(rid, str | None):
+        raise SchemaError("`rid` must be text")
+    if not isinstance(every, bool | None):
+        raise SchemaError("`abort_all` must be true or false")
+    return rid or "", bool(every)
+
+
+# --- types
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_integer, value))
+
+
+def _one_or_many(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: check(value) or (isinstance(value, list) and all(map(check, value)))
+
+
+#: name, what it may be, its check
+TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("text", "text or a list of text", _one_or_many(_is_text)),
+    ("input_ids", "a list of integers or a list of such lists", _one_or_many(_is_ids)),
+    ("sampling_params", "an object or a list of objects", _one_or_many(lambda value: isinstance(value, dict))),
+    ("rid", "text or a list of text", _one_or_many(_is_text)),
+)
+
+
+def _check_types(fields: Mapping[str, Any]) -> None:
+    """The lenient layer (SchemaError), then the strict one (ContractError)."""
+    for name, allowed, check in TYPES:
+        value = fields.get(name)
+        if value is not None and not check(value):
+            raise SchemaError(f"`{name}` must be {allowed}", field=name)
+    stream = fields.get("stream", False)
+    if stream is None:
+        raise SchemaError("`stream` must be true or false", field="stream")
+    if not isinstance(stream, bool):
+        raise ContractError(f"`stream` must be true or false, got {stream!r:.80}", field="stream")
+
+
+def _refuse_unsupported(fields: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, unset in table.items():
+        value = fields.get(name)
+        asked = value if isinstance(value, list) and value else [value]
+        if any(item not in unset for item in asked):
+            raise InvalidRequest(f"`{name}` is not supported by this server yet", field=name)
+
+
+# --- prompts
+
+
+def _prompts(fields: Mapping[str, Any]) -> tuple[bool, list[Prompt]]:
+    """Whether the answer is one object, and the prompts. Ids win over text; text decides the shape."""
+    text, ids = fields.get("text"), fields.get("input_ids")
+    if text is None and ids is None:
+        _refuse_unsupported(fields, {"input_embeds": UNSUPPORTED["input_embeds"]})
+        raise InvalidRequest("Either text, input_ids or input_embeds should be provided.")
+    texts: list[str] | None = [text] if isinstance(text, str) else text
+    if ids is None:
+        return isinstance(text, str), [Prompt(text=_checked_text(item)) for item in texts or ()]
+    flat = _is_ids(ids)
+    rows: list[list[int]] = [ids] if flat else ids
+    if not all(rows):
+        raise InvalidRequest("input_ids cannot be empty.", field="input_ids")
+    if texts is not None and len(texts) != len(rows):
+        raise InvalidRequest("`text` and `input_ids` hold different numbers of prompts", field="input_ids")
+    single = flat if text is None else isinstance(text, str)
+    return single, [Prompt(input_ids=_checked_ids(row)) for row in rows]
+
+
+def _checked_text(text: str) -> str:
+    if len(text) > MAX_TEXT_BYTES or len(text.encode()) > MAX_TEXT_BYTES:
+        raise InvalidRequest(f"`text` is longer than {MAX_TEXT_BYTES} bytes", field="text")
+    return text
+
+
+def _checked_ids(ids: list[int]) -> list[int]:
+    if min(ids) < 0 or max(ids) >= MAX_TOKEN_ID:
+        raise InvalidRequest("`input_ids` holds an out-of-vocabulary token id", field="input_ids")
+    return ids
+
+
+# --- options
+
+
+def _options(sampling: Any, prompts: int, single: bool) -> list[dict[str, Any]]:
+    """One object of sampling parameters for each prompt."""
+    if not isinstance(sampling, list):
+        return [sampling or {}] * prompts
+    if single or len(sampling) != prompts:
+        raise InvalidRequest(
+            f"`sampling_params` is a list of {len(sampling)} objects for {prompts} prompts",
+            field="sampling_params",
+        )
+    return sampling
+
+
+def _interval(options: list[dict[str, Any]]) -> int:
+    interval = next((value for option in options if (value := option.get("stream_interval")) is not None), 1)
+    if not _is_integer(interval):
+        raise ContractError("stream_interval: expected an integer", field="stream_interval")
+    if interval < 1:
+        raise InvalidRequest(f"stream_interval must be at least 1, got {interval}", field="stream_interval")
+    return int(interval)
+
+
+def _params(options: dict[str, Any]) -> SamplingParams:
+    unknown = next((name for name in options if name not in SAMPLING_NAMES), None)
+    if unknown is not None:
+        raise ContractError(f"unknown field `{unknown:.80}`, expected one of {', '.join(sorted(SAMPLING_NAMES))}")
+    _refuse_unsupported(options, UNSUPPORTED_SAMPLING)
+    known = {name: value for name, value in options.items() if name in SamplingParams.__struct_fields__}
+    if known.get("n") == 0:
+        known["n"] = 1
+    try:
+        return SamplingParams.parse(known)
+    except WrongType as error:
+        raise ContractError(error.message, field=error.field) from None
+
+
+def _samples(params: list[SamplingParams]) -> int:
+    counts = {option.n for option in params} or {1}
+    if len(counts) > 1:
+        raise InvalidRequest("all `sampling_params` of a batch must have the same `n`", field="n")
+    return counts.pop()
+
+
+# --- request ids
+
+
+def _rids(rid: Any, prompts: int, n: int, single: bool) -> list[str]:
+    """The ids of the requests. With n > 1 fresh ones replace the caller's, as SGLang does."""
+    given = rid if isinstance(rid, list) else [rid] if isinstance(rid, str) else []
+    for name in given:
+        if not RID.fullmatch(name):
+            raise InvalidRequest("`rid` must be 1 to 128 letters, digits or _.:-", field="rid")
+    if isinstance(rid, list) and (single or len(rid) != prompts):
+        raise InvalidRequest(f"`rid` is a list of {len(rid)} ids for {prompts} prompts: a mismatch", field="rid")
+    if len(set(given)) < len(given):
+        raise InvalidRequest("Duplicate request IDs detected in the batch", field="rid")
+    if rid is None or n > 1:
+        return [uuid.uuid4().hex for _ in range(prompts)]
+    if isinstance(rid, str) and not single:
+        return [f"{rid}_{position}" for position in range(prompts)]
+    return given

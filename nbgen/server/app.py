@@ -1,0 +1,200 @@
+"""The extension: its options, its routes, and the life of the engine beside the server's own.
+
+`jupyter nbgen` runs it alone; inside Jupyter it is loaded with every server. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import secrets
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from jupyter_server.extension.application import ExtensionApp
+from jupyter_server.serverapp import ServerApp
+from tornado.ioloop import PeriodicCallback
+from traitlets import Bool, Enum, Int, Unicode, default
+
+import nbgen
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import NbgenError
+from nbgen.server.engine_client import EngineClient
+from nbgen.server.handlers import PREFIX, routes
+from nbgen.server.runs import Runs
+from nbgen.server.runtime_file import RuntimeFile
+from nbgen.server.standalone import StandaloneServerApp
+
+DEFAULTS = EngineConfig()
+ENGINE_OPTIONS = (
+    "model",
+    "device",
+    "dtype",
+    "context_length",
+    "kv_cache_bytes",
+    "max_running",
+    "max_waiting",
+    "prefill_chunk",
+    "sampling_defaults",
+)
+STOP_SECONDS = 8.0
+SWEEP_MS = 15_000
+
+
+class NbgenApp(ExtensionApp):
+    """Run a language model: an engine process, and the routes that ask it."""
+
+    name = "nbgen"
+    description = "Serve a language model to notebooks and programs, without kernels or files."
+    extension_url = "/nbgen/"
+    load_other_extensions = False
+    serverapp_class = StandaloneServerApp
+    aliases: ClassVar[dict[str, Any]] = {
+        **ExtensionApp.aliases,
+        "model": "NbgenApp.model",
+        "device": "NbgenApp.device",
+        "dtype": "NbgenApp.dtype",
+    }
+
+    model = Unicode(
+        DEFAULTS.model, help="A folder in transformers' format, a hub id, or 'bundled' for the model inside nbgen."
+    ).tag(config=True)
+    device = Unicode(
+        DEFAULTS.device, help="'auto' (the first NVIDIA GPU, else the CPU), 'cpu', 'cuda' or 'cuda:N'."
+    ).tag(config=True)
+    dtype = Enum(
+        ("auto", "float32", "bfloat16", "float16"),
+        DEFAULTS.dtype,
+        help="Precision of weights and KV cache; 'auto' takes the checkpoint's own where the device has it.",
+    ).tag(config=True)
+    context_length = Int(
+        DEFAULTS.context_length, allow_none=True, help="Longest prompt plus answer, in tokens; None: the model's own."
+    ).tag(config=True)
+    kv_cache_bytes = Int(
+        DEFAULTS.kv_cache_bytes, allow_none=True, help="Bytes of KV cache; None: a quarter of the free memory."
+    ).tag(config=True)
+    max_running = Int(DEFAULTS.max_running, min=1, help="Sequences that decode together.").tag(config=True)
+    max_waiting = Int(DEFAULTS.max_waiting, min=1, help="Requests that may wait; one more is refused.").tag(config=True)
+    prefill_chunk = Int(DEFAULTS.prefill_chunk, min=1, help="Prompt tokens that one step computes at most.").tag(
+        config=True
+    )
+    sampling_defaults = Enum(
+        ("model", "openai"),
+        DEFAULTS.sampling_defaults,
+        help="Where unset sampling options come from: the model's generation_config.json, or the constants.",
+    ).tag(config=True)
+    autoload = Bool(
+        help="Load the model when the server starts. On for `jupyter nbgen`, off inside Jupyter, where the first "
+        "request loads it."
+    ).tag(config=True)
+    stop_on_eof = Bool(False, help="Stop when standard input ends: for a server that another program started.").tag(
+        config=True
+    )
+
+    @default("autoload")
+    def _autoload_alone(self) -> bool:
+        return self._alone
+
+    @default("static_paths")
+    def _panel(self) -> list[str]:
+        return [str(Path(nbgen.__file__).parent / "notebook" / "static")]
+
+    @default("open_browser")
+    def _no_browser(self) -> bool:
+        return False
+
+    @property
+    def _alone(self) -> bool:
+        return isinstance(self.serverapp, StandaloneServerApp)
+
+    @property
+    def _server(self) -> ServerApp:
+        assert self.serverapp is not None
+        return self.serverapp
+
+    # --- wiring
+
+    def initialize_settings(self) -> None:
+        config = EngineConfig(**{name: getattr(self, name) for name in ENGINE_OPTIONS})
+        self.key = secrets.token_urlsafe(32)
+        self.server_id = secrets.token_hex(8)
+        self.engine = EngineClient(config, self.log)
+        self.runs = Runs(self.engine, self._touch)
+        self._sweep = PeriodicCallback(self.runs.sweep, SWEEP_MS)
+        self._file: RuntimeFile | None = None
+
+    def initialize_handlers(self) -> None:
+        self.handlers.extend(routes(standalone=self._alone))
+
+    def current_activity(self) -> dict[str, int] | None:
+        """Runs that are alive, for Jupyter's idle shutdown."""
+        return {"runs": len(self.runs)} if len(self.runs) else None
+
+    def _touch(self) -> None:
+        self.settings["last_activity_times"]["nbgen"] = datetime.now(UTC)
+
+    # --- life
+
+    async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
+        self._announce()
+        self._sweep.start()
+        atexit.register(self._at_exit)
+        if self.stop_on_eof:
+            threading.Thread(target=self._stop_at_end_of_input, daemon=True).start()
+        if self.autoload:
+            self._loading = asyncio.create_task(self._load())
+
+    async def stop_extension(self) -> None:
+        """End the engine and leave no trace. Never raises, since Jupyter would then not stop at all."""
+        try:
+            self._sweep.stop()
+            self._withdraw()
+            await asyncio.wait_for(self.engine.close(), STOP_SECONDS)
+        except Exception:  # Jupyter refuses to stop when this hook raises.
+            self.log.exception("nbgen did not stop in good order; its engine is killed")
+            self.engine.kill()
+
+    async def _load(self) -> None:
+        try:
+            await self.engine.load()
+        except NbgenError as error:
+            self.log.error("The model was not loaded: %s", error.message)
+
+    def _announce(self) -> None:
+        """Tell kernels where this server is: a file with the key, and a variable without."""
+        url = self._server.connection_url
+        self._file = RuntimeFile(
+            url=url,
+            base_url=self._server.base_url,
+            key=self.key,
+            pid=os.getpid(),
+            server_id=self.server_id,
+            version=nbgen.__version__,
+        )
+        os.environ["NBGEN_URL"] = url + PREFIX
+        try:
+            self._file.write(Path(self._server.runtime_dir))
+        except OSError as error:
+            self.log.warning("Kernels will not find nbgen by themselves: %s", error)
+
+    def _withdraw(self) -> None:
+        if self._file is not None:
+            self._file.remove(Path(self._server.runtime_dir))
+
+    def _at_exit(self) -> None:
+        if self._file is not None and self._file.pid == os.getpid():  # not in a fork of the server
+            self._withdraw()
+            self.engine.kill()
+
+    def _stop_at_end_of_input(self) -> None:
+        # os.read holds no lock of sys.stdin, which an exiting interpreter would wait for.
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        self._server.io_loop.add_callback(self._server.stop)
+
+
+main = launch_new_instance = NbgenApp.launch_instance

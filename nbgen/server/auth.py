@@ -1,0 +1,86 @@
+"""Who may ask: the base of every handler, which denies unless Jupyter or nbgen's own key vouches for the caller.
+
+Jupyter's tokens and cookies keep Jupyter's checks (Host, Origin, XSRF, authorizer). The key, made anew at each
+start, opens these routes and nothing else of Jupyter's. Knows no route and no dialect.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Awaitable
+from typing import Any, ClassVar
+
+from jupyter_server.auth.decorator import allow_unauthenticated
+from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
+from jupyter_server.base.handlers import APIHandler
+
+from nbgen.errors import Forbidden, Unauthorized
+
+METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
+
+_BEARER = re.compile(r"(?:bearer|token)\s+(.+)", re.IGNORECASE)
+
+
+class AuthenticatedHandler(APIHandler):
+    """Denies by default, for every method, before anything of the body is read."""
+
+    auth_resource = "nbgen"
+    SUPPORTED_METHODS: ClassVar[Any] = tuple(method.upper() for method in METHODS)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Leave every method's decision to `admit`: Jupyter's own machinery knows nothing of the key."""
+        super().__init_subclass__(**kwargs)
+        for name in METHODS:
+            if name in vars(cls):
+                setattr(cls, name, allow_unauthenticated(vars(cls)[name]))
+
+    def initialize(self) -> None:
+        self._has_key = False
+
+    async def admit(self) -> None:
+        """Return if the caller may do this; raise what they are told otherwise."""
+        self._has_key = self._presents_key()
+        if self._has_key:
+            self.current_user = self._jupyter_current_user = None
+            if not self.check_host():
+                raise Forbidden("this server does not answer to that Host")
+            self.set_cors_headers()
+            return
+        await super().prepare()
+        if self.request.method == "OPTIONS" and (self.allow_origin or self.allow_origin_pat):
+            return  # a preflight carries no credentials; without allowed origins it has no use
+        if self.current_user is None:
+            raise Unauthorized("send the server's token: `Authorization: token …`, or nbgen's key as `Bearer …`")
+        action = HTTP_METHOD_TO_AUTH_ACTION[self.request.method or ""]
+        allowed = self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)
+        if not (await allowed if isinstance(allowed, Awaitable) else allowed):
+            raise Forbidden(f"you may not {action} on nbgen")
+
+    def check_xsrf_cookie(self) -> None:
+        """Jupyter's check where a cookie vouches for the caller.
+
+        An unknown caller is refused later, in plainer words. Without authentication a cookie vouches for nothing;
+        a foreign page is told by its Origin, and cannot send JSON without a preflight.
+        """
+        if self._has_key or getattr(self, "_jupyter_current_user", None) is None:
+            return
+        if self.identity_provider.auth_enabled:
+            super().check_xsrf_cookie()
+        elif not self.check_origin():
+            raise Forbidden("requests from other origins are not allowed")
+
+    def skip_check_origin(self) -> bool:
+        """The key is never sent by a browser on its own."""
+        return self._has_key or super().skip_check_origin()
+
+    @property
+    def token_authenticated(self) -> bool:
+        """Whether the caller showed a secret, not just a cookie."""
+        return self._has_key or super().token_authenticated
+
+    def _presents_key(self) -> bool:
+        match = _BEARER.fullmatch(self.request.headers.get("Authorization", "").strip())
+        key: str = self.settings["nbgen"].key
+        # As bytes: compare_digest refuses text outside ASCII.
+        return match is not None and hmac.compare_digest(match[1].encode(), key.encode())

@@ -1,0 +1,179 @@
+"""The base of nbgen's handlers: bodies with a limit, errors in the dialect's shape, and streams of events.
+
+Knows no route: a subclass says how errors look (`error_body`) and how long a body may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from tornado import web
+from tornado.iostream import StreamClosedError
+
+from nbgen.errors import (
+    BodyTooLarge,
+    InternalError,
+    MethodNotAllowed,
+    NbgenError,
+    UnsupportedMedia,
+    from_status,
+)
+from nbgen.protocols import native
+from nbgen.server.auth import METHODS, AuthenticatedHandler
+from nbgen.server.engine_client import EngineClient
+from nbgen.server.reader import Reader
+from nbgen.server.runs import Runs
+
+SMALL_BODY = 2**20
+GENERATE_BODY = 8 * 2**20
+BODY_SECONDS = 60
+STALLED_SECONDS = 30
+KEEP_ALIVE_SECONDS = 10.0
+RETRY_AFTER = "5"
+
+
+@web.stream_request_body
+class NbgenHandler(AuthenticatedHandler):
+    """Reads a body only from those who may send one, and answers every fault in one place."""
+
+    body_limit = SMALL_BODY
+    error_body: Callable[[NbgenError], bytes] = staticmethod(native.error_body)
+
+    def initialize(self) -> None:
+        super().initialize()
+        self.reader = Reader()
+        self._body = bytearray()
+        self._error_id = ""
+        self._unread = False
+
+    @property
+    def engine(self) -> EngineClient:
+        return self.settings["nbgen"].engine
+
+    @property
+    def runs(self) -> Runs:
+        return self.settings["nbgen"].runs
+
+    @property
+    def body(self) -> bytes:
+        """All that was sent."""
+        return bytes(self._body)
+
+    # --- the request
+
+    async def prepare(self) -> None:
+        connection: Any = self.request.connection
+        connection.set_max_body_size(self.body_limit + SMALL_BODY)
+        connection.set_body_timeout(BODY_SECONDS)
+        try:
+            await self.admit()
+            self._check_body()
+        except (NbgenError, web.HTTPError) as error:
+            self._refuse(error)
+
+    async def get(self, *_: str) -> None:
+        raise MethodNotAllowed(f"{self.request.method} is not a method of this route")
+
+    head = post = put = patch = delete = get
+
+    def data_received(self, chunk: bytes) -> None:
+        self._body += chunk
+        if len(self._body) > self.body_limit:
+            self._body.clear()
+            self._refuse_after_body(BodyTooLarge(f"the body is over {self.body_limit} bytes"))
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        self.reader.leave()
+
+    def on_finish(self) -> None:
+        self.reader.close()
+
+    def _check_body(self) -> None:
+        length = self._body_length()
+        if length > self.body_limit:
+            raise BodyTooLarge(f"the body has {length} bytes; at most {self.body_limit}")
+        if length == 0:
+            return
+        kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind != "application/json" or "Content-Encoding" in self.request.headers:
+            raise UnsupportedMedia(f"send JSON as Content-Type: application/json, not {kind[:80] or 'nothing'}")
+
+    def _body_length(self) -> int:
+        """Bytes announced; -1 for a body in chunks, which says no length."""
+        if "Transfer-Encoding" in self.request.headers:
+            return -1
+        digits = self.request.headers.get("Content-Length", "0")
+        return int(digits) if digits.isascii() and digits.isdigit() else self.body_limit + 1
+
+    def _refuse(self, error: NbgenError | web.HTTPError) -> None:
+        """Answer `error`: at once, or after a short body, since who is still sending may never read it."""
+        self._unread = not 0 <= self._body_length() <= SMALL_BODY
+        if self._unread:
+            raise error
+        self._refuse_after_body(error)
+
+    def _refuse_after_body(self, error: NbgenError | web.HTTPError) -> None:
+        async def refuse(*_: str) -> None:
+            raise error
+
+        self.data_received = lambda chunk: None  # type: ignore[method-assign]
+        setattr(self, (self.request.method or "GET").lower(), refuse)
+
+    # --- answers
+
+    async def write_event(self, chunk: bytes) -> None:
+        """Send part of an event stream. A reader who has left, or takes nothing for too long, is `gone`."""
+        if not self._headers_written:
+            self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+            self.set_header("Cache-Control", "no-cache, no-transform")
+            self.set_header("X-Accel-Buffering", "no")
+        self.write(chunk)
+        try:
+            await asyncio.wait_for(self.flush(), STALLED_SECONDS)
+        except StreamClosedError:
+            self.reader.leave()
+        except TimeoutError:
+            self.log.warning("A reader took nothing for %s seconds; its stream is closed", STALLED_SECONDS)
+            connection: Any = self.request.connection
+            connection.close()
+            self.reader.leave()
+
+    def end_events(self) -> None:
+        """The stream is complete."""
+        if not self._finished and not self.reader.gone:
+            self.finish(set_content_type="text/event-stream; charset=utf-8")
+
+    # --- errors
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        if isinstance(value, NbgenError | web.HTTPError | StreamClosedError):
+            return
+        self._error_id = secrets.token_hex(6)
+        self.log.error("Internal error %s in %s", self._error_id, self.request.path, exc_info=(typ, value, tb))
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = self._as_ours(status_code, kwargs.get("exc_info", (None, None, None))[1])
+        self.set_status(error.status)
+        if error.status == 401:
+            self.set_header("WWW-Authenticate", "Bearer")
+        if error.status == 405:
+            self.set_header("Allow", ", ".join(self._allowed()))
+        if error.retryable:
+            self.set_header("Retry-After", RETRY_AFTER)
+        if self._unread:
+            self.set_header("Connection", "close")
+        self.finish(self.error_body(error))
+
+    def _as_ours(self, status: int, error: BaseException | None) -> NbgenError:
+        if isinstance(error, NbgenError):
+            return error
+        if isinstance(error, web.HTTPError):
+            return from_status(status, error.log_message or error.reason or "refused")
+        return InternalError(f"internal error; the server's log has it under {self._error_id or 'this time'}")
+
+    def _allowed(self) -> list[str]:
+        return [name.upper() for name in METHODS if getattr(type(self), name) is not getattr(NbgenHandler, name)]

@@ -1,0 +1,301 @@
+"""The server's side of the engine: one process at a time, started when needed, restarted after a crash, stopped.
+
+Requests wait while it starts; each gets outputs or one error. Knows nothing of HTTP or of the dialects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from logging import Logger
+from typing import Literal, Protocol
+
+import msgspec
+
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable
+from nbgen.messages import (
+    AbortRequest,
+    EngineFailed,
+    EngineReady,
+    EngineStatus,
+    FinishReason,
+    FromEngine,
+    GenerateOutput,
+    GenerateRequest,
+    LoadModel,
+    LoadProgress,
+    ModelInfo,
+    StepOutputs,
+)
+from nbgen.server.engine_process import EngineProcess
+
+State = Literal["stopped", "starting", "loading", "ready", "stopping", "failed"]
+
+MAX_RESTARTS = 3
+RESTART_WINDOW = 600.0
+SILENT_SECONDS = 30
+STOP_PATIENCE = 5.0
+CRASH_PATIENCE = 0.5
+
+
+class Listener(Protocol):
+    """Who asked: gets every output of its request, or the error that ends it."""
+
+    def add(self, output: GenerateOutput) -> None: ...
+    def fail(self, error: NbgenError) -> None: ...
+
+
+class EngineClient:
+    """Starts, watches and stops the child, and passes requests and outputs.
+
+    `watchers` are called whenever `state` or `progress` changes.
+    """
+
+    def __init__(self, config: EngineConfig, log: Logger) -> None:
+        self.config = config
+        self.state: State = "stopped"
+        self.progress: LoadProgress | None = None
+        self.model: ModelInfo | None = None
+        self.status: EngineStatus | None = None
+        self.error: NbgenError | None = None
+        self.watchers: set[Callable[[], None]] = set()
+        self._log = log
+        self._listeners: dict[str, Listener] = {}
+        self._unsent: dict[str, GenerateRequest] = {}
+        self._process: EngineProcess | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._crashes: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
+        self._cause: str | None = None
+        self._frames = 0
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id while there is one."""
+        return self._process.pid if self._process else None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a request would be served: ready, or idle and never in trouble."""
+        return self.state == "ready" or (self.state == "stopped" and not self._closed)
+
+    # --- requests
+
+    def submit(self, request: GenerateRequest, listener: Listener) -> None:
+        """Send the request, or keep it until the engine is ready. Raises what keeps the engine down."""
+        if self._closed:
+            raise Unavailable("the server is stopping")
+        if self.state == "failed" and not self._may_recover():
+            assert self.error is not None
+            raise self.error
+        self._listeners[request.rid] = listener
+        if self.state == "ready" and self._process:
+            self._process.send(request)
+        else:
+            self._unsent[request.rid] = request
+            self._begin()
+
+    def abort(self, rid: str) -> None:
+        """End the request of exactly this id, if it is in flight."""
+        request = self._unsent.pop(rid, None)
+        if request is not None:
+            listener = self._listeners.pop(rid)
+            reason = FinishReason(type="abort", message="Abort in waiting queue")
+            for index in range(request.params.n):
+                listener.add(GenerateOutput(rid=rid, index=index, finish_reason=reason))
+        elif rid in self._listeners and self._process:
+            self._process.send(AbortRequest(rid=rid))
+
+    def forget(self, rid: str) -> None:
+        """The request has ended: nothing more is expected of it."""
+        self._listeners.pop(rid, None)
+
+    # --- life
+
+    async def start(self) -> None:
+        """Return once the engine is ready; many may wait for one start. Raises what kept it from it."""
+        changed = asyncio.Event()
+        self.watchers.add(changed.set)
+        try:
+            if not self._closed:
+                self._begin()
+            while self.state in ("starting", "loading", "stopping"):
+                changed.clear()
+                await changed.wait()
+        finally:
+            self.watchers.discard(changed.set)
+        if self.state != "ready":
+            raise self.error or Unavailable("the engine was stopped while it started")
+
+    async def stop(self) -> None:
+        """End the child. Returns when it is reaped; requests in flight end with an error."""
+        if self._life is not None and not self._life.done():
+            self._set("stopping")
+            words = "the server is stopping" if self._closed else "the engine was stopped"
+            self._fail(self._take(), Unavailable(words))
+            if self._process:
+                self._process.close()
+            await asyncio.shield(self._life)
+        else:
+            self.error = None
+            self._set("stopped")
+
+    async def load(self, model: str | None = None) -> None:
+        """Make `model` (None: the configured one) the loaded one, replacing any other."""
+        wanted = model or self.config.model
+        if self.state == "ready" and wanted == self.config.model:
+            return
+        if wanted != self.config.model or self.state == "failed":
+            self.config = msgspec.structs.replace(self.config, model=wanted)
+            self._crashes.clear()
+            await self.stop()
+        await self.start()
+
+    async def close(self) -> None:
+        """Stop for good."""
+        self._closed = True
+        await self.stop()
+
+    def kill(self) -> None:
+        """End the child at once, without the event loop: for an interpreter that exits."""
+        if self._process:
+            self._process.kill()
+
+    def _begin(self) -> None:
+        if self._life is None or self._life.done():
+            self._set("starting")
+            self._life = asyncio.create_task(self._live())
+            self._life.add_done_callback(self._life_ended)
+
+    def _life_ended(self, life: asyncio.Task[None]) -> None:
+        """A fault of our own must not leave anybody waiting."""
+        if not life.cancelled() and (fault := life.exception()) is not None:
+            self._log.error("The engine's client failed", exc_info=fault)
+            self.kill()
+            self._give_up(InternalError("internal error; the server's log has it"))
+
+    async def _live(self) -> None:
+        """Processes one after another, until one is stopped on purpose, cannot load, or crashed too often."""
+        while self.state == "starting":
+            self.error = self._cause = None
+            try:
+                self._process = await EngineProcess.spawn(self._log)
+            except OSError as error:
+                self._log.exception("The engine could not be started")
+                self._give_up(Unavailable(f"the engine process could not be started: {error.strerror}"))
+                return
+            await self._serve(self._process)
+            await self._bury(self._process)
+        if self.state == "stopping":
+            self._life = None
+            self._set("stopped")
+            if self._unsent:
+                self._begin()
+
+    async def _serve(self, process: EngineProcess) -> None:
+        """Load the model and pass on what the engine says, until its channel ends."""
+        if self.state == "stopping":
+            process.close()
+        process.send(LoadModel(config=self.config))
+        watch = asyncio.create_task(self._watch(process))
+        async for message in process.messages():
+            self._frames += 1
+            self._receive(process, message)
+        watch.cancel()
+
+    async def _bury(self, process: EngineProcess) -> None:
+        """Reap the child; if nobody wanted its end, answer what it left and decide whether to start again."""
+        crashed = self.state not in ("stopping", "failed")
+        lost = self._take() if crashed else {}
+        self.model = self.status = self.progress = None
+        if crashed:
+            self._set("starting")
+        ended = await process.end(CRASH_PATIENCE if crashed else STOP_PATIENCE)
+        self._process = None
+        if crashed:
+            error = self._crash_error(self._cause or f"the engine stopped ({ended})", process.last_words())
+            self._log.error("%s", error.message)
+            self._fail(lost, error)
+            if not self._may_recover() and self.state == "starting":
+                self._give_up(error)
+
+    def _crash_error(self, cause: str, words: str) -> EngineStopped:
+        self._crashes.append(time.monotonic())
+        if self._may_recover():
+            return EngineStopped(f"{cause}; it is starting again")
+        said = f": {words}" if words else ""
+        return EngineStopped(
+            f"{cause} more than {MAX_RESTARTS} times within 10 minutes and stays down{said}. "
+            "Load the model again to try once more"
+        )
+
+    def _may_recover(self) -> bool:
+        if isinstance(self.error, ModelError):
+            return False
+        recent = [at for at in self._crashes if time.monotonic() - at < RESTART_WINDOW]
+        return len(recent) <= MAX_RESTARTS
+
+    def _give_up(self, error: NbgenError) -> None:
+        self.error = error
+        self._fail(self._take(), error)
+        self._set("failed")
+
+    # --- messages
+
+    def _receive(self, process: EngineProcess, message: FromEngine) -> None:
+        match message:
+            case StepOutputs():
+                for output in message.outputs:
+                    if (listener := self._listeners.get(output.rid)) is not None:
+                        listener.add(output)
+            case EngineStatus():
+                self.status = message
+            case _ if self.state == "stopping":
+                return
+            case LoadProgress():
+                self.progress = message
+                self._set("loading")
+            case EngineReady():
+                self.model, self.progress = message.model, None
+                self._set("ready")
+                self._send_waiting(process)
+            case EngineFailed():
+                self._give_up(ModelError(message.message))
+
+    def _send_waiting(self, process: EngineProcess) -> None:
+        waiting, self._unsent = self._unsent, {}
+        for request in waiting.values():
+            process.send(request)
+
+    async def _watch(self, process: EngineProcess) -> None:
+        """Kill an engine that says nothing while requests wait for it.
+
+        Silence is counted in ticks of our own loop, so that a pause of this whole process is not one.
+        """
+        silent, seen = 0, self._frames
+        while True:
+            await asyncio.sleep(1)
+            busy = self.state == "ready" and self._listeners
+            silent, seen = (silent + 1 if busy and self._frames == seen else 0), self._frames
+            if silent >= SILENT_SECONDS:
+                self._cause = f"the engine did not answer for {SILENT_SECONDS} seconds"
+                process.kill()
+                return
+
+    def _take(self) -> dict[str, Listener]:
+        taken, self._listeners = self._listeners, {}
+        self._unsent = {}
+        return taken
+
+    @staticmethod
+    def _fail(listeners: dict[str, Listener], error: NbgenError) -> None:
+        for listener in listeners.values():
+            listener.fail(error)
+
+    def _set(self, state: State) -> None:
+        self.state = state
+        for watcher in tuple(self.watchers):
+            watcher()

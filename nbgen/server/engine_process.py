@@ -1,0 +1,148 @@
+"""The engine's process: started by module name, spoken to in frames over an inherited socket pair, always reaped.
+
+Knows nothing of requests or restarts. Must be spawned on a thread that lives as long as the server: the child asks
+the kernel to end it when that thread does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from logging import Logger
+
+import msgspec
+
+from nbgen.messages import FRAME_HEADER, FromEngine, ToEngine, encode_frame, frame_length, from_engine_decoder
+
+COMMAND = ("-m", "nbgen.engine")
+LAST_LINES = 50
+LONGEST_LINE = 4096
+TERM_SECONDS = 1.5
+
+_PRIVATE = re.compile(r"(?:[A-Za-z]:)?(?:[\\/][^\s\\/:'\",]+)+|0x[0-9a-fA-F]+")
+
+
+class EngineProcess:
+    """One child, from spawn to reap."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], log: Logger) -> None:
+        self.pid = popen.pid
+        self._popen = popen
+        self._log = log
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+        self._log_pump: asyncio.Task[None]
+
+    @classmethod
+    async def spawn(cls, log: Logger) -> EngineProcess:
+        """Start the child and take the parent's end of its channel."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # -P keeps a torch.py or json.py beside the notebook out of the engine's imports.
+            popen = subprocess.Popen(  # noqa: ASYNC220  a pool's thread would take the child with it
+                [sys.executable, "-P", *COMMAND, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=_environment(),
+            )
+        process = cls(popen, log)
+        process._reader, process._writer = await asyncio.open_unix_connection(sock=ours)
+        process._log_pump = asyncio.create_task(process._read_log())
+        return process
+
+    def send(self, message: ToEngine) -> None:
+        """Queue a message. A child that is gone is noticed where messages are read."""
+        self._writer.write(encode_frame(message))
+
+    async def messages(self) -> AsyncIterator[FromEngine]:
+        """What the child says, until the channel ends or carries something that is no message."""
+        while True:
+            try:
+                header = await self._reader.readexactly(FRAME_HEADER)
+                body = await self._reader.readexactly(frame_length(header))
+                message = from_engine_decoder.decode(body)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            except (ValueError, msgspec.DecodeError) as error:
+                self._log.error("The engine sent something that is no message: %s", error)
+                return
+            yield message
+
+    def close(self) -> None:
+        """End the channel, which asks the child to exit."""
+        self._writer.close()
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group."""
+        self._signal(signal.SIGKILL)
+
+    async def end(self, patience: float) -> str:
+        """Wait for the exit, with force after `patience` seconds; the words for how it ended."""
+        self.close()
+        for seconds, force in ((patience, signal.SIGTERM), (TERM_SECONDS, signal.SIGKILL), (30.0, None)):
+            if await self._exited(seconds):
+                break
+            if force is not None:
+                self._signal(force)
+        self._signal(signal.SIGKILL)  # what the child may have left in its group
+        await self._log_pump
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+        code = self._popen.returncode
+        return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+
+    def last_words(self) -> str:
+        """The child's last lines as a client may see them: no tracebacks, paths or addresses."""
+        lines = [line for line in self._lines if line and not line.startswith((" ", "Traceback", "\t"))]
+        return " / ".join(_PRIVATE.sub("…", line)[:200] for line in lines[-3:])
+
+    async def _exited(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self._popen.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # a poll reaps on every system; waiting would take a thread
+        return self._popen.returncode is not None
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    async def _read_log(self) -> None:
+        pipe = self._popen.stdout
+        assert pipe is not None
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        rest = ""
+        while chunk := await reader.read(2**16):
+            *lines, rest = re.split(r"[\r\n]+", rest + chunk.decode("utf-8", "replace"))
+            rest = rest[-LONGEST_LINE:]
+            for line in lines:
+                self._keep(line)
+        self._keep(rest)
+        transport.close()
+
+    def _keep(self, line: str) -> None:
+        if line.strip():
+            line = "".join(c if c.isprintable() or c == "\t" else "�" for c in line[:LONGEST_LINE])
+            self._lines.append(line)
+            self._log.info("engine: %s", line)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with OpenMP's busy waiting kept short: cores are shared with kernels and a browser."""
+    fixed = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {"GOMP_SPINCOUNT": "10000"} | os.environ | fixed

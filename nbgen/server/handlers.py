@@ -1,0 +1,45 @@
+"""All routes, below nbgen's prefix and, where the server stands alone, at the root as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nbgen import __version__
+from nbgen.errors import NotFound
+from nbgen.server import model_handlers, run_handlers, sglang_handlers
+from nbgen.server.base_handler import NbgenHandler
+
+PREFIX = "nbgen/"
+
+
+class PageHandler(NbgenHandler):
+    """What answers where."""
+
+    async def get(self) -> None:
+        routes = [f"{self.base_url}{PREFIX}{pattern}" for pattern, _ in HANDLERS]
+        self.finish(msgspec.json.encode({"name": "nbgen", "version": __version__, "routes": routes}))
+
+
+class NotFoundHandler(NbgenHandler):
+    """Every other path below the prefix, for every method."""
+
+    async def get(self) -> None:
+        raise NotFound(f"nbgen has no route {self.request.path[:200]!r}")
+
+    head = post = put = patch = delete = get
+
+
+HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
+    *sglang_handlers.HANDLERS,
+    *model_handlers.HANDLERS,
+    *run_handlers.HANDLERS,
+]
+
+
+def routes(*, standalone: bool) -> list[tuple[Any, ...]]:
+    """Patterns below Jupyter's base URL, most special first."""
+    below = [(PREFIX + pattern, handler) for pattern, handler in HANDLERS]
+    at_root = HANDLERS if standalone else []
+    return [*below, ("nbgen/?", PageHandler), *at_root, (PREFIX + ".*", NotFoundHandler)]

@@ -1,0 +1,108 @@
+"""nbgen's own routes: who answers here, and which model is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from nbgen import __version__
+from nbgen.errors import NbgenError
+from nbgen.protocols import native
+from nbgen.server.base_handler import KEEP_ALIVE_SECONDS, NbgenHandler
+from nbgen.sse import KEEP_ALIVE
+
+FEATURES = ("generate", "runs", "subscribe")
+
+
+class HelloHandler(NbgenHandler):
+    """Who answers here. A page that has only a login cookie gets its XSRF cookie from it."""
+
+    _track_activity = False
+
+    async def get(self) -> None:
+        self.xsrf_token  # noqa: B018  reading it sets the cookie
+        app, engine = self.settings["nbgen"], self.engine
+        hello = {
+            "version": __version__,
+            "server_id": app.server_id,
+            "base_url": self.base_url,
+            "model": {"name": engine.config.model, "state": engine.state},
+            "features": FEATURES,
+        }
+        self.finish(msgspec.json.encode(hello))
+
+
+class ModelHandler(NbgenHandler):
+    """What is loaded, and how it does."""
+
+    _track_activity = False
+
+    async def get(self) -> None:
+        self.finish(self.model())
+
+    def model(self) -> bytes:
+        """The engine's state as JSON."""
+        engine = self.engine
+        fields = {
+            "state": engine.state,
+            "name": engine.config.model,
+            "error": engine.error.message if engine.error else None,
+            "progress": native.progress_fields(engine.progress) if engine.progress else None,
+            "model": msgspec.structs.asdict(engine.model) if engine.model else None,
+            "status": msgspec.structs.asdict(engine.status) if engine.status else None,
+            "engine_pid": engine.pid,
+        }
+        return msgspec.json.encode(fields)
+
+
+class LoadHandler(ModelHandler):
+    """Loads a model, replacing any other, and tells how far it is."""
+
+    async def post(self) -> None:
+        wanted = native.parse_load(self.body).model
+        loading = asyncio.create_task(self.engine.load(wanted))
+        self.reader.watch(self.engine.watchers)
+        loading.add_done_callback(self._loaded)
+        shown = None
+        while not loading.done() and not self.reader.gone:
+            progress = self.engine.progress
+            if progress is not None and progress is not shown:
+                shown = progress
+                fields = msgspec.json.encode(native.progress_fields(progress))
+                await self.write_event(native.model_event("progress", fields))
+            if not await self.reader.wait(KEEP_ALIVE_SECONDS):
+                await self.write_event(KEEP_ALIVE)
+        if not self.reader.gone:
+            await self.write_event(await self._outcome(loading))
+            self.end_events()
+
+    def _loaded(self, loading: asyncio.Task[None]) -> None:
+        if not loading.cancelled():
+            loading.exception()  # seen, also when nobody waits for it any more
+        self.reader.wake()
+
+    async def _outcome(self, loading: asyncio.Task[None]) -> bytes:
+        try:
+            await loading
+        except NbgenError as error:
+            if not self._headers_written:
+                raise
+            return native.model_event("error", native.error_body(error))
+        return native.model_event("ready", self.model())
+
+
+class UnloadHandler(ModelHandler):
+    """Ends the engine's process; its memory is free when this answers."""
+
+    async def post(self) -> None:
+        await self.engine.stop()
+        self.finish(self.model())
+
+
+HANDLERS = [
+    (r"api/v1/hello", HelloHandler),
+    (r"api/v1/model", ModelHandler),
+    (r"api/v1/model/load", LoadHandler),
+    (r"api/v1/model/unload", UnloadHandler),
+]

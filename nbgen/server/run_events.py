@@ -1,0 +1,87 @@
+"""Turns the runs that a reader follows into events of nbgen's own API, from the offsets where they left off."""
+
+from __future__ import annotations
+
+from nbgen.errors import NotFound
+from nbgen.messages import GenerateOutput, LoadProgress
+from nbgen.protocols import native
+from nbgen.server.engine_client import EngineClient
+from nbgen.server.runs import Run, Runs
+
+
+class RunEvents:
+    """One run, followed from an offset: what happened since the last look, as bytes."""
+
+    def __init__(self, run: Run, offset: int, runs: Runs, engine: EngineClient) -> None:
+        self._run = run
+        self._offset = min(offset, len(run.outputs))
+        self._runs = runs
+        self._engine = engine
+        self._state = ""
+        self._progress: LoadProgress | None = None
+        self.done = False
+
+    def take(self) -> bytes:
+        """The events since the last call. After the last one `done` is true."""
+        if self.done:
+            return b""
+        state = self._runs.state(self._run)
+        over = state in ("done", "error")
+        announced = self._announce("running" if over and self._run.outputs else state)
+        deltas = self._deltas()
+        if not over:
+            return announced + self._load_progress(state) + deltas
+        self.done = True
+        return announced + deltas + self._end(state)
+
+    def _announce(self, state: str) -> bytes:
+        if state == self._state:
+            return b""
+        self._state = state
+        return self._event("run", chat=self._run.chat, state=state, model=self._run.model)
+
+    def _load_progress(self, state: str) -> bytes:
+        progress = self._engine.progress
+        if state != "loading" or progress is None or progress is self._progress:
+            return b""
+        self._progress = progress
+        return self._event("progress", **native.progress_fields(progress))
+
+    def _deltas(self) -> bytes:
+        """Neighbouring outputs of one sample make one event, so that every offset told is exact."""
+        events, group = [], list[GenerateOutput]()
+        for output in self._run.outputs[self._offset :]:
+            if group and output.index != group[0].index:
+                events.append(self._delta(group))
+                group = []
+            group.append(output)
+        if group:
+            events.append(self._delta(group))
+        return b"".join(events)
+
+    def _delta(self, group: list[GenerateOutput]) -> bytes:
+        self._offset += len(group)
+        text = "".join(output.text for output in group)
+        tokens = sum(len(output.token_ids) for output in group)
+        return self._event("delta", index=group[0].index, text=text, tokens=tokens) if text or tokens else b""
+
+    def _end(self, state: str) -> bytes:
+        run = self._run
+        if run.error is not None:
+            return self._event("error", state=state, error=native.error_fields(run.error))
+        return self._event(
+            "done",
+            state=state,
+            finish_reason=run.finish_reason,
+            usage=native.usage(run.samples),
+            ttft_s=run.ttft_s,
+            tokens_per_s=run.tokens_per_s,
+        )
+
+    def _event(self, name: str, **fields: object) -> bytes:
+        return native.event(name, self._run.id, self._offset, **fields)
+
+
+def missing(id: str, error: NotFound) -> bytes:
+    """The one event of a run that is not there."""
+    return native.event("error", id, 0, state="error", error=native.error_fields(error))

@@ -1,0 +1,173 @@
+"""nbgen's own routes: runs that outlive their readers, chats, and one stream for many runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+
+import msgspec
+
+from nbgen.errors import NotFound
+from nbgen.messages import ChatMessage
+from nbgen.protocols import native
+from nbgen.protocols.native import RunBody, Snapshot
+from nbgen.server.base_handler import GENERATE_BODY, KEEP_ALIVE_SECONDS, NbgenHandler
+from nbgen.server.run_events import RunEvents, missing
+from nbgen.server.runs import Run
+from nbgen.sse import KEEP_ALIVE
+
+
+class RunsRoute(NbgenHandler):
+    """What the routes about runs share."""
+
+    def start(self, body: RunBody) -> Run:
+        """The run that `body` asks for: a new one, or the one that already has its id."""
+        known = self.runs.find(body.id) if body.id else None
+        if known is not None:
+            return known
+        run = Run(body.request(body.id or uuid.uuid4().hex), chat=body.chat, kept=True)
+        self.runs.start(run)
+        return run
+
+    def snapshot(self, run: Run) -> Snapshot:
+        """The run as it stands."""
+        return Snapshot(
+            run=run.id,
+            chat=run.chat,
+            state=self.runs.state(run),
+            messages=run.request.messages,
+            prompt=run.request.text,
+            text=run.samples[0].text,
+            texts=[sample.text for sample in run.samples],
+            seq=len(run.outputs),
+            finish_reason=run.finish_reason,
+            error=native.error_fields(run.error) if run.error else None,
+            usage=native.usage(run.samples),
+            ttft_s=run.ttft_s,
+            tokens_per_s=run.tokens_per_s,
+            model=run.model,
+            params=run.request.params,
+            created=run.created,
+        )
+
+    def follow(self, run: Run, offset: int) -> RunEvents:
+        """The events of `run` from `offset` on, and a reader that wakes for them."""
+        self.reader.watch(run.watchers)
+        return RunEvents(run, offset, self.runs, self.engine)
+
+    async def stream(self, followed: list[RunEvents], frame_ms: int = 0, first: bytes = b"") -> None:
+        """Send events until every run has ended or the reader has left."""
+        self.reader.watch(self.engine.watchers)
+        while not self.reader.gone:
+            sent = time.monotonic()
+            chunk = first + b"".join(events.take() for events in followed)
+            first = b""
+            if chunk:
+                await self.write_event(chunk)
+            if all(events.done for events in followed):
+                self.end_events()
+                return
+            if not await self.reader.wait(KEEP_ALIVE_SECONDS):
+                await self.write_event(KEEP_ALIVE)
+            if (rest := sent + frame_ms / 1000 - time.monotonic()) > 0:
+                await asyncio.sleep(rest)
+
+
+class RunsHandler(RunsRoute):
+    """Starts a run."""
+
+    body_limit = GENERATE_BODY
+
+    async def post(self) -> None:
+        body = native.parse_run(self.body)
+        run = self.start(body)
+        try:
+            if body.stream:
+                await self.stream([self.follow(run, 0)], body.frame_ms)
+            else:
+                await self._answer(run)
+        finally:
+            if body.attached:
+                self.runs.abort(run.id)
+
+    async def _answer(self, run: Run) -> None:
+        self.reader.watch(run.watchers)
+        while run.ended is None and not self.reader.gone:
+            await self.reader.wait()
+        if run.error is not None and not run.outputs:
+            raise run.error
+        if not self.reader.gone:
+            self.finish(msgspec.json.encode(self.snapshot(run)))
+
+
+class RunHandler(RunsRoute):
+    """A run as it stands."""
+
+    _track_activity = False
+
+    async def get(self, id: str) -> None:
+        self.finish(msgspec.json.encode(self.snapshot(self.runs.get(id))))
+
+
+class RunEventsHandler(RunsRoute):
+    """A run's events from an offset on. Its readers come and go; the run does not mind."""
+
+    async def get(self, id: str) -> None:
+        run = self.runs.get(id)
+        last = self.request.headers.get("Last-Event-ID")
+        offset = native.parse_offset(self.get_query_argument("from", None), last)
+        await self.stream([self.follow(run, offset)])
+
+
+class CancelHandler(RunsRoute):
+    """Ends a run; once ended it stays as it is."""
+
+    async def post(self, id: str) -> None:
+        run = self.runs.get(id)
+        self.runs.abort(id)
+        self.finish(msgspec.json.encode({"run": id, "state": self.runs.state(run)}))
+
+
+class SubscribeHandler(RunsRoute):
+    """One stream for many runs, so that a page needs one connection."""
+
+    body_limit = GENERATE_BODY
+
+    async def post(self) -> None:
+        body = native.parse_subscribe(self.body)
+        followed, first = [], b""
+        for id, offset in body.follow.items():
+            try:
+                followed.append(self.follow(self.runs.get(id), offset))
+            except NotFound as error:
+                first += missing(id, error)
+        if body.start is not None and (run := self.start(body.start)).id not in body.follow:
+            followed.append(self.follow(run, 0))
+        await self.stream(followed, body.frame_ms, first)
+
+
+class ChatHandler(RunsRoute):
+    """A chat's newest run, and its turns including the answer so far."""
+
+    _track_activity = False
+
+    async def get(self, chat: str) -> None:
+        run = self.runs.newest(chat)
+        messages = list(run.request.messages or ())
+        if run.samples[0].text:
+            messages.append(ChatMessage(role="assistant", content=run.samples[0].text))
+        body = {"chat": chat, "run": self.snapshot(run), "messages": messages}
+        self.finish(msgspec.json.encode(body))
+
+
+ID = r"([A-Za-z0-9_.:-]{1,128})"
+
+HANDLERS = [
+    (r"api/v1/runs", RunsHandler),
+    (rf"api/v1/runs/{ID}", RunHandler),
+    (rf"api/v1/runs/{ID}/events", RunEventsHandler),
+    (rf"api/v1/runs/{ID}/cancel", CancelHandler),
+    (rf"api/v1/chats/{ID}", ChatHandler),
+    (r"api/v1/subscribe", SubscribeHandler),
+]

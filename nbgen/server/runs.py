@@ -1,0 +1,183 @@
+"""Runs: requests that live on the server, each an append-only log of outputs that any number of readers follow.
+
+A slow or absent reader never holds up the engine. Knows no dialect and no HTTP.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from nbgen.errors import Conflict, NbgenError, NotFound, Unavailable, from_status
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.protocols.sample import Sample
+from nbgen.server.engine_client import EngineClient
+
+KEEP_SECONDS = 600.0
+KEEP_RUNS = 512
+KEEP_OUTPUTS = 200_000
+MAX_LIVE = 4096
+
+
+class Run:
+    """One request and everything it has produced. `kept` runs stay readable after their end."""
+
+    def __init__(self, request: GenerateRequest, *, chat: str | None = None, kept: bool = False) -> None:
+        self.request = request
+        self.chat = chat
+        self.kept = kept
+        self.model = ""
+        self.outputs: list[GenerateOutput] = []
+        self.samples = [Sample() for _ in range(request.params.n)]
+        self.error: NbgenError | None = None
+        self.created = time.time()
+        self.started = time.monotonic()
+        self.first_token: float | None = None
+        self.ended: float | None = None
+        self.watchers: set[Callable[[], None]] = set()
+
+    @property
+    def id(self) -> str:
+        return self.request.rid
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Of the first sample."""
+        return self.samples[0].finish_reason
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds to the first token."""
+        return None if self.first_token is None else self.first_token - self.started
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens after the first, over the time they took."""
+        tokens = sum(sample.completion_tokens for sample in self.samples)
+        if self.first_token is None or tokens < 2:
+            return None
+        return (tokens - 1) / max((self.ended or time.monotonic()) - self.first_token, 1e-9)
+
+    def add(self, output: GenerateOutput) -> None:
+        """The next output of the engine."""
+        if self.ended is not None or output.index >= len(self.samples):
+            return
+        reason = output.finish_reason
+        if reason is not None and (reason.type == "error" or reason.status is not None):
+            self.fail(from_status(reason.status or 500, reason.message or "the request failed in the engine"))
+            return
+        self.outputs.append(output)
+        self.samples[output.index].add(output)
+        if self.first_token is None and output.token_ids:
+            self.first_token = time.monotonic()
+        if reason is not None and all(sample.finish_reason for sample in self.samples):
+            self.ended = time.monotonic()
+        self._notify()
+
+    def fail(self, error: NbgenError) -> None:
+        """The run is over, with an error; what it produced before stays valid."""
+        if self.ended is None:
+            self.error = error
+            self.ended = time.monotonic()
+            self._notify()
+
+    def _notify(self) -> None:
+        for watcher in tuple(self.watchers):
+            watcher()
+
+
+class Runs:
+    """All runs of this server: those alive, and for a while those that ended.
+
+    `on_activity` is called when a run starts or ends, and by `sweep` while any is alive.
+    """
+
+    def __init__(self, engine: EngineClient, on_activity: Callable[[], None]) -> None:
+        self._engine = engine
+        self._on_activity = on_activity
+        self._live: dict[str, Run] = {}
+        self._finished: dict[str, Run] = {}
+        self._chats: dict[str, Run] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def start(self, run: Run) -> None:
+        """Hand the run to the engine. Raises Conflict for an id in flight, Unavailable for too many."""
+        if run.id in self._live:
+            raise Conflict(f"Duplicate request ID detected: {run.id}", field="rid")
+        if len(self._live) >= MAX_LIVE:
+            raise Unavailable(f"the queue is full ({len(self._live)} requests)")
+        run.model = self._engine.config.model
+        run.watchers.add(lambda: self._settle(run))
+        self._live[run.id] = run
+        try:
+            self._engine.submit(run.request, run)
+        except NbgenError:
+            del self._live[run.id]
+            raise
+        if run.kept and run.chat:
+            self._chats[run.chat] = run
+        self._on_activity()
+
+    def find(self, id: str) -> Run | None:
+        """The kept run of this id, alive or not."""
+        run = self._live.get(id) or self._finished.get(id)
+        return run if run is not None and run.kept else None
+
+    def get(self, id: str) -> Run:
+        """The same, or NotFound."""
+        run = self.find(id)
+        if run is None:
+            raise NotFound(f"there is no run {id[:128]!r}; finished runs are kept for 10 minutes")
+        return run
+
+    def newest(self, chat: str) -> Run:
+        """The newest run of a chat, or NotFound."""
+        if chat not in self._chats:
+            raise NotFound(f"there is no chat {chat[:128]!r} with a run of the last 10 minutes")
+        return self._chats[chat]
+
+    def state(self, run: Run) -> str:
+        """The run's state in words: queued, loading, running, done or error."""
+        if run.error is not None:
+            return "error"
+        if run.ended is not None:
+            return "done"
+        if run.outputs:
+            return "running"
+        return "loading" if self._engine.state in ("starting", "loading") else "queued"
+
+    def abort(self, id: str) -> None:
+        """End the run of exactly this id, if it is alive."""
+        if id in self._live:
+            self._engine.abort(id)
+
+    def abort_all(self) -> None:
+        """End every run that is alive."""
+        for id in tuple(self._live):
+            self._engine.abort(id)
+
+    def sweep(self) -> None:
+        """Forget finished runs beyond what is kept: by age, by number and by size."""
+        if self._live:
+            self._on_activity()
+        size = sum(len(run.outputs) for run in self._finished.values())
+        for run in tuple(self._finished.values()):
+            age = time.monotonic() - (run.ended or 0.0)
+            if age < KEEP_SECONDS and len(self._finished) <= KEEP_RUNS and size <= KEEP_OUTPUTS:
+                break
+            del self._finished[run.id]
+            size -= len(run.outputs)
+            if run.chat and self._chats.get(run.chat) is run:
+                del self._chats[run.chat]
+
+    def _settle(self, run: Run) -> None:
+        if run.ended is None or run.id not in self._live:
+            return
+        del self._live[run.id]
+        self._engine.forget(run.id)
+        if run.kept:
+            self._finished[run.id] = run
+        self._on_activity()
+        self.sweep()

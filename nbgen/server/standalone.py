@@ -1,0 +1,33 @@
+"""A Jupyter server without a shell: what `jupyter nbgen` runs. No kernels, contents, terminals or lab."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from jupyter_server.serverapp import ServerApp
+
+
+class StandaloneServerApp(ServerApp):
+    """Serves nbgen's routes, logins and a shutdown route."""
+
+    name = "nbgen"
+    default_services = ("api", "auth", "security", "shutdown")
+
+    def init_configurables(self) -> None:
+        super().init_configurables()
+        if not self.identity_provider.auth_enabled and not (self.sock or _is_loopback(self.ip)):
+            self.log.critical(
+                "Without a token nbgen listens on loopback only, and --ip=%s is not: leave "
+                "--IdentityProvider.token out, or give one.",
+                self.ip or "''",
+            )
+            self.exit(1)
+
+
+def _is_loopback(ip: str) -> bool:
+    if ip == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(ip).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,50 @@
+"""What the strict parser takes and refuses."""
+
+import pytest
+
+from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody, parse_json, parse_object
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"a": [1, -2.5, 1e3, true, null, "\xc3\xa9\\ud83d\\ude00\\u0000"]}', nested(MAX_DEPTH)]
+)
+def test_ordinary_json_is_read(body: bytes) -> None:
+    parse_json(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b'{"a":1} x', "not JSON"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (b'{"a": NaN}', "finite"),
+        (b'{"a": -Infinity}', "finite"),
+        (b'{"a": 1e999}', "finite"),
+        (b'{"a": ' + b"9" * 401 + b"}", "64 bits"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "64 bits"),
+        (b'{"a": 18446744073709551616}', "64 bits"),
+        (b'{"a": 1, "b": 2, "a": 3}', "'a' is given twice"),
+        (b'{"a": "\\ud800"}', "surrogate"),
+        (b'{"a": ["\\udc00x"]}', "surrogate"),
+        (nested(MAX_DEPTH + 1), "nested deeper"),
+        (nested(250_000), "nested deeper"),
+    ],
+)
+def test_everything_else_is_refused_in_words(body: bytes, words: str) -> None:
+    with pytest.raises(MalformedBody, match=words):
+        parse_json(body)
+
+
+def test_an_empty_body_is_an_empty_object() -> None:
+    assert parse_object(b" \n") == {}
+
+
+def test_a_list_is_no_object() -> None:
+    with pytest.raises(MalformedBody, match="object"):
+        parse_object(b"[]")

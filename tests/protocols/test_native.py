@@ -1,0 +1,74 @@
+"""The bodies and events of nbgen's own API."""
+
+import json
+from typing import Any
+
+import pytest
+
+from nbgen.errors import InvalidRequest
+from nbgen.protocols import native
+from nbgen.sse import Decoder
+
+
+def run(**fields: Any) -> native.RunBody:
+    return native.parse_run(json.dumps(fields).encode())
+
+
+def test_messages_or_a_prompt_become_a_request() -> None:
+    chat = run(messages=[{"role": "user", "content": "hi"}], params={"max_new_tokens": 3}).request("r")
+    assert (chat.rid, chat.messages[0].content, chat.params.max_new_tokens) == ("r", "hi", 3)
+    assert run(prompt="hi").request("r").text == "hi"
+    assert run(prompt="hi", params={"n": 0}).request("r").params.n == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({}, "messages"),
+        ({"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
+        ({"prompt": "a", "id": "no spaces"}, "id"),
+        ({"prompt": "a", "chat": "x" * 129}, "chat"),
+        ({"prompt": "a", "frame_ms": -1}, "frame_ms"),
+        ({"prompt": "a" * (4 * 2**20 + 1)}, "prompt"),
+    ],
+)
+def test_a_bad_body_is_refused_by_the_name_of_its_field(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        run(**fields)
+    assert caught.value.field == field
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="no_such"):
+        run(prompt="a", no_such=1)
+    with pytest.raises(InvalidRequest, match="no_such"):
+        run(prompt="a", params={"no_such": 1}).request("r")
+
+
+def test_subscribe_needs_something_to_follow() -> None:
+    body = native.parse_subscribe(b'{"start": {"prompt": "a"}, "follow": {"x": 3}}')
+    assert (body.start.prompt, body.follow) == ("a", {"x": 3})
+    for bad in (b"{}", b'{"follow": {"x": -1}}', b'{"start": {}}'):
+        with pytest.raises(InvalidRequest):
+            native.parse_subscribe(bad)
+
+
+@pytest.mark.parametrize(
+    ("start", "last", "offset"), [(None, None, 0), ("7", "r:3", 7), (None, "a:b:3", 3), (None, "12", 12)]
+)
+def test_a_reader_resumes_where_it_says(start: str | None, last: str | None, offset: int) -> None:
+    assert native.parse_offset(start, last) == offset
+
+
+def test_an_offset_is_a_number() -> None:
+    for bad in ("-1", "x", "9" * 20):
+        with pytest.raises(InvalidRequest):
+            native.parse_offset(bad, None)
+
+
+def test_events_carry_the_offset_to_resume_from() -> None:
+    (event,) = Decoder().feed(native.event("delta", "r:1", 4, index=0, text="a\nb", tokens=1))
+    assert (event.event, event.id) == ("delta", "r:1:4")
+    assert json.loads(event.data) == {"run": "r:1", "seq": 4, "index": 0, "text": "a\nb", "tokens": 1}

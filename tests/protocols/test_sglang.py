@@ -1,0 +1,168 @@
+"""SGLang's request body: grouping, ids, types, and what is refused in which shape."""
+
+import json
+from typing import Any
+
+import pytest
+
+from nbgen.errors import InvalidRequest
+from nbgen.protocols.json_body import MalformedBody
+from nbgen.protocols.sglang import (
+    UNSUPPORTED,
+    UNSUPPORTED_SAMPLING,
+    ContractError,
+    Generation,
+    SchemaError,
+    parse_abort,
+    parse_generate,
+)
+
+
+def parse(**fields: Any) -> Generation:
+    return parse_generate(json.dumps(fields).encode())
+
+
+def test_text_alone_is_a_single_request_with_the_documented_defaults() -> None:
+    generation = parse(text="hi", model="ignored")
+    assert generation.single
+    assert not generation.stream
+    (request,) = generation.requests
+    assert (request.text, len(request.rid)) == ("hi", 32)
+
+
+@pytest.mark.parametrize(
+    "prompts", [{"text": ["a"]}, {"input_ids": [[1, 2]]}, {"text": "a", "sampling_params": {"n": 2}}]
+)
+def test_a_list_or_several_samples_answer_a_list(prompts: dict[str, Any]) -> None:
+    assert not parse(**prompts).single
+
+
+def test_an_empty_list_of_prompts_is_an_empty_batch() -> None:
+    assert parse(text=[]).requests == []
+
+
+def test_ids_win_over_text() -> None:
+    (request,) = parse(text="hi", input_ids=[3, 4]).requests
+    assert request.input_ids == [3, 4]
+    assert request.text is None
+
+
+def test_sampling_params_are_broadcast_or_taken_by_prompt() -> None:
+    same = parse(text=["a", "b"], sampling_params={"max_new_tokens": 3})
+    assert [r.params.max_new_tokens for r in same.requests] == [3, 3]
+    each = parse(text=["a", "b"], sampling_params=[{"max_new_tokens": 3}, {"max_new_tokens": 4}])
+    assert [r.params.max_new_tokens for r in each.requests] == [3, 4]
+
+
+def test_rids() -> None:
+    assert [r.rid for r in parse(text="a", rid="x").requests] == ["x"]
+    assert [r.rid for r in parse(text=["a", "b"], rid="x").requests] == ["x_0", "x_1"]
+    assert [r.rid for r in parse(text=["a", "b"], rid=["x", "y"]).requests] == ["x", "y"]
+    assert parse(text="a", rid="x", sampling_params={"n": 2}).requests[0].rid != "x"
+
+
+def test_n_of_zero_or_null_is_one() -> None:
+    assert parse(text="a", sampling_params={"n": 0}).single
+    assert parse(text="a", sampling_params={"n": None}).single
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'"x"', b"{", b'{"text": NaN}', b'{"text":"a","text":"b"}'])
+def test_a_body_that_is_no_object_is_a_schema_error(body: bytes) -> None:
+    with pytest.raises((SchemaError, MalformedBody)):
+        parse_generate(body)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"text": 5},
+        {"text": ["a", None]},
+        {"input_ids": "abc"},
+        {"input_ids": [1, "a"]},
+        {"input_ids": [1.5]},
+        {"input_ids": [True]},
+        {"text": "a", "sampling_params": "x"},
+        {"text": "a", "rid": 5},
+        {"text": "a", "stream": None},
+    ],
+)
+def test_wrong_types_are_schema_errors(fields: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError):
+        parse(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stream": "true"},
+        {"stream": 1},
+        {"sampling_params": {"no_such": 1}},
+        {"sampling_params": {"temperature": "hot"}},
+        {"sampling_params": {"stop": 5}},
+        {"sampling_params": {"stop_token_ids": [None]}},
+        {"sampling_params": {"ignore_eos": 1}},
+        {"sampling_params": {"max_new_tokens": 8.0}},
+        {"sampling_params": {"stream_interval": "x"}},
+    ],
+)
+def test_strict_types_and_unknown_sampling_names_are_contract_errors(fields: dict[str, Any]) -> None:
+    with pytest.raises(ContractError):
+        parse(text="a", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "Either text, input_ids or input_embeds"),
+        ({"input_ids": []}, "input_ids cannot be empty"),
+        ({"input_ids": [[1], []]}, "input_ids cannot be empty"),
+        ({"input_ids": [-1]}, "out-of-vocabulary"),
+        ({"input_ids": [2**31]}, "out-of-vocabulary"),
+        ({"text": "a", "sampling_params": {"temperature": -1}}, "temperature"),
+        ({"text": "a", "sampling_params": [{}]}, "sampling_params"),
+        ({"text": ["a", "b"], "sampling_params": [{}]}, "sampling_params"),
+        ({"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]}, "same `n`"),
+        ({"text": ["a"] * 1025}, "at most 1024"),
+        ({"text": ["a"] * 100, "sampling_params": {"n": 100}}, "at most 1024"),
+        ({"text": ["a", "b"], "rid": ["x", "x"]}, "Duplicate request ID"),
+        ({"text": ["a", "b"], "rid": ["x"]}, "mismatch"),
+        ({"text": "a", "rid": "x y"}, "rid"),
+        ({"text": "a", "rid": "x" * 129}, "rid"),
+    ],
+)
+def test_values_out_of_range_are_refused_in_words(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        parse(**fields)
+
+
+ASKED = {"stop_regex": "a+", "return_logprob": True, "return_hidden_states": True, "beam_width": 4}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_fields_not_served_yet_are_refused_unless_unset(name: str) -> None:
+    for unset in UNSUPPORTED[name]:
+        parse(text="a", **{name: unset})
+    with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
+        parse(text="a", **{name: ASKED.get(name, {"x": 1})})
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED_SAMPLING)
+def test_sampling_parameters_not_served_yet_are_refused_unless_unset(name: str) -> None:
+    for unset in UNSUPPORTED_SAMPLING[name]:
+        parse(text="a", sampling_params={name: unset})
+    with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
+        parse(text="a", sampling_params={name: ASKED.get(name, "x")})
+
+
+def test_a_list_of_false_asks_for_nothing() -> None:
+    parse(text=["a", "b"], return_logprob=[False, False])
+    with pytest.raises(InvalidRequest, match="return_logprob"):
+        parse(text=["a", "b"], return_logprob=[False, True])
+
+
+def test_abort_names_one_or_all() -> None:
+    assert parse_abort(b"") == ("", False)
+    assert parse_abort(b'{"rid": "x"}') == ("x", False)
+    assert parse_abort(b'{"abort_all": true, "rid": null}') == ("", True)
+    with pytest.raises(SchemaError):
+        parse_abort(b'{"rid": 5}')

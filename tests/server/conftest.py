@@ -1,0 +1,164 @@
+"""Real servers: processes on free ports with folders of their own, asked over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from nbgen.sse import Decoder, Event
+from tests.conftest import save_model
+
+TOKEN = "a-test-token"
+BUSY = {"ignore_eos": True, "max_new_tokens": 15_000, "temperature": 0}
+
+
+def wait_for(holds: Callable[[], Any], seconds: float, what: str) -> Any:
+    """The first true value of `holds`, within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := holds():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+class Server:
+    """One server process and a client of it."""
+
+    def __init__(self, folder: Path, *arguments: str, app: str = "nbgen", base: str = "/", token: str = TOKEN) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.folder = folder
+        self.runtime = folder / "runtime"
+        self.log = folder / "server.log"
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", app, f"--port={self.port}", "--ServerApp.port_retries=0", "--no-browser"]
+        command += [f"--IdentityProvider.token={token}", f"--ServerApp.base_url={base}", "--allow-root", *arguments]
+        environment = os.environ | {
+            "JUPYTER_CONFIG_DIR": str(folder / "config"),
+            "JUPYTER_DATA_DIR": str(folder / "data"),
+            "JUPYTER_RUNTIME_DIR": str(self.runtime),
+            "JUPYTER_PLATFORM_DIRS": "0",
+            "OMP_NUM_THREADS": "1",
+        }
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+        self.root = f"http://127.0.0.1:{self.port}{base}"
+        headers = {"Authorization": f"token {token}"} if token else {}
+        self.http = httpx.Client(base_url=self.root + "nbgen/", headers=headers, timeout=60)
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait(self) -> None:
+        def answers() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            with contextlib.suppress(httpx.TransportError):
+                return self.http.get("health").status_code < 600
+            return False
+
+        wait_for(answers, 60, "the server answers")
+
+    @property
+    def runtime_file(self) -> Path:
+        return self.runtime / f"nbgen-{self.process.pid}.json"
+
+    @property
+    def key(self) -> str:
+        return json.loads(self.runtime_file.read_bytes())["key"]
+
+    def anonymous(self, **headers: str) -> httpx.Client:
+        """A client that shows nothing but `headers`."""
+        return httpx.Client(base_url=self.root + "nbgen/", headers=headers, timeout=30)
+
+    def model(self) -> dict[str, Any]:
+        return self.http.get("api/v1/model").json()
+
+    def ready(self) -> Server:
+        """This server, once a model is loaded."""
+        if self.model()["state"] != "ready":
+            events(self.http, "POST", "api/v1/model/load", json={})
+        assert self.model()["state"] == "ready"
+        return self
+
+    def idle(self) -> None:
+        """Wait until the engine has nothing to do and every block is free."""
+        wait_for(self._is_idle, 3, f"the engine is idle: {self.model()}")
+
+    def _is_idle(self) -> bool:
+        status = self.model()["status"]
+        return bool(status) and not status["running"] and not status["waiting"]
+
+    def engine(self) -> psutil.Process:
+        return psutil.Process(self.model()["engine_pid"])
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it and say how it ended."""
+        self.http.close()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        assert self.process.stdin
+        self.process.stdin.close()
+        return self.process.wait(15)
+
+
+def events(client: httpx.Client, method: str, path: str, **request: Any) -> list[Event]:
+    """All events of a stream."""
+    with client.stream(method, path, **request) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        decoder = Decoder()
+        return [event for chunk in answer.iter_bytes() for event in decoder.feed(chunk)]
+
+
+def first_events(answer: httpx.Response, count: int) -> list[Event]:
+    """The first events of an open stream."""
+    decoder, found = Decoder(), []
+    for chunk in answer.iter_bytes():
+        found += decoder.feed(chunk)
+        if len(found) >= count:
+            return found
+    return found
+
+
+@pytest.fixture(scope="session")
+def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with room for an answer of many seconds."""
+    return save_model(tmp_path_factory.mktemp("models") / "long-llama", max_position_embeddings=16_384)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, long_model: Path) -> Iterator[Server]:
+    """nbgen standing alone, for tests that leave its engine as they found it."""
+    server = Server(tmp_path_factory.mktemp("server"), f"--model={long_model}", "--dtype=float32")
+    yield server.ready()
+    server.stop()
+    log = server.log.read_text()
+    assert not any(word in log for word in ("Traceback", "Uncaught", "never retrieved", TOKEN)), log
+
+
+@pytest.fixture(scope="session")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """nbgen inside a Jupyter server below a base URL, with no engine started."""
+    arguments = ("--ServerApp.jpserver_extensions=nbgen=True", "--NbgenApp.model=/nonexistent/model")
+    server = Server(tmp_path_factory.mktemp("jupyter"), *arguments, app="jupyter_server", base="/user/x/")
+    yield server
+    server.stop()

@@ -1,0 +1,84 @@
+"""The extension: found by Jupyter, light to load, documented, and careful about who can reach it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.server.conftest import Server
+
+QUICK = ("--NbgenApp.autoload=False", "--NbgenApp.model=/nonexistent/model")
+
+
+def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"JUPYTER_CONFIG_DIR": str(folder), "JUPYTER_RUNTIME_DIR": str(folder / "run")}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_loading_the_extension_loads_no_torch(tmp_path: Path) -> None:
+    code = "import sys, nbgen; nbgen._jupyter_server_extension_points(); print(*sys.modules)"
+    result = run("-c", code, folder=tmp_path)
+    assert not {"torch", "transformers", "nbgen.engine"} & set(result.stdout.split())
+    assert result.returncode == 0, result.stderr
+
+
+def test_jupyter_lists_the_extension_as_enabled(tmp_path: Path) -> None:
+    result = run("-m", "jupyter", "server", "extension", "list", folder=tmp_path)
+    words = " ".join(re.sub(r"\x1b\[\d+m", "", result.stdout + result.stderr).split())
+    assert "nbgen enabled" in words
+    assert "nbgen 0.1.0 OK" in words, words
+
+
+def test_every_option_is_documented(tmp_path: Path) -> None:
+    words = run("-m", "nbgen", "--help-all", folder=tmp_path).stdout
+    for option in ("model", "device", "dtype", "context_length", "kv_cache_bytes", "max_running", "max_waiting"):
+        assert f"--NbgenApp.{option}=" in words
+    for option in ("prefill_chunk", "sampling_defaults", "autoload", "stop_on_eof"):
+        assert f"--NbgenApp.{option}=" in words
+
+
+@pytest.mark.parametrize("ip", ["0.0.0.0", "*", ""])
+def test_without_a_token_it_listens_on_loopback_only(tmp_path: Path, ip: str) -> None:
+    result = run("-m", "nbgen", "--allow-root", "--IdentityProvider.token=", f"--ServerApp.ip={ip}", folder=tmp_path)
+    assert result.returncode == 1
+    assert "loopback only" in result.stderr
+
+
+def test_without_a_token_programs_may_ask_and_foreign_pages_may_not(tmp_path: Path) -> None:
+    server = Server(tmp_path, *QUICK, token="")
+    try:
+        with server.anonymous() as client:
+            assert client.post("abort_request", json={}).status_code == 200
+            for foreign in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}, {"Origin": "null"}):
+                assert client.post("abort_request", json={}, headers=foreign).status_code in (403, 404)
+            assert (
+                client.post("abort_request", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
+            )
+    finally:
+        server.stop()
+
+
+def test_the_runtime_file_tells_where_and_with_which_key(jupyter: Server) -> None:
+    said = json.loads(jupyter.runtime_file.read_bytes())
+    assert said["base_url"] == "/user/x/"
+    assert said["url"].endswith(f":{jupyter.port}/user/x/")
+    assert said["pid"] == jupyter.process.pid
+    assert jupyter.http.get("api/v1/hello").json()["server_id"] == said["server_id"]
+    assert said["key"] not in jupyter.log.read_text()
+
+
+def test_inside_jupyter_nothing_is_at_the_root_and_nothing_is_loaded(jupyter: Server) -> None:
+    assert jupyter.http.get(jupyter.root + "generate").status_code == 404
+    assert jupyter.model()["state"] == "stopped"
+    assert jupyter.http.get(jupyter.root + "api/status").status_code == 200
+
+
+def test_the_page_lists_the_routes(jupyter: Server) -> None:
+    page = jupyter.http.get("").json()
+    assert "/user/x/nbgen/generate" in page["routes"]

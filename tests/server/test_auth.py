@@ -1,0 +1,117 @@
+"""Who may ask: every route denies, tokens, keys and cookies open what they should and nothing else."""
+
+import re
+from typing import Any
+
+import pytest
+import tornado.web
+
+from nbgen.server.handlers import routes
+from tests.server.conftest import TOKEN, Server
+
+PATHS = [
+    re.sub(r"\(\[.*?\)", "some-id", pattern).replace("nbgen/.*", "nbgen/nope").replace("/?", "/")
+    for pattern, _ in routes(standalone=True)
+]
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+NOBODY: list[dict[str, str]] = [
+    {},
+    {"Authorization": "Bearer wrong"},
+    {"Authorization": "token"},
+    {"Authorization": f"Basic {TOKEN}"},
+    {"Authorization": "Bearer \u00fc\u00df"},
+    {"Authorization": f"Bearer {TOKEN}x"},
+    {"Cookie": "username=1"},
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_route_denies_every_method_without_a_token(server: Server, method: str) -> None:
+    with server.anonymous() as client:
+        for path in PATHS:
+            answer = client.request(method, f"{server.root}{path}")
+            assert answer.status_code == 401, (method, path, answer.text)
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert method == "HEAD" or "token" in answer.text
+
+
+@pytest.mark.parametrize("headers", NOBODY)
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "api/v1/hello"), ("GET", "health"), ("POST", "generate"), ("POST", "api/v1/runs")]
+)
+def test_wrong_credentials_are_denied(server: Server, method: str, path: str, headers: dict[str, str]) -> None:
+    encoded = {name: value.encode("latin-1") for name, value in headers.items()}
+    with server.anonymous() as client:
+        answer = client.request(method, path, headers=encoded, json={"text": "x"} if method == "POST" else None)
+    assert answer.status_code == 401, answer.text
+
+
+def test_tokens_and_the_key_open_nbgens_routes(jupyter: Server) -> None:
+    for value in (f"token {TOKEN}", f"Bearer {TOKEN}", f"bearer {jupyter.key}", f"token {jupyter.key}"):
+        with jupyter.anonymous(Authorization=value) as client:
+            assert client.get("api/v1/hello").status_code == 200
+            assert client.post("abort_request", json={"rid": "x"}).status_code == 200
+            foreign = client.post("abort_request", json={"rid": "x"}, headers={"Origin": "https://evil.example"})
+            assert foreign.status_code == 200
+
+
+def test_the_key_opens_nothing_else_of_jupyter(jupyter: Server) -> None:
+    with jupyter.anonymous(Authorization=f"Bearer {jupyter.key}") as client:
+        for path in ("api/kernels", "api/contents", "api/sessions"):
+            assert client.get(jupyter.root + path).status_code == 403
+
+
+def test_a_cookie_needs_the_xsrf_header_and_the_right_origin(jupyter: Server) -> None:
+    with jupyter.anonymous() as browser:
+        browser.get(jupyter.root + "login", params={"token": TOKEN})
+        assert browser.get("api/v1/hello").status_code == 200
+        assert browser.post("abort_request", json={}).status_code == 403
+        xsrf = {"X-XSRFToken": browser.cookies["_xsrf"]}
+        assert browser.post("abort_request", json={}, headers=xsrf).status_code == 200
+        foreign = {**xsrf, "Origin": "https://evil.example"}
+        assert browser.post("abort_request", json={}, headers=foreign).status_code == 404
+        assert browser.get("api/v1/hello", headers={"Origin": "https://evil.example"}).status_code == 404
+
+
+def test_hello_gives_a_cookie_only_page_its_xsrf_cookie(jupyter: Server) -> None:
+    with jupyter.anonymous() as browser:
+        browser.get(jupyter.root + "login", params={"token": TOKEN})
+        browser.cookies.delete("_xsrf")
+        browser.get("api/v1/hello")
+        assert browser.cookies["_xsrf"]
+
+
+def test_a_foreign_host_is_refused_with_any_credentials(jupyter: Server) -> None:
+    for secret in (TOKEN, jupyter.key):
+        with jupyter.anonymous(Authorization=f"Bearer {secret}", Host="evil.example") as client:
+            assert client.get("api/v1/hello").status_code == 403
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_only_json_is_read(server: Server, kind: str) -> None:
+    answer = server.http.post("generate", content=b'{"text": "x"}', headers={"Content-Type": kind} if kind else {})
+    assert answer.status_code == 415, answer.text
+    assert "application/json" in answer.text
+
+
+def test_unknown_paths_and_methods_answer_json(server: Server) -> None:
+    for path, method, status in (("nope", "GET", 404), ("api/v1/nope", "POST", 404), ("generate", "GET", 405)):
+        answer = server.http.request(method, path)
+        assert answer.status_code == status
+        assert answer.json()
+        assert TOKEN not in answer.text
+    assert set(server.http.get("generate").headers["allow"].split(", ")) == {"POST", "PUT"}
+
+
+def test_standing_alone_there_is_no_shell_and_the_routes_are_at_the_root(server: Server) -> None:
+    for path in ("api/kernels", "api/contents", "api/terminals", "files/x", "lab"):
+        assert server.http.get(server.root + path).status_code == 404
+    assert server.http.get(server.root + "model_info").status_code == 200
+
+
+def test_no_method_escapes_the_base_class() -> None:
+    for _, handler in routes(standalone=True):
+        for method in METHODS:
+            function: Any = getattr(handler, method.lower())
+            assert function is not tornado.web.RequestHandler._unimplemented_method
+            assert getattr(function, "__allow_unauthenticated", False), "the decision is the base class's alone"

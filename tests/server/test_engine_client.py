@@ -1,0 +1,105 @@
+"""The engine's client in this process: what needs a clock of its own."""
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable
+from nbgen.messages import GenerateOutput, GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from nbgen.server import engine_client
+from nbgen.server.engine_client import EngineClient
+from nbgen.server.engine_process import _PRIVATE, EngineProcess
+from nbgen.server.runs import Run, Runs
+
+
+class Heard:
+    """A listener that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.outputs: list[GenerateOutput] = []
+        self.error: NbgenError | None = None
+
+    def add(self, output: GenerateOutput) -> None:
+        self.outputs.append(output)
+
+    def fail(self, error: NbgenError) -> None:
+        self.error = error
+
+
+async def until(holds, seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def long_request(rid: str) -> GenerateRequest:
+    return GenerateRequest(rid=rid, text="a", params=SamplingParams(max_new_tokens=15_000, ignore_eos=True))
+
+
+async def test_an_engine_that_falls_silent_is_killed_and_restarted(
+    long_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "SILENT_SECONDS", 2)
+    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
+    try:
+        await client.start()
+        first, heard = client.pid, Heard()
+        client.submit(long_request("r"), heard)
+        await until(lambda: heard.outputs)
+        psutil.Process(first).send_signal(signal.SIGSTOP)
+        await until(lambda: heard.error)
+        assert isinstance(heard.error, EngineStopped)
+        assert "did not answer" in heard.error.message
+        await client.start()
+        assert client.pid != first
+    finally:
+        await client.close()
+    assert client.pid is None
+    with pytest.raises(Unavailable, match="stopping"):
+        client.submit(long_request("late"), Heard())
+
+
+async def test_an_engine_that_ignores_the_end_is_killed(long_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "STOP_PATIENCE", 0.2)
+    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
+    await client.start()
+    process = psutil.Process(client.pid)
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.wait_for(client.close(), 5)
+    assert not process.is_running()
+
+
+async def test_a_request_aborted_while_the_engine_starts_ends_at_once() -> None:
+    client = EngineClient(EngineConfig(model="/nonexistent"), logging.getLogger("test"))
+    runs = Runs(client, lambda: None)
+    run = Run(GenerateRequest(rid="r", text="a", params=SamplingParams(n=2)))
+    runs.start(run)
+    assert runs.state(run) == "loading"
+    runs.abort("r")
+    assert [sample.finish_reason.message for sample in run.samples] == ["Abort in waiting queue"] * 2
+    assert len(runs) == 0
+    await client.close()
+
+
+async def test_a_fault_of_the_client_itself_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fault(log: logging.Logger) -> EngineProcess:
+        raise RuntimeError("secret words")
+
+    monkeypatch.setattr(EngineProcess, "spawn", fault)
+    client, heard = EngineClient(EngineConfig(), logging.getLogger("test")), Heard()
+    client.submit(long_request("r"), heard)
+    await until(lambda: heard.error)
+    assert isinstance(heard.error, InternalError)
+    assert "secret" not in heard.error.message
+    assert client.state == "failed"
+
+
+async def test_the_engine_writes_no_paths_or_addresses_to_clients() -> None:
+    line = "OSError: /home/x/model.bin at 0x7f3a is not 'C:\\\\Users\\\\x' there"
+    assert not any(part in _PRIVATE.sub("…", line) for part in ("home", "7f3a", "Users"))

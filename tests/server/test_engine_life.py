@@ -1,0 +1,154 @@
+"""The engine's process: killed, hung, stopped, replaced, and gone with its server."""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from nbgen.sse import Decoder
+from tests.server.conftest import BUSY, Server, events, wait_for
+
+GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory, long_model: Path) -> Iterator[Server]:
+    """A server of its own, whose engine the tests may kill."""
+    server = Server(
+        tmp_path_factory.mktemp("mortal"), f"--model={long_model}", "--dtype=float32", "--NbgenApp.autoload=False"
+    )
+    yield server
+    server.stop()
+
+
+def test_nothing_is_started_before_it_is_needed_and_health_is_green(mortal: Server) -> None:
+    assert (mortal.model()["state"], mortal.model()["engine_pid"]) == ("stopped", None)
+    assert mortal.http.get("health").status_code == 200
+
+
+def test_a_run_shows_the_loading_and_many_waiters_share_one_start(mortal: Server) -> None:
+    others = [
+        threading.Thread(target=mortal.http.post, args=("generate",), kwargs={"json": {"text": "a"}}) for _ in "ab"
+    ]
+    for other in others:
+        other.start()
+    found = events(mortal.http, "POST", "api/v1/runs", json={"prompt": "hello", "params": GREEDY})
+    for other in others:
+        other.join(30)
+    names = [event.event for event in found]
+    states = [json.loads(event.data)["state"] for event in found if event.event == "run"]
+    assert "progress" in names
+    assert "loading" in states
+    assert states[-1] == "running"
+    assert names[-1] == "done"
+    assert len([line for line in mortal.log.read_text().splitlines() if "starting torch" in line]) <= 1
+
+
+def test_a_killed_engine_ends_streams_at_once_and_comes_back(mortal: Server) -> None:
+    before = mortal.ready().http.post("generate", json={"text": "hello", "sampling_params": GREEDY}).json()["text"]
+    run = {"prompt": "a", "params": BUSY, "id": "lost", "stream": False}
+    waiting = threading.Thread(target=mortal.http.post, args=("api/v1/runs",), kwargs={"json": run})
+    waiting.start()
+    sglang = {"text": "a", "sampling_params": BUSY, "stream": True}
+    with mortal.http.stream("POST", "generate", json=sglang) as answer:
+        wait_for(lambda: mortal.http.get("api/v1/runs/lost").json().get("seq"), 5, "both have output")
+        killed = time.monotonic()
+        mortal.engine().kill()
+        wait_for(lambda: mortal.http.get("health").status_code == 503, 1, "health is red")
+        *_, error, done = Decoder().feed(answer.read())
+        waiting.join(2)
+        assert time.monotonic() - killed < 2
+    assert done.data == "[DONE]"
+    words = "the engine stopped (signal 9); it is starting again"
+    assert json.loads(error.data)["error"] | {"type": ""} == {
+        "message": words,
+        "type": "",
+        "code": 503,
+        "retryable": True,
+    }
+    lost = mortal.http.get("api/v1/runs/lost").json()
+    assert lost["state"] == "error"
+    assert lost["text"], "what came before stays"
+    assert lost["error"] == {"message": words, "code": 503, "retryable": True}
+    wait_for(lambda: mortal.http.get("health").status_code == 200, 30, "health is green again")
+    after = mortal.http.post("generate", json={"text": "hello", "sampling_params": GREEDY}).json()["text"]
+    assert after == before
+
+
+def test_a_killed_engine_answers_waiting_calls_with_503(mortal: Server) -> None:
+    mortal.ready()
+    answers: list[httpx.Response] = []
+    body = {"text": "a", "sampling_params": BUSY}
+    caller = threading.Thread(target=lambda: answers.append(mortal.http.post("generate", json=body)))
+    caller.start()
+    wait_for(lambda: (mortal.model()["status"] or {}).get("running"), 5, "the request runs")
+    mortal.engine().kill()
+    caller.join(2)
+    assert answers[0].status_code == 503
+    assert answers[0].headers["retry-after"]
+    assert answers[0].json()["message"] == "the engine stopped (signal 9); it is starting again"
+
+
+def test_unload_ends_the_process_before_it_answers_and_load_brings_it_back(mortal: Server) -> None:
+    engine = mortal.ready().engine()
+    answer = mortal.http.post("api/v1/model/unload").json()
+    assert (answer["state"], answer["engine_pid"], answer["model"]) == ("stopped", None, None)
+    assert not engine.is_running()
+    assert mortal.http.post("api/v1/model/unload").json()["state"] == "stopped"
+    found = events(mortal.http, "POST", "api/v1/model/load", json={})
+    assert [found[0].event, found[-1].event] == ["progress", "ready"]
+    assert json.loads(found[-1].data)["state"] == "ready"
+    assert [event.event for event in events(mortal.http, "POST", "api/v1/model/load", json={})] == ["ready"]
+
+
+def test_a_model_that_cannot_be_loaded_says_so_and_another_may(mortal: Server, long_model: Path) -> None:
+    found = events(mortal.http, "POST", "api/v1/model/load", json={"model": str(long_model.parent / "nothing")})
+    assert found[-1].event == "error"
+    assert mortal.model()["state"] == "failed"
+    assert mortal.http.get("health").status_code == 503
+    refused = mortal.http.post("generate", json={"text": "a"})
+    assert refused.status_code == 422
+    assert refused.json()["error"]["message"] == mortal.model()["error"]
+    assert events(mortal.http, "POST", "api/v1/model/load", json={"model": str(long_model)})[-1].event == "ready"
+
+
+def test_it_stays_down_after_too_many_crashes_until_it_is_loaded_again(mortal: Server) -> None:
+    mortal.http.post("api/v1/model/unload")
+    seen: set[int] = set()
+
+    def crash_again() -> bool:
+        model = mortal.model()
+        if model["engine_pid"] and model["engine_pid"] not in seen:
+            seen.add(model["engine_pid"])
+            psutil.Process(model["engine_pid"]).kill()
+        return model["state"] == "failed"
+
+    threading.Thread(target=mortal.http.post, args=("generate",), kwargs={"json": {"text": "a"}}).start()
+    wait_for(crash_again, 60, "it gives up")
+    assert "stays down" in mortal.model()["error"]
+    assert mortal.http.post("generate", json={"text": "a"}).status_code == 503
+    assert events(mortal.http, "POST", "api/v1/model/load", json={})[-1].event == "ready"
+
+
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGTERM, 10), (signal.SIGKILL, 5)])
+def test_no_engine_outlives_its_server(tmp_path: Path, long_model: Path, number: int, seconds: float) -> None:
+    server = Server(tmp_path, f"--model={long_model}", "--dtype=float32").ready()
+    engine, file = server.engine(), server.runtime_file
+    assert file.stat().st_mode & 0o777 == 0o600
+    code = server.stop(number)
+    wait_for(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE, seconds, "the engine is gone")
+    if number == signal.SIGTERM:
+        assert code == 0
+        assert not file.exists()
+
+
+def test_a_server_told_to_ends_with_its_standard_input(tmp_path: Path, long_model: Path) -> None:
+    server = Server(tmp_path, f"--model={long_model}", "--NbgenApp.stop_on_eof=True", "--NbgenApp.autoload=False")
+    assert server.stop(0) == 0
+    assert not server.runtime_file.exists()

@@ -1,0 +1,153 @@
+"""`/generate` against a real engine: single, batch, streams, errors, and callers who leave."""
+
+import json
+import threading
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.conftest import BUSY, Server, events, first_events, wait_for
+
+GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
+
+
+def generate(server: Server, **body: Any) -> Any:
+    answer = server.http.post("generate", json={"sampling_params": GREEDY, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def chunks(server: Server, **body: Any) -> list[dict[str, Any]]:
+    found = events(server.http, "POST", "generate", json={"sampling_params": GREEDY, "stream": True, **body})
+    assert found[-1].data == "[DONE]"
+    return [json.loads(event.data) for event in found[:-1]]
+
+
+def test_a_single_prompt_answers_an_object(server: Server) -> None:
+    answer = generate(server, text="hello", rid="one")
+    assert answer["meta_info"]["id"] == "one"
+    assert answer["meta_info"]["prompt_tokens"] == 5
+    assert answer["meta_info"]["completion_tokens"] == len(answer["output_ids"]) == 8
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 8}
+
+
+def test_put_is_post_and_the_same_prompt_gives_the_same_text(server: Server) -> None:
+    first = generate(server, text="hello")
+    again = server.http.put("generate", json={"text": "hello", "sampling_params": GREEDY}).json()
+    assert again["text"] == first["text"]
+
+
+def test_a_batch_answers_in_order_what_each_prompt_answers_alone(server: Server) -> None:
+    prompts = ["one", "two", "three"]
+    batch = generate(server, text=prompts, rid="b")
+    assert [item["meta_info"]["id"] for item in batch] == ["b_0", "b_1", "b_2"]
+    assert [item["text"] for item in batch] == [generate(server, text=prompt)["text"] for prompt in prompts]
+    assert generate(server, text=[]) == []
+
+
+def test_samples_come_prompt_by_prompt(server: Server) -> None:
+    sampling = {"n": 2, "max_new_tokens": 3, "ignore_eos": True}
+    batch = generate(server, text=["a", "bb"], sampling_params=sampling)
+    assert [item["meta_info"]["prompt_tokens"] for item in batch] == [1, 1, 2, 2]
+    assert len({item["meta_info"]["id"] for item in batch}) == 4
+
+
+def test_a_stream_ends_in_what_the_whole_answer_is(server: Server) -> None:
+    whole = generate(server, text="hello")
+    streamed = chunks(server, text="hello")
+    assert all(later["text"].startswith(earlier["text"]) for earlier, later in pairwise(streamed))
+    assert len(streamed) > 1
+    assert streamed[-1]["text"] == whole["text"]
+    assert streamed[-1]["output_ids"] == whole["output_ids"]
+    assert "index" not in streamed[-1]
+
+
+def test_a_streamed_batch_tells_the_places_apart(server: Server) -> None:
+    streamed = chunks(server, text=["one", "two"])
+    final = [chunk for chunk in streamed if chunk["meta_info"]["finish_reason"]]
+    assert sorted(chunk["index"] for chunk in final) == [0, 1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"input_ids": [10**6]}, "ocabulary"),
+        ({"text": "x" * 20_000}, "context length"),
+        ({"text": "x", "sampling_params": {"max_new_tokens": 10**6}}, "context length"),
+        ({"text": "x", "sampling_params": {"regex": "a"}}, "not supported"),
+    ],
+)
+def test_refusals_are_400_also_for_streams(server: Server, body: dict[str, Any], words: str, stream: bool) -> None:
+    answer = server.http.post("generate", json={**body, "stream": stream})
+    assert answer.status_code == 400, answer.text
+    assert words in answer.json()["error"]["message"]
+
+
+def test_one_bad_prompt_refuses_the_batch(server: Server) -> None:
+    answer = server.http.post("generate", json={"text": ["x", "y" * 20_000], "sampling_params": BUSY})
+    assert answer.status_code == 400
+    server.idle()
+
+
+def test_an_id_in_flight_is_refused_and_free_afterwards(server: Server) -> None:
+    with server.http.stream(
+        "POST", "generate", json={"text": "a", "rid": "dup", "stream": True, "sampling_params": BUSY}
+    ):
+        answer = server.http.post("generate", json={"text": "a", "rid": "dup"})
+        assert answer.status_code == 400
+        assert "Duplicate request ID detected: dup" in answer.json()["error"]["message"]
+    server.idle()
+    assert generate(server, text="a", rid="dup")["meta_info"]["id"] == "dup"
+
+
+def test_abort_ends_exactly_the_named_request(server: Server) -> None:
+    answers: list[httpx.Response] = []
+    body = {"text": "a", "rid": "to-abort", "sampling_params": BUSY}
+    caller = threading.Thread(target=lambda: answers.append(server.http.post("generate", json=body)))
+    caller.start()
+    wait_for(lambda: (server.model()["status"] or {}).get("running"), 5, "the request runs")
+    for other in ({"rid": "to-"}, {"rid": ""}, {"rid": "*"}, {}, {"abort_all": False}):
+        assert server.http.post("abort_request", json=other).status_code == 200
+    assert caller.is_alive()
+    done = server.http.post("abort_request", json={"rid": "to-abort"})
+    assert (done.status_code, done.content) == (200, b"")
+    caller.join(5)
+    assert answers[0].status_code == 200
+    meta = answers[0].json()["meta_info"]
+    assert meta["finish_reason"]["type"] == "abort"
+    assert meta["completion_tokens"] == len(answers[0].json()["output_ids"])
+
+
+def test_abort_all_ends_a_batch_with_samples(server: Server) -> None:
+    answers: list[httpx.Response] = []
+    body = {"text": ["a", "b"], "sampling_params": {**BUSY, "n": 2}}
+    caller = threading.Thread(target=lambda: answers.append(server.http.post("generate", json=body)))
+    caller.start()
+    wait_for(lambda: (server.model()["status"] or {}).get("running"), 5, "the request runs")
+    server.http.post("abort_request", json={"abort_all": True})
+    caller.join(5)
+    assert [item["meta_info"]["finish_reason"]["type"] for item in answers[0].json()] == ["abort"] * 4
+    server.idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_caller_who_leaves_aborts(server: Server, stream: bool) -> None:
+    body = {"text": "a", "sampling_params": BUSY, "stream": stream}
+    with httpx.Client(base_url=server.http.base_url, headers=server.http.headers) as caller:
+        if stream:
+            with caller.stream("POST", "generate", json=body) as answer:
+                first_events(answer, 3)
+        else:
+            with pytest.raises(httpx.ReadTimeout):
+                caller.post("generate", json=body, timeout=httpx.Timeout(5, read=0.3))
+    server.idle()
+
+
+def test_model_info(server: Server) -> None:
+    for path in ("model_info", "get_model_info"):
+        info = server.http.get(path).json()
+        assert info["model_path"] == server.model()["name"]
+        assert info["model_type"] == "llama"

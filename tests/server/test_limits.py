@@ -1,0 +1,80 @@
+"""Bodies that are too much or malformed: refused early, in words, and nothing breaks."""
+
+import socket
+
+import psutil
+import pytest
+
+from tests.server.conftest import TOKEN, Server
+
+MALFORMED = [
+    b"{",
+    b"[]",
+    b"\xff",
+    b'{"text": NaN}',
+    b'{"text": "a", "text": "b"}',
+    b'{"text": "\\ud800"}',
+    b'{"input_ids": [' + b"9" * 401 + b"]}",
+    b'{"text": ' + b"[" * 250_000 + b"]" * 250_000 + b"}",
+]
+
+
+def raw(server: Server, head: str, body: bytes = b"") -> bytes:
+    """What the server says to bytes that no well-behaved client sends."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+        answer = b""
+        try:
+            connection.sendall(body)
+            while chunk := connection.recv(65536):
+                answer += chunk
+                if b"\r\n\r\n" in answer and b"}" in answer:
+                    break
+        except ConnectionError:
+            pass
+        return answer
+
+
+@pytest.mark.parametrize("body", MALFORMED)
+@pytest.mark.parametrize("path", ["generate", "api/v1/runs", "abort_request", "api/v1/model/load"])
+def test_malformed_bodies_are_400(server: Server, path: str, body: bytes) -> None:
+    answer = server.http.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert "Traceback" not in answer.text
+
+
+def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:
+    head = f"POST /nbgen/generate HTTP/1.1\nHost: localhost\nAuthorization: token {TOKEN}\n"
+    answer = raw(server, head + "Content-Type: application/json\nContent-Length: 100000000")
+    assert b"413" in answer.split(b"\r\n")[0]
+    small = server.http.post("abort_request", content=b" " * (2**20 + 1), headers={"Content-Type": "application/json"})
+    assert small.status_code == 413
+
+
+def test_a_chunked_body_over_the_limit_is_413(server: Server) -> None:
+    answer = server.http.post(
+        "abort_request",
+        content=(b" " * 65536 for _ in range(20)),
+        headers={"Content-Type": "application/json"},
+    )
+    assert answer.status_code == 413
+
+
+def test_an_unknown_caller_cannot_make_the_server_hold_a_body(server: Server) -> None:
+    process = psutil.Process(server.process.pid)
+    before = process.memory_info().rss
+    head = "POST /nbgen/generate HTTP/1.1\nHost: localhost\nContent-Type: application/json\nContent-Length: 100000000"
+    raw(server, head, b"x" * 100_000_000)
+    assert process.memory_info().rss - before < 16 * 2**20
+
+
+def test_bodies_just_within_the_limit_are_read(server: Server) -> None:
+    padding = " " * (8 * 2**20 - 100)
+    body = b'{"text": "a", "sampling_params": {"max_new_tokens": 1}}' + padding.encode()
+    answer = server.http.post("generate", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200
+
+
+def test_the_server_is_well_after_all_this(server: Server) -> None:
+    assert server.http.get("health").status_code == 200
+    server.idle()

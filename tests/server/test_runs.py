@@ -1,0 +1,148 @@
+"""Runs of nbgen's own API: they outlive readers, replay from offsets, and share a stream."""
+
+import json
+import uuid
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.conftest import BUSY, Server, events, first_events, wait_for
+
+GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
+
+
+def new(**body: Any) -> dict[str, Any]:
+    return {"prompt": "hello", "params": GREEDY, "id": uuid.uuid4().hex, **body}
+
+
+def text(found: list[Any]) -> str:
+    return "".join(json.loads(event.data)["text"] for event in found if event.event == "delta")
+
+
+def test_a_streamed_run_tells_its_state_its_text_and_its_end(server: Server) -> None:
+    body = new(chat="c1", messages=[{"role": "user", "content": "hi"}])
+    del body["prompt"]
+    found = events(server.http, "POST", "api/v1/runs", json=body)
+    assert found[0].event == "run"
+    assert found[-1].event == "done"
+    done = json.loads(found[-1].data)
+    assert done["usage"]["completion_tokens"] == 8
+    assert done["finish_reason"] == {"type": "length", "length": 8}
+    assert done["ttft_s"] > 0
+    assert all(event.id == f"{body['id']}:{json.loads(event.data)['seq']}" for event in found)
+    snapshot = server.http.get(f"api/v1/runs/{body['id']}").json()
+    assert (snapshot["state"], snapshot["text"], snapshot["seq"]) == ("done", text(found), done["seq"])
+
+
+def test_without_a_stream_the_answer_is_the_snapshot(server: Server) -> None:
+    answer = server.http.post("api/v1/runs", json=new(stream=False, params={**GREEDY, "n": 2})).json()
+    assert answer["state"] == "done"
+    assert len(answer["texts"]) == 2
+    assert answer["params"]["max_new_tokens"] == 8
+
+
+def test_a_run_replays_from_any_offset_told(server: Server) -> None:
+    body = new(params={**GREEDY, "n": 2, "temperature": 1})
+    whole = events(server.http, "POST", "api/v1/runs", json=body)
+    for position, event in enumerate(whole):
+        seq = json.loads(event.data)["seq"]
+        replay = events(server.http, "GET", f"api/v1/runs/{body['id']}/events", params={"from": seq})
+        assert text(replay) == text(whole[position + 1 :]), "nothing lost, nothing twice"
+    resumed = events(server.http, "GET", f"api/v1/runs/{body['id']}/events", headers={"Last-Event-ID": whole[2].id})
+    assert text(resumed) == text(whole[3:])
+
+
+def test_the_same_id_is_the_same_run(server: Server) -> None:
+    body = new(stream=False)
+    first, again = (server.http.post("api/v1/runs", json=body).json() for _ in range(2))
+    assert first["created"] == again["created"]
+
+
+def test_a_detached_run_outlives_its_reader_and_cancel_ends_it(server: Server) -> None:
+    body = new(params=BUSY, attached=False)
+    with server.http.stream("POST", "api/v1/runs", json=body) as answer:
+        first_events(answer, 3)
+    path = f"api/v1/runs/{body['id']}"
+    before = server.http.get(path).json()
+    assert before["state"] == "running"
+    wait_for(lambda: server.http.get(path).json()["seq"] > before["seq"], 2, "the run goes on")
+    assert server.http.post(f"{path}/cancel").status_code == 200
+    ended = wait_for(lambda: (s := server.http.get(path).json())["state"] == "done" and s, 2, "the run ended")
+    assert ended["finish_reason"]["type"] == "abort"
+    assert server.http.post(f"{path}/cancel").json()["state"] == "done"
+    server.idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_attached_run_ends_with_its_reader(server: Server, stream: bool) -> None:
+    body = new(params=BUSY, stream=stream)
+    with httpx.Client(base_url=server.http.base_url, headers=server.http.headers) as caller:
+        if stream:
+            with caller.stream("POST", "api/v1/runs", json=body) as answer:
+                first_events(answer, 3)
+        else:
+            with pytest.raises(httpx.ReadTimeout):
+                caller.post("api/v1/runs", json=body, timeout=httpx.Timeout(5, read=0.3))
+    path = f"api/v1/runs/{body['id']}"
+    ended = wait_for(lambda: (s := server.http.get(path).json())["state"] == "done" and s, 2, "the run ended")
+    assert ended["finish_reason"]["type"] == "abort"
+
+
+def test_one_stream_follows_many_runs(server: Server) -> None:
+    first, second = new(), new()
+    alone = server.http.post("api/v1/runs", json={**first, "stream": False}).json()["text"]
+    found = events(
+        server.http,
+        "POST",
+        "api/v1/subscribe",
+        json={"start": second, "follow": {first["id"]: 0, "unknown": 4}, "frame_ms": 16},
+    )
+    by_run = {
+        id: [e for e in found if json.loads(e.data)["run"] == id] for id in (first["id"], second["id"], "unknown")
+    }
+    assert text(by_run[first["id"]]) == text(by_run[second["id"]]) == alone
+    (missing,) = by_run["unknown"]
+    assert json.loads(missing.data)["error"]["code"] == 404
+
+
+def test_frames_join_deltas(server: Server) -> None:
+    params = {**GREEDY, "max_new_tokens": 200}
+    found = events(server.http, "POST", "api/v1/runs", json=new(params=params, frame_ms=1000))
+    deltas = [json.loads(event.data) for event in found if event.event == "delta"]
+    assert sum(delta["tokens"] for delta in deltas) == 200
+    assert len(deltas) < 10
+
+
+def test_a_chat_is_its_newest_run(server: Server) -> None:
+    chat = uuid.uuid4().hex
+    assert server.http.get(f"api/v1/chats/{chat}").status_code == 404
+    body = new(chat=chat, stream=False, messages=[{"role": "user", "content": "hi"}])
+    del body["prompt"]
+    answer = server.http.post("api/v1/runs", json=body).json()
+    stored = server.http.get(f"api/v1/chats/{chat}").json()
+    assert stored["run"]["run"] == body["id"]
+    assert [m["role"] for m in stored["messages"]] == ["user", "assistant"]
+    assert stored["messages"][1]["content"] == answer["text"]
+
+
+def test_what_cannot_be_is_refused_in_words(server: Server) -> None:
+    for body, status in (({}, 400), ({"prompt": "a", "x": 1}, 400), (new(params={"temperature": -1}), 400)):
+        answer = server.http.post("api/v1/runs", json=body)
+        assert answer.status_code == status
+        assert answer.json()["error"]["code"] == status
+    refused = server.http.post("api/v1/runs", json=new(prompt="x" * 20_000, stream=False))
+    assert (refused.status_code, "context length" in refused.text) == (400, True)
+    assert server.http.get("api/v1/runs/unknown").status_code == 404
+    assert server.http.post("api/v1/runs/unknown/cancel").status_code == 404
+    assert server.http.get("api/v1/runs/unknown/events", params={"from": "-1"}).status_code == 404
+
+
+def test_hello_and_model_say_who_answers(server: Server) -> None:
+    hello = server.http.get("api/v1/hello").json()
+    assert hello["model"]["state"] == "ready"
+    assert hello["server_id"] == json.loads(server.runtime_file.read_bytes())["server_id"]
+    model = server.model()
+    assert model["model"]["model_type"] == "llama"
+    assert model["engine_pid"] == server.engine().pid
+    assert model["status"]["blocks_free"] <= model["status"]["blocks_total"]

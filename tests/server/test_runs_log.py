@@ -1,0 +1,112 @@
+"""Runs without an engine: what is kept, and for how long."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from nbgen.server import runs as runs_module
+from nbgen.server.engine_client import EngineClient
+from nbgen.server.runs import Run, Runs
+
+DONE = FinishReason(type="stop", matched=0)
+
+
+class SilentEngine(EngineClient):
+    """Takes requests and never answers."""
+
+    def __init__(self) -> None:
+        super().__init__(EngineConfig(), logging.getLogger("test"))
+
+    def submit(self, request: GenerateRequest, listener: object) -> None:
+        pass
+
+
+@pytest.fixture
+def runs() -> Iterator[Runs]:
+    return Runs(SilentEngine(), lambda: None)
+
+
+def start(runs: Runs, id: str, *, kept: bool = True, chat: str | None = None, n: int = 1) -> Run:
+    run = Run(GenerateRequest(rid=id, text="a", params=SamplingParams(n=n)), kept=kept, chat=chat)
+    runs.start(run)
+    return run
+
+
+def end(run: Run) -> None:
+    for index in range(len(run.samples)):
+        run.add(
+            GenerateOutput(rid=run.id, index=index, text="x", token_ids=[1], completion_tokens=1, finish_reason=DONE)
+        )
+
+
+def test_activity_is_told_while_runs_are_alive() -> None:
+    told: list[int] = []
+    runs = Runs(SilentEngine(), lambda: told.append(len(runs)))
+    run = start(runs, "r")
+    runs.sweep()
+    end(run)
+    runs.sweep()
+    assert told == [1, 1, 0], "at its start, while it lives, at its end, and no more"
+
+
+def test_an_id_in_flight_is_a_conflict_and_free_after_its_end(runs: Runs) -> None:
+    run = start(runs, "r", kept=False)
+    with pytest.raises(Conflict):
+        start(runs, "r")
+    end(run)
+    start(runs, "r")
+
+
+def test_only_kept_runs_are_found_after_their_end(runs: Runs) -> None:
+    end(start(runs, "kept"))
+    end(start(runs, "other", kept=False))
+    assert runs.get("kept").samples[0].text == "x"
+    with pytest.raises(NotFound):
+        runs.get("other")
+
+
+def test_a_run_ends_when_all_its_samples_have(runs: Runs) -> None:
+    run = start(runs, "r", n=2)
+    run.add(GenerateOutput(rid="r", index=0, finish_reason=DONE))
+    assert run.ended is None
+    run.add(GenerateOutput(rid="r", index=1, finish_reason=DONE))
+    assert runs.state(run) == "done"
+
+
+def test_an_error_of_the_engine_is_the_runs_error(runs: Runs) -> None:
+    run = start(runs, "r")
+    reason = FinishReason(type="error", message="too long", status=400)
+    run.add(GenerateOutput(rid="r", finish_reason=reason))
+    assert isinstance(run.error, InvalidRequest)
+    assert runs.state(run) == "error"
+
+
+def test_what_is_kept_is_bounded_in_number_and_size(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "KEEP_RUNS", 3)
+    for number in range(5):
+        end(start(runs, f"r{number}", chat=f"c{number}"))
+    assert [number for number in range(5) if runs.find(f"r{number}")] == [2, 3, 4]
+    with pytest.raises(NotFound):
+        runs.newest("c0")
+    monkeypatch.setattr(runs_module, "KEEP_OUTPUTS", 1)
+    runs.sweep()
+    assert [number for number in range(5) if runs.find(f"r{number}")] == [4]
+
+
+def test_what_is_kept_is_bounded_in_time(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    end(start(runs, "r"))
+    monkeypatch.setattr(runs_module, "KEEP_SECONDS", 0.0)
+    runs.sweep()
+    assert runs.find("r") is None
+
+
+def test_too_many_alive_are_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "MAX_LIVE", 1)
+    start(runs, "r")
+    with pytest.raises(Unavailable, match="queue is full"):
+        start(runs, "s")
