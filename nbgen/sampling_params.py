@@ -6,7 +6,9 @@ these names. Knows nothing of the model: what depends on a vocabulary or a conte
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -170,4 +172,14 @@ def _refusal(text: str) -> WrongType:
     """msgspec's sentence, led by the field's own name where its path stood (`at $.top_p`)."""
     what, _, path = text.partition(" - at `$.")
     name = path.rstrip("`")
+    if unknown := re.search("unknown field `(.*)`", what):
+        return WrongType(f"there is no option {unknown[1]!r}{_suggestion(unknown[1])}", field=unknown[1])
     return WrongType(f"{name}: {what}" if name else what, field=name.partition("[")[0] or None)
+
+
+def _suggestion(name: str) -> str:
+    """The option that was probably meant: one that contains the name or its words, or is spelt much like it."""
+    known = SamplingParams.__struct_fields__
+    words = name.split("_")
+    alike = [k for k in known if all(word in k for word in words)] + difflib.get_close_matches(name, known)
+    return f"; did you mean {alike[0]!r}?" if alike else f"; there are {', '.join(known)}"

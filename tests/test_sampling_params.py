@@ -48,9 +48,13 @@ def test_a_value_outside_its_range_is_refused(options, field: str, words: str) -
     assert words in refusal.value.message
 
 
-def test_an_unknown_option_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequest, match="temprature"):
-        SamplingParams.parse({"temprature": 1})
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("temprature", "temperature"), ("max_tokens", "max_new_tokens"), ("seed", "sampling_seed"), ("xyz", "there are")],
+)
+def test_an_unknown_option_is_refused_and_the_right_one_named(name: str, meant: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"no option '{name}'.*{meant}"):
+        SamplingParams.parse({name: 1})
 
 
 def test_null_is_the_default_and_bounds_are_inside() -> None:

@@ -16,7 +16,6 @@ from nbgen.engine_config import EngineConfig
 from nbgen.errors import (
     InvalidRequest,
     MethodNotAllowed,
-    ModelError,
     NbgenError,
     NotFound,
     Unauthorized,
@@ -110,7 +109,7 @@ def error_body(error: NbgenError) -> bytes:
             return _encode(_openai(error.message, "Bad Request", 400))
         case ContractError():
             return _encode({"error": error.message})
-        case InvalidRequest() | ModelError():
+        case InvalidRequest():
             return _encode({"error": {"message": error.message}})
         case Unauthorized():
             return _encode({"error": "Unauthorized", "message": error.message})

@@ -156,7 +156,7 @@ class NbgenHandler(AuthenticatedHandler):
         self.log.error("Internal error %s in %s", self._error_id, self.request.path, exc_info=(typ, value, tb))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        error = self._as_ours(status_code, kwargs.get("exc_info", (None, None, None))[1])
+        error = self.as_ours(status_code, kwargs.get("exc_info", (None, None, None))[1])
         self.set_status(error.status)
         if error.status == 401:
             self.set_header("WWW-Authenticate", "Bearer")
@@ -168,7 +168,8 @@ class NbgenHandler(AuthenticatedHandler):
             self.set_header("Connection", "close")
         self.finish(self.error_body(error))
 
-    def _as_ours(self, status: int, error: BaseException | None) -> NbgenError:
+    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
+        """What went wrong, in words for the caller: never those of a foreign exception."""
         if isinstance(error, NbgenError):
             return error
         if isinstance(error, web.HTTPError):

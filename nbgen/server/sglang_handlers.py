@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbgen.errors import Conflict, InvalidRequest
+from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable
 from nbgen.protocols import sglang, sglang_answer
 from nbgen.protocols.sglang import Generation
 from nbgen.protocols.sglang_answer import Answer
@@ -14,6 +14,11 @@ class SglangHandler(NbgenHandler):
     """Errors in SGLang's shapes."""
 
     error_body = staticmethod(sglang_answer.error_body)
+
+    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
+        """A model that cannot be loaded is the server's trouble here: the caller named none."""
+        ours = super().as_ours(status, error)
+        return Unavailable(ours.message) if isinstance(ours, ModelError) else ours
 
 
 class GenerateHandler(SglangHandler):

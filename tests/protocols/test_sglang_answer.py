@@ -6,7 +6,7 @@ import time
 import pytest
 
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import EngineStopped, InvalidRequest, ModelError, NbgenError, NotFound, Unauthorized
+from nbgen.errors import EngineStopped, InvalidRequest, NbgenError, NotFound, Unauthorized
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols import sglang_answer
 from nbgen.protocols.json_body import MalformedBody
@@ -111,7 +111,6 @@ def test_shape_a(error: NbgenError) -> None:
 def test_shapes_b_c_and_d() -> None:
     assert json.loads(sglang_answer.error_body(ContractError("m"))) == {"error": "m"}
     assert json.loads(sglang_answer.error_body(InvalidRequest("m"))) == {"error": {"message": "m"}}
-    assert json.loads(sglang_answer.error_body(ModelError("m"))) == {"error": {"message": "m"}}
     shape_d = json.loads(sglang_answer.error_body(EngineStopped("m")))
     assert shape_d == {"object": "error", "message": "m", "type": "503", "param": None, "code": 503}
     assert json.loads(sglang_answer.error_body(Unauthorized("m")))["error"] == "Unauthorized"
