@@ -1,0 +1,66 @@
+// Markdown that grows: blocks that can no longer change are rendered once, only the open tail is rendered again.
+
+import { lex, nodes } from "./markdown.js";
+
+const PLAIN_ABOVE = 200_000;
+
+export class Blocks {
+  #root;
+  #settled = 0;
+  #tail = [];
+  #plain = null;
+
+  constructor(root) {
+    this.#root = root;
+  }
+
+  /** Show `text`, which begins with what was shown before. */
+  update(text) {
+    if (text.length > PLAIN_ABOVE) return this.#showPlain(text);
+    const { done, open, length } = split(text.slice(this.#settled));
+    for (const old of this.#tail) old.remove();
+    this.#append(done);
+    this.#settled += length;
+    this.#tail = this.#append(open);
+  }
+
+  /** Show `text` from the beginning, as a whole: only so do references to a later definition resolve. */
+  finish(text) {
+    if (this.#plain || !/^ {0,3}\[[^\]]+\]:/m.test(text)) return this.update(text);
+    this.clear();
+    this.#append(lex(text));
+  }
+
+  clear() {
+    this.#root.replaceChildren();
+    this.#settled = 0;
+    this.#tail = [];
+    this.#plain = null;
+  }
+
+  #append(tokens) {
+    const before = this.#root.childNodes.length;
+    this.#root.append(...nodes(tokens));
+    return [...this.#root.childNodes].slice(before);
+  }
+
+  #showPlain(text) {
+    if (!this.#plain) {
+      this.clear();
+      this.#plain = document.createTextNode("");
+      const pre = document.createElement("pre");
+      pre.append(this.#plain);
+      this.#root.append(pre);
+    }
+    this.#plain.appendData(text.slice(this.#plain.length));
+  }
+}
+
+/** Tokens that later text cannot change, those it can, and how many characters the former are. */
+export function split(text) {
+  const tokens = lex(text);
+  let last = tokens.length - 1;
+  while (last > 0 && tokens[last].type === "space") last -= 1;
+  const done = tokens.slice(0, Math.max(last, 0));
+  return { done, open: tokens.slice(done.length), length: done.reduce((sum, token) => sum + token.raw.length, 0) };
+}

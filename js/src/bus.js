@@ -1,0 +1,164 @@
+// One stream for every panel of the page. A browser opens six connections to a server at most, for all tabs together;
+// a stream a panel would starve Jupyter itself. Adding a run aborts the stream and re-opens it at the kept offsets.
+
+import { SseDecoder } from "./sse.js";
+
+const RETRY_MS = [300, 1000, 3000, 5000];
+const HIDDEN_MS = 5000;
+const FRAME_MS = 16;
+
+/** The page's bus for a server; bundles of several notebooks share it. */
+export function pageBus(server) {
+  const buses = (globalThis[Symbol.for("nbgen.bus")] ??= new Map());
+  if (!buses.has(server.url)) buses.set(server.url, new Bus(server));
+  return buses.get(server.url);
+}
+
+export class Bus {
+  #server;
+  #runs = new Map();
+  #starts = [];
+  #listeners = new Map();
+  #stream = null;
+  #reading = false;
+  #paused = false;
+  #wake = null;
+  #retryMs;
+
+  constructor(server, { retryMs = RETRY_MS, page = globalThis.document } = {}) {
+    this.#server = server;
+    this.#retryMs = retryMs;
+    page?.addEventListener("visibilitychange", () => this.#visibility(page));
+  }
+
+  /** Hear of every event of a chat as (event, data); returns how to stop. */
+  listen(chat, listener) {
+    const group = this.#listeners.get(chat) ?? new Set();
+    this.#listeners.set(chat, group.add(listener));
+    return () => group.delete(listener);
+  }
+
+  /** Start a run; `body.id` and `body.chat` name it. */
+  start(body) {
+    this.#runs.set(body.id, { chat: body.chat, seq: 0 });
+    this.#starts.push(body);
+    this.#emit(body.chat, "started", { run: body.id, messages: body.messages });
+    this.#reopen();
+  }
+
+  /** Read a run that exists. One that is being read begins again for everybody: listeners share its offset. */
+  follow(chat, run, seq) {
+    const known = this.#runs.get(run);
+    if (known) this.#emit(chat, "restart", { run });
+    this.#runs.set(run, { chat, seq: known ? 0 : seq });
+    this.#reopen();
+  }
+
+  #reopen() {
+    this.#stream?.abort();
+    this.#wake?.();
+    if (!this.#reading) this.#read();
+  }
+
+  async #read() {
+    this.#reading = true;
+    let failures = 0;
+    while (this.#runs.size) {
+      if (this.#paused && !this.#starts.length) await new Promise((resolve) => (this.#wake = resolve));
+      this.#stream = new AbortController();
+      const start = this.#starts[0];
+      try {
+        await this.#open(start, () => {
+          if (failures) this.#toAll("online", {});
+          failures = 0;
+        });
+        if (this.#stream.signal.aborted || !this.#runs.size) continue;
+      } catch (error) {
+        if (this.#stream.signal.aborted || this.#refused(error, start)) continue;
+      }
+      failures += 1;
+      this.#toAll("offline", {});
+      await this.#sleep(this.#retryMs[Math.min(failures, this.#retryMs.length) - 1]);
+    }
+    this.#reading = false;
+  }
+
+  async #open(start, opened) {
+    const follow = {};
+    for (const [run, { seq }] of this.#runs) {
+      if (!this.#starts.some((body) => body.id === run)) follow[run] = seq;
+    }
+    const signal = this.#stream.signal;
+    const response = await this.#server.request("subscribe", { body: { start, follow, frame_ms: FRAME_MS }, signal });
+    opened();
+    if (start) this.#starts.shift();
+    if (this.#starts.length) return this.#stream.abort();
+    await this.#consume(response.body.getReader());
+  }
+
+  async #consume(reader) {
+    const decoder = new SseDecoder();
+    const text = new TextDecoder();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      for (const { event, data } of decoder.feed(text.decode(value, { stream: true }))) this.#event(event, JSON.parse(data));
+    }
+  }
+
+  #event(event, data) {
+    const run = this.#runs.get(data.run);
+    if (!run) return;
+    run.seq = data.seq ?? run.seq;
+    if (event === "done" || event === "error") this.#runs.delete(data.run);
+    this.#emit(run.chat, event, data);
+  }
+
+  /** Whether the server's answer was final for some run, so that trying again makes sense without it. */
+  #refused(error, start) {
+    if (!error.status) return false;
+    const followed = [...this.#runs.keys()].filter((run) => run !== start?.id);
+    if (start && (error.status !== 404 || !followed.length)) {
+      this.#starts.shift();
+      this.#fail(start.id, error);
+      return true;
+    }
+    const final = [400, 401, 403, 404].includes(error.status);
+    if (final) for (const run of followed) this.#fail(run, error);
+    return final;
+  }
+
+  #fail(run, error) {
+    const { chat } = this.#runs.get(run);
+    this.#runs.delete(run);
+    this.#emit(chat, "error", { run, error: { message: error.message, code: error.status } });
+  }
+
+  #visibility(page) {
+    clearTimeout(this.hiding);
+    if (!page.hidden) {
+      this.#paused = false;
+      this.#wake?.();
+    } else {
+      this.hiding = setTimeout(() => {
+        this.#paused = true;
+        this.#stream?.abort();
+      }, HIDDEN_MS);
+    }
+  }
+
+  #sleep(ms) {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this.#wake = () => resolve(clearTimeout(timer));
+    });
+  }
+
+  #emit(chat, event, data) {
+    for (const listener of this.#listeners.get(chat) ?? []) listener(event, data);
+  }
+
+  #toAll(event, data) {
+    for (const chat of new Set([...this.#runs.values()].map((run) => run.chat))) this.#emit(chat, event, data);
+  }
+}

@@ -1,0 +1,84 @@
+// Transport through the kernel, for pages that cannot reach the server. Deltas are numbered: Jupyter may drop messages,
+// so what is missing is asked for, and an end that comes too early waits.
+
+const BUSY_MS = 1500;
+
+export class Comm {
+  #model;
+  #chat;
+  #listener;
+  #have = new Map();
+  #asked = null;
+  #waiting = null;
+  #receive = (message) => this.#message(message);
+
+  constructor(model, chat, listener) {
+    this.#model = model;
+    this.#chat = chat;
+    this.#listener = listener;
+    model.on("msg:custom", this.#receive);
+  }
+
+  start(body) {
+    this.#have.set(body.id, 0);
+    this.#listener("started", { run: body.id, messages: body.messages });
+    this.#send({ type: "start", body });
+  }
+
+  follow(run) {
+    this.#have.set(run, 0);
+    this.#listener("restart", { run });
+    this.#send({ type: "need", run, from: 0 });
+  }
+
+  cancel(run) {
+    this.#send({ type: "cancel", run });
+  }
+
+  snapshot() {
+    return new Promise((resolve) => {
+      this.#asked = resolve;
+      this.#send({ type: "chat", chat: this.#chat });
+    });
+  }
+
+  close() {
+    clearTimeout(this.#waiting);
+    this.#model.off("msg:custom", this.#receive);
+  }
+
+  #send(message) {
+    clearTimeout(this.#waiting);
+    this.#waiting = setTimeout(() => this.#listener("busy", {}), BUSY_MS);
+    this.#model.send(message);
+  }
+
+  #message(message) {
+    clearTimeout(this.#waiting);
+    if (message.type === "chat" && message.chat === this.#chat) this.#answer(message);
+    else if (message.type === "delta") this.#delta(message);
+    else if (message.type === "event" && this.#whole(message)) this.#listener(message.event, message.data);
+  }
+
+  #answer({ snapshot, error }) {
+    if (error) this.#listener("notice", { message: error });
+    this.#asked?.(snapshot ?? null);
+  }
+
+  #delta({ run, from, to, text, tokens }) {
+    const have = this.#have.get(run);
+    if (have === undefined || to <= have) return;
+    if (from !== have) return this.#send({ type: "need", run, from: have });
+    this.#have.set(run, to);
+    this.#listener("delta", { run, text, tokens });
+  }
+
+  /** Whether all text before this event has come; if not, it is asked for, and the event comes again after it. */
+  #whole({ data: { run }, to }) {
+    const have = this.#have.get(run);
+    if (have === undefined) return false;
+    if (to <= have) return true;
+    this.#send({ type: "need", run, from: have });
+    return false;
+  }
+}

@@ -1,0 +1,50 @@
+// Transport that asks the Jupyter server itself: it works while the kernel is busy.
+
+import { pageBus } from "./bus.js";
+
+export class Direct {
+  #server;
+  #bus;
+  #chat;
+  #silence;
+
+  constructor(server, chat, listener) {
+    this.#server = server;
+    this.#bus = pageBus(server);
+    this.#chat = chat;
+    this.#silence = this.#bus.listen(chat, listener);
+  }
+
+  start(body) {
+    this.#bus.start({ ...body, attached: false });
+  }
+
+  follow(run, seq) {
+    this.#bus.follow(this.#chat, run, seq);
+  }
+
+  /** Stop a run; one that the server does not know yet is still on its way there. */
+  async cancel(run, tries = 20) {
+    try {
+      await this.#server.json(`runs/${encodeURIComponent(run)}/cancel`, { body: {} });
+    } catch (error) {
+      if (error.status !== 404 || tries === 0) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      await this.cancel(run, tries - 1);
+    }
+  }
+
+  /** What the server knows of the chat, or null. */
+  async snapshot() {
+    try {
+      return await this.#server.json(`chats/${encodeURIComponent(this.#chat)}`);
+    } catch (error) {
+      if (error.status === 404) return null;
+      throw error;
+    }
+  }
+
+  close() {
+    this.#silence();
+  }
+}

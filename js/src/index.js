@@ -1,0 +1,61 @@
+// Entry of the widget: chooses how the panel talks to the server and mounts it.
+
+import { Comm } from "./comm.js";
+import { Direct } from "./direct.js";
+import { h } from "./dom.js";
+import { Panel } from "./panel.js";
+import { pageServer, Server } from "./server.js";
+
+const HELLO_MS = 3000;
+
+/** {server, name of its model} if the page's server is the one that the kernel uses, else null. */
+async function directServer(model) {
+  const place = pageServer(model);
+  if (model.get("transport") === "comm" || !place || !model.get("server_id")) return null;
+  const server = new Server(place);
+  try {
+    const hello = await server.json("hello", { signal: AbortSignal.timeout(HELLO_MS) });
+    return hello.server_id === model.get("server_id") ? { server, name: hello.model?.name } : null;
+  } catch {
+    return null;
+  }
+}
+
+function mount(model, host, direct) {
+  const panel = new Panel(model, direct?.name);
+  const listener = (event, data) => panel.receive(event, data);
+  const chat = model.get("chat");
+  host.replaceChildren(panel.element);
+  panel.open(direct ? new Direct(direct.server, chat, listener) : new Comm(model, chat, listener));
+  return panel;
+}
+
+function refusal() {
+  const words = "This page cannot reach the nbgen server. Use Chat(transport=\"auto\") to go through the kernel.";
+  return h("div", { class: "nbgen nbgen-error", role: "alert" }, words);
+}
+
+async function render({ model, el }) {
+  const host = h("div");
+  el.append(host);
+  const direct = await directServer(model);
+  if (!direct && model.get("transport") === "direct") {
+    host.append(refusal());
+    return () => {};
+  }
+  let panel = mount(model, host, direct);
+  const renew = () => {
+    panel.close();
+    panel = mount(model, host, direct);
+  };
+  const remote = (message) => message.type === "started" && panel.adopt(message);
+  model.on("change:chat", renew);
+  model.on("msg:custom", remote);
+  return () => {
+    model.off("change:chat", renew);
+    model.off("msg:custom", remote);
+    panel.close();
+  };
+}
+
+export default { render };

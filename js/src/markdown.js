@@ -1,0 +1,85 @@
+// Markdown to DOM nodes, from marked's token tree. Raw HTML shows as text, images as links, and only web and mail
+// addresses become links: what a model writes may be hostile.
+
+import { Lexer } from "marked";
+import { copyButton, h } from "./dom.js";
+
+const ADDRESS = /^(https?:\/\/|mailto:|#)/i;
+const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—" };
+const MAX_DEPTH = 40;
+
+/** marked's block tokens of `text`, which has no carriage returns; one plain token where it is nested beyond measure. */
+export function lex(text) {
+  try {
+    return new Lexer({ gfm: true }).lex(text);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    return [{ type: "escape", raw: text, text }];
+  }
+}
+
+/** Nodes for block or inline tokens. */
+export function nodes(tokens, depth = 0) {
+  return tokens.flatMap((token) => (depth > MAX_DEPTH ? [token.raw] : node(token, depth + 1)));
+}
+
+function node(token, depth) {
+  const make = MAKERS[token.type];
+  return make ? make(token, depth) : [token.raw ?? ""];
+}
+
+const wrap = (tag) => (token, depth) => [h(tag, {}, ...nodes(token.tokens ?? [], depth))];
+
+const MAKERS = {
+  space: () => [],
+  def: () => [],
+  hr: () => [h("hr")],
+  br: () => [h("br")],
+  paragraph: wrap("p"),
+  blockquote: wrap("blockquote"),
+  strong: wrap("strong"),
+  em: wrap("em"),
+  del: wrap("del"),
+  heading: (token, depth) => [h(`h${Math.min(6, token.depth + 2)}`, {}, ...nodes(token.tokens, depth))],
+  text: (token, depth) => (token.tokens ? nodes(token.tokens, depth) : [decode(token.text)]),
+  escape: (token) => [token.text],
+  html: (token) => [token.raw],
+  codespan: (token) => [h("code", {}, token.text)],
+  code: (token) => [codeBlock(token)],
+  link: (token, depth) => link(token.href, nodes(token.tokens, depth)),
+  image: (token) => link(token.href, [`image: ${token.text || token.href}`]),
+  list: (token, depth) => [list(token, depth)],
+  table: (token, depth) => [h("div", { class: "nbgen-table" }, table(token, depth))],
+  checkbox: (token) => [token.checked ? "☑ " : "☐ "],
+};
+
+function link(href, children) {
+  if (!ADDRESS.test(href)) return children;
+  return [h("a", { href, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children)];
+}
+
+function list(token, depth) {
+  const items = token.items.map((item) => h("li", {}, ...(item.task ? [item.checked ? "☑ " : "☐ "] : []), ...nodes(item.tokens, depth)));
+  const start = token.ordered && token.start !== 1 ? { start: token.start } : {};
+  return h(token.ordered ? "ol" : "ul", start, ...items);
+}
+
+function table(token, depth) {
+  const row = (cells, tag) =>
+    h("tr", {}, ...cells.map((cell, i) => h(tag, { align: token.align[i] }, ...nodes(cell.tokens, depth))));
+  return h("table", {}, h("thead", {}, row(token.header, "th")), h("tbody", {}, ...token.rows.map((cells) => row(cells, "td"))));
+}
+
+function codeBlock(token) {
+  const code = h("code", {}, token.text);
+  const bar = h("div", { class: "nbgen-codebar" }, h("span", {}, token.lang ?? ""), copyButton("Copy code", () => code.textContent));
+  return h("div", { class: "nbgen-code" }, bar, h("pre", {}, code));
+}
+
+function decode(text) {
+  return text.replace(/&(?:#x([0-9a-f]{1,6})|#([0-9]{1,7})|([a-z]+));/gi, (whole, hex, decimal, name) => {
+    if (name) return NAMED[name] ?? whole;
+    const point = hex ? parseInt(hex, 16) : Number(decimal);
+    return point > 0 && point <= 0x10ffff ? String.fromCodePoint(point) : whole;
+  });
+}

@@ -1,0 +1,63 @@
+// The Jupyter server of this page: its address, how to be let in, and requests to nbgen's routes.
+
+/** {base, token} of the page's server, or null where the page has none (VS Code, Colab). */
+export function pageServer(model) {
+  const settings = model.widget_manager?.kernel?.serverSettings;
+  if (settings?.baseUrl) return { base: settings.baseUrl, token: settings.token ?? "" };
+  try {
+    const config = JSON.parse(document.getElementById("jupyter-config-data").textContent);
+    return config.baseUrl ? { base: config.baseUrl, token: config.token ?? "" } : null;
+  } catch {
+    return null;
+  }
+}
+
+/** An answer that is not a success: the words are for the person who asked. */
+export class ServerError extends Error {
+  constructor(status, stated = {}) {
+    super(stated.message ?? words(status));
+    this.status = status;
+  }
+}
+
+function words(status) {
+  if (status === 401 || status === 403) return "The server does not know you any more: reload the page to log in again.";
+  return `The server answered with status ${status}.`;
+}
+
+export class Server {
+  #token;
+
+  constructor({ base, token }) {
+    this.url = new URL("nbgen/api/v1/", new URL(base.endsWith("/") ? base : `${base}/`, location.href)).href;
+    this.#token = token;
+  }
+
+  /** The response of a route. Throws ServerError for any answer that is not a success. */
+  async request(path, { body, signal } = {}) {
+    const response = await fetch(this.url + path, {
+      method: body === undefined ? "GET" : "POST",
+      headers: this.#headers(body !== undefined),
+      body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: "same-origin",
+      cache: "no-store",
+      signal,
+    });
+    if (response.ok) return response;
+    const answer = await response.json().catch(() => ({}));
+    throw new ServerError(response.status, answer?.error instanceof Object ? answer.error : {});
+  }
+
+  async json(path, options) {
+    return (await this.request(path, options)).json();
+  }
+
+  #headers(hasBody) {
+    const xsrf = /(?:^|;\s*)_xsrf=([^;]+)/.exec(document.cookie)?.[1];
+    return {
+      ...(hasBody && { "Content-Type": "application/json" }),
+      ...(this.#token && { Authorization: `token ${this.#token}` }),
+      ...(xsrf && { "X-XSRFToken": decodeURIComponent(xsrf) }),
+    };
+  }
+}

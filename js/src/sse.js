@@ -1,0 +1,37 @@
+// Server-sent events from text that is cut anywhere. Knows nothing of what the data mean.
+
+export class SseDecoder {
+  #rest = "";
+  #data = [];
+  #event = "";
+
+  /** The events that `chunk` completes, as {event, data}. */
+  feed(chunk) {
+    const lines = (this.#rest + chunk).split("\n");
+    this.#rest = lines.pop();
+    const events = [];
+    for (const line of lines) {
+      const event = this.#line(line.endsWith("\r") ? line.slice(0, -1) : line);
+      if (event) events.push(event);
+    }
+    return events;
+  }
+
+  #line(line) {
+    if (line === "") return this.#dispatch();
+    const colon = line.indexOf(":");
+    const name = colon < 0 ? line : line.slice(0, colon);
+    const value = colon < 0 ? "" : line.slice(colon + (line[colon + 1] === " " ? 2 : 1));
+    if (name === "data") this.#data.push(value);
+    else if (name === "event") this.#event = value;
+    return null;
+  }
+
+  #dispatch() {
+    const event = { event: this.#event || "message", data: this.#data.join("\n") };
+    const complete = this.#data.length > 0;
+    this.#data = [];
+    this.#event = "";
+    return complete ? event : null;
+  }
+}

@@ -1,0 +1,128 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Bus } from "../src/bus.js";
+
+/** A server whose answers to `subscribe` are given one after the other: a function of the body that returns chunks. */
+class FakeServer {
+  url = "http://test/";
+  bodies = [];
+
+  constructor(...answers) {
+    this.answers = answers;
+  }
+
+  async request(path, { body, signal }) {
+    this.bodies.push(structuredClone(body));
+    const answer = this.answers.shift();
+    if (answer instanceof Error) throw answer;
+    return { body: { getReader: () => reader(answer, signal) } };
+  }
+}
+
+/** Reads the chunks; where a chunk is null it waits until it is aborted. */
+function reader(chunks, signal) {
+  const rest = [...chunks];
+  return {
+    read() {
+      const chunk = rest.shift();
+      if (chunk === undefined) return Promise.resolve({ done: true });
+      if (chunk !== null) return Promise.resolve({ done: false, value: new TextEncoder().encode(chunk) });
+      return new Promise((_, reject) => {
+        if (signal.aborted) reject(new Error("aborted"));
+        signal.addEventListener("abort", () => reject(new Error("aborted")));
+      });
+    },
+  };
+}
+
+const event = (name, data) => `event: ${name}\ndata: ${JSON.stringify(data)}\n\n`;
+const delta = (run, seq, text) => event("delta", { run, seq, text, tokens: 1 });
+const done = (run, seq) => event("done", { run, seq });
+const quiet = () => new Promise((resolve) => setTimeout(resolve, 40));
+
+function listening(server, ...chats) {
+  const bus = new Bus(server, { retryMs: [1], page: null });
+  const heard = [];
+  for (const chat of chats) bus.listen(chat, (name, data) => heard.push([chat, name, data.text ?? data.error?.message ?? ""]));
+  return { bus, heard };
+}
+
+function refusal(status, message) {
+  return Object.assign(new Error(message), { status });
+}
+
+test("a run is started and read by one request", async () => {
+  const server = new FakeServer([delta("r", 1, "a"), delta("r", 2, "b") + done("r", 2)]);
+  const { bus, heard } = listening(server, "c");
+  bus.start({ id: "r", chat: "c", messages: [] });
+  await quiet();
+  assert.deepEqual(server.bodies, [{ start: { id: "r", chat: "c", messages: [] }, follow: {}, frame_ms: 16 }]);
+  assert.deepEqual(heard.map(([, name, text]) => name + text), ["started", "deltaa", "deltab", "done"]);
+});
+
+test("a second run re-opens the one stream at the offset of the first", async () => {
+  const server = new FakeServer([delta("r", 5, "a"), null], [delta("s", 1, "x") + done("s", 1) + delta("r", 6, "b") + done("r", 6)]);
+  const { bus, heard } = listening(server, "c", "d");
+  bus.start({ id: "r", chat: "c" });
+  await quiet();
+  bus.start({ id: "s", chat: "d" });
+  await quiet();
+  assert.deepEqual(server.bodies[1], { start: { id: "s", chat: "d" }, follow: { r: 5 }, frame_ms: 16 });
+  assert.deepEqual(heard.filter(([, name]) => name === "delta"), [["c", "delta", "a"], ["d", "delta", "x"], ["c", "delta", "b"]]);
+});
+
+test("after a loss it goes on where it was", async () => {
+  const server = new FakeServer([delta("r", 3, "a")], new TypeError("network"), [delta("r", 4, "b") + done("r", 4)]);
+  const { bus, heard } = listening(server, "c");
+  bus.start({ id: "r", chat: "c" });
+  await quiet();
+  assert.deepEqual(server.bodies.slice(1).map((body) => body.follow), [{ r: 3 }, { r: 3 }]);
+  assert.deepEqual(heard.map(([, name]) => name), ["started", "delta", "offline", "offline", "online", "delta", "done"]);
+});
+
+test("a refused start is that run's error and nobody else's", async () => {
+  const server = new FakeServer([delta("r", 1, "a"), null], refusal(503, "the queue is full"), [done("r", 1)]);
+  const { bus, heard } = listening(server, "c", "d");
+  bus.start({ id: "r", chat: "c" });
+  await quiet();
+  bus.start({ id: "s", chat: "d" });
+  await quiet();
+  assert.deepEqual(heard.slice(-2), [["d", "error", "the queue is full"], ["c", "done", ""]]);
+});
+
+test("a lost login ends all runs with words", async () => {
+  const { bus, heard } = listening(new FakeServer(refusal(403, "log in again")), "c");
+  bus.follow("c", "r", 7);
+  await quiet();
+  assert.deepEqual(heard, [["c", "error", "log in again"]]);
+});
+
+test("a second reader of a run makes it begin again for both", async () => {
+  const server = new FakeServer([delta("r", 9, "a"), null], [done("r", 9)]);
+  const { bus, heard } = listening(server, "c");
+  bus.follow("c", "r", 0);
+  await quiet();
+  bus.follow("c", "r", 4);
+  await quiet();
+  assert.deepEqual(server.bodies.map((body) => body.follow), [{ r: 0 }, { r: 0 }]);
+  assert.deepEqual(heard.map(([, name]) => name), ["delta", "restart", "done"]);
+});
+
+test("a hidden page lets go of the stream and takes it up again", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const turn = () => new Promise((resolve) => setImmediate(resolve));
+  const page = Object.assign(new EventTarget(), { hidden: false });
+  const server = new FakeServer([delta("r", 2, "a"), null], [done("r", 2)]);
+  const bus = new Bus(server, { page });
+  bus.follow("c", "r", 0);
+  for (let i = 0; i < 5; i += 1) await turn();
+  page.hidden = true;
+  page.dispatchEvent(new Event("visibilitychange"));
+  context.mock.timers.tick(6000);
+  for (let i = 0; i < 5; i += 1) await turn();
+  assert.equal(server.bodies.length, 1);
+  page.hidden = false;
+  page.dispatchEvent(new Event("visibilitychange"));
+  for (let i = 0; i < 5; i += 1) await turn();
+  assert.deepEqual(server.bodies[1].follow, { r: 2 });
+});

@@ -1,0 +1,39 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Comm } from "../src/comm.js";
+
+function opened(context) {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const sent = [];
+  const heard = [];
+  const model = { send: (message) => sent.push(message), on: (_, receive) => (model.receive = receive), off: () => {} };
+  const comm = new Comm(model, "c", (event, data) => heard.push([event, data.text]));
+  comm.start({ id: "r", messages: [] });
+  return { model, sent, heard, comm };
+}
+
+test("a gap is asked for, and what comes twice is dropped", (context) => {
+  const { model, sent, heard } = opened(context);
+  model.receive({ type: "delta", run: "r", from: 0, to: 2, text: "ab" });
+  model.receive({ type: "delta", run: "r", from: 4, to: 5, text: "e" });
+  assert.deepEqual(sent.at(-1), { type: "need", run: "r", from: 2 });
+  model.receive({ type: "delta", run: "r", from: 2, to: 5, text: "cde" });
+  model.receive({ type: "delta", run: "r", from: 2, to: 5, text: "cde" });
+  assert.deepEqual(heard, [["started", undefined], ["delta", "ab"], ["delta", "cde"]]);
+});
+
+test("an end that comes before all of the text waits for it", (context) => {
+  const { model, sent, heard } = opened(context);
+  const end = { type: "event", event: "done", to: 3, data: { run: "r" } };
+  model.receive(end);
+  assert.deepEqual(sent.at(-1), { type: "need", run: "r", from: 0 });
+  model.receive({ type: "delta", run: "r", from: 0, to: 3, text: "abc" });
+  model.receive(end);
+  assert.deepEqual(heard.map(([event]) => event), ["started", "delta", "done"]);
+});
+
+test("a silent kernel is said to be busy", (context) => {
+  const { heard } = opened(context);
+  context.mock.timers.tick(2000);
+  assert.deepEqual(heard.at(-1), ["busy", undefined]);
+});

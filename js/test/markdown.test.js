@@ -1,0 +1,102 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import "./page.js";
+import { Blocks, split } from "../src/blocks.js";
+import { lex, nodes } from "../src/markdown.js";
+import { VECTORS } from "./vectors.js";
+
+const ALLOWED = new Set(
+  "div p h3 h4 h5 h6 ul ol li strong em del code pre blockquote hr br a table thead tbody tr th td span button".split(" "),
+);
+const ATTRIBUTES = new Set(["class", "href", "target", "rel", "align", "start", "type", "aria-label"]);
+
+function page(text) {
+  const root = document.createElement("div");
+  root.append(...nodes(lex(text)));
+  return root;
+}
+
+function streamed(text, size) {
+  const root = document.createElement("div");
+  const blocks = new Blocks(root);
+  for (let end = size; end < text.length + size; end += size) blocks.update(text.slice(0, end));
+  blocks.finish(text);
+  return root;
+}
+
+function check(root, text) {
+  for (const element of root.elements()) {
+    assert.ok(ALLOWED.has(element.tag), `${element.tag} from ${JSON.stringify(text)}`);
+    for (const [name, value] of Object.entries(element.attributes)) {
+      assert.ok(ATTRIBUTES.has(name), `${name} from ${JSON.stringify(text)}`);
+      if (name === "href") assert.match(value, /^(https?:\/\/|mailto:|#)/i, text);
+    }
+    if (element.tag === "a") assert.equal(element.attributes.rel, "noopener noreferrer nofollow");
+  }
+}
+
+test("nothing that a model writes becomes more than text, marks and web links", () => {
+  for (const text of VECTORS) check(page(text), text);
+});
+
+test("nor does it when it is cut anywhere", () => {
+  for (const text of VECTORS) {
+    for (let size = 1; size < 9; size += 1) check(streamed(text, size), text);
+  }
+});
+
+test("markup means what it says", () => {
+  const shows = (text, html) => assert.equal(page(text).childNodes.join(""), html);
+  shows("**a** _b_ ~~c~~ `d`", "<p><strong>a</strong> <em>b</em> <del>c</del> <code>d</code></p>");
+  shows("# T\n\n1. x\n2. y", "<h3>T</h3><ol><li>x</li><li>y</li></ol>");
+  shows("<b>raw</b> &amp; &#65;", "<p>&lt;b>raw&lt;/b> &amp; A</p>");
+  shows("[x](javascript:alert(1))", "<p>x</p>");
+  shows("- [x] done", "<ul><li>☑ done</li></ul>");
+});
+
+test("an image is a link, since loading it would tell its server", () => {
+  assert.match(String(page("![cat](https://a.b/c.png)")), /<a href="https:\/\/a\.b\/c\.png"[^>]*>image: cat<\/a>/);
+});
+
+test("code keeps every character", () => {
+  const code = "if a < b and c:\n    print('&amp;')";
+  assert.ok(page(`\`\`\`python\n${code}\n\`\`\``).textContent.includes(code));
+});
+
+const LONG = "# Title\n\nOne **bold**\ntext.\n\n- a\n\n- b\n  - c\n\n```js\nlet x;\n\nlet y;\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nsee [r]\n\n> q\n> r\n\n1. x\n2. y\n\nend\n\n[r]: https://a.b\n";
+
+test("streamed in pieces it looks as it does at once", () => {
+  const whole = String(page(LONG));
+  for (let size = 1; size < 20; size += 1) assert.equal(String(streamed(LONG, size)), whole, `pieces of ${size}`);
+});
+
+test("settled blocks are not touched again", () => {
+  const root = document.createElement("div");
+  const blocks = new Blocks(root);
+  blocks.update("first\n\nsecond");
+  const first = root.childNodes[0];
+  blocks.update("first\n\nsecond grows\n\nthird");
+  assert.equal(root.childNodes[0], first);
+});
+
+test("a list stays open across blank lines", () => {
+  assert.equal(split("- a\n\n").length, 0);
+  assert.equal(split("- a\n\ntext").length, "- a\n\n".length);
+});
+
+test("a text beyond measure is shown plain", () => {
+  const root = document.createElement("div");
+  const blocks = new Blocks(root);
+  const long = "**x** ".repeat(40_000);
+  blocks.update(long.slice(0, 100));
+  blocks.update(long);
+  blocks.finish(long);
+  assert.equal(root.childNodes.length, 1);
+  assert.equal(root.textContent, long);
+});
+
+test("nesting without end does not end the panel", () => {
+  for (const text of ["> ".repeat(3000) + "x", "[".repeat(3000), "- ".repeat(2000) + "x", "**".repeat(3000)]) {
+    assert.doesNotThrow(() => streamed(text, text.length), text.slice(0, 4));
+  }
+});

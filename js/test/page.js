@@ -1,0 +1,56 @@
+// As much of a page as the panel's pure parts touch: elements that remember what was put into them.
+
+class Text {
+  constructor(text) {
+    this.text = text;
+  }
+  get textContent() {
+    return this.text;
+  }
+  get length() {
+    return this.text.length;
+  }
+  appendData(more) {
+    this.text += more;
+  }
+  toString() {
+    return this.text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+  }
+}
+
+class Element {
+  constructor(tag) {
+    this.tag = tag;
+    this.attributes = {};
+    this.childNodes = [];
+  }
+  setAttribute(name, value) {
+    this.attributes[name] = String(value);
+  }
+  addEventListener() {}
+  append(...children) {
+    for (const child of children) {
+      const node = typeof child === "string" ? new Text(child) : child;
+      node.parent = this;
+      node.remove = () => this.childNodes.splice(this.childNodes.indexOf(node), 1);
+      this.childNodes.push(node);
+    }
+  }
+  replaceChildren(...children) {
+    this.childNodes = [];
+    this.append(...children);
+  }
+  get textContent() {
+    return this.childNodes.map((child) => child.textContent).join("");
+  }
+  *elements() {
+    yield this;
+    for (const child of this.childNodes) if (child instanceof Element) yield* child.elements();
+  }
+  toString() {
+    const attributes = Object.entries(this.attributes).map(([name, value]) => ` ${name}="${value}"`);
+    return `<${this.tag}${attributes.join("")}>${this.childNodes.join("")}</${this.tag}>`;
+  }
+}
+
+globalThis.document = { createElement: (tag) => new Element(tag), createTextNode: (text) => new Text(text) };

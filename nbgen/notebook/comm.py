@@ -1,0 +1,136 @@
+"""Answers carried to the panel as widget messages, for pages that cannot reach the server themselves.
+
+Deltas are coalesced and numbered; the panel asks again for those that Jupyter dropped. Its callbacks may come on any
+thread. Knows messages and runs, nothing of widgets.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nbgen.errors import NbgenError, NotFound
+from nbgen.notebook.client import Client
+
+FRAME_MS = 30
+KEEP_RUNS = 8
+
+Send = Callable[[dict[str, Any]], None]
+
+
+class CommRuns:
+    """The runs of one widget that go through the kernel, each read by a thread of its own."""
+
+    def __init__(self, client: Callable[[], Client], send: Send) -> None:
+        self._client = client
+        self._send = send
+        self._lock = threading.Lock()
+        self._pieces: dict[str, RunPieces] = {}
+
+    def receive(self, message: dict[str, Any]) -> None:
+        """A message of the panel. It is told at once that the kernel listens; answers may take longer."""
+        self._send({"type": "heard"})
+        kind = message.get("type")
+        if kind == "start":
+            self.start(message["body"])
+        elif kind == "need":
+            self._again(message["run"], message["from"])
+        elif kind == "cancel":
+            self._in_thread(self._cancel, message["run"])
+        elif kind == "chat":
+            self._in_thread(self._chat, message["chat"])
+
+    def start(self, body: dict[str, Any]) -> None:
+        """Start a run that outlives its readers, tell every view of it, and read it."""
+        self._send({"type": "started", "run": body["id"], "messages": body["messages"]})
+        self._read(body["id"], lambda client: client.run({**body, "attached": False, "frame_ms": FRAME_MS}))
+
+    def _again(self, run: str, start: int) -> None:
+        with self._lock:
+            pieces = self._pieces.get(run)
+        if pieces is None:
+            self._read(run, lambda client: client.follow(run))
+        else:
+            pieces.send_from(start)
+
+    def _read(self, run: str, events: Callable[[Client], Any]) -> None:
+        pieces = RunPieces(run, self._send)
+        with self._lock:
+            self._pieces[run] = pieces
+            for old in list(self._pieces)[:-KEEP_RUNS]:
+                del self._pieces[old]
+        self._in_thread(self._pump, pieces, events)
+
+    def _pump(self, pieces: RunPieces, events: Callable[[Client], Any]) -> None:
+        try:
+            for name, data in events(self._client()):
+                pieces.add(name, data)
+        except NbgenError as error:
+            pieces.add("error", {"run": pieces.run, "error": {"message": str(error), "code": error.status}})
+
+    def _cancel(self, run: str) -> None:
+        try:
+            self._client().cancel(run)
+        except NbgenError as error:
+            self._send({"type": "event", "event": "notice", "to": 0, "data": {"run": run, "message": str(error)}})
+
+    def _chat(self, chat: str) -> None:
+        try:
+            snapshot = self._client().chat(chat)
+        except NotFound:
+            snapshot = None
+        except NbgenError as error:
+            self._send({"type": "chat", "chat": chat, "error": str(error)})
+            return
+        self._send({"type": "chat", "chat": chat, "snapshot": snapshot})
+
+    def _in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
+        threading.Thread(target=work, args=arguments, daemon=True).start()
+
+
+class RunPieces:
+    """What one run has said so far, in numbered pieces, so that any of it can be sent again."""
+
+    def __init__(self, run: str, send: Send) -> None:
+        self.run = run
+        self._send = send
+        self._lock = threading.Lock()
+        self._deltas: list[tuple[str, int]] = []
+        self._sent = 0
+        self._next = 0.0
+        self._end: dict[str, Any] | None = None
+
+    def add(self, name: str, data: dict[str, Any]) -> None:
+        """The run's next event."""
+        with self._lock:
+            if name == "delta":
+                if data.get("index", 0) == 0:
+                    self._deltas.append((data["text"], data.get("tokens", 0)))
+                if time.monotonic() >= self._next:
+                    self._flush()
+                return
+            self._flush()
+            event = {"type": "event", "event": name, "to": self._sent, "data": data}
+            if name in ("done", "error"):
+                self._end = event
+            self._send(event)
+
+    def send_from(self, start: int) -> None:
+        """Everything from piece `start` on, and the end if it has come."""
+        with self._lock:
+            self._sent = min(start, self._sent)
+            self._flush()
+            if self._end is not None:
+                self._send(self._end)
+
+    def _flush(self) -> None:
+        part = self._deltas[self._sent :]
+        if not part:
+            return
+        message = {"type": "delta", "run": self.run, "from": self._sent, "to": len(self._deltas)}
+        text, tokens = "".join(text for text, _ in part), sum(tokens for _, tokens in part)
+        self._send({**message, "text": text, "tokens": tokens})
+        self._sent = len(self._deltas)
+        self._next = time.monotonic() + FRAME_MS / 1000

@@ -1,0 +1,123 @@
+"""Output that changes in place: in a notebook through a display id, in a terminal by printing.
+
+Knows where it shows something, not what: callers hand it text.
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+import uuid
+from typing import Any
+
+from nbgen.notebook.result import text_bundle, visible
+
+UPDATE_SECONDS = 0.1
+
+
+def in_notebook() -> bool:
+    """Whether this process is a Jupyter kernel."""
+    from IPython.core.getipython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+class Output:
+    """One output of the cell that runs, shown once and replaced after that."""
+
+    def __init__(self) -> None:
+        self._id = uuid.uuid4().hex
+        self._shown = False
+
+    def show(self, bundle: dict[str, Any]) -> None:
+        from IPython.display import display
+
+        display(bundle, raw=True, display_id=self._id, update=self._shown)
+        self._shown = True
+
+
+class Answer:
+    """A model's text while it streams: Markdown in a notebook, plain text in a terminal."""
+
+    def __init__(self) -> None:
+        self._output = Output() if in_notebook() else None
+        self._next = 0.0
+
+    def update(self, text: str, new: str) -> None:
+        """Show `text`, which `new` has just ended."""
+        if self._output is None:
+            print(visible(new), end="", flush=True)
+        elif time.monotonic() >= self._next:
+            self._output.show(text_bundle(text))
+            self._next = time.monotonic() + UPDATE_SECONDS
+
+    def finish(self, text: str, caption: str) -> None:
+        """Show all of the text, and a line about it."""
+        if not text and not caption:
+            return
+        if self._output is None:
+            print(f"\n({caption})" if caption else "")
+            return
+        self._output.show(text_bundle(text))
+        if caption:
+            Output().show({"text/plain": caption, "text/html": _muted(caption)})
+
+
+class ProgressLine:
+    """One line that says how far something is."""
+
+    def __init__(self) -> None:
+        self._output = Output() if in_notebook() else None
+        self._width = 0
+
+    def show(self, text: str, fraction: float | None = None) -> None:
+        percent = "" if fraction is None else f" {fraction:.0%}"
+        if self._output is not None:
+            self._output.show({"text/plain": text + percent, "text/html": _bar(text + percent, fraction)})
+            return
+        line = text + percent
+        print("\r" + line.ljust(self._width), end="", file=sys.stderr, flush=True)
+        self._width = len(line)
+
+    def clear(self, text: str = "") -> None:
+        """Leave `text`, or nothing, where the line was."""
+        if self._output is not None:
+            self._output.show({"text/plain": text, "text/html": _muted(text) if text else ""})
+        else:
+            end = "\n" if text else "\r"
+            print("\r" + text.ljust(self._width), end=end, file=sys.stderr, flush=True)
+
+
+class LoadProgress:
+    """Shows a load's `progress` events on a line that exists only once there is something to say."""
+
+    def __init__(self, name: str = "model") -> None:
+        self._name = name
+        self._line: ProgressLine | None = None
+
+    def __call__(self, step: dict[str, Any] | None) -> None:
+        """The next step; None when loading is over."""
+        if step is None:
+            self.finish()
+            return
+        self._line = self._line or ProgressLine()
+        total = step.get("total") or 0
+        fraction = step.get("done", 0) / total if total else None
+        self._line.show(f"{self._name}: {step.get('stage', '')}", fraction)
+
+    def finish(self, text: str = "") -> None:
+        if self._line is None and text:
+            self._line = ProgressLine()
+        if self._line is not None:
+            self._line.clear(text)
+            self._line = None
+
+
+def _muted(text: str) -> str:
+    return f'<div style="opacity: 0.65; font-size: 85%">{html.escape(text)}</div>'
+
+
+def _bar(text: str, fraction: float | None) -> str:
+    value = "" if fraction is None else f' value="{fraction:.3f}"'
+    return f'<div style="opacity: 0.8; font-size: 85%"><progress{value}></progress> {html.escape(text)}</div>'

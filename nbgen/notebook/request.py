@@ -1,0 +1,68 @@
+"""The body of a run: messages or text from what a person writes, and options checked before anything is sent.
+
+Knows the short names people use for options; their ranges belong to SamplingParams.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from nbgen.errors import InvalidRequest
+from nbgen.sampling_params import SamplingParams
+
+#: The names most people type, and SamplingParams' own.
+SHORT_NAMES = {"max_tokens": "max_new_tokens", "seed": "sampling_seed"}
+
+Prompt = str | Sequence[Mapping[str, str]]
+
+
+def run_body(
+    prompt: Prompt, *, complete: bool = False, system: str | None = None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What `POST runs` takes. A text is a user's message, or is continued as it stands (`complete`)."""
+    if complete:
+        if not isinstance(prompt, str) or system:
+            raise InvalidRequest("complete=True continues one text: it takes no messages and no system prompt")
+        return {"prompt": prompt, "params": sampling_options(options)}
+    return {"messages": chat_messages(prompt, system), "params": chat_options(options)}
+
+
+def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, str]]:
+    """Messages as the API takes them, the system prompt first."""
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
+    for turn in turns:
+        if set(turn) != {"role", "content"} or not all(isinstance(value, str) for value in turn.values()):
+            raise InvalidRequest(f'a message is {{"role": "user", "content": "…"}}, got {turn!r}')
+    if not turns or (isinstance(prompt, str) and not prompt.strip()):
+        raise InvalidRequest("the prompt is empty")
+    return [{"role": "system", "content": system}, *turns] if system else turns
+
+
+def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """As `sampling_options`, but an answer may be as long as the context holds: a turn ends by itself."""
+    return {"max_new_tokens": None, **sampling_options(options, keep_default="max_new_tokens")}
+
+
+def sampling_options(options: Mapping[str, Any], keep_default: str | None = None) -> dict[str, Any]:
+    """Checked options under SamplingParams' names, without those that say what is the default anyway."""
+    named = {SHORT_NAMES.get(name, name): value for name, value in options.items()}
+    for name in named:
+        _check_name(name)
+    params = SamplingParams.parse(named)
+    checked = msgspec.to_builtins(params, str_keys=True)
+    if keep_default in named:
+        checked[keep_default] = getattr(params, keep_default)
+    return checked
+
+
+def _check_name(name: str) -> None:
+    known = SamplingParams.__struct_fields__
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, [*known, *SHORT_NAMES], n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+    raise InvalidRequest(f"unknown option {name!r}; {hint}", field=name)

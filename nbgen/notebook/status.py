@@ -1,0 +1,70 @@
+"""What the server says of its model, for people to read.
+
+Knows the fields of `GET model` and nothing of how they were fetched.
+"""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+
+class Status:
+    """The model's state in a line or two. `raw` is the server's own answer."""
+
+    def __init__(self, url: str, raw: dict[str, Any]) -> None:
+        self.url = url
+        self.raw = raw
+
+    @property
+    def state(self) -> str:
+        """stopped, starting, loading, ready, stopping or failed."""
+        return self.raw.get("state", "unknown")
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        first, *rest = (html.escape(line) for line in self._lines())
+        small = "".join(f'<div style="opacity: 0.65; font-size: 85%">{line}</div>' for line in rest)
+        return f"<div>{first}</div>{small}"
+
+    def _lines(self) -> list[str]:
+        lines = [f"{self.raw.get('name') or 'no model'}: {self.state}"]
+        if error := self.raw.get("error"):
+            lines.append(str(error))
+        if model := self.raw.get("model"):
+            lines.append(_model_line(model))
+        if pulse := self.raw.get("status"):
+            lines.append(_pulse_line(pulse))
+        return [*lines, f"server: {self.url}"]
+
+
+def _model_line(model: dict[str, Any]) -> str:
+    parts = [
+        model.get("model_type"),
+        f"{_count(model['parameters'])} parameters" if model.get("parameters") else None,
+        f"{model.get('dtype')} on {model.get('device')}" if model.get("device") else None,
+        f"context {model['context_length']}" if model.get("context_length") else None,
+    ]
+    return " · ".join(str(part) for part in parts if part)
+
+
+def _pulse_line(pulse: dict[str, Any]) -> str:
+    """Fields at their default of 0 are left out on the wire."""
+    line = f"{pulse.get('running', 0)} running · {pulse.get('waiting', 0)} waiting"
+    if total := pulse.get("blocks_total"):
+        used = total - pulse.get("blocks_free", 0)
+        line += f" · KV cache {used / total:.0%} used"
+    if memory := pulse.get("memory_used"):
+        line += f" · {memory / 2**30:.2f} GiB"
+    return line
+
+
+def _count(number: int) -> str:
+    for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= size:
+            return f"{number / size:.1f} {letter}"
+    return str(number)

@@ -1,0 +1,76 @@
+"""`{{expression}}` in a prompt, evaluated in the user's namespace. Single braces are text.
+
+Knows how values look in a prompt; nothing of where the prompt goes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import CodeType
+from typing import Any
+
+from nbgen.errors import InvalidRequest
+
+
+def fill(template: str, names: Mapping[str, Any]) -> str:
+    """The text with every `{{expression}}` replaced. Raises InvalidRequest naming the one that fails."""
+    parts: list[str] = []
+    rest = template
+    while True:
+        before, opening, after = rest.partition("{{")
+        parts.append(before)
+        if not opening:
+            return "".join(parts)
+        code, rest = _expression(after)
+        parts.append(opening if code is None else as_text(_value(code, names)))
+
+
+def as_text(value: Any) -> str:
+    """A value as a prompt shows it: a pandas table as Markdown, anything else as str() has it."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, pandas.Series):
+        value = value.to_frame()
+    if pandas is not None and isinstance(value, pandas.DataFrame):
+        return _table(value)
+    return str(value)
+
+
+def _expression(text: str) -> tuple[CodeType | None, str]:
+    """The shortest expression that ends at a `}}`, and what follows. A pair that never closes is text."""
+    ends = [place for place in range(len(text)) if text.startswith("}}", place)]
+    for place in ends:
+        source = text[:place].strip()
+        try:
+            return compile(source, source, "eval"), text[place + 2 :]
+        except (SyntaxError, ValueError):
+            continue
+    if ends:
+        raise _wrong(text[: ends[0]].strip(), "is not a Python expression")
+    return None, text
+
+
+def _value(code: CodeType, names: Mapping[str, Any]) -> Any:
+    try:
+        return eval(code, dict(names))
+    except NameError as error:
+        raise _wrong(code.co_filename, str(error)) from None
+    except Exception as error:  # The user's own code may raise anything.
+        raise _wrong(code.co_filename, f"{type(error).__name__}: {error}") from error
+
+
+def _wrong(source: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"{{{{{source}}}}}: {reason}. Nothing was sent; --raw leaves braces as they are.")
+
+
+def _table(frame: Any) -> str:
+    """Rows with their index, unless it only counts them."""
+    pandas = sys.modules["pandas"]
+    if not isinstance(frame.index, pandas.RangeIndex):
+        frame = frame.reset_index()
+    rows = [list(frame.columns), ["---"] * len(frame.columns), *frame.itertuples(index=False)]
+    return "\n".join("| " + " | ".join(_cell(value) for value in row) + " |" for row in rows)
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,99 @@
+"""An answer as it arrives: an iterator of text whose `result` holds everything so far.
+
+Turns a run's events into a Result. Knows neither HTTP nor displays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from nbgen.errors import Unavailable, from_status
+from nbgen.notebook.result import Result
+
+Events = Iterator[tuple[str, dict[str, Any]]]
+Progress = Callable[[dict[str, Any] | None], None]
+
+
+class TextStream:
+    """Iterate for new text. Leaving early (break, an exception, Ctrl-C) stops the run on the server."""
+
+    def __init__(self, events: Events, result: Result, progress: Progress | None = None) -> None:
+        self.result = result
+        self._events = events
+        self._progress = progress or (lambda step: None)
+        self._open = True
+        self._started = time.monotonic()
+
+    def __iter__(self) -> TextStream:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            while self._open:
+                text = self._apply(*next(self._events, ("lost", {})))
+                if text:
+                    return text
+        except BaseException as error:  # Ctrl-C, too, must end the run.
+            self.close("error" if isinstance(error, Exception) else "abort")
+            raise
+        raise StopIteration
+
+    def close(self, reason: str = "abort") -> None:
+        """Stop reading, and with it the run; text that has come stays in `result`."""
+        if not self._open:
+            return
+        self._open = False
+        self.result.finish_reason = self.result.finish_reason or reason
+        self._progress(None)
+        close = getattr(self._events, "close", None)
+        if close:
+            close()
+
+    def __enter__(self) -> TextStream:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _apply(self, name: str, data: dict[str, Any]) -> str:
+        if name == "delta":
+            return self._delta(data)
+        if name == "run":
+            self.result.model = data.get("model")
+        elif name == "progress":
+            self._progress(data)
+        elif name == "done":
+            self._done(data)
+        elif name == "error":
+            self._fail(data["error"])
+        elif name == "lost":
+            raise Unavailable("the server ended the answer before it was complete")
+        return ""
+
+    def _delta(self, data: dict[str, Any]) -> str:
+        """Only sample 0 is text to read along; further samples of `n` are in the run's snapshot."""
+        if self.result.ttft_s is None:
+            self._progress(None)
+            self.result.ttft_s = time.monotonic() - self._started
+        usage = self.result.usage
+        usage["completion_tokens"] = usage.get("completion_tokens", 0) + data.get("tokens", 0)
+        text = data["text"] if data.get("index", 0) == 0 else ""
+        self.result.text += text
+        return text
+
+    def _done(self, data: dict[str, Any]) -> None:
+        self.result.finish_reason = data["finish_reason"]["type"]
+        self.result.usage = data["usage"]
+        self.result.ttft_s = data["ttft_s"]
+        self.result.tokens_per_s = data["tokens_per_s"]
+        self.close()
+
+    def _fail(self, error: dict[str, Any]) -> None:
+        self.result.finish_reason = "error"
+        raise from_status(int(error.get("code", 500)), error["message"], error.get("field"))

@@ -1,0 +1,197 @@
+"""A JupyterLab of our own and a browser on its notebooks: nothing of the user's Jupyter leaks in or out."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
+
+BROWSER_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
+]
+LAB_OPTIONS = {
+    "ServerApp.ip": "127.0.0.1",
+    "ServerApp.port_retries": 0,
+    "ServerApp.base_url": "/user/test/",
+    "ServerApp.allow_root": True,
+    "LabApp.news_url": None,
+    "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+    "LabApp.extension_manager": "readonly",
+    "LabApp.expose_app_in_browser": True,
+}
+NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
+FOLDERS = {
+    "JUPYTER_CONFIG_DIR": "config",
+    "JUPYTER_DATA_DIR": "data",
+    "JUPYTER_RUNTIME_DIR": "runtime",
+    "JUPYTERLAB_SETTINGS_DIR": "settings",
+    "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+    "IPYTHONDIR": "ipython",
+}
+
+
+class Lab:
+    """A running `jupyter lab`, with the nbgen extension unless told otherwise; `root` holds its notebooks."""
+
+    def __init__(self, folder: Path, model: str | None = None, extension: bool = True) -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.token = secrets.token_hex(16)
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}/user/test/"
+        self.log = folder / "lab.log"
+        self._process = self._start(model, extension)
+        self._wait()
+
+    def write(self, name: str, *cells: str) -> str:
+        """A notebook of code cells."""
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, self.root / name)
+        return name
+
+    def get(self, path: str) -> Any:
+        """JSON of one of the server's routes."""
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"token {self.token}"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self, model: str | None, extension: bool) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **{name: str(self.folder / place) for name, place in FOLDERS.items()}}
+        for name in ("NBGEN_URL", "NBGEN_TOKEN"):
+            environment.pop(name, None)
+        self.root.mkdir()
+        news = self.folder / "settings" / "@jupyterlab" / "apputils-extension"
+        news.mkdir(parents=True)
+        (news / "notification.jupyterlab-settings").write_text(NO_NEWS)
+        options = {**LAB_OPTIONS, "ServerApp.port": self.port, "ServerApp.root_dir": self.root}
+        options["IdentityProvider.token"] = self.token
+        options["ServerApp.jpserver_extensions"] = f"nbgen={extension}"
+        if model:
+            options["NbgenApp.model"] = model
+        command = [sys.executable, "-m", "jupyterlab", "--no-browser"]
+        command += [f"--{name}={value}" for name, value in options.items()]
+        with self.log.open("wb") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self.folder)
+
+    def _wait(self) -> None:
+        for _ in range(600):
+            try:
+                self.get("api/status")
+                return
+            except OSError:
+                if self._process.poll() is not None:
+                    break
+                time.sleep(0.1)
+        raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text()[-3000:]}")
+
+
+class Notebook:
+    """One notebook in the front tab."""
+
+    def __init__(self, page: Page, lab: Lab, name: str) -> None:
+        self.page = page
+        page.goto(f"{lab.url}lab/workspaces/{name.removesuffix('.ipynb')}/tree/{name}?token={lab.token}&reset")
+        self.settled()
+
+    def settled(self) -> None:
+        """Wait until the cells are painted and the kernel answers."""
+        self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell").first.wait_for(timeout=60_000)
+        self.page.wait_for_function(
+            "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
+            timeout=60_000,
+        )
+
+    def cell(self, index: int) -> Locator:
+        return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell").nth(index)
+
+    def output(self, index: int) -> Locator:
+        return self.cell(index).locator(".jp-Cell-outputArea")
+
+    def command(self, name: str, wait: bool = True, **arguments: Any) -> None:
+        """One of JupyterLab's commands; those that run cells end when the cells do."""
+        call = "([name, args, wait]) => { const done = window.jupyterapp.commands.execute(name, args);"
+        self.page.evaluate(call + " if (wait) return done.then(() => null); }", [name, arguments, wait])
+
+    def run_all(self, wait: bool = True) -> None:
+        self.command("notebook:run-all-cells", wait)
+
+    def run(self, index: int, wait: bool = True) -> None:
+        self.page.evaluate(
+            "i => { window.jupyterapp.shell.currentWidget.content.deselectAll();"
+            " window.jupyterapp.shell.currentWidget.content.activeCellIndex = i; }",
+            index,
+        )
+        self.command("notebook:run-cell", wait)
+
+    def errors(self) -> list[str]:
+        """What went wrong in any cell."""
+        return self.page.evaluate(
+            "[...window.jupyterapp.shell.currentWidget.content.model.cells]"
+            ".flatMap((cell) => cell.toJSON().outputs ?? [])"
+            ".filter((output) => output.output_type === 'error').map((output) => output.evalue)"
+        )
+
+    def kernel_value(self, expression: str) -> str:
+        """What the kernel prints for an expression."""
+        script = """async (code) => {
+            const future = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({code});
+            let text = "";
+            future.onIOPub = (message) => { text += message.content.text ?? message.content.evalue ?? ""; };
+            await future.done;
+            return text;
+        }"""
+        return self.page.evaluate(script, f"print({expression})").strip()
+
+    def shut_down(self) -> None:
+        """End the kernel, interrupting what it does."""
+        self.page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+
+
+@contextmanager
+def launched(program: str) -> Iterator[Browser]:
+    """A headless browser; `program` is the path of a Chrome or Chromium."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=BROWSER_FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

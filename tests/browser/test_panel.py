@@ -1,0 +1,239 @@
+"""The chat panel as a person uses it: typed into, watched, stopped, reloaded, with a kernel that is busy."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
+
+from tests.browser.lab import Lab, Notebook
+
+CHAT = "import nbgen\nchat = nbgen.Chat(max_tokens={tokens}, ignore_eos=True{more})\nchat"
+STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
+
+
+class Panel:
+    """The panel by the names that people and screen readers find it by."""
+
+    def __init__(self, place: Page | Locator) -> None:
+        self.message = place.get_by_role("textbox", name="Message", exact=True)
+        self.send = place.get_by_role("button", name="Send", exact=True)
+        self.stop = place.get_by_role("button", name="Stop", exact=True)
+        self.answers = place.get_by_role("log", name="Conversation").get_by_role("article", name="Answer")
+        self.status = place.locator(".nbgen").get_by_role("status")
+
+    def ask(self, text: str) -> None:
+        self.message.fill(text)
+        self.message.press("Enter")
+
+    def length(self) -> int:
+        return len(self.answers.last.inner_text())
+
+
+@pytest.fixture
+def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+    """A notebook whose first cell shows a panel; the test's marker says how long its answers are."""
+    options = getattr(request, "param", {})
+    chat = CHAT.format(tokens=options.get("tokens", 20_000), more=options.get("more", ""))
+    name = lab.write(f"{request.node.originalname}.ipynb", chat, "import time\ntime.sleep(6)")
+    notebook = Notebook(page, lab, name)
+    notebook.run(0)
+    yield notebook
+    notebook.shut_down()
+
+
+@pytest.fixture
+def panel(opened: Notebook) -> Panel:
+    panel = Panel(opened.page)
+    panel.message.wait_for()
+    return panel
+
+
+def running(lab: Lab) -> int:
+    return (lab.get("nbgen/api/v1/model")["status"] or {}).get("running", 0)
+
+
+def until(condition: object, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "still not so"
+        time.sleep(0.05)
+
+
+def test_text_arrives_and_stops_while_the_kernel_is_busy(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.ask("warm up")
+    expect(panel.status).to_have_text("Generating", timeout=60_000)
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+    opened.run(1, wait=False)
+    page.wait_for_function(f"{STATUS} === 'busy'")
+
+    panel.ask("hello")
+    expect(panel.stop).to_be_visible()
+    lengths = set()
+    for _ in range(8):
+        lengths.add(panel.length())
+        time.sleep(0.15)
+    assert len(lengths) > 3, "the answer came in one piece"
+    assert page.evaluate(STATUS) == "busy"
+
+    panel.message.press("Escape")
+    expect(panel.send).to_be_visible()
+    assert page.evaluate(STATUS) == "busy"
+    expect(panel.status).to_have_text("Stopped")
+    expect(panel.answers.last).to_contain_text("stopped")
+    until(lambda: running(lab) == 0)
+
+
+def test_a_reload_shows_the_conversation_and_reads_on(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.ask("tell me **everything**")
+    until(lambda: panel.length() > 200, 60)
+    opened.command("docmanager:save")
+    page.reload()
+    opened.settled()
+    expect(panel.stop).to_be_visible()
+    expect(page.get_by_role("article", name="You")).to_have_text("tell me **everything**")
+    before = panel.length()
+    assert before > 200
+    until(lambda: panel.length() > before)
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+    run = lab.get(f"nbgen/api/v1/chats/{opened.kernel_value('chat.chat')}")["run"]
+    shown = page.evaluate("document.querySelector('.nbgen-text').textContent.replace(/\\s/g, '').length")
+    assert run["finish_reason"]["type"] == "abort"
+    assert shown > 0.5 * len("".join(run["text"].split()))
+
+
+@pytest.mark.parametrize("opened", [{"tokens": 1000, "more": ', transport="comm"'}], indirect=True)
+def test_through_the_kernel_it_streams_and_stops_as_well(lab: Lab, panel: Panel) -> None:
+    panel.ask("hello")
+    lengths = set()
+    while not panel.send.is_visible():
+        lengths.add(panel.length())
+        time.sleep(0.05)
+    assert len(lengths) > 3
+    expect(panel.answers.last).to_contain_text("1000 tokens")
+    panel.ask("again")
+    until(lambda: panel.length() > 50)
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+    until(lambda: running(lab) == 0)
+
+
+@pytest.mark.parametrize("opened", [{"tokens": 12}], indirect=True)
+def test_keys_and_turns(opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.message.click()
+    page.keyboard.type("dd abc")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("xy")
+    expect(panel.message).to_have_value("dd abc\nxy")
+    page.keyboard.press("Enter")
+    expect(panel.status).to_have_text("Answer ready, 12 tokens", timeout=60_000)
+    expect(panel.message).to_have_value("")
+    expect(panel.message).to_be_focused()
+    expect(page.get_by_role("article", name="You")).to_have_text("dd abc\nxy")
+    panel.ask("second")
+    expect(panel.answers).to_have_count(2)
+    expect(panel.status).to_have_text("Answer ready, 12 tokens")
+    assert "['user', 'assistant', 'user', 'assistant']" in opened.kernel_value(
+        "[turn['role'] for turn in chat.messages]"
+    )
+    opened.kernel_value("chat.ask('from Python')")
+    expect(page.get_by_role("article", name="You").last).to_have_text("from Python")
+    expect(panel.answers.nth(2)).to_contain_text("12 tokens")
+    page.get_by_role("button", name="New chat").click()
+    expect(panel.answers).to_have_count(0)
+
+
+@pytest.mark.parametrize("opened", [{"tokens": 12, "more": ", temperature=0"}], indirect=True)
+def test_a_failure_is_said_in_words_and_can_be_tried_again(opened: Notebook, panel: Panel, page: Page) -> None:
+    page.route("**/api/v1/subscribe", lambda route: route.fulfill(status=503, body='{"error": {"message": "full"}}'))
+    panel.ask("hello")
+    expect(page.get_by_role("alert")).to_contain_text("full")
+    page.unroute("**/api/v1/subscribe")
+    page.get_by_role("button", name="Retry").click()
+    expect(panel.status).to_have_text("Answer ready, 12 tokens", timeout=60_000)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(panel.answers).to_have_count(1)
+
+
+def test_panels_share_one_connection(lab: Lab, page: Page) -> None:
+    cells = [CHAT.format(tokens=300, more="")] * 3
+    notebook = Notebook(page, lab, lab.write("three.ipynb", *cells))
+    notebook.run_all()
+    open_streams, most = 0, 0
+
+    def opened(request: object) -> None:
+        nonlocal open_streams, most
+        if "subscribe" in request.url:  # type: ignore[attr-defined]
+            open_streams += 1
+            most = max(most, open_streams)
+
+    def closed(request: object) -> None:
+        nonlocal open_streams
+        if "subscribe" in request.url:  # type: ignore[attr-defined]
+            open_streams -= 1
+
+    page.on("request", opened)
+    page.on("requestfinished", closed)
+    page.on("requestfailed", closed)
+    panels = [Panel(notebook.cell(index)) for index in range(3)]
+    for panel in panels:
+        panel.ask("hello")
+    for panel in panels:
+        expect(panel.answers.last).to_contain_text("300 tokens", timeout=60_000)
+    assert most <= 2, "an aborted stream may still be on its way out, but no more"
+    notebook.shut_down()
+
+
+@pytest.mark.parametrize("opened", [{"tokens": 60}], indirect=True)
+def test_it_follows_the_theme(opened: Notebook, panel: Panel, page: Page, tmp_path: Path) -> None:
+    panel.ask("hello")
+    expect(panel.status).to_have_text("Answer ready, 60 tokens", timeout=60_000)
+    back = "getComputedStyle(document.querySelector('.nbgen')).backgroundColor"
+    page.screenshot(path=tmp_path / "light.png")
+    assert page.evaluate(back) == "rgb(255, 255, 255)"
+    opened.command("apputils:change-theme", theme="JupyterLab Dark")
+    page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+    page.wait_for_function(f"{back} !== 'rgb(255, 255, 255)'")
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
+    page.screenshot(path=tmp_path / "dark.png")
+
+
+HOSTILE = """
+<script>window.hit = 1</script> <img src="http://127.0.0.1:9/a" onerror="window.hit = 1">
+<svg onload="window.hit = 1"></svg> <iframe srcdoc="<script>parent.hit = 1</script>"></iframe>
+
+![x](http://127.0.0.1:9/b?secret) [go](javascript:window.hit=1) [ok](https://example.org) <b id="__proto__">b</b>
+
+| <img src="http://127.0.0.1:9/c"> |
+|---|
+| <style>@import "http://127.0.0.1:9/d"</style> |
+"""
+
+
+@pytest.mark.parametrize("opened", [{}], indirect=True)
+def test_nothing_that_a_model_writes_runs_or_loads(opened: Notebook, panel: Panel, page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    def answer(route: Route) -> None:
+        run = route.request.post_data_json["start"]["id"]
+        events = [
+            ("delta", {"run": run, "seq": 1, "text": HOSTILE, "tokens": 9}),
+            ("done", {"run": run, "seq": 1, "finish_reason": {"type": "stop"}, "usage": {"completion_tokens": 9}}),
+        ]
+        body = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
+        route.fulfill(content_type="text/event-stream", body=body)
+
+    page.route("**/api/v1/subscribe", answer)
+    panel.ask("hello")
+    expect(panel.status).to_have_text("Answer ready, 9 tokens")
+    expect(panel.answers).to_contain_text('<script>window.hit = 1</script> <img src="http://127.0.0.1:9/a"')
+    panel.answers.get_by_role("link", name="ok").wait_for()
+    assert panel.answers.get_by_role("link", name="go").count() == 0
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.hit") is None
+    assert [url for url in asked if ":9/" in url] == []

@@ -1,0 +1,34 @@
+"""A Jupyter server that knows nothing of nbgen: the kernel starts its own, and the panel goes through the kernel."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.lab import Lab, Notebook
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path, extension=False)
+    yield lab
+    lab.stop()
+
+
+def test_magic_and_panel_work_with_a_server_of_the_kernels_own(plain: Lab, page: Page, tiny_model: Path) -> None:
+    cells = [
+        f"import nbgen\nnbgen.serve({str(tiny_model)!r})",
+        "%load_ext nbgen",
+        "%%nbgen --max-tokens 5 -t 0\nhello",
+        "nbgen.Chat(max_tokens=6, temperature=0)",
+    ]
+    notebook = Notebook(page, plain, plain.write("own.ipynb", *cells))
+    notebook.run_all()
+    assert notebook.errors() == []
+    expect(notebook.output(2)).to_contain_text("5 tokens")
+    message = page.get_by_role("textbox", name="Message", exact=True)
+    message.fill("hello")
+    message.press("Enter")
+    expect(page.get_by_role("article", name="Answer")).to_contain_text("6 tokens", timeout=60_000)
+    notebook.shut_down()

@@ -1,0 +1,52 @@
+"""A real server with a tiny model, and a real IPython shell that talks to it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from nbgen.notebook import session
+from nbgen.notebook.private_server import PrivateServer
+
+FOLDERS = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Nothing of the user's Jupyter is found from here."""
+    folder = tmp_path_factory.mktemp("jupyter")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FOLDERS:
+            patch.setenv(name, str(folder / name.lower()))
+        for name in ("NBGEN_URL", "NBGEN_TOKEN", "JPY_PARENT_PID", "JUPYTER_SERVER_URL"):
+            patch.delenv(name, raising=False)
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def server(tiny_model: Path, own_jupyter: Path) -> Iterator[PrivateServer]:
+    """`python -m nbgen` with the tiny model, loaded."""
+    server = PrivateServer(str(tiny_model))
+    for _ in server.client.load():
+        pass
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def connected(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> PrivateServer:
+    """The helpers of this process use the server."""
+    monkeypatch.setattr(session, "_client", server.client)
+    return server
+
+
+@pytest.fixture
+def shell(connected: PrivateServer) -> Iterator[InteractiveShell]:
+    """A fresh terminal-style shell with the magics."""
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.run_line_magic("load_ext", "nbgen")
+    yield shell
+    InteractiveShell.clear_instance()

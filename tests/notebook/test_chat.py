@@ -1,0 +1,121 @@
+"""The chat widget without a browser: its traits, its conversation, and the messages of the comm transport."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nbgen
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.chat import Chat
+from nbgen.notebook.comm import CommRuns, RunPieces
+from nbgen.notebook.private_server import PrivateServer
+
+
+@pytest.fixture
+def chat(connected: PrivateServer) -> Iterator[Chat]:
+    chat = nbgen.Chat(system="be short", max_tokens=12, temperature=0)
+    yield chat
+    chat.close()
+
+
+def settled(chat: Chat) -> dict[str, Any]:
+    """The chat's newest run, once it has ended."""
+    for _ in range(200):
+        run = nbgen.notebook.session.default_client().chat(chat.chat)["run"]
+        if run["state"] in ("done", "error"):
+            return run
+        time.sleep(0.05)
+    raise AssertionError("the run does not end")
+
+
+def test_traits_name_the_server_and_hold_no_secret(chat: Chat, connected: PrivateServer) -> None:
+    state = {name: value for name, value in chat.get_state().items() if not name.startswith("_")}
+    assert state["server_id"] == connected.client.hello()["server_id"]
+    assert state["params"] == {"max_new_tokens": 12, "temperature": 0.0}
+    token = connected.client._http.headers["Authorization"].removeprefix("Bearer ")
+    assert token not in repr(chat.get_state())
+    assert repr(chat) == f"Chat({chat.chat!r}, transport='auto')"
+
+
+def test_options_are_checked_at_once(connected: PrivateServer) -> None:
+    with pytest.raises(InvalidRequest, match="did you mean temperature"):
+        nbgen.Chat(temprature=1)
+
+
+def test_a_conversation_can_be_led_from_python(chat: Chat) -> None:
+    assert chat.messages == []
+    chat.ask("one")
+    settled(chat)
+    chat.ask("two")
+    settled(chat)
+    assert [turn["role"] for turn in chat.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert chat.messages[3]["content"] == "two"
+
+
+def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
+    chat = nbgen.Chat(max_tokens=450, ignore_eos=True)
+    chat.ask("go on")
+    chat.stop()
+    assert settled(chat)["finish_reason"]["type"] == "abort"
+    chat.close()
+
+
+def test_stopping_nothing_is_no_error(chat: Chat) -> None:
+    chat.stop()
+
+
+def collected(runs: list[dict[str, Any]], run: str) -> str:
+    return "".join(message["text"] for message in runs if message["type"] == "delta" and message["run"] == run)
+
+
+def test_runs_go_through_the_kernel_in_numbered_pieces(connected: PrivateServer) -> None:
+    sent: list[dict[str, Any]] = []
+    runs = CommRuns(lambda: connected.client, sent.append)
+    body = {"id": "comm-1", "chat": "comm", "messages": [{"role": "user", "content": "x"}]}
+    runs.receive({"type": "start", "body": {**body, "params": {"max_new_tokens": 60, "temperature": 0}}})
+    for _ in range(200):
+        if sent and sent[-1].get("event") == "done":
+            break
+        time.sleep(0.05)
+    assert [message["type"] for message in sent[:2]] == ["heard", "started"]
+    snapshot = connected.client.snapshot("comm-1")
+    assert collected(sent, "comm-1") == snapshot["text"]
+    deltas = [message for message in sent if message["type"] == "delta"]
+    assert [message["from"] for message in deltas] == [0, *(message["to"] for message in deltas[:-1])]
+    assert sent[-1]["to"] == deltas[-1]["to"]
+    before = len(sent)
+    runs.receive({"type": "need", "run": "comm-1", "from": 0})
+    assert collected(sent[before:], "comm-1") == snapshot["text"]
+    assert sent[-1]["event"] == "done"
+
+
+def test_failures_reach_the_panel_in_words(tmp_path: Path) -> None:
+    dead = nbgen.Client("http://127.0.0.1:9/")
+    sent: list[dict[str, Any]] = []
+    runs = CommRuns(lambda: dead, sent.append)
+    runs.receive({"type": "start", "body": {"id": "r", "messages": []}})
+    runs.receive({"type": "cancel", "run": "r"})
+    runs.receive({"type": "chat", "chat": "c"})
+    for _ in range(100):
+        if len(sent) == 7:
+            break
+        time.sleep(0.05)
+    failures = [message for message in sent if message["type"] not in ("heard", "started")]
+    assert len(failures) == 3
+    assert all("nothing answers" in str(message) for message in failures)
+    dead.close()
+
+
+def test_pieces_are_sent_again_from_where_they_are_missing() -> None:
+    sent: list[dict[str, Any]] = []
+    pieces = RunPieces("r", sent.append)
+    for letter in "abcd":
+        pieces.add("delta", {"text": letter, "tokens": 1})
+    pieces.add("done", {"run": "r"})
+    assert collected(sent, "r") == "abcd"
+    sent.clear()
+    pieces.send_from(2)
+    assert [message.get("text") or message["event"] for message in sent] == ["cd", "done"]

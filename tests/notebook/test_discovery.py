@@ -1,0 +1,94 @@
+"""The server is found by what stands in the environment and in Jupyter's runtime folder."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from nbgen.errors import ServerNotFound
+from nbgen.notebook.client import api_root
+from nbgen.notebook.discovery import candidates, find_server
+from nbgen.notebook.private_server import PrivateServer
+
+
+def write(folder: Path, name: str, **entry: object) -> None:
+    (folder / name).write_text(json.dumps(entry))
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    return {"JUPYTER_RUNTIME_DIR": str(folder), **more}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h:1/user/x",
+        "http://h:1/user/x/",
+        "http://h:1/user/x/nbgen/",
+        "http://h:1/user/x/lab/tree/a.ipynb?token=abc",
+        "http://h:1/user/x/tree#top",
+    ],
+)
+def test_any_address_of_a_server_leads_to_its_routes(url: str) -> None:
+    assert api_root(url) == "http://h:1/user/x/nbgen/"
+
+
+def test_the_variable_without_a_secret_takes_the_key_of_the_runtime_file(tmp_path: Path) -> None:
+    write(tmp_path, "nbgen-1.json", url="http://h:1/other/", key="wrong")
+    write(tmp_path, "nbgen-2.json", url="http://h:1/x/", key="right")
+    found = list(candidates(environment(tmp_path, NBGEN_URL="http://h:1/x/nbgen/")))
+    assert found[0][1:] == ("http://h:1/x/nbgen/", "right")
+
+
+def test_the_kernels_own_server_comes_before_others(tmp_path: Path) -> None:
+    write(tmp_path, "jpserver-77.json", url="http://mine/", token="t")
+    write(tmp_path, "nbgen-5.json", url="http://other/", key="k")
+    write(tmp_path, f"nbgen-{os.getppid()}.json", url="http://parent/", key="p")
+    found = candidates(environment(tmp_path, JPY_PARENT_PID="77"))
+    assert [place.url for place in found][:2] == ["http://mine/", "http://parent/"]
+
+
+def test_hub_and_variables_are_candidates(tmp_path: Path) -> None:
+    env = environment(
+        tmp_path,
+        JUPYTERHUB_SERVICE_URL="http://0.0.0.0:8888/user/a%40b/",
+        JUPYTERHUB_API_TOKEN="h",
+        JUPYTER_SERVER_URL="http://s/",
+        JUPYTER_TOKEN="t",
+    )
+    assert [tuple(place) for place in candidates(env)] == [
+        ("JupyterHub", "http://127.0.0.1:8888/user/a@b/", "h"),
+        ("JUPYTER_SERVER_URL", "http://s/", "t"),
+    ]
+
+
+def test_a_server_of_the_notebooks_folder_is_asked_first(tmp_path: Path) -> None:
+    write(tmp_path, "jpserver-1.json", url="http://a/", root_dir="/data")
+    write(tmp_path, "jpserver-2.json", url="http://b/", root_dir="/home/me")
+    write(tmp_path, "jpserver-3.json", url="http://c/", root_dir="/home/m")
+    found = candidates(environment(tmp_path, JPY_SESSION_NAME="/home/me/a.ipynb"))
+    assert next(iter(found)).url == "http://b/"
+
+
+def test_the_first_that_answers_is_taken(server: PrivateServer, tmp_path: Path) -> None:
+    (tmp_path / "nbgen-1.json").write_text("half a fi")
+    write(tmp_path, "nbgen-2.json", url="http://127.0.0.1:9/", key="nobody")
+    token = server.client._http.headers["Authorization"].removeprefix("Bearer ")
+    write(tmp_path, "nbgen-3.json", url=server.url, key=token)
+    client = find_server(environment(tmp_path))
+    assert client.url == server.url
+    client.close()
+
+
+def test_failure_says_what_was_tried(server: PrivateServer, tmp_path: Path) -> None:
+    write(tmp_path, "nbgen-2.json", url="http://127.0.0.1:9/", key="k")
+    write(tmp_path, "nbgen-3.json", url=server.url, key="wrong")
+    write(tmp_path, "jpserver-4.json", url="http+unix://%2Ftmp%2Fx.sock/", token="t")
+    with pytest.raises(ServerNotFound) as caught:
+        find_server(environment(tmp_path))
+    words = str(caught.value)
+    assert "nothing answers at http://127.0.0.1:9/" in words
+    assert "nbgen-3.json" in words
+    assert "unix socket" in words
+    assert "nbgen.serve()" in words

@@ -1,0 +1,61 @@
+"""The panel's JavaScript: its own tests, the committed bundle, and what its source must never contain."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "js" / "src").glob("*.js"))
+STATIC = ROOT / "nbgen" / "notebook" / "static"
+FORBIDDEN = (
+    "innerHTML",
+    "outerHTML",
+    "insertAdjacentHTML",
+    "document.write",
+    "createContextualFragment",
+    "srcdoc",
+    "DOMParser",
+    r"\beval\(",
+    r"new Function",
+)
+
+needs_node = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
+needs_esbuild = pytest.mark.skipif(
+    not (ROOT / "js" / "node_modules" / "esbuild").exists(), reason="esbuild is not installed: npm ci --prefix js"
+)
+
+
+@pytest.mark.parametrize("word", FORBIDDEN)
+def test_no_markup_is_ever_parsed(word: str) -> None:
+    assert SOURCES
+    assert [path.name for path in SOURCES if re.search(word, path.read_text())] == []
+
+
+def test_every_style_is_the_panels_own() -> None:
+    css = re.sub(r"/\*.*?\*/", "", (STATIC / "chat.css").read_text(), flags=re.DOTALL)
+    selectors = re.findall(r"(?:^|\})\s*([^{}@]+?)\s*\{", re.sub(r"@keyframes[^{]*\{[^}]*\}\s*\}", "", css))
+    assert selectors
+    assert [rule for rule in selectors if not all(".nbgen" in part for part in re.split(r",\s*\n", rule))] == []
+
+
+@needs_node
+@needs_esbuild
+def test_the_committed_bundle_is_what_the_source_builds(tmp_path: Path) -> None:
+    subprocess.run(["node", ROOT / "js" / "build.mjs", tmp_path / "chat.js"], check=True)
+    same = (tmp_path / "chat.js").read_bytes() == (STATIC / "chat.js").read_bytes()
+    assert same, "run `npm run build` in js/"
+
+
+@needs_node
+@needs_esbuild
+def test_the_javascript_passes_its_own_tests() -> None:
+    tests = sorted((ROOT / "js" / "test").glob("*.test.js"))
+    done = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_is_bundled_is_licensed() -> None:
+    assert "Copyright (c) 2018+, MarkedJS" in (ROOT / "THIRD_PARTY_LICENSES.txt").read_text()

@@ -1,0 +1,47 @@
+"""What a person writes becomes the body of a run, or an error before anything is sent."""
+
+from typing import Any
+
+import pytest
+
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.request import run_body
+
+
+def body(prompt: Any, **options: Any) -> dict[str, Any]:
+    complete, system = options.pop("complete", False), options.pop("system", None)
+    return run_body(prompt, complete=complete, system=system, options=options)
+
+
+def test_a_text_is_a_users_message() -> None:
+    assert body("hi", system="be short") == {
+        "messages": [{"role": "system", "content": "be short"}, {"role": "user", "content": "hi"}],
+        "params": {"max_new_tokens": None},
+    }
+
+
+def test_a_completion_keeps_the_apis_own_limit() -> None:
+    assert body("Once", complete=True) == {"prompt": "Once", "params": {}}
+
+
+def test_short_names_and_defaults_that_were_asked_for_are_kept() -> None:
+    assert body("hi", max_tokens=128, seed=7)["params"] == {"max_new_tokens": 128, "sampling_seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "words"),
+    [
+        ("hi", {"temprature": 1}, "did you mean temperature?"),
+        ("hi", {"zzz": 1}, "known: "),
+        ("hi", {"temperature": -1}, "temperature must be at least 0"),
+        ("hi", {"max_tokens": 1.5}, "max_new_tokens must be an integer"),
+        (" \n", {}, "the prompt is empty"),
+        ([], {}, "the prompt is empty"),
+        ([{"role": "user"}], {}, "a message is"),
+        ([{"role": "user", "content": "x"}], {"complete": True}, "complete=True continues one text"),
+    ],
+)
+def test_mistakes_are_named(prompt: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        body(prompt, **options)
+    assert words in str(caught.value)

@@ -1,0 +1,131 @@
+"""The helpers against a real server: answers, streams that stop when left, loading, errors."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import nbgen
+from nbgen.errors import InvalidRequest, ModelError, NotFound, ServerNotFound, Unauthorized
+from nbgen.notebook.client import Client
+from nbgen.notebook.private_server import PrivateServer
+
+HELPERS = ("Chat", "Client", "connect", "generate", "load", "serve", "status", "stream", "unload")
+
+
+def wait_for(condition: object, seconds: float = 10.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < until, "still not so"
+        time.sleep(0.05)
+
+
+def test_import_is_light() -> None:
+    check = (
+        "import sys, time; start = time.perf_counter(); import nbgen; seconds = time.perf_counter() - start;"
+        "assert seconds < 0.3, seconds; assert not {'httpx', 'anywidget', 'torch'} & set(sys.modules);"
+        "nbgen.generate; nbgen.Chat; assert not {'torch', 'tornado.web', 'nbgen.server'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_every_helper_is_there_and_documented() -> None:
+    assert all(getattr(nbgen, name).__doc__ for name in HELPERS)
+
+
+def test_an_answer_has_text_and_numbers(connected: PrivateServer) -> None:
+    result = nbgen.generate("hi", max_tokens=8, temperature=0)
+    assert result.text
+    assert result.usage["completion_tokens"] == 8
+    assert result.finish_reason == "length"
+    assert result.ttft_s is not None
+    assert result.tokens_per_s is not None
+    assert result.messages == [{"role": "user", "content": "hi"}]
+
+
+def test_a_stream_brings_the_same_text_in_pieces(connected: PrivateServer) -> None:
+    whole = nbgen.generate("count", max_tokens=40, temperature=0)
+    stream = nbgen.stream("count", max_tokens=40, temperature=0)
+    pieces = list(stream)
+    assert len(pieces) > 1
+    assert "".join(pieces) == stream.result.text == whole.text
+    assert stream.result.usage == {**whole.usage, "cached_tokens": stream.result.usage["cached_tokens"]}
+
+
+def test_the_same_seed_gives_the_same_answer(connected: PrivateServer) -> None:
+    first, second = (nbgen.generate("x", complete=True, max_tokens=12, temperature=1, seed=5) for _ in range(2))
+    assert first.text == second.text
+
+
+def test_leaving_a_stream_stops_the_run(connected: PrivateServer) -> None:
+    stream = nbgen.stream("hi", max_tokens=400, ignore_eos=True)
+    for _ in stream:
+        break
+    stream.close()
+    assert stream.result.finish_reason == "abort"
+    assert stream.result.text
+    wait_for(lambda: not nbgen.status().raw["status"].get("running"))
+
+
+def test_an_interrupt_keeps_the_partial_answer(connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Client):
+        def run(self, body):
+            events = super().run(body)
+            for count, event in enumerate(events):
+                if count == 5:
+                    events.close()
+                    raise KeyboardInterrupt
+                yield event
+
+    client = Interrupted(connected.url)
+    client._http.headers.update(connected.client._http.headers)
+    monkeypatch.setattr("nbgen.notebook.session._client", client)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        nbgen.generate("hi", max_tokens=400, ignore_eos=True)
+    assert caught.value.result.finish_reason == "abort"
+    assert caught.value.result.text
+    client.close()
+
+
+def test_errors_have_the_servers_words(connected: PrivateServer) -> None:
+    client = connected.client
+    with pytest.raises(InvalidRequest, match="top_p"):
+        next(client.run({"prompt": "x", "params": {"top_p": 5}}))
+    with pytest.raises(NotFound, match="no run"):
+        client.cancel("nobody")
+    with pytest.raises(NotFound, match="no chat"):
+        client.chat("nobody")
+
+
+def test_a_wrong_token_and_a_dead_server_are_told_apart(connected: PrivateServer) -> None:
+    with pytest.raises(Unauthorized):
+        nbgen.connect(connected.url, "wrong")
+    with pytest.raises(ServerNotFound, match="nothing answers"):
+        nbgen.connect("http://127.0.0.1:9/")
+
+
+def test_a_private_server_loads_unloads_and_ends(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    monkeypatch.setattr("nbgen.notebook.session._private", None)
+    server = nbgen.serve(str(tiny_model))
+    assert "running" in repr(server)
+    assert nbgen.load().state == "ready"
+    assert "loading weights" in capsys.readouterr().err
+    with pytest.raises(ModelError):
+        nbgen.load("no-such-folder")
+    assert nbgen.unload().state == "stopped"
+    server.stop()
+    assert not server.running
+    with pytest.raises(ServerNotFound):
+        nbgen.status.__globals__["default_client"](start=False)
+
+
+def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:
+    script = "import nbgen, os; server = nbgen.serve(); print(server._process.pid, flush=True); os._exit(1)"
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    pid = int(done.stdout)
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])

@@ -1,0 +1,47 @@
+"""Interpolation: what `{{…}}` becomes, and what stays as it was."""
+
+import pandas
+import pytest
+
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.template import fill
+
+
+@pytest.mark.parametrize(
+    ("template", "filled"),
+    [
+        ("{{x}} and {{ x + 1 }}", "3 and 4"),
+        ('{"a": {x}} and ${x}$ stay', '{"a": {x}} and ${x}$ stay'),
+        ("{{ {'a': {'b': x}}['a']['b'] }}", "3"),
+        ("an open {{ is text", "an open {{ is text"),
+        ("{{In[1]}}: {{Out[1]}}", "x = 3: 3"),
+        ("{{'}}'}}!", "}}!"),
+        ("{{[y * x for y in (1, 2)]}}", "[3, 6]"),
+    ],
+)
+def test_expressions_are_filled_in_and_single_braces_are_text(template: str, filled: str) -> None:
+    assert fill(template, {"x": 3, "In": ["", "x = 3"], "Out": {1: 3}}) == filled
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{missing}}", "{{missing}}: name 'missing' is not defined"),
+        ("{{x.nope}}", "{{x.nope}}: AttributeError"),
+        ("{{not python}} {{x}}", "{{not python}}"),
+    ],
+)
+def test_an_expression_that_fails_is_named(template: str, words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        fill(template, {"x": 3})
+    assert words in str(caught.value)
+
+
+def test_a_table_becomes_markdown() -> None:
+    frame = pandas.DataFrame({"city": ["Rome", "a|b"], "people": [2, 3]})
+    assert fill("{{t}}", {"t": frame}) == "| city | people |\n| --- | --- |\n| Rome | 2 |\n| a\\|b | 3 |"
+
+
+def test_a_table_keeps_an_index_that_says_something() -> None:
+    series = pandas.Series([1, 2], index=["a", "b"], name="n")
+    assert fill("{{s}}", {"s": series}) == "| index | n |\n| --- | --- |\n| a | 1 |\n| b | 2 |"

@@ -1,0 +1,73 @@
+"""A run's events become text and a result, whatever way the run ends."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nbgen.errors import Unavailable
+from nbgen.notebook.result import Result
+from nbgen.notebook.text_stream import TextStream
+
+DONE = {"finish_reason": {"type": "stop"}, "usage": {"completion_tokens": 2}, "ttft_s": 0.1, "tokens_per_s": 9.0}
+
+
+def delta(text: str, index: int = 0) -> tuple[str, dict[str, Any]]:
+    return "delta", {"text": text, "tokens": 1, "index": index}
+
+
+def stream(*events: tuple[str, dict[str, Any]], steps: list[Any] | None = None) -> TextStream:
+    return TextStream(iter(events), Result(), None if steps is None else steps.append)
+
+
+def test_an_answer_is_its_deltas_and_its_end() -> None:
+    events = [("run", {"model": "m", "state": "running"}), delta("a"), delta("", 0), delta("b"), ("done", DONE)]
+    answer = stream(*events)
+    assert list(answer) == ["a", "b"]
+    result = answer.result
+    assert (result.text, result.model, result.finish_reason) == ("ab", "m", "stop")
+    assert (result.usage, result.ttft_s, result.tokens_per_s) == ({"completion_tokens": 2}, 0.1, 9.0)
+
+
+def test_further_samples_are_not_mixed_into_the_text() -> None:
+    assert list(stream(delta("a"), delta("x", 1), delta("b"), ("done", DONE))) == ["a", "b"]
+
+
+def test_progress_is_told_until_text_comes() -> None:
+    steps: list[Any] = []
+    list(stream(("progress", {"stage": "weights"}), delta("a"), delta("b"), ("done", DONE), steps=steps))
+    assert steps == [{"stage": "weights"}, None, None]
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        ([("error", {"error": {"message": "the engine stopped", "code": 503}})], "the engine stopped"),
+        ([], "before it was complete"),
+    ],
+)
+def test_a_run_that_breaks_off_raises_and_keeps_its_text(last: list[Any], words: str) -> None:
+    answer = stream(delta("a"), *last)
+    with pytest.raises(Unavailable, match=words):
+        list(answer)
+    assert (answer.result.text, answer.result.finish_reason) == ("a", "error")
+    assert list(answer) == []
+
+
+def test_leaving_closes_the_connection() -> None:
+    closed: list[bool] = []
+
+    def events() -> Iterator[tuple[str, dict[str, Any]]]:
+        try:
+            yield delta("a")
+            yield delta("b")
+        finally:
+            closed.append(True)
+
+    for _ in TextStream(events(), Result()):
+        break
+    assert closed == [True]
+    with TextStream(events(), Result()) as answer:
+        next(answer)
+    assert answer.result.finish_reason == "abort"
+    assert closed == [True, True]
