@@ -34,14 +34,9 @@ export class Direct {
     }
   }
 
-  /** What the server knows of the chat, or null. */
-  async snapshot() {
-    try {
-      return await this.#server.json(`chats/${encodeURIComponent(this.#chat)}`);
-    } catch (error) {
-      if (error.status === 404) return null;
-      throw error;
-    }
+  /** What the server knows of the chat. */
+  snapshot() {
+    return this.#server.json(`chats/${encodeURIComponent(this.#chat)}`);
   }
 
   close() {

@@ -64,7 +64,7 @@ export class Panel {
     this.#transport = transport;
     try {
       const chat = await transport.snapshot();
-      if (chat && !this.#turns.length) this.#restore(chat);
+      if (chat?.run && !this.#turns.length) this.#restore(chat);
     } catch (error) {
       this.#say(error.message);
     }

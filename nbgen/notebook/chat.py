@@ -13,7 +13,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from nbgen.errors import NotFound, ServerNotFound
+from nbgen.errors import ServerNotFound
 from nbgen.notebook import session
 from nbgen.notebook.comm import CommRuns
 from nbgen.notebook.request import chat_messages, chat_options
@@ -57,10 +57,7 @@ class Chat(anywidget.AnyWidget):
     @property
     def messages(self) -> list[dict[str, str]]:
         """The conversation so far, an answer that is being written included."""
-        try:
-            return session.default_client().chat(self.chat)["messages"]
-        except NotFound:
-            return []
+        return session.default_client().chat(self.chat)["messages"]
 
     def ask(self, text: str) -> None:
         """Send `text` as if it had been typed into the panel; returns before the answer is there."""
@@ -75,10 +72,9 @@ class Chat(anywidget.AnyWidget):
     def stop(self) -> None:
         """End the answer that is being written, if any."""
         client = session.default_client()
-        try:
-            client.cancel(client.chat(self.chat)["run"]["run"])
-        except NotFound:
-            return
+        run = client.chat(self.chat)["run"]
+        if run:
+            client.cancel(run["run"])
 
 
 def _server_id() -> str:

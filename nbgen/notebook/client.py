@@ -75,7 +75,7 @@ class Client:
         return self._json("POST", f"runs/{quote(run, safe='')}/cancel", {})
 
     def chat(self, chat: str) -> dict[str, Any]:
-        """The messages of a chat and its newest run. Raises NotFound for a chat the server does not know."""
+        """The messages of a chat and its newest run. A new chat has neither."""
         return self._json("GET", f"chats/{quote(chat, safe='')}")
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from nbgen.errors import NbgenError, NotFound
+from nbgen.errors import NbgenError
 from nbgen.notebook.client import Client
 
 FRAME_MS = 30
@@ -79,8 +79,6 @@ class CommRuns:
     def _chat(self, chat: str) -> None:
         try:
             snapshot = self._client().chat(chat)
-        except NotFound:
-            snapshot = None
         except NbgenError as error:
             self._send({"type": "chat", "chat": chat, "error": str(error)})
             return

@@ -21,7 +21,7 @@ from nbgen.notebook.status import Status
 from nbgen.notebook.template import fill
 
 ACTIONS = ("status", "load", "unload", "connect")
-SAMPLING = ("temperature", "top_p", "max_tokens", "seed")
+SAMPLING = ("temperature", "top_p", "max_new_tokens", "sampling_seed")
 
 
 @magics_class
@@ -48,9 +48,9 @@ class NbgenMagics(Magics):
     @no_var_expand
     @magic_arguments("%%nbgen")
     @argument("--temperature", "-t", type=float, help="0 always takes the likeliest token; higher is more varied")
-    @argument("--max-tokens", type=int, help="the longest answer, in tokens")
+    @argument("--max-new-tokens", type=int, help="the longest answer, in tokens")
     @argument("--top-p", type=float, help="sample from the likeliest tokens that make up this probability")
-    @argument("--seed", type=int, help="the same seed gives the same answer")
+    @argument("--seed", dest="sampling_seed", type=int, help="the same seed gives the same answer")
     @argument("--system", help="the system prompt")
     @argument("--out", metavar="NAME", help="put the result into this variable, too (it is always in _)")
     @argument("--raw", action="store_true", help="leave {{...}} as it is")

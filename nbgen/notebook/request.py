@@ -1,11 +1,10 @@
 """The body of a run: messages or text from what a person writes, and options checked before anything is sent.
 
-Knows the short names people use for options; their ranges belong to SamplingParams.
+Names and ranges of options belong to SamplingParams.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,9 +12,6 @@ import msgspec
 
 from nbgen.errors import InvalidRequest
 from nbgen.sampling_params import SamplingParams
-
-#: The names most people type, and SamplingParams' own.
-SHORT_NAMES = {"max_tokens": "max_new_tokens", "seed": "sampling_seed"}
 
 Prompt = str | Sequence[Mapping[str, str]]
 
@@ -44,25 +40,9 @@ def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, s
 
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """As `sampling_options`, but an answer may be as long as the context holds: a turn ends by itself."""
-    return {"max_new_tokens": None, **sampling_options(options, keep_default="max_new_tokens")}
+    return {"max_new_tokens": None, **sampling_options(options)}
 
 
-def sampling_options(options: Mapping[str, Any], keep_default: str | None = None) -> dict[str, Any]:
-    """Checked options under SamplingParams' names, without those that say what is the default anyway."""
-    named = {SHORT_NAMES.get(name, name): value for name, value in options.items()}
-    for name in named:
-        _check_name(name)
-    params = SamplingParams.parse(named)
-    checked = msgspec.to_builtins(params, str_keys=True)
-    if keep_default in named:
-        checked[keep_default] = getattr(params, keep_default)
-    return checked
-
-
-def _check_name(name: str) -> None:
-    known = SamplingParams.__struct_fields__
-    if name in known:
-        return
-    near = difflib.get_close_matches(name, [*known, *SHORT_NAMES], n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
-    raise InvalidRequest(f"unknown option {name!r}; {hint}", field=name)
+def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Checked options, without those that say what is the default anyway."""
+    return msgspec.to_builtins(SamplingParams.parse(options), str_keys=True)

@@ -27,7 +27,7 @@ _private: PrivateServer | None = None
 def generate(prompt: Prompt, *, complete: bool = False, system: str | None = None, **options: Any) -> Result:
     """The model's answer to a text or to chat messages. `complete=True` continues the text as it stands.
 
-    Options are those of SamplingParams (temperature, top_p, max_tokens, seed, stop, …). After Ctrl-C the
+    Options are those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …). After Ctrl-C the
     partial answer is `result` of the KeyboardInterrupt.
     """
     answer = stream(prompt, complete=complete, system=system, **options)

@@ -148,16 +148,16 @@ class SubscribeHandler(RunsRoute):
 
 
 class ChatHandler(RunsRoute):
-    """A chat's newest run, and its turns including the answer so far."""
+    """A chat's newest run, and its turns including the answer so far. A chat begins with neither."""
 
     _track_activity = False
 
     async def get(self, chat: str) -> None:
         run = self.runs.newest(chat)
-        messages = list(run.request.messages or ())
-        if run.samples[0].text:
+        messages = list(run.request.messages or ()) if run else []
+        if run and run.samples[0].text:
             messages.append(ChatMessage(role="assistant", content=run.samples[0].text))
-        body = {"chat": chat, "run": self.snapshot(run), "messages": messages}
+        body = {"chat": chat, "run": self.snapshot(run) if run else None, "messages": messages}
         self.finish(msgspec.json.encode(body))
 
 

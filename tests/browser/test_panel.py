@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser.lab import Lab, Notebook
 
-CHAT = "import nbgen\nchat = nbgen.Chat(max_tokens={tokens}, ignore_eos=True{more})\nchat"
+CHAT = "import nbgen\nchat = nbgen.Chat(max_new_tokens={tokens}, ignore_eos=True{more})\nchat"
 STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 
 

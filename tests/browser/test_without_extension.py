@@ -20,8 +20,8 @@ def test_magic_and_panel_work_with_a_server_of_the_kernels_own(plain: Lab, page:
     cells = [
         f"import nbgen\nnbgen.serve({str(tiny_model)!r})",
         "%load_ext nbgen",
-        "%%nbgen --max-tokens 5 -t 0\nhello",
-        "nbgen.Chat(max_tokens=6, temperature=0)",
+        "%%nbgen --max-new-tokens 5 -t 0\nhello",
+        "nbgen.Chat(max_new_tokens=6, temperature=0)",
     ]
     notebook = Notebook(page, plain, plain.write("own.ipynb", *cells))
     notebook.run_all()

@@ -16,7 +16,7 @@ from nbgen.notebook.private_server import PrivateServer
 
 @pytest.fixture
 def chat(connected: PrivateServer) -> Iterator[Chat]:
-    chat = nbgen.Chat(system="be short", max_tokens=12, temperature=0)
+    chat = nbgen.Chat(system="be short", max_new_tokens=12, temperature=0)
     yield chat
     chat.close()
 
@@ -41,7 +41,7 @@ def test_traits_name_the_server_and_hold_no_secret(chat: Chat, connected: Privat
 
 
 def test_options_are_checked_at_once(connected: PrivateServer) -> None:
-    with pytest.raises(InvalidRequest, match="did you mean temperature"):
+    with pytest.raises(InvalidRequest, match="did you mean 'temperature'"):
         nbgen.Chat(temprature=1)
 
 
@@ -56,7 +56,7 @@ def test_a_conversation_can_be_led_from_python(chat: Chat) -> None:
 
 
 def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
-    chat = nbgen.Chat(max_tokens=450, ignore_eos=True)
+    chat = nbgen.Chat(max_new_tokens=450, ignore_eos=True)
     chat.ask("go on")
     chat.stop()
     assert settled(chat)["finish_reason"]["type"] == "abort"

@@ -21,7 +21,7 @@ def run(shell: InteractiveShell, source: str) -> tuple[str, bool]:
 
 
 def test_an_answer_is_printed_once_and_kept(shell: InteractiveShell) -> None:
-    printed, good = run(shell, "%%nbgen --max-tokens 6 -t 0 --out answer\nhello")
+    printed, good = run(shell, "%%nbgen --max-new-tokens 6 -t 0 --out answer\nhello")
     assert good
     result = shell.user_ns["answer"]
     assert shell.user_ns["_"] is result
@@ -33,14 +33,14 @@ def test_an_answer_is_printed_once_and_kept(shell: InteractiveShell) -> None:
 
 def test_values_of_the_notebook_are_filled_in(shell: InteractiveShell) -> None:
     shell.user_ns["name"] = "Ada"
-    run(shell, "%%nbgen --max-tokens 1\nhi {{name}}, {x} $y")
+    run(shell, "%%nbgen --max-new-tokens 1\nhi {{name}}, {x} $y")
     assert shell.user_ns["_"].messages[0]["content"] == "hi Ada, {x} $y"
-    run(shell, "%%nbgen --max-tokens 1 --raw --system 'be short'\nhi {{name}}")
+    run(shell, "%%nbgen --max-new-tokens 1 --raw --system 'be short'\nhi {{name}}")
     assert [turn["content"] for turn in shell.user_ns["_"].messages] == ["be short", "hi {{name}}"]
 
 
 def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
-    run(shell, "%%nbgen --complete --max-tokens 2 --seed 1 --top-p 0.9\nOnce")
+    run(shell, "%%nbgen --complete --max-new-tokens 2 --seed 1 --top-p 0.9\nOnce")
     result = shell.user_ns["_"]
     assert result.messages is None
     assert result.params == {"max_new_tokens": 2, "sampling_seed": 1, "top_p": 0.9}
@@ -108,7 +108,7 @@ def test_a_kernel_shows_markdown_and_a_caption(connected: PrivateServer, monkeyp
     monkeypatch.setenv("NBGEN_URL", connected.url)
     token = connected.client._http.headers["Authorization"].removeprefix("Bearer ")
     monkeypatch.setenv("NBGEN_TOKEN", token)
-    cells = ["%load_ext nbgen", "%%nbgen --max-tokens 8 -t 0\nhi", "print(len(_.text), len(Out[2].text))", "%nbgen"]
+    cells = ["%load_ext nbgen", "%%nbgen --max-new-tokens 8 -t 0\nhi", "print(len(_.text), len(Out[2].text))", "%nbgen"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     answer, caption = notebook.cells[1].outputs

@@ -24,17 +24,19 @@ def test_a_completion_keeps_the_apis_own_limit() -> None:
     assert body("Once", complete=True) == {"prompt": "Once", "params": {}}
 
 
-def test_short_names_and_defaults_that_were_asked_for_are_kept() -> None:
-    assert body("hi", max_tokens=128, seed=7)["params"] == {"max_new_tokens": 128, "sampling_seed": 7}
+def test_defaults_that_were_asked_for_are_kept() -> None:
+    assert body("hi", max_new_tokens=128, sampling_seed=7)["params"] == {"max_new_tokens": 128, "sampling_seed": 7}
 
 
 @pytest.mark.parametrize(
     ("prompt", "options", "words"),
     [
-        ("hi", {"temprature": 1}, "did you mean temperature?"),
-        ("hi", {"zzz": 1}, "known: "),
+        ("hi", {"temprature": 1}, "did you mean 'temperature'?"),
+        ("hi", {"zzz": 1}, "there are "),
+        ("hi", {"max_tokens": 1}, "did you mean 'max_new_tokens'?"),
+        ("hi", {"seed": 1}, "did you mean 'sampling_seed'?"),
         ("hi", {"temperature": -1}, "temperature must be at least 0"),
-        ("hi", {"max_tokens": 1.5}, "max_new_tokens must be an integer"),
+        ("hi", {"max_new_tokens": 1.5}, "max_new_tokens must be an integer"),
         (" \n", {}, "the prompt is empty"),
         ([], {}, "the prompt is empty"),
         ([{"role": "user"}], {}, "a message is"),
