@@ -16,12 +16,11 @@ from benchmarks.machine import describe
 from benchmarks.served import Served
 from benchmarks.transformers_peer import TransformersPeer
 from benchmarks.workload import NEW_TOKENS, PROMPT_TOKENS, Measurement
-from nbgen.engine_config import BUNDLED
+from nbgen.engine_config import BUNDLED, BUNDLED_FOLDER
 
 REPETITIONS = 5
 STREAMS = (1, 16)
 RESULTS = Path(__file__).parent / "RESULTS.md"
-BUNDLED_FOLDER = Path(__file__).parent.parent / "nbgen" / "demo" / "model"
 
 
 def main(model: str = BUNDLED) -> None:
@@ -63,7 +62,7 @@ over HTTP with streaming, and runs transformers' `generate` on the same checkpoi
 {PROMPT_TOKENS} prompt tokens and {NEW_TOKENS} new ones a stream, greedy; medians of {REPETITIONS}. transformers gets
 the streams as one batch of equal lengths, its best case; its time to first token is that of a `generate` of one token.
 "Outside the model" is the share of the wall time of a served run that is not spent in the model's forward:
-scheduling, sampling, text, sockets, HTTP and the client, which runs on the same cores. Compare ratios; absolute
+scheduling, sampling, text, sockets, HTTP and the client, which runs on the same cores. Compare ratios: absolute
 numbers move with the machine's other work.
 
 - Taken {date.today().isoformat()} on {describe()};

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
+
+from nbgen.errors import ModelError
 
 #: The model that ships inside the package, by its short name.
 BUNDLED = "bundled"
+BUNDLED_FOLDER = Path(__file__).parent / "demo" / "model"
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,3 +37,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefill_chunk: int = 512
     #: "model" takes sampling defaults from generation_config.json, "openai" the constants.
     sampling_defaults: str = "model"
+
+
+def model_folder(name: str) -> Path | None:
+    """The folder that a model's name stands for, or None for a hub id. Raises ModelError if it is neither."""
+    folder = BUNDLED_FOLDER if name == BUNDLED else Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either")
+    return None

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nbgen.engine_config import BUNDLED
+from nbgen.engine_config import model_folder
 from nbgen.errors import ModelError
 
-BUNDLED_FOLDER = Path(__file__).parent.parent / "demo" / "model"
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -20,15 +19,8 @@ Report = Callable[[str, int, int], None]
 
 
 def find(name: str, report: Report) -> Path:
-    """The folder of `name`: the bundled model, a folder, or a hub id (downloaded if it is not there yet)."""
-    if name == BUNDLED:
-        return _checked(BUNDLED_FOLDER, name)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return _checked(folder, name)
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either")
-    return _checked(_download(name, report), name)
+    """The checked folder of `name`; a hub id is downloaded if it is not there yet. Raises ModelError."""
+    return _checked(model_folder(name) or _download(name, report), name)
 
 
 def weight_bytes(folder: Path) -> int:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from nbgen.engine_config import EngineConfig
+from nbgen.engine_config import EngineConfig, model_folder
 from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable
 from nbgen.messages import (
     AbortRequest,
@@ -144,8 +144,12 @@ class EngineClient:
             self._set("stopped")
 
     async def load(self, model: str | None = None) -> None:
-        """Make `model` (None: the configured one) the loaded one, replacing any other."""
+        """Make `model` (None: the configured one) the loaded one, replacing any other.
+
+        A name that stands for nothing raises ModelError and leaves the present model alone.
+        """
         wanted = model or self.config.model
+        model_folder(wanted)
         if self.state == "ready" and wanted == self.config.model:
             return
         if wanted != self.config.model or self.state == "failed":

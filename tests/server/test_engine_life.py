@@ -108,7 +108,10 @@ def test_unload_ends_the_process_before_it_answers_and_load_brings_it_back(morta
 
 
 def test_a_model_that_cannot_be_loaded_says_so_and_another_may(mortal: Server, long_model: Path) -> None:
-    found = events(mortal.http, "POST", "api/v1/model/load", json={"model": str(long_model.parent / "nothing")})
+    typo = mortal.http.post("api/v1/model/load", json={"model": str(long_model.parent / "nothing")})
+    assert typo.status_code == 422
+    assert mortal.model()["name"] == str(long_model), "a slip of the pen must not cost the model that is there"
+    found = events(mortal.http, "POST", "api/v1/model/load", json={"model": str(long_model.parent)})
     assert found[-1].event == "error"
     assert mortal.model()["state"] == "failed"
     assert mortal.http.get("health").status_code == 503
