@@ -8,7 +8,7 @@ ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 BROWSER_FLAG := $(if $(filter Darwin,$(shell uname)),,$(if $(DISPLAY)$(WAYLAND_DISPLAY),,--no-browser))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test check format soak bench demo panel clean
+.PHONY: help lab test check bench demo panel clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets

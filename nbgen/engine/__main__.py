@@ -7,11 +7,14 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
 
 from nbgen.engine.channel import Channel
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.errors import ModelError
-from nbgen.messages import EngineFailed, EngineReady, LoadModel, LoadProgress
+from nbgen.messages import EngineFailed, EngineReady, LoadModel, LoadProgress, ToEngine
+
+log = logging.getLogger(__name__)
 
 
 def main() -> None:
@@ -26,7 +29,7 @@ def main() -> None:
     os._exit(0)  # threads and libraries have nothing left to say
 
 
-def _serve(channel, first, messages) -> None:
+def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> None:
     started = time.monotonic()
     channel.send(LoadProgress(stage="starting torch"))
     from nbgen.engine.assembly import assemble  # only now: it takes seconds, and the server has heard why
@@ -39,6 +42,10 @@ def _serve(channel, first, messages) -> None:
         assembly = assemble(first.config, report)
     except ModelError as error:
         channel.send(EngineFailed(message=error.message))
+        return
+    except Exception:  # a model may raise anything; to start again would raise it again
+        log.exception("%s cannot be run", first.config.model)
+        channel.send(EngineFailed(message=f"{first.config.model} cannot be run; the server's log says why"))
         return
     channel.send(EngineReady(model=assembly.model, load_seconds=time.monotonic() - started))
     Loop(channel, assembly).run(messages)

@@ -48,6 +48,8 @@ class Loop:
         while self._take_in():
             if self._engine.has_work:
                 self._send(self._engine.step())
+                if not self._engine.has_work:
+                    self._status_due = 0.0  # idle again: say so at once
             self._send_status()
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:

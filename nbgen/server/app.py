@@ -42,6 +42,7 @@ ENGINE_OPTIONS = (
     "sampling_defaults",
 )
 STOP_SECONDS = 8.0
+DRAIN_SECONDS = 5.0
 SWEEP_MS = 15_000
 
 
@@ -153,7 +154,7 @@ class NbgenApp(ExtensionApp):
         try:
             self._sweep.stop()
             self._withdraw()
-            await asyncio.wait_for(self.engine.close(), STOP_SECONDS)
+            await asyncio.wait_for(self.engine.close(DRAIN_SECONDS), STOP_SECONDS)
         except Exception:  # Jupyter refuses to stop when this hook raises.
             self.log.exception("nbgen did not stop in good order; its engine is killed")
             self.engine.kill()

@@ -39,6 +39,7 @@ RESTART_WINDOW = 600.0
 SILENT_SECONDS = 30
 STOP_PATIENCE = 5.0
 CRASH_PATIENCE = 0.5
+DRAIN_TICK = 0.05
 
 
 class Listener(Protocol):
@@ -80,7 +81,7 @@ class EngineClient:
     @property
     def healthy(self) -> bool:
         """Whether a request would be served: ready, or idle and never in trouble."""
-        return self.state == "ready" or (self.state == "stopped" and not self._closed)
+        return self.state in ("ready", "stopped") and not self._closed
 
     # --- requests
 
@@ -158,9 +159,12 @@ class EngineClient:
             await self.stop()
         await self.start()
 
-    async def close(self) -> None:
-        """Stop for good."""
+    async def close(self, patience: float) -> None:
+        """Stop for good: refuse what is new at once, and give what runs `patience` seconds to end."""
         self._closed = True
+        deadline = time.monotonic() + patience
+        while self._listeners and time.monotonic() < deadline:
+            await asyncio.sleep(DRAIN_TICK)
         await self.stop()
 
     def kill(self) -> None:

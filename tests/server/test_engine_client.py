@@ -59,7 +59,7 @@ async def test_an_engine_that_falls_silent_is_killed_and_restarted(
         await client.start()
         assert client.pid != first
     finally:
-        await client.close()
+        await client.close(0)
     assert client.pid is None
     with pytest.raises(Unavailable, match="stopping"):
         client.submit(long_request("late"), Heard())
@@ -71,7 +71,7 @@ async def test_an_engine_that_ignores_the_end_is_killed(long_model: Path, monkey
     await client.start()
     process = psutil.Process(client.pid)
     process.send_signal(signal.SIGSTOP)
-    await asyncio.wait_for(client.close(), 5)
+    await asyncio.wait_for(client.close(0), 5)
     assert not process.is_running()
 
 
@@ -84,7 +84,7 @@ async def test_a_request_aborted_while_the_engine_starts_ends_at_once() -> None:
     runs.abort("r")
     assert [sample.finish_reason.message for sample in run.samples] == ["Abort in waiting queue"] * 2
     assert len(runs) == 0
-    await client.close()
+    await client.close(0)
 
 
 async def test_a_fault_of_the_client_itself_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,19 @@ def test_no_engine_outlives_its_server(tmp_path: Path, long_model: Path, number:
         assert not file.exists()
 
 
+def test_a_stopping_server_lets_what_runs_end(tmp_path: Path, long_model: Path) -> None:
+    server = Server(tmp_path, f"--model={long_model}", "--dtype=float32").ready()
+    params = {**GREEDY, "max_new_tokens": 300}
+    with server.http.stream("POST", "api/v1/runs", json={"prompt": "a", "params": params}) as answer:
+        decoder, chunks = Decoder(), answer.iter_bytes()
+        found = decoder.feed(next(chunks))
+        server.process.terminate()
+        found += [event for chunk in chunks for event in decoder.feed(chunk)]
+    assert found[-1].event == "done"
+    assert sum(json.loads(e.data)["tokens"] for e in found if e.event == "delta") == 300
+    assert server.stop() == 0
+
+
 def test_a_server_told_to_ends_with_its_standard_input(tmp_path: Path, long_model: Path) -> None:
     server = Server(tmp_path, f"--model={long_model}", "--NbgenApp.stop_on_eof=True", "--NbgenApp.autoload=False")
     assert server.stop(0) == 0
