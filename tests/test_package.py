@@ -1,0 +1,46 @@
+"""What `pip install` installs: the wheel holds the panel, the bundled model and the file that enables the extension."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from nbgen import __version__
+
+ROOT = Path(__file__).parent.parent
+MEBIBYTE = 2**20
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
+    subprocess.run([*command, str(folder), str(ROOT)], check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nbgen/demo/model/model.safetensors",
+        "nbgen/demo/model/tokenizer.json",
+        "nbgen/demo/model/README.md",
+        "nbgen/notebook/static/chat.js",
+        "nbgen/notebook/static/chat.css",
+        "etc/jupyter/jupyter_server_config.d/nbgen.json",
+        "licenses/LICENSE",
+        "licenses/THIRD_PARTY_LICENSES.txt",
+    ],
+)
+def test_the_wheel_holds(wheel: zipfile.ZipFile, name: str) -> None:
+    assert any(each.endswith(name) for each in wheel.namelist())
+
+
+def test_the_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert tops == {"nbgen", f"nbgen-{__version__}.data", f"nbgen-{__version__}.dist-info"}
+    assert sum(each.file_size for each in wheel.infolist()) < 14 * MEBIBYTE
+    assert not any(name.endswith((".pyc", ".ipynb", ".bin", ".pt")) for name in wheel.namelist())
