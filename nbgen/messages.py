@@ -39,6 +39,19 @@ class LoadModel(Struct, frozen=True):
     config: EngineConfig
 
 
+class LogprobOptions(Struct, frozen=True, tag=False):
+    """Which log-probabilities a request wants, besides those of its output tokens.
+
+    `start` is the position of the first prompt token that gets one (None: no prompt token does). Each position also
+    gets its `top` most likely tokens, and those of `token_ids`; `text` adds the text of each token.
+    """
+
+    start: int | None = None
+    top: int = 0
+    token_ids: list[int] = []
+    text: bool = False
+
+
 class GenerateRequest(Struct, frozen=True):
     """One prompt, however it was written, and how to continue it. Exactly one of the three inputs is set.
 
@@ -52,6 +65,7 @@ class GenerateRequest(Struct, frozen=True):
     messages: list[ChatMessage] | None = None
     continue_final: bool = False
     params: SamplingParams = SamplingParams()
+    logprobs: LogprobOptions | None = None
 
 
 class AbortRequest(Struct, frozen=True):
@@ -117,11 +131,24 @@ class FinishReason(Struct, frozen=True, tag=False):
     status: int | None = None
 
 
+#: A token's natural log-probability (None where no token precedes it, -inf where it was impossible), id and text.
+Logprob = tuple[float | None, int, str | None]
+
+
+class TokenLogprobs(Struct, frozen=True, tag=False, array_like=True):
+    """What the model thought at one position: of the token that stands there, of the likeliest, of chosen ones."""
+
+    token: Logprob
+    top: list[Logprob] | None = None
+    chosen: list[Logprob] | None = None
+
+
 class GenerateOutput(Struct, frozen=True):
     """What one sequence gained in a step. `text` and `token_ids` are the new part, counts are totals.
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
-    `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`.
+    `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`. `logprobs` are those
+    of `token_ids`; a sequence's first output has the prompt's.
     """
 
     rid: str
@@ -132,6 +159,8 @@ class GenerateOutput(Struct, frozen=True):
     completion_tokens: int = 0
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
+    logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
 
 
 class StepOutputs(Struct, frozen=True):

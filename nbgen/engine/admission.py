@@ -10,7 +10,7 @@ from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, ModelInfo
+from nbgen.messages import GenerateRequest, LogprobOptions, ModelInfo
 from nbgen.sampling_params import SamplingParams
 
 #: Tokens of the context that SGLang leaves free (contract section 5.1).
@@ -31,27 +31,28 @@ class Admission:
         params = request.params.with_defaults(self._model.sampling_defaults)
         prompt = self._prompt(request)
         self._check(prompt, params)
+        self._check_logprobs(request.logprobs, len(prompt))
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
-        budget = self._budget(len(prompt), params)
-        return [self._sequence(request.rid, i, prompt, params, budget, seed + i) for i in range(max(1, params.n))]
+        return [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
 
     def _sequence(
-        self, rid: str, index: int, prompt: list[int], params: SamplingParams, budget: int, seed: int
+        self, request: GenerateRequest, index: int, prompt: list[int], params: SamplingParams, seed: int
     ) -> Sequence:
         decode = self._tokenizer.decoder(
             skip_special_tokens=params.skip_special_tokens,
             spaces_between=params.spaces_between_special_tokens,
         )
         return Sequence(
-            rid=rid,
+            rid=request.rid,
             index=index,
             prompt_ids=prompt,
             params=params,
-            budget=budget,
+            budget=self._budget(len(prompt), params),
             seed=_signed(seed),
             detokenizer=Detokenizer(decode, self._tokenizer.is_byte, prompt),
             stop_strings=StopStrings(params.stop, keep_match=params.no_stop_trim),
             stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),
+            logprobs=request.logprobs,
         )
 
     def _prompt(self, request: GenerateRequest) -> list[int]:
@@ -79,6 +80,15 @@ class Admission:
                 f"{length} prompt tokens and max_new_tokens {asked} are {length + asked} tokens, which exceeds the "
                 f"model's maximum context length of {context}",
                 field="max_new_tokens",
+            )
+
+    def _check_logprobs(self, options: LogprobOptions | None, length: int) -> None:
+        if options is None:
+            return
+        self._check_ids(options.token_ids, "token_ids_logprob")
+        if options.start is not None and options.start > length:
+            raise InvalidRequest(
+                f"logprob_start_len is {options.start}; the prompt has {length} tokens", field="logprob_start_len"
             )
 
     def _check_ids(self, ids: list[int] | dict[int, float], field: str) -> None:

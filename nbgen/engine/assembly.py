@@ -10,6 +10,7 @@ from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.engine import Engine
 from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.probe import Runner, choose_runner
 from nbgen.engine.sampler import Sampler
@@ -17,9 +18,6 @@ from nbgen.engine.scheduler import Scheduler
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.messages import ModelInfo
-
-#: A prefill that is never cut.
-WHOLE = 2**31
 
 
 class Assembly(NamedTuple):
@@ -41,9 +39,10 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
     scheduler = Scheduler(
         BlockManager(num_blocks, config.block_size, caches_prefixes=runner.caches_prefixes),
         max_running=config.max_running,
-        prefill_chunk=config.prefill_chunk if runner.chunks_prefill else WHOLE,
+        prefill_chunk=config.prefill_chunk if runner.chunks_prefill else None,
     )
-    engine = Engine(runner, Sampler(loaded.tokenizer.eos_ids), scheduler, max_waiting=config.max_waiting)
+    sampler, logprobs = Sampler(loaded.tokenizer.eos_ids), Logprobs(loaded.tokenizer.token_text)
+    engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting)
     return Assembly(engine, Admission(loaded.tokenizer, model, num_blocks * config.block_size), model, runner.device)
 
 

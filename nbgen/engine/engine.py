@@ -7,7 +7,9 @@ import logging
 import time
 
 import msgspec
+import torch
 
+from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.scheduler import Scheduler
@@ -20,10 +22,13 @@ log = logging.getLogger(__name__)
 class Engine:
     """All sequences of one loaded model."""
 
-    def __init__(self, runner: Runner, sampler: Sampler, scheduler: Scheduler, *, max_waiting: int) -> None:
+    def __init__(
+        self, runner: Runner, sampler: Sampler, scheduler: Scheduler, logprobs: Logprobs, *, max_waiting: int
+    ) -> None:
         self.max_waiting = max_waiting
         self._runner = runner
         self._sampler = sampler
+        self._logprobs = logprobs
         self._scheduler = scheduler
         self._sequences: dict[str, list[Sequence]] = {}
         self.steps = 0
@@ -42,6 +47,7 @@ class Engine:
             return [msgspec.structs.replace(_output(s, "", []), finish_reason=reason) for s in sequences]
         self._sequences[sequences[0].rid] = list(sequences)
         for sequence in sequences:
+            self._logprobs.last_alone(sequence)
             self._scheduler.add(sequence)
         return []
 
@@ -53,12 +59,15 @@ class Engine:
         """Compute one batch; what each sampled sequence gained."""
         batch = self._scheduler.schedule()
         started = time.perf_counter()
-        sampled, scores = self._runner.run(batch, self._scheduler.copies)
+        output = self._runner.run(batch, self._scheduler.copies)
         self.forward_seconds += time.perf_counter() - started
         self._scheduler.computed(batch)
-        tokens = self._sampler.sample(scores, sampled)
+        for prompt in output.prompt:
+            self._logprobs.prompt(*prompt)
+        tokens = self._sampler.sample(output.scores, output.sampled)
         self.steps += 1
-        return [self._advance(sequence, token) for sequence, token in zip(sampled, tokens, strict=True)]
+        rows = zip(output.sampled, tokens, output.scores, strict=True)
+        return [self._advance(sequence, token, scores) for sequence, token, scores in rows]
 
     def status(self) -> EngineStatus:
         blocks = self._scheduler.blocks
@@ -74,11 +83,14 @@ class Engine:
             preemptions=self._scheduler.preemptions,
         )
 
-    def _advance(self, sequence: Sequence, token: int) -> GenerateOutput:
-        if sequence.budget == 0:
-            return self._end(sequence, FinishReason(type="length", length=0))
+    def _advance(self, sequence: Sequence, token: int, scores: torch.Tensor) -> GenerateOutput:
+        """Add a token to its sequence; `scores` `[vocab]` are those it was sampled from."""
         if token == NO_TOKEN:
             return self._fail(sequence, "the model produced no finite score: no token is allowed here")
+        logprobs = self._logprobs.output(sequence, scores, token)
+        if sequence.budget == 0:
+            output = self._end(sequence, FinishReason(type="length", length=0))
+            return msgspec.structs.replace(output, logprobs=logprobs)
         try:
             text = sequence.append(token)
         except Exception:  # whatever a tokenizer raises is this request's alone
@@ -87,7 +99,7 @@ class Engine:
         self.generated_tokens += 1
         if sequence.finish_reason:
             self._release(sequence)
-        return _output(sequence, text, [token])
+        return msgspec.structs.replace(_output(sequence, text, [token]), logprobs=logprobs)
 
     def _abort(self, sequence: Sequence) -> GenerateOutput:
         where = "waiting queue" if sequence.status is SequenceStatus.WAITING else "running batch"
@@ -121,4 +133,5 @@ def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutp
         completion_tokens=sequence.num_output,
         cached_tokens=sequence.cached_tokens,
         finish_reason=sequence.finish_reason,
+        prompt_logprobs=sequence.prompt_logprobs if sequence.num_output <= 1 else [],
     )

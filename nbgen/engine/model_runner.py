@@ -6,6 +6,7 @@ and no mask: `attention` knows both. Knows nothing of sampling or text.
 
 import inspect
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 
@@ -15,6 +16,22 @@ from nbgen.engine.block_manager import Copy
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
+
+
+class PromptScores(NamedTuple):
+    """A prompt's scores `[rows, vocab]` at `position` and on, for its log-probabilities."""
+
+    sequence: Sequence
+    position: int
+    scores: torch.Tensor
+
+
+class RunOutput(NamedTuple):
+    """The sequences that sample now with their float32 `scores` `[rows, vocab]`, and what prompts wanted of theirs."""
+
+    sampled: list[Sequence]
+    scores: torch.Tensor
+    prompt: list[PromptScores]
 
 
 class ModelRunner:
@@ -33,19 +50,20 @@ class ModelRunner:
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @torch.inference_mode()
-    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> tuple[list[Sequence], torch.Tensor]:
-        """Compute the batch's tokens; the sequences that sample now and their float32 scores `[rows, vocab]`."""
+    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
+        """Compute the batch's tokens, after copying what is cached of them."""
         for copy in copies:
             self.cache.copy(copy.source, copy.target, copy.num_tokens)
         items = sorted(batch, key=lambda item: item.num_tokens > 1)
-        rows, end = [], 0
-        for item in items:
-            end += item.num_tokens
-            if item.samples:
-                rows.append(end - 1)
+        sampled, prompt_rows = _rows(items)
+        wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
         with attention.current(self._step(items)):
-            scores = self._forward(items, rows)
-        return [item.sequence for item in items if item.samples], scores.float()
+            scores = self._forward(items, wanted)
+        end, prompt = len(sampled), []
+        for (sequence, position), rows in prompt_rows.items():
+            prompt.append(PromptScores(sequence, position, scores[end : end + len(rows)]))
+            end += len(rows)
+        return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt)
 
     def release(self, sequence: Sequence) -> None:
         """Blocks are all a sequence holds, and the scheduler takes them back."""
@@ -73,6 +91,22 @@ class ModelRunner:
 
     def _tensor(self, values: list) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=self.device)
+
+
+def _rows(items: list[ScheduledSequence]) -> tuple[dict[int, Sequence], dict[tuple[Sequence, int], range]]:
+    """Packed rows whose scores are wanted: of sequences that sample, and of prompts, by their first position."""
+    sampled, prompts, start = {}, {}, 0
+    for item in items:
+        sequence, count = item
+        if item.samples:
+            sampled[start + count - 1] = sequence
+        first = max(sequence.num_computed, sequence.next_prompt_logprob)
+        stop = min(sequence.num_computed + count, sequence.num_prompt - 1)
+        if first < stop:
+            offset = start - sequence.num_computed
+            prompts[sequence, first] = range(offset + first, offset + stop)
+        start += count
+    return sampled, prompts
 
 
 def _token_ids(items: list[ScheduledSequence]) -> list[int]:

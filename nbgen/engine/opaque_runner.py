@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from nbgen.engine.block_manager import Copy
+from nbgen.engine.model_runner import PromptScores, RunOutput
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
 
@@ -34,17 +35,24 @@ class OpaqueRunner:
         self._caches: dict[Sequence, Any] = {}
 
     @torch.inference_mode()
-    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> tuple[list[Sequence], torch.Tensor]:
-        """Compute the batch's tokens; its sequences and their float32 scores `[rows, vocab]`. There are no copies."""
-        scores = [self._last_scores(item.sequence) for item in batch]
-        return [item.sequence for item in batch], torch.stack(scores).float()
+    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
+        """Compute the batch's tokens, each sequence's whole prompt at once. There are no copies."""
+        last, prompt = [], []
+        for sequence, _ in batch:
+            known = sequence.num_computed if self.cached else 0
+            scores = self._scores(sequence, known)
+            last.append(scores[-1])
+            first, stop = max(known, sequence.next_prompt_logprob), sequence.num_prompt - 1
+            if first < stop:
+                prompt.append(PromptScores(sequence, first, scores[first - known : stop - known]))
+        return RunOutput([item.sequence for item in batch], torch.stack(last).float(), prompt)
 
     def release(self, sequence: Sequence) -> None:
         """Drop the sequence's cache."""
         self._caches.pop(sequence, None)
 
-    def _last_scores(self, sequence: Sequence) -> torch.Tensor:
-        known = sequence.num_computed if self.cached else 0
+    def _scores(self, sequence: Sequence, known: int) -> torch.Tensor:
+        """`[tokens, vocab]` of all but the first `known` tokens."""
         inputs: dict[str, Any] = {
             "input_ids": self._row(sequence.token_ids[known:]),
             "use_cache": self.cached,
@@ -56,7 +64,7 @@ class OpaqueRunner:
         output = self.model(**inputs)
         if self.cached:
             self._caches[sequence] = output[self._cache_name]
-        return output.logits[0, -1]
+        return output.logits[0]
 
     def _row(self, values: list[int]) -> torch.Tensor:
         return torch.tensor([values], dtype=torch.long, device=self.device)

@@ -81,10 +81,10 @@ def _pieces(runner: Runner, sequences: list[Sequence], blocks: BlockManager) -> 
             for sequence, count in zip(sequences, counts, strict=True)
             if count
         ]
-        sampled, scores = runner.run(batch)
+        output = runner.run(batch)
         for sequence, count in batch:
             sequence.num_computed += count
-        for sequence, row in zip(sampled, scores, strict=True):
+        for sequence, row in zip(output.sampled, output.scores, strict=True):
             yield sequences.index(sequence), len(sequence) - 1, row
 
 

@@ -11,6 +11,9 @@ from typing import NamedTuple
 from nbgen.engine.block_manager import BlockManager, Copy
 from nbgen.engine.sequence import Sequence, SequenceStatus
 
+#: More tokens than any prompt has.
+WHOLE = 2**31
+
 
 class ScheduledSequence(NamedTuple):
     """The sequence's next `num_tokens` uncomputed tokens. It samples if they are all it has."""
@@ -26,10 +29,12 @@ class ScheduledSequence(NamedTuple):
 class Scheduler:
     """Sequences that wait, sequences that run, and the choice between them."""
 
-    def __init__(self, blocks: BlockManager, *, max_running: int, prefill_chunk: int) -> None:
+    def __init__(self, blocks: BlockManager, *, max_running: int, prefill_chunk: int | None) -> None:
+        """A `prefill_chunk` of None never cuts a prompt."""
         self.blocks = blocks
         self.max_running = max_running
-        self.prefill_chunk = prefill_chunk
+        self.cuts_prompts = prefill_chunk is not None
+        self.prefill_chunk = WHOLE if prefill_chunk is None else prefill_chunk
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.copies: list[Copy] = []
@@ -89,7 +94,7 @@ class Scheduler:
 
     def _prefill(self, sequence: Sequence, room: int, batch: list[ScheduledSequence]) -> int:
         """Put the sequence's next chunk into the batch if it fits; the tokens it takes."""
-        tokens = min(sequence.num_uncomputed, room)
+        tokens = min(sequence.num_uncomputed, room, sequence.max_chunk if self.cuts_prompts else WHOLE)
         end = sequence.num_computed + tokens
         if tokens <= 0 or not self.blocks.can_allocate(sequence, end):
             return 0

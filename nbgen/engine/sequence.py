@@ -5,8 +5,11 @@ from enum import Enum, auto
 
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.prefix_cache import Node
-from nbgen.messages import FinishReason
+from nbgen.messages import FinishReason, LogprobOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
+
+#: Prompt tokens of one step whose scores are looked at: 64 rows of 150,000 scores are 38 MB in float32.
+LOGPROB_CHUNK = 64
 
 
 class SequenceStatus(Enum):
@@ -34,6 +37,8 @@ class Sequence:
     stop_strings: StopStrings
     stop_token_ids: frozenset[int] = frozenset()
     namespace: str = ""
+    logprobs: LogprobOptions | None = None
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
@@ -61,8 +66,22 @@ class Sequence:
 
     @property
     def num_cacheable(self) -> int:
-        """Tokens that may come from the cache: all but the last, which must be computed to go on."""
-        return len(self.token_ids) - 1
+        """Tokens that may come from the cache: not the last, nor those whose scores are asked for."""
+        return min(len(self.token_ids) - 1, self.next_prompt_logprob)
+
+    @property
+    def next_prompt_logprob(self) -> int:
+        """The position whose scores give the next prompt token's log-probability; none is left at the last one.
+
+        The first token asked for has none by convention, so its successor's is the first.
+        """
+        start = self.logprobs.start if self.logprobs else None
+        return self.num_prompt if start is None else start + max(0, len(self.prompt_logprobs) - 1)
+
+    @property
+    def max_chunk(self) -> int:
+        """The most tokens of one step: few where each row's scores over the vocabulary are wanted."""
+        return LOGPROB_CHUNK if self.next_prompt_logprob < self.num_prompt - 1 else len(self)
 
     @property
     def num_uncomputed(self) -> int:

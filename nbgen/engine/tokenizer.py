@@ -63,6 +63,10 @@ class Tokenizer:
 
         return decode
 
+    def token_text(self, token_id: int) -> str:
+        """The text of one token alone, special ones included."""
+        return self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
+
     def is_byte(self, token_id: int) -> bool:
         """Whether the token is one raw byte of a byte-fallback vocabulary, as `<0x0A>`."""
         return token_id in self._byte_ids

@@ -1,0 +1,120 @@
+"""Log-probabilities are transformers' own float32 log-softmax, whatever was cached, cut or batched."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from nbgen.engine.assembly import Assembly
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest, LogprobOptions, TokenLogprobs
+from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
+from tests.engine.conftest import build, generate, ids
+
+PROMPT = [(7 * i) % 250 + 4 for i in range(150)]
+CLOSE = 2e-4
+
+
+def request(start: int | None = None, rid: str = "a", params: dict | None = None, **options) -> GenerateRequest:
+    sampling = SamplingParams(**{"max_new_tokens": 6, "temperature": 0.0, "ignore_eos": True, **(params or {})})
+    return GenerateRequest(rid=rid, input_ids=PROMPT, params=sampling, logprobs=LogprobOptions(start=start, **options))
+
+
+def expected(folder: Path, tokens: list[int]) -> torch.Tensor:
+    """`[tokens, vocab]`: at each position, of the token that follows."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        return torch.log_softmax(model(torch.tensor([tokens])).logits[0], dim=-1)
+
+
+def logprobs(outputs: list) -> tuple[list[TokenLogprobs], list[TokenLogprobs]]:
+    """Of the prompt and of the output."""
+    prompt = next((o.prompt_logprobs for o in outputs if o.prompt_logprobs), [])
+    return prompt, [entry for output in outputs for entry in output.logprobs]
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "bloom"])
+@pytest.mark.parametrize("start", [0, 100, 149])
+def test_prompt_and_output_equal_the_reference(model_type: str, start: int, tmp_path: Path) -> None:
+    changes = {
+        "gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16},
+        "bloom": {"n_layer": 2, "n_head": 4},
+    }
+    folder = save_model(tmp_path, model_type, **changes.get(model_type, {}))
+    assembly = build(folder, prefill_chunk=40)
+    outputs = generate(assembly, [request(start, top=3, token_ids=[9, 5, 9])])["a"]
+    tokens = PROMPT + ids(outputs)
+    reference = expected(folder, tokens)
+    prompt, output = logprobs(outputs)
+    assert prompt[0] == TokenLogprobs((None, PROMPT[start], None))
+    assert len(prompt) == len(PROMPT) - start
+    for position, entry in zip(range(start + 1, len(tokens)), prompt[1:] + output, strict=True):
+        row = reference[position - 1]
+        assert entry.token[1] == tokens[position]
+        assert entry.token[0] == pytest.approx(float(row[tokens[position]]), abs=CLOSE)
+        assert [value for value, _, _ in entry.top] == pytest.approx(row.topk(3).values.tolist(), abs=CLOSE)
+        assert [token for _, token, _ in entry.chosen] == [9, 5, 9]
+        assert [value for value, _, _ in entry.chosen] == pytest.approx(row[[9, 5, 9]].tolist(), abs=CLOSE)
+
+
+def test_a_prefix_hit_stops_where_logprobs_begin(tiny_engine: Assembly) -> None:
+    first = generate(tiny_engine, [request(0)])["a"]
+    again = generate(tiny_engine, [request(100)])["a"]
+    assert first[0].cached_tokens == 0
+    assert 0 < again[0].cached_tokens <= 100
+    values = [[e.token[0] for e in logprobs(outputs)[0]] for outputs in (first, again)]
+    assert values[1][1:] == pytest.approx(values[0][101:], abs=CLOSE)
+    assert generate(tiny_engine, [request(None)])["a"][0].cached_tokens == 149
+
+
+def test_beside_other_requests_and_for_each_sample(tiny_engine: Assembly) -> None:
+    params = {"temperature": 1.0, "sampling_seed": 3, "n": 2}
+    busy = GenerateRequest(rid="b", text="Hello", params=SamplingParams(max_new_tokens=30, ignore_eos=True))
+    alone = generate(tiny_engine, [request(140, params=params)])["a"]
+    beside = generate(tiny_engine, [busy, request(140, params=params)])["a"]
+    for index in (0, 1):
+        pair = [logprobs([o for o in outputs if o.index == index]) for outputs in (alone, beside)]
+        for ours, theirs in zip(pair[0][0] + pair[0][1], pair[1][0] + pair[1][1], strict=True):
+            assert ours.token[1] == theirs.token[1]
+            assert ours.token[0] == pytest.approx(theirs.token[0], abs=CLOSE) if ours.token[0] else True
+
+
+def test_output_is_described_after_temperature_penalties_and_bias(tiny_model: Path, tiny_engine: Assembly) -> None:
+    params = {"temperature": 0.5, "top_k": 3, "logit_bias": {9: 2.0}, "sampling_seed": 1, "max_new_tokens": 1}
+    outputs = generate(tiny_engine, [request(None, params=params, token_ids=[9])])["a"]
+    scores = expected(tiny_model, PROMPT)[-1].clone()
+    scores[9] += 2.0
+    reference = torch.log_softmax(scores / 0.5, dim=-1)
+    (entry,) = outputs[0].logprobs
+    assert entry.token[0] == pytest.approx(float(reference[entry.token[1]]), abs=CLOSE)
+    assert entry.chosen[0][0] == pytest.approx(float(reference[9]), abs=CLOSE)
+
+
+def test_a_prompt_alone_is_scored_with_the_token_that_would_come(tiny_engine: Assembly) -> None:
+    (output,) = generate(tiny_engine, [request(0, params={"max_new_tokens": 0}, top=1)])["a"]
+    assert output.token_ids == []
+    assert len(output.prompt_logprobs) == len(PROMPT)
+    assert output.logprobs[0].token == output.logprobs[0].top[0]
+
+
+def test_texts_join_to_the_text(tiny_engine: Assembly) -> None:
+    options = LogprobOptions(start=3, text=True)
+    ask = GenerateRequest(rid="t", text="Hello, you", params=SamplingParams(max_new_tokens=0), logprobs=options)
+    (output,) = generate(tiny_engine, [ask])["t"]
+    assert "".join(entry.token[2] for entry in output.prompt_logprobs) == "lo, you"
+
+
+def test_nobody_who_does_not_ask_pays(tiny_engine: Assembly) -> None:
+    plain = GenerateRequest(rid="p", input_ids=PROMPT, params=SamplingParams(max_new_tokens=2))
+    outputs = generate(tiny_engine, [plain])["p"]
+    assert all(not o.logprobs and not o.prompt_logprobs for o in outputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"start": 151}, "logprob_start_len"), ({"token_ids": [9999]}, "out-of-vocabulary")]
+)
+def test_what_cannot_be_described_is_refused(tiny_engine: Assembly, options, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        tiny_engine.admission.sequences(request(**options))
