@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbgen.messages import FinishReason, GenerateOutput
+from nbgen.messages import FinishReason, GenerateOutput, TokenLogprobs
 
 
 class Sample:
@@ -14,6 +14,8 @@ class Sample:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
+        self.logprobs: list[TokenLogprobs] = []
+        self.prompt_logprobs: list[TokenLogprobs] = []
         self.finish_reason: FinishReason | None = None
 
     def add(self, output: GenerateOutput) -> None:
@@ -23,4 +25,6 @@ class Sample:
         self.prompt_tokens = output.prompt_tokens or self.prompt_tokens
         self.completion_tokens = output.completion_tokens or self.completion_tokens
         self.cached_tokens = output.cached_tokens or self.cached_tokens
+        self.logprobs += output.logprobs
+        self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
         self.finish_reason = output.finish_reason or self.finish_reason

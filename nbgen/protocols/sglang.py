@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest
+from nbgen.protocols import sglang_logprobs
 from nbgen.protocols.json_body import parse_json
 from nbgen.sampling_params import SamplingParams, WrongType
 
@@ -28,7 +29,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "image_data": (None, []),
     "audio_data": (None, []),
     "video_data": (None, []),
-    "return_logprob": (None, False),
     "lora_path": (None, ""),
     "custom_logit_processor": (None, ""),
     "return_hidden_states": (None, False),
@@ -89,9 +89,10 @@ def parse_generate(body: bytes) -> Generation:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
     single = single and n == 1
     rids = _rids(fields.get("rid"), len(prompts), n, single)
+    logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
     requests = [
-        GenerateRequest(rid=rid, text=prompt.text, input_ids=prompt.input_ids, params=option)
-        for rid, prompt, option in zip(rids, prompts, params, strict=True)
+        GenerateRequest(rid=rid, text=prompt.text, input_ids=prompt.input_ids, params=option, logprobs=wanted)
+        for rid, prompt, option, wanted in zip(rids, prompts, params, logprobs, strict=True)
     ]
     return Generation(requests, single, fields.get("stream", False), interval)
 
@@ -120,6 +121,18 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_integer_or_null(value: Any) -> bool:
+    return value is None or _is_integer(value)
+
+
+def _is_bool_or_null(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _is_ids_or_null(value: Any) -> bool:
+    return value is None or _is_ids(value)
+
+
 def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_integer, value))
 
@@ -134,6 +147,14 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("input_ids", "a list of integers or a list of such lists", _one_or_many(_is_ids)),
     ("sampling_params", "an object or a list of objects", _one_or_many(lambda value: isinstance(value, dict))),
     ("rid", "text or a list of text", _one_or_many(_is_text)),
+    ("logprob_start_len", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
+    ("top_logprobs_num", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
+    ("token_ids_logprob", "a list of integers or a list of such lists", _one_or_many(_is_ids_or_null)),
+)
+#: The same, where no other type is ever turned into the right one.
+STRICT_TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("return_logprob", "true, false or a list of these", _one_or_many(_is_bool_or_null)),
+    ("return_text_in_logprobs", "true or false", _is_bool_or_null),
 )
 
 
@@ -143,6 +164,9 @@ def _check_types(fields: Mapping[str, Any]) -> None:
         value = fields.get(name)
         if value is not None and not check(value):
             raise SchemaError(f"`{name}` must be {allowed}", field=name)
+    for name, allowed, check in STRICT_TYPES:
+        if not check(fields.get(name)):
+            raise ContractError(f"`{name}` must be {allowed}", field=name)
     stream = fields.get("stream", False)
     if stream is None:
         raise SchemaError("`stream` must be true or false", field="stream")

@@ -21,6 +21,7 @@ from nbgen.errors import (
     Unauthorized,
 )
 from nbgen.messages import FinishReason, GenerateRequest, ModelInfo
+from nbgen.protocols import sglang_logprobs
 from nbgen.protocols.json_body import MalformedBody
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import ContractError, SchemaError
@@ -37,6 +38,7 @@ class Answer:
     def __init__(self, request: GenerateRequest, index: int | None = None) -> None:
         self.id = request.rid if request.params.n == 1 else uuid.uuid4().hex
         self.index = index
+        self._logprobs = request.logprobs
         self._sent_tokens = 0
         self._finished = False
 
@@ -76,6 +78,8 @@ class Answer:
             "num_retractions": 0,
             "dp_rank": None,
         }
+        if self._logprobs is not None:
+            meta_info |= sglang_logprobs.meta_info(self._logprobs, sample)
         return {"text": sample.text, "output_ids": sample.output_ids, "meta_info": meta_info}
 
 

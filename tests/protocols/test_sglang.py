@@ -135,7 +135,7 @@ def test_values_out_of_range_are_refused_in_words(fields: dict[str, Any], words:
         parse(**fields)
 
 
-ASKED = {"stop_regex": "a+", "return_logprob": True, "return_hidden_states": True, "beam_width": 4}
+ASKED = {"stop_regex": "a+", "return_hidden_states": True, "beam_width": 4}
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
@@ -152,12 +152,6 @@ def test_sampling_parameters_not_served_yet_are_refused_unless_unset(name: str) 
         parse(text="a", sampling_params={name: unset})
     with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
         parse(text="a", sampling_params={name: ASKED.get(name, "x")})
-
-
-def test_a_list_of_false_asks_for_nothing() -> None:
-    parse(text=["a", "b"], return_logprob=[False, False])
-    with pytest.raises(InvalidRequest, match="return_logprob"):
-        parse(text=["a", "b"], return_logprob=[False, True])
 
 
 def test_abort_names_one_or_all() -> None:

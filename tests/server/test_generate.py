@@ -55,8 +55,8 @@ def test_samples_come_prompt_by_prompt(server: Server) -> None:
 
 
 def test_a_stream_ends_in_what_the_whole_answer_is(server: Server) -> None:
-    whole = generate(server, text="hello")
-    streamed = chunks(server, text="hello")
+    long = {"text": "hello", "sampling_params": {**GREEDY, "max_new_tokens": 200}}
+    whole, streamed = generate(server, **long), chunks(server, **long)
     assert all(later["text"].startswith(earlier["text"]) for earlier, later in pairwise(streamed))
     assert len(streamed) > 1
     assert streamed[-1]["text"] == whole["text"]
@@ -151,3 +151,22 @@ def test_model_info(server: Server) -> None:
         info = server.http.get(path).json()
         assert info["model_path"] == server.model()["name"]
         assert info["model_type"] == "llama"
+
+
+def test_logprobs_are_the_same_streamed_and_whole_and_join_to_the_text(server: Server) -> None:
+    asked = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2, "return_text_in_logprobs": True}
+    whole = generate(server, text="hello", **asked)
+    meta = whole["meta_info"]
+    assert [entry[1] for entry in meta["output_token_logprobs"]] == whole["output_ids"]
+    assert "".join(entry[2] for entry in meta["input_token_logprobs"]) == "hello"
+    assert meta["output_token_logprobs"] == [top[0] for top in meta["output_top_logprobs"]], (
+        "greedy takes the likeliest"
+    )
+    last = chunks(server, text="hello", **asked)[-1]["meta_info"]
+    for name in ("input_token_logprobs", "output_token_logprobs", "output_top_logprobs"):
+        assert last[name] == meta[name]
+    batch = generate(server, text=["a", "hello"], return_logprob=[False, True])
+    assert "output_token_logprobs" not in batch[0]["meta_info"]
+    assert batch[1]["meta_info"]["input_token_logprobs"] == []
+    refused = server.http.post("generate", json={"text": "a", "return_logprob": True, "token_ids_logprob": [10**6]})
+    assert (refused.status_code, "out-of-vocabulary" in refused.text) == (400, True)

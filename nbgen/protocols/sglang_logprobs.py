@@ -1,0 +1,89 @@
+"""SGLang's log-probabilities: the five fields that ask for them, and the lists of `meta_info` that answer.
+
+Follows SGLang 0.5.23 in names, defaults and layout. Knows nothing of the rest of a body or an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import LogprobOptions, TokenLogprobs
+from nbgen.protocols.sample import Sample
+
+MAX_TOP = 1024
+MAX_TOKEN_IDS = 1024
+NO_PROMPT = -1
+
+
+def parse(fields: Mapping[str, Any], prompts: int, *, single: bool, n: int) -> list[LogprobOptions | None]:
+    """What each prompt wants: a scalar holds for all, a list has one entry a prompt, null is the default."""
+
+    def each(name: str, default: Any) -> list[Any]:
+        return _each(name, fields.get(name), prompts, default=default, listed=not single and n == 1)
+
+    wanted = each("return_logprob", False)
+    starts = each("logprob_start_len", NO_PROMPT)
+    tops = each("top_logprobs_num", 0)
+    chosen = _token_ids(fields.get("token_ids_logprob"), prompts, listed=not single and n == 1)
+    text = fields.get("return_text_in_logprobs") or False
+    return [
+        _options(start, top, ids, text) if want else None
+        for want, start, top, ids in zip(wanted, starts, tops, chosen, strict=True)
+    ]
+
+
+def meta_info(options: LogprobOptions, sample: Sample) -> dict[str, Any]:
+    """The keys of `meta_info`: each list runs along the prompt's tokens or the output's."""
+    prompt, output = sample.prompt_logprobs, sample.logprobs
+    fields: dict[str, Any] = {
+        "input_token_logprobs": [entry.token for entry in prompt],
+        "output_token_logprobs": [entry.token for entry in output],
+        "output_token_logprobs_length": len(output),
+    }
+    if options.top:
+        fields |= {"input_top_logprobs": _tops(prompt), "output_top_logprobs": _tops(output)}
+    if options.token_ids:
+        fields |= {"input_token_ids_logprobs": _chosen(prompt), "output_token_ids_logprobs": _chosen(output)}
+    return fields
+
+
+def _tops(entries: list[TokenLogprobs]) -> list[Any]:
+    return [entry.top for entry in entries]
+
+
+def _chosen(entries: list[TokenLogprobs]) -> list[Any]:
+    return [entry.chosen for entry in entries]
+
+
+def _each(name: str, value: Any, prompts: int, *, default: Any, listed: bool) -> list[Any]:
+    if not isinstance(value, list):
+        return [default if value is None else value] * prompts
+    if not listed or len(value) != prompts:
+        raise InvalidRequest(
+            f"`{name}` is a list of {len(value)} values; a list needs one for each prompt of a batch without `n`",
+            field=name,
+        )
+    return [default if item is None else item for item in value]
+
+
+def _token_ids(value: Any, prompts: int, *, listed: bool) -> list[list[int]]:
+    """A flat list of ids holds for every prompt; a list of lists has one for each."""
+    if not value or not any(isinstance(item, list) for item in value):
+        return [value or []] * prompts
+    if not listed:
+        raise InvalidRequest("`token_ids_logprob` must be a flat list of integers here", field="token_ids_logprob")
+    return _each("token_ids_logprob", value, prompts, default=[], listed=True)
+
+
+def _options(start: int, top: int, token_ids: list[int], text: bool) -> LogprobOptions:
+    _within("logprob_start_len", start, NO_PROMPT, 2**31)
+    _within("top_logprobs_num", top, 0, MAX_TOP)
+    _within("the length of token_ids_logprob", len(token_ids), 0, MAX_TOKEN_IDS)
+    return LogprobOptions(start=None if start == NO_PROMPT else start, top=top, token_ids=token_ids, text=text)
+
+
+def _within(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InvalidRequest(f"{name} must be {low} to {high}, got {value}", field=name)
