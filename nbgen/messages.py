@@ -56,7 +56,7 @@ class GenerateRequest(Struct, frozen=True):
     """One prompt, however it was written, and how to continue it. Exactly one of the three inputs is set.
 
     `messages` goes through the model's chat template; `continue_final` continues the last message instead of
-    opening an answer.
+    opening an answer. Only requests of the same `namespace` share cached prefixes.
     """
 
     rid: str
@@ -64,8 +64,13 @@ class GenerateRequest(Struct, frozen=True):
     input_ids: list[int] | None = None
     messages: list[ChatMessage] | None = None
     continue_final: bool = False
+    namespace: str = ""
     params: SamplingParams = SamplingParams()
     logprobs: LogprobOptions | None = None
+
+
+class FlushCache(Struct, frozen=True):
+    """Forget every cached prefix that no sequence uses."""
 
 
 class AbortRequest(Struct, frozen=True):
@@ -189,7 +194,7 @@ class EngineStatus(Struct, frozen=True):
     memory_total: int = 0
 
 
-ToEngine = LoadModel | GenerateRequest | AbortRequest
+ToEngine = LoadModel | GenerateRequest | AbortRequest | FlushCache
 FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | EngineStatus
 
 _encoder = msgspec.msgpack.Encoder()

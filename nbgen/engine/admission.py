@@ -52,6 +52,7 @@ class Admission:
             detokenizer=Detokenizer(decode, self._tokenizer.is_byte, prompt),
             stop_strings=StopStrings(params.stop, keep_match=params.no_stop_trim),
             stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),
+            namespace=request.namespace,
             logprobs=request.logprobs,
         )
 

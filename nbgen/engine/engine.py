@@ -55,6 +55,10 @@ class Engine:
         """End a request's sequences now; their last outputs. An unknown rid has none."""
         return [self._abort(sequence) for sequence in list(self._sequences.get(rid, ()))]
 
+    def flush_cache(self) -> None:
+        """Forget every cached prefix that no sequence uses."""
+        self._scheduler.blocks.cache.flush()
+
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sampled sequence gained."""
         batch = self._scheduler.schedule()

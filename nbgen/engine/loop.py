@@ -20,6 +20,7 @@ from nbgen.errors import NbgenError
 from nbgen.messages import (
     AbortRequest,
     FinishReason,
+    FlushCache,
     GenerateOutput,
     GenerateRequest,
     StepOutputs,
@@ -39,7 +40,7 @@ class Loop:
         self._engine = assembly.engine
         self._admission = assembly.admission
         self._device = assembly.device
-        self._inbox: queue.SimpleQueue[list[Sequence] | AbortRequest | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[Sequence] | AbortRequest | FlushCache | None] = queue.SimpleQueue()
         self._status_due = 0.0
 
     def run(self, messages: Iterable[ToEngine]) -> None:
@@ -56,7 +57,7 @@ class Loop:
         for message in messages:
             if isinstance(message, GenerateRequest):
                 self._admit(message)
-            elif isinstance(message, AbortRequest):
+            elif isinstance(message, AbortRequest | FlushCache):
                 self._inbox.put(message)
         self._inbox.put(None)
 
@@ -83,8 +84,16 @@ class Loop:
                 return True
             if item is None:
                 return False
-            self._send(self._engine.abort(item.rid) if isinstance(item, AbortRequest) else self._engine.add(item))
+            self._send(self._apply(item))
             timeout = 0.0
+
+    def _apply(self, item: list[Sequence] | AbortRequest | FlushCache) -> list[GenerateOutput]:
+        if isinstance(item, AbortRequest):
+            return self._engine.abort(item.rid)
+        if isinstance(item, FlushCache):
+            self._engine.flush_cache()
+            return []
+        return self._engine.add(item)
 
     def _send(self, outputs: list[GenerateOutput]) -> None:
         if outputs:

@@ -90,8 +90,11 @@ def parse_generate(body: bytes) -> Generation:
     single = single and n == 1
     rids = _rids(fields.get("rid"), len(prompts), n, single)
     logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
+    namespace = _namespace(fields)
     requests = [
-        GenerateRequest(rid=rid, text=prompt.text, input_ids=prompt.input_ids, params=option, logprobs=wanted)
+        GenerateRequest(
+            rid=rid, text=prompt.text, input_ids=prompt.input_ids, namespace=namespace, params=option, logprobs=wanted
+        )
         for rid, prompt, option, wanted in zip(rids, prompts, params, logprobs, strict=True)
     ]
     return Generation(requests, single, fields.get("stream", False), interval)
@@ -147,6 +150,8 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("input_ids", "a list of integers or a list of such lists", _one_or_many(_is_ids)),
     ("sampling_params", "an object or a list of objects", _one_or_many(lambda value: isinstance(value, dict))),
     ("rid", "text or a list of text", _one_or_many(_is_text)),
+    ("extra_key", "text", _is_text),
+    ("cache_salt", "text", _is_text),
     ("logprob_start_len", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
     ("top_logprobs_num", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
     ("token_ids_logprob", "a list of integers or a list of such lists", _one_or_many(_is_ids_or_null)),
@@ -252,6 +257,11 @@ def _params(options: dict[str, Any]) -> SamplingParams:
         return SamplingParams.parse(known)
     except WrongType as error:
         raise ContractError(error.message, field=error.field) from None
+
+
+def _namespace(fields: Mapping[str, Any]) -> str:
+    """Where the request's prefixes may be cached: `extra_key` and `cache_salt` keep callers apart."""
+    return "\0".join(fields.get(name) or "" for name in ("extra_key", "cache_salt")).rstrip("\0")
 
 
 def _samples(params: list[SamplingParams]) -> int:

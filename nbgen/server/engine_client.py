@@ -6,6 +6,7 @@ Requests wait while it starts; each gets outputs or one error. Knows nothing of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from nbgen.messages import (
     EngineReady,
     EngineStatus,
     FinishReason,
+    FlushCache,
     FromEngine,
     GenerateOutput,
     GenerateRequest,
@@ -39,7 +41,6 @@ RESTART_WINDOW = 600.0
 SILENT_SECONDS = 30
 STOP_PATIENCE = 5.0
 CRASH_PATIENCE = 0.5
-DRAIN_TICK = 0.05
 
 
 class Listener(Protocol):
@@ -72,6 +73,7 @@ class EngineClient:
         self._cause: str | None = None
         self._frames = 0
         self._closed = False
+        self._drained = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -110,9 +112,16 @@ class EngineClient:
         elif rid in self._listeners and self._process:
             self._process.send(AbortRequest(rid=rid))
 
+    def flush_cache(self) -> None:
+        """Forget cached prefixes, before any request that is submitted after this."""
+        if self.state == "ready" and self._process:
+            self._process.send(FlushCache())
+
     def forget(self, rid: str) -> None:
         """The request has ended: nothing more is expected of it."""
         self._listeners.pop(rid, None)
+        if self._closed and not self._listeners:
+            self._drained.set()
 
     # --- life
 
@@ -162,9 +171,9 @@ class EngineClient:
     async def close(self, patience: float) -> None:
         """Stop for good: refuse what is new at once, and give what runs `patience` seconds to end."""
         self._closed = True
-        deadline = time.monotonic() + patience
-        while self._listeners and time.monotonic() < deadline:
-            await asyncio.sleep(DRAIN_TICK)
+        if self._listeners:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), patience)
         await self.stop()
 
     def kill(self) -> None:

@@ -99,6 +99,21 @@ class AbortHandler(SglangHandler):
         self.finish()
 
 
+class FlushCacheHandler(SglangHandler):
+    """Empties the prefix cache, unless requests are alive: then nothing is done and the answer says so."""
+
+    async def get(self) -> None:
+        running = len(self.runs)
+        if not running:
+            self.engine.flush_cache()
+        self.set_status(400 if running else 200)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        words = f"Cache not flushed: {running} requests are alive." if running else "Cache flushed."
+        self.finish(words + "\n", set_content_type="text/plain; charset=utf-8")
+
+    post = get
+
+
 class HealthHandler(SglangHandler):
     """Whether a request would be served: facts about the engine's process, not a try."""
 
@@ -135,6 +150,7 @@ def _raise_first_error(runs: list[Run]) -> None:
 HANDLERS = [
     (r"generate", GenerateHandler),
     (r"abort_request", AbortHandler),
+    (r"flush_cache", FlushCacheHandler),
     (r"health", HealthHandler),
     (r"health_generate", HealthHandler),
     (r"model_info", ModelInfoHandler),

@@ -170,3 +170,19 @@ def test_logprobs_are_the_same_streamed_and_whole_and_join_to_the_text(server: S
     assert batch[1]["meta_info"]["input_token_logprobs"] == []
     refused = server.http.post("generate", json={"text": "a", "return_logprob": True, "token_ids_logprob": [10**6]})
     assert (refused.status_code, "out-of-vocabulary" in refused.text) == (400, True)
+
+
+def test_a_prefix_is_cached_until_it_is_flushed_and_never_across_salts(server: Server) -> None:
+    prompt = "a prompt of some length, for the cache"
+
+    def cached(**body: Any) -> int:
+        return generate(server, text=prompt, **body)["meta_info"]["cached_tokens"]
+
+    wait_for(lambda: server.http.post("flush_cache").status_code == 200, 5, "nothing else runs")
+    assert [cached(), cached()] == [0, len(prompt) - 1]
+    assert [cached(cache_salt="x"), cached(extra_key="x"), cached(cache_salt="x")] == [0, 0, len(prompt) - 1]
+    assert server.http.get("flush_cache").text.startswith("Cache flushed.")
+    assert cached() == 0
+    with server.http.stream("POST", "generate", json={"text": "a", "sampling_params": BUSY, "stream": True}) as answer:
+        first_events(answer, 1)
+        assert server.http.get("flush_cache").status_code == 400
