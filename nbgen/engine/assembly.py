@@ -75,6 +75,6 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig) -> M
         tier=runner.tier,
         has_chat_template=loaded.tokenizer.has_chat_template,
         sampling_defaults=loaded.sampling_defaults,
-        parameters=sum(p.numel() for p in loaded.model.parameters()),
+        parameters=loaded.parameters,
         weight_bytes=loaded.weight_bytes,
     )

@@ -32,6 +32,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     context_length: int
     sampling_defaults: dict[str, float]
+    parameters: int
     weight_bytes: int
 
 
@@ -46,7 +47,8 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     tokenizer = Tokenizer(_tokenizer(folder, config.model), _eos_ids(architecture, generation), context)
     with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
         model = _model(folder, config)
-    return LoadedModel(model, tokenizer, context, _sampling_defaults(generation, config), size)
+    parameters = sum(p.numel() for p in model.parameters())
+    return LoadedModel(model, tokenizer, context, _sampling_defaults(generation, config), parameters, size)
 
 
 def _architecture(folder: Path, name: str) -> Any:

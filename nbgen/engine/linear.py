@@ -1,0 +1,66 @@
+"""Linear layers whose weights are laid out once for oneDNN, instead of at every call. CPU only.
+
+The operators are torch's own but not public: a layer is replaced only if they are there and give the very same numbers.
+"""
+
+import torch
+from torch import nn
+
+#: Rows of the input that the layout is made for: a decode step's.
+ROWS_HINT = 1
+#: Rows with which each replaced layer is tried.
+ROWS_TRIED = (1, 16)
+
+
+class PrepackedLinear(nn.Module):
+    """`nn.Linear` over a reordered weight, which only oneDNN can read."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.bias = linear.bias
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS_HINT)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, "none", [], "")
+
+
+Swap = tuple[nn.Module, str, nn.Module]
+
+
+@torch.inference_mode()
+def prepack(model: nn.Module) -> list[Swap]:
+    """Replace the model's bfloat16 linear layers; where each stood, its name there, and the layer it was."""
+    swaps: list[Swap] = []
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if _suits(child) and (packed := _packed(child)) is not None:
+                setattr(parent, name, packed)
+                swaps.append((parent, name, child))
+    return swaps
+
+
+def restore(swaps: list[Swap]) -> None:
+    """Put the layers back that `prepack` replaced."""
+    for parent, name, child in swaps:
+        setattr(parent, name, child)
+
+
+def _suits(module: nn.Module) -> bool:
+    """float32 gains nothing, and a subclass does something of its own."""
+    return type(module) is nn.Linear and module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
+
+
+def _packed(linear: nn.Linear) -> PrepackedLinear | None:
+    try:
+        packed = PrepackedLinear(linear)
+        same = all(_agree(linear, packed, rows) for rows in ROWS_TRIED)
+    except (AttributeError, RuntimeError):
+        return None  # a torch without these operators, or a shape they do not take
+    return packed if same else None
+
+
+def _agree(linear: nn.Linear, packed: PrepackedLinear, rows: int) -> bool:
+    generator = torch.Generator().manual_seed(rows)
+    inputs = torch.randn(rows, linear.in_features, generator=generator).to(linear.weight.dtype)
+    return torch.equal(linear(inputs), packed(inputs))
