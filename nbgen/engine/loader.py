@@ -39,6 +39,8 @@ class LoadedModel:
 def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     """Load what `config` names. Raises ModelError with words for the owner."""
     report("finding the model", 0, 0)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
     folder = checkpoint.find(config.model, report)
     size = checkpoint.weight_bytes(folder)
     architecture = _architecture(folder, config.model)

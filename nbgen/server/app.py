@@ -34,6 +34,7 @@ ENGINE_OPTIONS = (
     "model",
     "device",
     "dtype",
+    "threads",
     "context_length",
     "kv_cache_bytes",
     "max_running",
@@ -71,6 +72,9 @@ class NbgenApp(ExtensionApp):
         ("auto", "float32", "bfloat16", "float16"),
         DEFAULTS.dtype,
         help="Precision of weights and KV cache; 'auto' takes the checkpoint's own where the device has it.",
+    ).tag(config=True)
+    threads = Int(
+        DEFAULTS.threads, allow_none=True, min=1, help="Threads of a CPU model; None: as many as physical cores."
     ).tag(config=True)
     context_length = Int(
         DEFAULTS.context_length, allow_none=True, help="Longest prompt plus answer, in tokens; None: the model's own."
