@@ -29,7 +29,7 @@ class NbgenMagics(Magics):
     """The magics of nbgen; `register` puts them into a shell."""
 
     @no_var_expand
-    @magic_arguments("%nbgen")
+    @magic_arguments("nbgen")
     @argument("action", nargs="?", default="status", help="status (default), load, unload or connect")
     @argument("target", nargs="?", help="load: a folder or a model's name; connect: a server's URL")
     @line_magic("nbgen")
@@ -46,7 +46,7 @@ class NbgenMagics(Magics):
             raise _short(error) from None
 
     @no_var_expand
-    @magic_arguments("%%nbgen")
+    @magic_arguments("%nbgen")
     @argument("--temperature", "-t", type=float, help="0 always takes the likeliest token; higher is more varied")
     @argument("--max-new-tokens", type=int, help="the longest answer, in tokens")
     @argument("--top-p", type=float, help="sample from the likeliest tokens that make up this probability")

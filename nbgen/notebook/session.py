@@ -5,11 +5,13 @@ The first call finds the server, or starts one for this kernel. Knows neither HT
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from nbgen.errors import ServerNotFound
+from nbgen.errors import NbgenError, ServerNotFound
 from nbgen.notebook.client import Client
 from nbgen.notebook.discovery import answering, find_server
 from nbgen.notebook.display import LoadProgress, ProgressLine
@@ -19,11 +21,28 @@ from nbgen.notebook.result import Result
 from nbgen.notebook.status import Status
 from nbgen.notebook.text_stream import TextStream
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _lock = threading.RLock()
 _client: Client | None = None
 _private: PrivateServer | None = None
 
 
+def _plain(helper: Callable[P, T]) -> Callable[P, T]:
+    """Let errors meant for the user begin here: the way through nbgen that led to them helps nobody."""
+
+    @functools.wraps(helper)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return helper(*args, **kwargs)
+        except NbgenError as error:
+            raise error.with_traceback(None) from None
+
+    return call
+
+
+@_plain
 def generate(prompt: Prompt, *, complete: bool = False, system: str | None = None, **options: Any) -> Result:
     """The model's answer to a text or to chat messages. `complete=True` continues the text as it stands.
 
@@ -40,6 +59,7 @@ def generate(prompt: Prompt, *, complete: bool = False, system: str | None = Non
     return answer.result
 
 
+@_plain
 def stream(prompt: Prompt, *, complete: bool = False, system: str | None = None, **options: Any) -> TextStream:
     """As `generate`, but an iterator of text as it comes; its `result` holds what has come so far."""
     body = run_body(prompt, complete=complete, system=system, options=options)
@@ -47,6 +67,7 @@ def stream(prompt: Prompt, *, complete: bool = False, system: str | None = None,
     return TextStream(default_client().run(body), result, LoadProgress())
 
 
+@_plain
 def load(model: str | None = None) -> Status:
     """Load a model, given as a folder, a hub id or "bundled"; replaces the one that is loaded."""
     client = default_client()
@@ -62,18 +83,21 @@ def load(model: str | None = None) -> Status:
     return Status(client.url, client.model())
 
 
+@_plain
 def unload() -> Status:
     """End the engine and give its memory back."""
     client = default_client()
     return Status(client.url, client.unload())
 
 
+@_plain
 def status() -> Status:
     """Which model is there and what it is doing."""
     client = default_client()
     return Status(client.url, client.model())
 
 
+@_plain
 def connect(url: str, token: str = "") -> Client:
     """Use the server at `url` from now on. Raises when it does not answer."""
     global _client
