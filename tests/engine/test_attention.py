@@ -1,0 +1,140 @@
+"""Every back end gives what the formula gives, wherever a sequence's blocks stand and whatever a layer asks."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nbgen.engine import attention
+from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
+from nbgen.engine.attention_cpu import MAX_RUNS, CpuAttention, runs_of
+from nbgen.engine.kv_cache import KVCache
+
+BLOCK = 4
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def formula(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: Window, scores: Scores) -> torch.Tensor:
+    """One sequence, token by token and head by head, in float64: `[T, heads, D]` against `[L, kv_heads, D]`."""
+    new, heads = q.shape[:2]
+    output = torch.zeros(new, heads, v.shape[-1], dtype=torch.float64)
+    for row in range(new):
+        position = len(k) - new + row
+        seen = [p for p in range(position + 1) if p >= window.first(position)]
+        for head in range(heads):
+            kv = head // (heads // k.shape[1])
+            logits = (k[seen, kv].double() @ q[row, head].double()) * scores.scaling
+            if scores.softcap:
+                logits = torch.tanh(logits / scores.softcap) * scores.softcap
+            if scores.sinks is not None:
+                logits = torch.cat([logits, scores.sinks[0, head, 0].double()])
+            output[row, head] = torch.softmax(logits, 0)[: len(seen)] @ v[seen, kv].double()
+    return output
+
+
+def spans(lengths: list[tuple[int, int]], tables: list[list[int]]) -> tuple[list[Span], list[Span]]:
+    """Decodes and prefills of `(length, new tokens)`, packed in this order."""
+    made, start = [], 0
+    for (length, new), table in zip(lengths, tables, strict=True):
+        made.append(Span(start, start + new, length, table))
+        start += new
+    return [s for s in made if s.stop - s.start == 1], [s for s in made if s.stop - s.start > 1]
+
+
+class Case:
+    """A step of some sequences over a cache whose blocks are dealt in a random order."""
+
+    def __init__(self, lengths: list[tuple[int, int]], heads: int, kv_heads: int, seed: int, shuffled: bool) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.lengths = sorted(lengths, key=lambda pair: pair[1] > 1)
+        counts = [-(-length // BLOCK) for length, _ in self.lengths]
+        order = torch.randperm(sum(counts), generator=generator) if shuffled else torch.arange(sum(counts))
+        tables = [part.tolist() for part in order.split(counts)]
+        rand = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+        self.query = rand(sum(new for _, new in self.lengths), heads, 16)
+        self.layer = Layer(rand(sum(counts) * BLOCK, kv_heads, 16), rand(sum(counts) * BLOCK, kv_heads, 16))
+        self.sinks = rand(1, heads, 1, 1)
+        decodes, prefills = spans(self.lengths, tables)
+        cache = KVCache(sum(counts), BLOCK)
+        self.step = Step(cache, ReferenceAttention(), torch.zeros(1, dtype=torch.long), decodes, prefills)
+
+    def expected(self, window: Window, scores: Scores) -> torch.Tensor:
+        parts = []
+        for span in self.step.decodes + self.step.prefills:
+            slots = torch.tensor([b * BLOCK + i for b in span.block_table for i in range(BLOCK)])[: span.length]
+            keys, values = self.layer.keys[slots], self.layer.values[slots]
+            parts.append(formula(self.query[span.start : span.stop], keys, values, window, scores))
+        return torch.cat(parts).float()
+
+
+sequences = st.lists(
+    st.one_of(
+        st.tuples(st.integers(1, 40), st.just(1)),
+        st.integers(2, 20).flatmap(lambda new: st.tuples(st.integers(new, 40), st.just(new))),
+    ),
+    min_size=1,
+    max_size=4,
+)
+windows = st.sampled_from([Window(), Window(sliding=5), Window(chunk=6), Window(sliding=64)])
+
+
+@pytest.mark.parametrize("backend", [ReferenceAttention(), CpuAttention()], ids=lambda b: type(b).__name__)
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=sequences,
+    heads=st.sampled_from([(4, 4), (4, 2), (6, 1)]),
+    window=windows,
+    softcap=st.sampled_from([None, 2.0]),
+    sinks=st.booleans(),
+    seed=st.integers(0, 99),
+    shuffled=st.booleans(),
+)
+def test_a_back_end_equals_the_formula(backend, lengths, heads, window, softcap, sinks, seed, shuffled) -> None:
+    case = Case(lengths, *heads, seed, shuffled)
+    scores = Scores(0.25, softcap, case.sinks if sinks else None)
+    output = backend.attend(case.query, case.layer, case.step, window, scores)
+    torch.testing.assert_close(output, case.expected(window, scores), **CLOSE)
+
+
+@pytest.mark.parametrize("runs", [1, 3, MAX_RUNS, MAX_RUNS + 2])
+def test_a_sequence_in_pieces_is_merged_by_its_log_sums(runs: int) -> None:
+    """Also beyond the pieces that are read one by one."""
+    length = runs * BLOCK - 1
+    case = Case([(length, 1)], 4, 2, seed=1, shuffled=False)
+    span = case.step.decodes[0]
+    far = torch.randn(2 * runs * BLOCK, 2, 16)
+    table = [2 * block for block in range(runs)]
+    for old, new in zip(span.block_table, table, strict=True):
+        far[new * BLOCK : (new + 1) * BLOCK] = case.layer.keys[old * BLOCK : (old + 1) * BLOCK]
+    apart = Layer(far, far)
+    together = Layer(case.layer.keys, case.layer.keys)
+    case.step.decodes[0] = span._replace(block_table=table)
+    got = CpuAttention().attend(case.query, apart, case.step, Window(), Scores(0.25))
+    case.step.decodes[0] = span
+    case.step._made.clear()
+    torch.testing.assert_close(
+        got, ReferenceAttention().attend(case.query, together, case.step, Window(), Scores(0.25))
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "length", "first", "expected"),
+    [
+        ([3, 4, 5], 12, 0, [(12, 24)]),
+        ([3, 4, 5], 10, 0, [(12, 22)]),
+        ([3, 5, 6], 9, 0, [(12, 16), (20, 25)]),
+        ([3, 5, 6], 9, 6, [(22, 25)]),
+        ([3, 4, 9], 8, 3, [(15, 20)]),
+        ([7], 1, 0, [(28, 29)]),
+    ],
+)
+def test_runs_are_the_slots_of_the_tokens(table: list[int], length: int, first: int, expected: list) -> None:
+    assert runs_of(Span(0, 1, length, table), first, BLOCK) == expected
+
+
+def test_a_position_bias_is_not_ignored() -> None:
+    q = torch.zeros(1, 1, 1, 8)
+    with pytest.raises(NotImplementedError):
+        attention.paged_attention(SimpleNamespace(layer_idx=0), q, q, q, position_bias=torch.zeros(1))
