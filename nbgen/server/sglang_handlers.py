@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable
+from collections.abc import Iterator
+
+from nbgen.errors import NbgenError
 from nbgen.protocols import sglang, sglang_answer
+from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import Generation
 from nbgen.protocols.sglang_answer import Answer
-from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
+from nbgen.server.base_handler import NbgenHandler
+from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.runs import Run
 
 
@@ -15,76 +19,33 @@ class SglangHandler(NbgenHandler):
 
     error_body = staticmethod(sglang_answer.error_body)
 
-    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
-        """A model that cannot be loaded is the server's trouble here: the caller named none."""
-        ours = super().as_ours(status, error)
-        return Unavailable(ours.message) if isinstance(ours, ModelError) else ours
 
-
-class GenerateHandler(SglangHandler):
+class GenerateHandler(SglangHandler, GenerationHandler):
     """One prompt or many, answered whole or as a stream. A caller who leaves aborts them."""
 
-    body_limit = GENERATE_BODY
-
     async def post(self) -> None:
-        generation = sglang.parse_generate(self.body)
-        runs: list[Run] = []
-        try:
-            self._start(generation, runs)
-            await (self._stream if generation.stream else self._answer)(generation, runs)
-        finally:
-            for run in runs:
-                self.runs.abort(run.id)
+        self._generation = sglang.parse_generate(self.body)
+        self._answers: list[list[Answer]] = _answers(self._generation)
+        await self.generate(self._generation.requests, stream=self._generation.stream)
 
     async def put(self) -> None:
         await self.post()
 
-    def _start(self, generation: Generation, runs: list[Run]) -> None:
-        for request in generation.requests:
-            run = Run(request)
-            self.reader.watch(run.watchers)
-            try:
-                self.runs.start(run)
-            except Conflict as error:
-                raise InvalidRequest(error.message, field="rid") from None
-            runs.append(run)
+    def whole(self, runs: list[Run]) -> bytes:
+        results = [answer.result(sample, run.started) for run, answer, sample in self._each(runs)]
+        return sglang_answer.result_body(results, self._generation.single)
 
-    async def _answer(self, generation: Generation, runs: list[Run]) -> None:
-        while not self.reader.gone and any(run.ended is None for run in runs):
-            await self.reader.wait()
-            _raise_first_error(runs)
-        if self.reader.gone:
-            return
-        _raise_first_error(runs)
-        results = [
-            answer.result(sample, run.started)
-            for run, answers in _answers(generation, runs)
-            for answer, sample in zip(answers, run.samples, strict=True)
-        ]
-        self.finish(sglang_answer.result_body(results, generation.single))
+    def chunk(self, runs: list[Run]) -> bytes:
+        interval = self._generation.interval
+        return b"".join(answer.chunk(sample, run.started, interval) for run, answer, sample in self._each(runs))
 
-    async def _stream(self, generation: Generation, runs: list[Run]) -> None:
-        """Headers wait for the first output, so that a refusal is still a real status."""
-        while runs and not self.reader.gone and not any(run.outputs or run.error for run in runs):
-            await self.reader.wait()
-        _raise_first_error(runs)
-        answered = _answers(generation, runs)
-        while not self.reader.gone:
-            over = all(run.ended is not None for run in runs)
-            failed = next((run.error for run in runs if run.error), None)
-            chunk = b"".join(
-                answer.chunk(sample, run.started, generation.interval)
-                for run, answers in answered
-                for answer, sample in zip(answers, run.samples, strict=True)
-            )
-            if over or failed:
-                chunk += (sglang_answer.error_event(failed) if failed else b"") + sglang_answer.DONE
-            if chunk:
-                await self.write_event(chunk)
-            if over or failed:
-                self.end_events()
-                return
-            await self.reader.wait()
+    def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
+        return (sglang_answer.error_event(error) if error else b"") + sglang_answer.DONE
+
+    def _each(self, runs: list[Run]) -> Iterator[tuple[Run, Answer, Sample]]:
+        for run, answers in zip(runs, self._answers, strict=True):
+            for answer, sample in zip(answers, run.samples, strict=True):
+                yield run, answer, sample
 
 
 class AbortHandler(SglangHandler):
@@ -133,18 +94,14 @@ class ModelInfoHandler(SglangHandler):
         self.finish(sglang_answer.model_info(self.engine.config, self.engine.model))
 
 
-def _answers(generation: Generation, runs: list[Run]) -> list[tuple[Run, list[Answer]]]:
-    """Each run with its answers, numbered prompt by prompt unless the call answers one object."""
-    places = iter(range(sum(len(run.samples) for run in runs)))
+def _answers(generation: Generation) -> list[list[Answer]]:
+    """Each request's answers, numbered prompt by prompt unless the call answers one object."""
+    requests = generation.requests
+    places = iter(range(sum(request.params.n for request in requests)))
     return [
-        (run, [Answer(run.request, None if generation.single else next(places)) for _ in run.samples]) for run in runs
+        [Answer(request, None if generation.single else next(places)) for _ in range(request.params.n)]
+        for request in requests
     ]
-
-
-def _raise_first_error(runs: list[Run]) -> None:
-    for run in runs:
-        if run.error is not None:
-            raise run.error
 
 
 HANDLERS = [

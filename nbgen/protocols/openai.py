@@ -1,0 +1,234 @@
+"""OpenAI's completions and chat completions: from their bodies to requests.
+
+Follows OpenAI's API reference, with the extra sampling fields of SGLang and vLLM. Unknown fields are ignored, known
+ones that this server does not serve yet are refused. Knows nothing of how answers look (`openai_answer`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ChatMessage, GenerateRequest, LogprobOptions
+from nbgen.protocols.json_body import parse_object
+from nbgen.sampling_params import SamplingParams
+
+COMPLETION_TOKENS = 16
+MAX_SAMPLES = 1024
+MAX_TOP_LOGPROBS = 20
+MAX_MESSAGES = 4096
+
+#: Known fields that are not served yet, with the values that ask for nothing.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "tools": (None, []),
+    "functions": (None, []),
+    "audio": (None,),
+    "modalities": (None, ["text"]),
+    "suffix": (None, ""),
+    "best_of": (None, 1),
+    "regex": (None, ""),
+    "ebnf": (None, ""),
+    "json_schema": (None, ""),
+    "stop_regex": (None, "", []),
+    "lora_path": (None, ""),
+    "custom_logit_processor": (None, ""),
+    "custom_params": (None,),
+    "return_hidden_states": (None, False),
+    "chat_template": (None,),
+}
+#: OpenAI's and SGLang's names of sampling options, and ours.
+SAMPLING = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "n": "n",
+    "stop": "stop",
+    "seed": "sampling_seed",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "logit_bias": "logit_bias",
+    "min_tokens": "min_new_tokens",
+    "stop_token_ids": "stop_token_ids",
+    "no_stop_trim": "no_stop_trim",
+    "ignore_eos": "ignore_eos",
+    "skip_special_tokens": "skip_special_tokens",
+}
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Part(msgspec.Struct):
+    """A piece of a message's content."""
+
+    type: str
+    text: str = ""
+
+
+class Turn(msgspec.Struct):
+    """A message of a chat."""
+
+    role: str
+    content: str | list[Part] | None = None
+
+
+class Body(msgspec.Struct, kw_only=True):
+    """What both routes take, besides the sampling options."""
+
+    model: str = ""
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+class CompletionBody(Body, kw_only=True):
+    prompt: Any = None
+    echo: bool | None = None
+    logprobs: int | None = None
+
+
+class ChatBody(Body, kw_only=True):
+    messages: list[Turn]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    continue_final_message: bool = False
+
+
+class Call(NamedTuple):
+    """What one call asks for; choices are numbered prompt by prompt, then sample by sample."""
+
+    requests: list[GenerateRequest]
+    chat: bool
+    stream: bool = False
+    usage: bool = False
+    usage_in_each: bool = False
+    echo: bool = False
+    #: Whether log-probabilities are wanted, which `echo` may need for its own ends.
+    logprobs: bool = False
+
+
+B = TypeVar("B", bound=Body)
+
+
+def parse_completion(raw: bytes) -> Call:
+    """The call in a body of `/v1/completions`. Raises InvalidRequest."""
+    fields, body = _parse(raw, CompletionBody)
+    echo, top = bool(body.echo), body.logprobs
+    _within("logprobs", top, MAX_TOP_LOGPROBS)
+    limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    params = _sampling(fields, limit)
+    prompts = _prompts(body.prompt)
+    wanted = None if top is None else LogprobOptions(start=0 if echo else None, top=top, text=True)
+    requests = [
+        _request(body, params, text=None if isinstance(p, list) else p, input_ids=p if isinstance(p, list) else None)
+        for p in prompts
+    ]
+    if echo and wanted is None:  # the text of ids comes with their log-probabilities
+        wanted = LogprobOptions(start=0, text=True)
+    requests = [msgspec.structs.replace(request, logprobs=wanted) for request in requests]
+    return _call(body, requests, chat=False)._replace(echo=echo, logprobs=top is not None)
+
+
+def parse_chat(raw: bytes) -> Call:
+    """The call in a body of `/v1/chat/completions`. Raises InvalidRequest."""
+    fields, body = _parse(raw, ChatBody)
+    _within("top_logprobs", body.top_logprobs, MAX_TOP_LOGPROBS)
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
+    if not 0 < len(body.messages) <= MAX_MESSAGES:
+        raise InvalidRequest(
+            f"messages must hold 1 to {MAX_MESSAGES} turns, got {len(body.messages)}", field="messages"
+        )
+    limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    wanted = LogprobOptions(top=body.top_logprobs or 0, text=True) if body.logprobs else None
+    request = _request(body, _sampling(fields, limit), messages=[_message(turn) for turn in body.messages])
+    request = msgspec.structs.replace(request, logprobs=wanted, continue_final=body.continue_final_message)
+    return _call(body, [request], chat=True)._replace(logprobs=wanted is not None)
+
+
+def _parse(raw: bytes, kind: type[B]) -> tuple[dict[str, Any], B]:
+    fields = parse_object(raw)
+    for name, unset in UNSUPPORTED.items():
+        if fields.get(name) not in unset:
+            raise InvalidRequest(f"`{name}` is not supported by this server yet", field=name)
+    kind_of_format = (fields.get("response_format") or {"type": "text"}).get("type")
+    if kind_of_format != "text":
+        raise InvalidRequest(f"response_format {kind_of_format!r} is not supported yet", field="response_format")
+    try:
+        return fields, msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$.")
+        name = path.rstrip("`")
+        raise InvalidRequest(f"{name}: {what}" if name else what, field=name.partition("[")[0] or None) from None
+
+
+def _sampling(fields: Mapping[str, Any], limit: int | None) -> SamplingParams:
+    """Sampling options under our names; a refusal names the field as the caller wrote it."""
+    if limit is not None and limit < 1:
+        raise InvalidRequest(f"max_tokens must be at least 1, got {limit}", field="max_tokens")
+    ours = {own: fields[name] for name, own in SAMPLING.items() if name in fields}
+    try:
+        return SamplingParams.parse({**ours, "max_new_tokens": limit})
+    except InvalidRequest as error:
+        theirs = next((name for name, own in SAMPLING.items() if own == error.field), error.field)
+        words = error.message.replace(error.field or "", theirs or "") if error.field != theirs else error.message
+        raise InvalidRequest(words, field=theirs) from None
+
+
+def _request(body: Body, params: SamplingParams, **prompt: Any) -> GenerateRequest:
+    return GenerateRequest(rid=uuid.uuid4().hex, namespace=body.cache_salt or "", params=params, **prompt)
+
+
+def _call(body: Body, requests: list[GenerateRequest], *, chat: bool) -> Call:
+    samples = sum(request.params.n for request in requests)
+    if samples > MAX_SAMPLES:
+        raise InvalidRequest(f"{samples} choices at once; at most {MAX_SAMPLES}", field="n")
+    options = body.stream_options or StreamOptions()
+    return Call(requests, chat, bool(body.stream), options.include_usage, options.continuous_usage_stats)
+
+
+def _prompts(prompt: Any) -> list[str] | list[list[int]]:
+    """Text, several texts, ids, or several lists of ids."""
+    match prompt:
+        case str() if prompt:
+            return [prompt]
+        case [int(), *_] if _are_ids(prompt):
+            return [prompt]
+        case [str(), *_] if all(isinstance(each, str) and each for each in prompt):
+            return list(prompt)
+        case [list(), *_] if all(isinstance(each, list) and each and _are_ids(each) for each in prompt):
+            return list(prompt)
+    raise InvalidRequest("prompt must be text, token ids, or a list of either, and none of them empty", field="prompt")
+
+
+def _are_ids(values: list[Any]) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 for value in values)
+
+
+def _message(turn: Turn) -> ChatMessage:
+    role = "system" if turn.role == "developer" else turn.role
+    if role not in ("system", "user", "assistant"):
+        raise InvalidRequest(f"messages of the role {turn.role!r} are not supported yet", field="messages")
+    if turn.content is None:
+        raise InvalidRequest(f"a message of the role {turn.role!r} has no content", field="messages")
+    if isinstance(turn.content, str):
+        return ChatMessage(role=role, content=turn.content)  # type: ignore[arg-type]
+    other = next((part.type for part in turn.content if part.type != "text"), None)
+    if other is not None:
+        raise InvalidRequest(f"content of the type {other!r} is not supported yet", field="messages")
+    return ChatMessage(role=role, content="".join(part.text for part in turn.content))  # type: ignore[arg-type]
+
+
+def _within(name: str, value: int | None, most: int) -> None:
+    if value is not None and not 0 <= value <= most:
+        raise InvalidRequest(f"{name} must be 0 to {most}, got {value}", field=name)

@@ -1,0 +1,202 @@
+"""OpenAI's completions and chat completions: from what the sequences produced, and from errors, to their bytes.
+
+Streams carry what is new, not what is there so far. Knows nothing of requests' bodies (`openai`).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import msgspec
+
+from nbgen import sse
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import NbgenError
+from nbgen.messages import GenerateRequest, Logprob, ModelInfo, TokenLogprobs
+from nbgen.protocols.openai import Call
+from nbgen.protocols.sample import Sample
+
+DONE = sse.encode(b"[DONE]")
+
+
+class Choice:
+    """One sequence of a call, and how much of it a stream has sent."""
+
+    def __init__(self, call: Call, request: GenerateRequest, index: int) -> None:
+        self._call = call
+        self._request = request
+        self._index = index
+        self._text = 0
+        self._logprobs = 0
+        self._offset = 0
+        self._begun = False
+        self._echoes_text = self._echoes_logprobs = call.echo
+        self.ended = False
+
+    def whole(self, sample: Sample) -> dict[str, Any]:
+        """The choice of a call without `stream`."""
+        text = self._take_text(sample)
+        if self._call.chat:
+            message = {"role": "assistant", "content": text, "reasoning_content": None}
+            return self._choice(sample, {"message": message}, self._take_logprobs(sample))
+        return self._choice(sample, {"text": text}, self._take_logprobs(sample))
+
+    def deltas(self, sample: Sample) -> list[dict[str, Any]]:
+        """The choices of the next chunks: its role first, then what is new, then, once, why it ended."""
+        if self.ended:
+            return []
+        found = [] if self._begun or not self._call.chat else [self._delta({"role": "assistant", "content": ""})]
+        self._begun = True
+        text = self._take_text(sample)
+        if text or len(sample.logprobs) > self._logprobs:
+            found.append(self._delta(self._content(text), self._take_logprobs(sample)))
+        if sample.finish_reason is not None:
+            self.ended = True
+            found.append(self._choice(sample, {"delta": {}} if self._call.chat else {"text": ""}, None))
+        return found
+
+    def _content(self, text: str) -> dict[str, Any]:
+        return {"content": text} if self._call.chat else {"text": text}
+
+    def _delta(self, content: dict[str, Any], logprobs: dict[str, Any] | None = None) -> dict[str, Any]:
+        fields = {"delta": content} if self._call.chat else content
+        return {"index": self._index, **fields, "logprobs": logprobs, "finish_reason": None, "matched_stop": None}
+
+    def _choice(self, sample: Sample, content: dict[str, Any], logprobs: dict[str, Any] | None) -> dict[str, Any]:
+        reason = sample.finish_reason
+        return {
+            "index": self._index,
+            **content,
+            "logprobs": logprobs,
+            "finish_reason": reason.type if reason else None,
+            "matched_stop": reason.matched if reason else None,
+        }
+
+    def _take_text(self, sample: Sample) -> str:
+        """What is new; with `echo` the prompt comes before all else."""
+        echoed = self._prompt_text(sample) if self._echoes_text else ""
+        self._echoes_text = False
+        text, self._text = sample.text[self._text :], len(sample.text)
+        return echoed + text
+
+    def _prompt_text(self, sample: Sample) -> str:
+        if self._request.text is not None:
+            return self._request.text
+        return "".join(entry.token[2] or "" for entry in sample.prompt_logprobs)
+
+    def _take_logprobs(self, sample: Sample) -> dict[str, Any] | None:
+        if not self._call.logprobs:
+            return None
+        echoed = sample.prompt_logprobs if self._echoes_logprobs else []
+        self._echoes_logprobs = False
+        entries, self._logprobs = echoed + sample.logprobs[self._logprobs :], len(sample.logprobs)
+        return _chat_logprobs(entries) if self._call.chat else self._completion_logprobs(entries)
+
+    def _completion_logprobs(self, entries: list[TokenLogprobs]) -> dict[str, Any]:
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(entry.token[2] or "")
+        return {
+            "text_offset": offsets,
+            "tokens": [entry.token[2] for entry in entries],
+            "token_logprobs": [entry.token[0] for entry in entries],
+            "top_logprobs": [{text: value for value, _, text in entry.top} if entry.top else None for entry in entries],
+        }
+
+
+class Answer:
+    """One call's answer, whole or as a stream of chunks."""
+
+    def __init__(self, call: Call, model: str) -> None:
+        self._call = call
+        self._model = model
+        self._id = ("chatcmpl-" if call.chat else "cmpl-") + uuid.uuid4().hex
+        self._created = int(time.time())
+        places = iter(range(sum(request.params.n for request in call.requests)))
+        self.choices = [[Choice(call, r, next(places)) for _ in range(r.params.n)] for r in call.requests]
+
+    def whole(self, samples: list[list[Sample]]) -> bytes:
+        """The body of a call without `stream`; samples are grouped by prompt."""
+        pairs = [pair for group in zip(self.choices, samples, strict=True) for pair in zip(*group, strict=True)]
+        choices = [choice.whole(sample) for choice, sample in pairs]
+        return msgspec.json.encode(self._object(choices, "") | {"usage": _usage(samples), "metadata": _METADATA})
+
+    def chunks(self, samples: list[list[Sample]]) -> bytes:
+        """The events for what is new."""
+        usage = _usage(samples) if self._call.usage_in_each else None
+        return b"".join(
+            self._event([delta], usage)
+            for choices, group in zip(self.choices, samples, strict=True)
+            for choice, sample in zip(choices, group, strict=True)
+            for delta in choice.deltas(sample)
+        )
+
+    def end(self, samples: list[list[Sample]]) -> bytes:
+        """What follows the last chunk: the usage, if asked for, and the end of the stream."""
+        return (self._event([], _usage(samples)) if self._call.usage else b"") + DONE
+
+    def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> bytes:
+        return sse.encode(msgspec.json.encode(self._object(choices, ".chunk") | {"usage": usage}))
+
+    def _object(self, choices: list[dict[str, Any]], suffix: str) -> dict[str, Any]:
+        kind = "chat.completion" + suffix if self._call.chat else "text_completion"
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
+
+
+_METADATA = {"weight_version": "default"}
+
+
+def error_body(error: NbgenError) -> bytes:
+    """An error flat as SGLang's servers have it, and nested as OpenAI's own do: clients look for either."""
+    fields = error_fields(error)
+    return msgspec.json.encode({"object": "error", **fields, "error": fields})
+
+
+def error_event(error: NbgenError) -> bytes:
+    """An error after the stream began. No `[DONE]` follows it."""
+    return sse.encode(msgspec.json.encode({"error": {"object": "error", **error_fields(error)}}))
+
+
+def error_fields(error: NbgenError) -> dict[str, Any]:
+    """Message, type, field and status."""
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    return {"message": error.message, "type": kind, "param": error.field, "code": error.status}
+
+
+def model_card(config: EngineConfig, model: ModelInfo | None, created: int) -> dict[str, Any]:
+    """An entry of `/v1/models`."""
+    return {
+        "id": config.model,
+        "object": "model",
+        "created": created,
+        "owned_by": "nbgen",
+        "root": config.model,
+        "parent": None,
+        "max_model_len": model.context_length if model else config.context_length,
+    }
+
+
+def _usage(samples: list[list[Sample]]) -> dict[str, Any]:
+    """Tokens: each prompt counts once, every answer counts."""
+    prompt = sum(group[0].prompt_tokens for group in samples)
+    cached = sum(group[0].cached_tokens for group in samples)
+    completion = sum(sample.completion_tokens for group in samples for sample in group)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "reasoning_tokens": 0,
+    }
+
+
+def _chat_logprobs(entries: list[TokenLogprobs]) -> dict[str, Any]:
+    return {"content": [{**_token(e.token), "top_logprobs": [_token(t) for t in e.top or ()]} for e in entries]}
+
+
+def _token(logprob: Logprob) -> dict[str, Any]:
+    value, _, text = logprob
+    return {"token": text, "bytes": list((text or "").encode()), "logprob": value}

@@ -1,0 +1,84 @@
+"""What every dialect's generating route does with its requests: start runs, wait, answer whole or as a stream.
+
+A subclass parses the body and renders; it knows its dialect, this module knows none.
+"""
+
+from __future__ import annotations
+
+from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable
+from nbgen.messages import GenerateRequest
+from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
+from nbgen.server.runs import Run
+
+
+class GenerationHandler(NbgenHandler):
+    """Runs that live as long as their caller stays: whoever leaves aborts them."""
+
+    body_limit = GENERATE_BODY
+
+    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
+        """A model that cannot be loaded is the server's trouble here: the caller named none."""
+        ours = super().as_ours(status, error)
+        return Unavailable(ours.message) if isinstance(ours, ModelError) else ours
+
+    def whole(self, runs: list[Run]) -> bytes:
+        """The answer to a call without streaming, once all runs have ended well."""
+        raise NotImplementedError
+
+    def chunk(self, runs: list[Run]) -> bytes:
+        """Events for what the runs have produced since the last call."""
+        raise NotImplementedError
+
+    def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
+        """The last events of a stream, or of one that failed after it began."""
+        raise NotImplementedError
+
+    async def generate(self, requests: list[GenerateRequest], *, stream: bool) -> None:
+        """Serve the requests of one call."""
+        runs: list[Run] = []
+        try:
+            for request in requests:
+                runs.append(self._start(request))
+            await (self._stream(runs) if stream else self._answer(runs))
+        finally:
+            for run in runs:
+                self.runs.abort(run.id)
+
+    def _start(self, request: GenerateRequest) -> Run:
+        run = Run(request)
+        self.reader.watch(run.watchers)
+        try:
+            self.runs.start(run)
+        except Conflict as error:
+            raise InvalidRequest(error.message, field="rid") from None
+        return run
+
+    async def _answer(self, runs: list[Run]) -> None:
+        while not self.reader.gone and any(run.ended is None for run in runs):
+            await self.reader.wait()
+            _raise_first_error(runs)
+        if not self.reader.gone:
+            _raise_first_error(runs)
+            self.finish(self.whole(runs))
+
+    async def _stream(self, runs: list[Run]) -> None:
+        """Headers wait for the first output, so that a refusal is still a real status."""
+        while runs and not self.reader.gone and not any(run.outputs or run.error for run in runs):
+            await self.reader.wait()
+        _raise_first_error(runs)
+        while not self.reader.gone:
+            error = next((run.error for run in runs if run.error), None)
+            over = error is not None or all(run.ended is not None for run in runs)
+            chunk = self.chunk(runs) + (self.end(runs, error) if over else b"")
+            if chunk:
+                await self.write_event(chunk)
+            if over:
+                self.end_events()
+                return
+            await self.reader.wait()
+
+
+def _raise_first_error(runs: list[Run]) -> None:
+    for run in runs:
+        if run.error is not None:
+            raise run.error

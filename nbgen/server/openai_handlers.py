@@ -1,0 +1,82 @@
+"""OpenAI's routes: completions, chat completions, models."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from nbgen.errors import NbgenError, NotFound
+from nbgen.protocols import openai, openai_answer
+from nbgen.protocols.openai import Call
+from nbgen.server.base_handler import NbgenHandler
+from nbgen.server.generation_handler import GenerationHandler
+from nbgen.server.runs import Run
+
+
+class OpenaiHandler(NbgenHandler):
+    """Errors in OpenAI's shape."""
+
+    error_body = staticmethod(openai_answer.error_body)
+
+
+class CallHandler(OpenaiHandler, GenerationHandler):
+    """A call of either kind. The model's name in it is not looked at: one model is served."""
+
+    async def serve(self, call: Call) -> None:
+        """Answer the call, whole or as a stream."""
+        self._answer_to = openai_answer.Answer(call, self.engine.config.model)
+        await self.generate(call.requests, stream=call.stream)
+
+    def whole(self, runs: list[Run]) -> bytes:
+        return self._answer_to.whole([run.samples for run in runs])
+
+    def chunk(self, runs: list[Run]) -> bytes:
+        return self._answer_to.chunks([run.samples for run in runs])
+
+    def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
+        return openai_answer.error_event(error) if error else self._answer_to.end([run.samples for run in runs])
+
+
+class CompletionsHandler(CallHandler):
+    """Text or ids, continued."""
+
+    async def post(self) -> None:
+        await self.serve(openai.parse_completion(self.body))
+
+
+class ChatCompletionsHandler(CallHandler):
+    """A chat, answered through the model's own template."""
+
+    async def post(self) -> None:
+        await self.serve(openai.parse_chat(self.body))
+
+
+class ModelsHandler(OpenaiHandler):
+    """The one model that is served."""
+
+    _track_activity = False
+
+    async def get(self) -> None:
+        self.finish(msgspec.json.encode({"object": "list", "data": [self.card()]}))
+
+    def card(self) -> dict[str, object]:
+        """The model's entry."""
+        return openai_answer.model_card(self.engine.config, self.engine.model, int(time.time()))
+
+
+class OneModelHandler(ModelsHandler):
+    """The same by its name, which may hold slashes."""
+
+    async def get(self, name: str) -> None:
+        if name != self.engine.config.model:
+            raise NotFound(f"there is no model {name[:200]!r} here, but {self.engine.config.model!r}", field="model")
+        self.finish(msgspec.json.encode(self.card()))
+
+
+HANDLERS = [
+    (r"v1/completions", CompletionsHandler),
+    (r"v1/chat/completions", ChatCompletionsHandler),
+    (r"v1/models", ModelsHandler),
+    (r"v1/models/(.+)", OneModelHandler),
+]

@@ -1,0 +1,113 @@
+"""OpenAI's bodies become requests, or refusals that name the field as the caller wrote it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ChatMessage, LogprobOptions
+from nbgen.protocols.openai import UNSUPPORTED, Call, parse_chat, parse_completion
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def completion(**body: Any) -> Call:
+    return parse_completion(json.dumps({"prompt": "a", **body}).encode())
+
+
+def chat(**body: Any) -> Call:
+    return parse_chat(json.dumps({"messages": HELLO, **body}).encode())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "texts", "ids"),
+    [
+        ("a", ["a"], [None]),
+        (["a", "b"], ["a", "b"], [None, None]),
+        ([5, 6], [None], [[5, 6]]),
+        ([[5], [6, 7]], [None, None], [[5], [6, 7]]),
+    ],
+)
+def test_every_form_of_a_prompt(prompt: Any, texts: list, ids: list) -> None:
+    requests = completion(prompt=prompt).requests
+    assert [r.text for r in requests] == texts
+    assert [r.input_ids for r in requests] == ids
+
+
+def test_defaults_and_renamed_options() -> None:
+    params = completion().requests[0].params
+    assert (params.max_new_tokens, params.temperature) == (16, None)
+    assert chat().requests[0].params.max_new_tokens is None
+    body = {"max_tokens": 5, "seed": 3, "min_tokens": 2, "stop": "x", "logit_bias": {"7": 1}, "n": 2, "top_k": 4}
+    params = completion(**body).requests[0].params
+    assert (params.max_new_tokens, params.sampling_seed, params.min_new_tokens) == (5, 3, 2)
+    assert (params.stop, params.logit_bias, params.n, params.top_k) == (("x",), {7: 1.0}, 2, 4)
+    assert chat(max_tokens=9, max_completion_tokens=4).requests[0].params.max_new_tokens == 4
+
+
+def test_messages_of_every_written_form() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    turns = [{"role": "developer", "content": "be short"}, {"role": "user", "content": parts, "name": "ada"}]
+    (request,) = chat(messages=turns).requests
+    assert request.messages == [ChatMessage(role="system", content="be short"), ChatMessage(role="user", content="ab")]
+
+
+def test_logprobs_of_both_kinds() -> None:
+    assert completion(logprobs=3).requests[0].logprobs == LogprobOptions(top=3, text=True)
+    assert completion(logprobs=0, echo=True).requests[0].logprobs == LogprobOptions(start=0, text=True)
+    assert completion(echo=True).logprobs is False, "they are for the prompt's text alone"
+    assert chat(logprobs=True, top_logprobs=2).requests[0].logprobs == LogprobOptions(top=2, text=True)
+    assert chat().requests[0].logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"prompt": ""}, "prompt", "empty"),
+        ({"prompt": []}, "prompt", "empty"),
+        ({"prompt": [1, "a"]}, "prompt", "token ids"),
+        ({"prompt": [-1]}, "prompt", "token ids"),
+        ({"prompt": None}, "prompt", "text"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"max_tokens": "x"}, "max_tokens", "int"),
+        ({"temperature": -1}, "temperature", "at least 0"),
+        ({"seed": 1.5}, "seed", "integer"),
+        ({"min_tokens": -1}, "min_tokens", "at least 0"),
+        ({"logprobs": 21}, "logprobs", "0 to 20"),
+        ({"n": 129}, "n", "at most 128"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_the_callers_name(body: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as refusal:
+        completion(**body)
+    assert refusal.value.field == field
+    assert field in refusal.value.message
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_is_not_served_yet_is_refused_unless_unset(name: str) -> None:
+    for unset in UNSUPPORTED[name]:
+        chat(**{name: unset})
+    with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
+        chat(**{name: [{"type": "function"}]})
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [{"role": "tool", "content": "x"}],
+        [{"role": "user", "content": None}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+    ],
+)
+def test_messages_that_cannot_be_served_are_refused(messages: list) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        chat(messages=messages)
+    assert refusal.value.field == "messages"
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert chat(user="ada", metadata={"a": 1}, store=False, service_tier="auto").requests

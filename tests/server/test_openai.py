@@ -1,0 +1,127 @@
+"""OpenAI's endpoints with the real `openai` client, sync and async."""
+
+import asyncio
+
+import httpx
+import openai
+import pytest
+
+from tests.server.conftest import Server, wait_for
+
+CHAT = [{"role": "user", "content": "hello"}]
+GREEDY = {"temperature": 0, "max_tokens": 8, "extra_body": {"ignore_eos": True}}
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> openai.OpenAI:
+    server.ready()
+    return openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
+
+
+def test_models(client: openai.OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert client.models.retrieve(model.id).id == model.id
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-0")
+
+
+def test_a_completion_is_what_generate_answers(server: Server, client: openai.OpenAI) -> None:
+    sampling = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
+    native = server.http.post("generate", json={"text": "hello", "sampling_params": sampling}).json()
+    answer = client.completions.create(model="any", prompt="hello", **GREEDY)
+    assert answer.choices[0].text == native["text"]
+    assert answer.choices[0].finish_reason == "length"
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (5, 8, 13)
+
+
+def test_a_stream_joins_to_the_whole(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model="any", messages=CHAT, **GREEDY)
+    options = {"include_usage": True}
+    chunks = list(
+        client.chat.completions.create(model="any", messages=CHAT, stream=True, stream_options=options, **GREEDY)
+    )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
+    assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] == ["length"]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == 8
+
+
+def test_choices_are_numbered_prompt_by_prompt(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="any", prompt=["a", "bb"], n=2, temperature=1, max_tokens=3)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.usage.prompt_tokens == 3
+    stream = client.completions.create(model="any", prompt=["a", "bb"], n=2, stream=True, max_tokens=3)
+    ended = [c.choices[0].index for c in stream if c.choices[0].finish_reason]
+    assert sorted(ended) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("prompt", ["hello", [104, 105]])
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_echo_with_and_without_logprobs(client: openai.OpenAI, stream: bool, prompt, logprobs) -> None:
+    plain = client.completions.create(model="any", prompt=prompt, logprobs=logprobs, **GREEDY).choices[0]
+    asked = {"model": "any", "prompt": prompt, "logprobs": logprobs, "echo": True, **GREEDY}
+    answer = client.completions.create(**asked, stream=stream)
+    choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+    text = "".join(choice.text for choice in choices)
+    assert text.endswith(plain.text)
+    assert len(text) > len(plain.text)
+    if isinstance(prompt, str):
+        assert text == prompt + plain.text
+    if logprobs is None:
+        assert all(choice.logprobs is None for choice in choices)
+        return
+    values = [v for choice in choices if choice.logprobs for v in choice.logprobs.token_logprobs]
+    assert len(values) == len(prompt) + 8
+    assert values[0] is None
+    assert values[-8:] == pytest.approx(plain.logprobs.token_logprobs, abs=1e-4)
+
+
+def test_chat_logprobs(client: openai.OpenAI) -> None:
+    choice = client.chat.completions.create(model="a", messages=CHAT, logprobs=True, top_logprobs=2, **GREEDY).choices[
+        0
+    ]
+    assert len(choice.logprobs.content) == 8
+    for token in choice.logprobs.content:
+        assert token.logprob == token.top_logprobs[0].logprob
+        assert len(token.top_logprobs) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_refusals_are_real_statuses_and_name_the_field(client: openai.OpenAI, stream: bool) -> None:
+    with pytest.raises(openai.BadRequestError, match="top_p") as refusal:
+        client.chat.completions.create(model="any", messages=CHAT, top_p=5, stream=stream)
+    assert refusal.value.param == "top_p"
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    with pytest.raises(openai.BadRequestError, match="tools"):
+        client.chat.completions.create(model="any", messages=CHAT, tools=[tool], stream=stream)
+    with pytest.raises(openai.BadRequestError, match="context length"):
+        client.completions.create(model="any", prompt="a", max_tokens=10**6, stream=stream)
+
+
+def test_a_wrong_key_is_401(server: Server) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key="wrong", max_retries=0).models.list()
+
+
+def test_leaving_a_stream_stops_the_engine(server: Server, client: openai.OpenAI) -> None:
+    stream = client.completions.create(
+        model="any", prompt="a", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    stream.close()
+    wait_for(lambda: not server.model()["status"]["running"], 3, "the engine is idle")
+
+
+async def test_the_async_client_and_many_at_once(server: Server) -> None:
+    async with openai.AsyncOpenAI(
+        base_url=f"{server.root}nbgen/v1", api_key=server.key, http_client=httpx.AsyncClient()
+    ) as client:
+
+        async def ask() -> str:
+            answer = await client.chat.completions.create(model="any", messages=CHAT, **GREEDY)
+            return answer.choices[0].message.content
+
+        answers = await asyncio.gather(*(ask() for _ in range(8)))
+    assert len(set(answers)) == 1
