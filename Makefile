@@ -52,4 +52,5 @@ $(VENV)/.lab: $(VENV)/.base
 $(VENV)/.test: $(VENV)/.lab
 	$(PIP_INSTALL) --editable '.[lab,test,check]'
 	$(BIN)/python -m tests.browser.chromium
+	@if command -v npm > /dev/null; then npm ci --prefix js --silent --no-audit --no-fund; fi
 	@touch $@

@@ -1,4 +1,4 @@
-"""One browser and one JupyterLab for the session, a fresh tab for a test."""
+"""One browser and one JupyterLab for these tests, a fresh tab for a test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.browser.lab import Lab, launched
 from tests.conftest import save_model
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has room to write for many seconds, and whose likeliest token is never the end."""
     from safetensors.torch import load_file, save_file
@@ -24,7 +24,7 @@ def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     program = find()
     assert program, SENTENCE
@@ -32,7 +32,7 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def lab(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """JupyterLab with the extension and the long-winded model."""
     lab = Lab(tmp_path_factory.mktemp("lab"), str(long_model))

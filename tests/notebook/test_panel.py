@@ -22,10 +22,8 @@ FORBIDDEN = (
     r"new Function",
 )
 
-needs_node = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
-needs_esbuild = pytest.mark.skipif(
-    not (ROOT / "js" / "node_modules" / "esbuild").exists(), reason="esbuild is not installed: npm ci --prefix js"
-)
+#: Only who changes the panel needs node: its bundle is committed. Where npm is, `make test` installs esbuild.
+needs_node = pytest.mark.skipif(not shutil.which("npm"), reason="there is no node on this machine")
 
 
 @pytest.mark.parametrize("word", FORBIDDEN)
@@ -42,7 +40,6 @@ def test_every_style_is_the_panels_own() -> None:
 
 
 @needs_node
-@needs_esbuild
 def test_the_committed_bundle_is_what_the_source_builds(tmp_path: Path) -> None:
     subprocess.run(["node", ROOT / "js" / "build.mjs", tmp_path / "chat.js"], check=True)
     same = (tmp_path / "chat.js").read_bytes() == (STATIC / "chat.js").read_bytes()
@@ -50,7 +47,6 @@ def test_the_committed_bundle_is_what_the_source_builds(tmp_path: Path) -> None:
 
 
 @needs_node
-@needs_esbuild
 def test_the_javascript_passes_its_own_tests() -> None:
     tests = sorted((ROOT / "js" / "test").glob("*.test.js"))
     done = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, check=False)

@@ -183,6 +183,8 @@ def test_a_prefix_is_cached_until_it_is_flushed_and_never_across_salts(server: S
     assert [cached(cache_salt="x"), cached(extra_key="x"), cached(cache_salt="x")] == [0, 0, len(prompt) - 1]
     assert server.http.get("flush_cache").text.startswith("Cache flushed.")
     assert cached() == 0
-    with server.http.stream("POST", "generate", json={"text": "a", "sampling_params": BUSY, "stream": True}) as answer:
+    busy = {"prompt": "a", "params": BUSY, "id": "busy", "attached": False}
+    with server.http.stream("POST", "api/v1/runs", json=busy) as answer:
         first_events(answer, 1)
-        assert server.http.get("flush_cache").status_code == 400
+    assert server.http.get("flush_cache").status_code == 400
+    server.http.post("api/v1/runs/busy/cancel")
