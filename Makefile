@@ -15,7 +15,7 @@ help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 lab: $(VENV)/.lab ## install everything and open JupyterLab on the quickstart
-	$(BIN)/jupyter lab $(ROOT_FLAG) $(BROWSER_FLAG) notebooks/quickstart.ipynb
+	$(BIN)/jupyter lab $(ROOT_FLAG) $(BROWSER_FLAG) --LabApp.default_url=/lab/tree/notebooks/quickstart.ipynb
 
 test: $(VENV)/.test ## install everything and run all tests
 	$(BIN)/python -m pytest
