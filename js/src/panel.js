@@ -132,9 +132,11 @@ export class Panel {
 
   #restore({ run, messages }) {
     const turns = messages.filter((message) => message.role !== "system");
+    const unanswered = turns.at(-1)?.role === "user";
+    if (unanswered) turns.push({ role: "assistant", content: "" });
     for (let i = 0; i + 1 < turns.length; i += 2) {
       const last = i + 2 >= turns.length;
-      const turn = this.#turn(last ? run.run : null, turns[i].content, messages.slice(0, -1));
+      const turn = this.#turn(last ? run.run : null, turns[i].content, unanswered ? messages : messages.slice(0, -1));
       turn.answer.add(last ? run.text : turns[i + 1].content);
       if (!last) turn.answer.finish("");
     }

@@ -29,4 +29,5 @@ def test_every_cell_of_the_quickstart_runs(installed: Lab, page: Page) -> None:
     expect(outputs.filter(has_text="to first token").first).to_be_visible()
     expect(outputs.filter(has_text=": ready").first).to_be_visible()
     expect(page.get_by_role("textbox", name="Message", exact=True)).to_be_visible()
+    expect(page.get_by_role("article", name="Answer")).to_contain_text("to first token")
     notebook.shut_down()
