@@ -67,7 +67,7 @@ numbers move with the machine's other work.
 
 - Taken {date.today().isoformat()} on {describe()};
   load average {psutil.getloadavg()[0]:.1f} at the end.
-- Model: {model}, {info["parameters"] / 1e6:.1f} M parameters, {info["dtype"]}, tier {info["tier"]}, on {info["device"]}.
+- Model: {model}, {info["parameters"] / 1e6:.1f} M parameters, {info["dtype"]} on {info["device"]}, tier {info["tier"]}.
 - Command: `python -m benchmarks{"" if model == BUNDLED else " MODEL"}`
 
 | streams | | nbgen, served | transformers generate | ratio |

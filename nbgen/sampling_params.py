@@ -1,7 +1,7 @@
 """How to choose tokens and when to stop: the one place that defaults and checks these options.
 
-Ranges and meanings follow SGLang's `sampling_params.py` (contract sections 5 to 7), which every layer uses under
-these names. Knows nothing of the model: what depends on a vocabulary or a context length is checked in the engine.
+Ranges and meanings follow `sampling_params.py` of SGLang 0.5.23, whose names every layer uses.
+Knows nothing of the model: what depends on a vocabulary or a context length is checked in the engine.
 """
 
 from __future__ import annotations

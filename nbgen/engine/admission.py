@@ -13,7 +13,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions, ModelInfo
 from nbgen.sampling_params import SamplingParams
 
-#: Tokens of the context that SGLang leaves free (contract section 5.1).
+#: Tokens of the context that SGLang 0.5.23 leaves free.
 RESERVED_TOKENS = 2
 
 

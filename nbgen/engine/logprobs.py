@@ -1,7 +1,7 @@
 """Log-probabilities as a request asked for them, from rows of scores.
 
 Output tokens get those of the scores that were sampled from (penalties, bias and temperature in, top-k and top-p
-not); prompt tokens the model's own (contract section 11.5). Knows neither batches nor wires.
+not); prompt tokens the model's own. So does SGLang 0.5.23. Knows neither batches nor wires.
 """
 
 from collections.abc import Callable

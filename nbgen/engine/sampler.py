@@ -1,6 +1,6 @@
 """The next token of every row of scores, each row by its own parameters and seed.
 
-Order of operations as SGLang's (contract section 6). A row's random numbers are a hash of its seed, the token's
+The order of operations is SGLang 0.5.23's. A row's random numbers are a hash of its seed, the token's
 position and the token id, so that its choice never depends on what else is in the batch. Rows that ask for nothing
 special pay for nothing. Knows no tokenizer and no text.
 """

@@ -55,7 +55,7 @@ class SchemaError(InvalidRequest):
 
 
 class ContractError(InvalidRequest):
-    """A strictly typed field, or a sampling parameter, is not what the contract says."""
+    """A strictly typed field, or a sampling parameter, is not what SGLang's strict layer takes."""
 
 
 class Generation(NamedTuple):
