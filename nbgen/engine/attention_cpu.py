@@ -9,15 +9,25 @@ import torch
 from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
 
 MAX_RUNS = 8
+#: Measured: at 256 bytes a token gathering is 2.5 times as fast, at 1,024 reading in place is 1.5 times.
+NARROW_BYTES = 1024
 
 Run = tuple[int, int]
 
 
 class CpuAttention(ReferenceAttention):
-    """Reads runs of blocks as views."""
+    """Reads runs of blocks as views.
+
+    Several sequences whose tokens have fewer than `narrow` bytes of keys are gathered all the same: one call for all
+    of them costs less than one each.
+    """
+
+    def __init__(self, narrow: int = NARROW_BYTES) -> None:
+        self._narrow = narrow
 
     def decode(self, query: torch.Tensor, layer: Layer, step: Step, window: Window, scores: Scores) -> torch.Tensor:
-        runs = step.once(("runs", window), lambda: _decode_runs(step, window))
+        gathers = len(query) > 1 and layer.keys[0].nbytes < self._narrow
+        runs = None if gathers else step.once(("runs", window), lambda: _decode_runs(step, window))
         if runs is None or not _kernel_serves(query, layer, scores):
             return super().decode(query, layer, step, window, scores)
         batch, heads, dim = query.shape

@@ -80,7 +80,7 @@ sequences = st.lists(
 windows = st.sampled_from([Window(), Window(sliding=5), Window(chunk=6), Window(sliding=64)])
 
 
-@pytest.mark.parametrize("backend", [ReferenceAttention(), CpuAttention()], ids=lambda b: type(b).__name__)
+@pytest.mark.parametrize("backend", [ReferenceAttention(), CpuAttention(), CpuAttention(narrow=0)])
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=sequences,
