@@ -6,12 +6,8 @@ that nobody uses count as free: they are given up as soon as somebody needs them
 
 from typing import NamedTuple
 
-from nbgen.engine.free_blocks import FreeBlocks
 from nbgen.engine.prefix_cache import Node, PrefixCache
 from nbgen.engine.sequence import Sequence
-
-#: Blocks in a row that a sequence is given room for.
-LONGEST_RUN = 64
 
 
 class Copy(NamedTuple):
@@ -28,8 +24,8 @@ class BlockManager:
     def __init__(self, num_blocks: int, block_size: int, *, caches_prefixes: bool = True) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._free = FreeBlocks(num_blocks)
-        self.cache = PrefixCache(block_size, self._free.add)
+        self._free = list(reversed(range(num_blocks)))
+        self.cache = PrefixCache(block_size, self._free.append)
         self.caches_prefixes = caches_prefixes
         self._copying: list[Node] = []
 
@@ -43,7 +39,7 @@ class BlockManager:
     def allocate(self, sequence: Sequence, num_tokens: int) -> None:
         """Give the sequence what its first `num_tokens` tokens need. Call `can_allocate` first."""
         for _ in range(self._missing(sequence, num_tokens)):
-            sequence.block_table.append(self._take(sequence))
+            sequence.block_table.append(self._take())
 
     def reuse(self, sequence: Sequence) -> None:
         """Give a sequence without blocks what is cached of its tokens, all but the last, which must be computed."""
@@ -90,7 +86,7 @@ class BlockManager:
         if own and self.caches_prefixes and self._keep_partial(sequence, own[0]):
             own = own[1:]
         for block in own:
-            self._free.add(block)
+            self._free.append(block)
         self.cache.unlock(reversed(sequence.nodes))
         sequence.block_table, sequence.nodes = [], []
 
@@ -100,7 +96,7 @@ class BlockManager:
         if node is None or length < self.block_size:
             node = self.cache.add(parent, tokens, block)
         else:
-            self._free.add(block)
+            self._free.append(block)
             sequence.block_table[index] = node.block
         self.cache.lock([node])
         sequence.nodes.append(node)
@@ -117,17 +113,11 @@ class BlockManager:
     def _last(self, sequence: Sequence) -> Node:
         return sequence.nodes[-1] if sequence.nodes else self.cache.root(sequence.namespace)
 
-    def _take(self, sequence: Sequence) -> int:
-        """A block, where the sequence goes on if possible. Several are evicted at once, so that they are neighbours."""
-        rest = self._blocks(sequence.num_prompt + sequence.budget) - len(sequence.block_table)
-        expected = max(1, min(rest, LONGEST_RUN))
+    def _take(self) -> int:
+        """A free block, the last given back first: little memory is ever touched."""
         if not self._free:
-            for _ in range(min(expected, self.cache.num_evictable)):
-                self.cache.evict()
-        return self._free.take(sequence.block_table[-1] if sequence.block_table else None, expected)
-
-    def _blocks(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
+            self.cache.evict()
+        return self._free.pop()
 
     def _missing(self, sequence: Sequence, num_tokens: int) -> int:
-        return max(0, self._blocks(num_tokens) - len(sequence.block_table))
+        return max(0, -(-num_tokens // self.block_size) - len(sequence.block_table))

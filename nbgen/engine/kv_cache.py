@@ -4,8 +4,6 @@ Layers are sized from the first keys and values that arrive, because head counts
 layer. Knows neither sequences nor who owns a block.
 """
 
-import math
-
 import numpy as np
 import torch
 
@@ -13,7 +11,8 @@ import torch
 class KVCache:
     """Per layer, keys `[slots, kv_heads, head_dim]` and values `[slots, kv_heads, value_dim]`.
 
-    Block `b` holds slots `b * block_size` to `(b + 1) * block_size - 1`.
+    Block `b` holds slots `b * block_size` to `(b + 1) * block_size - 1`. On the CPU a head's slots lie side by side
+    in memory (the tensors are views of head-major ones), elsewhere a slot's heads do.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -58,8 +57,8 @@ def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:
 
     On the CPU the zeros are the operating system's, so that memory is taken only as it is written.
     """
-    shape = (slots, *like.shape[1:])
+    _, heads, dim = like.shape
     if like.device.type != "cpu":
-        return like.new_zeros(shape)
-    size = math.prod(shape) * like.element_size()
-    return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(shape)
+        return like.new_zeros(slots, heads, dim)
+    size = slots * heads * dim * like.element_size()
+    return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(heads, slots, dim).transpose(0, 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nbgen.engine import attention
 from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
-from nbgen.engine.attention_cpu import MAX_RUNS, CpuAttention, runs_of
+from nbgen.engine.attention_cpu import CpuAttention
 from nbgen.engine.kv_cache import KVCache
 
 BLOCK = 4
@@ -54,7 +54,7 @@ class Case:
         tables = [part.tolist() for part in order.split(counts)]
         rand = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
         self.query = rand(sum(new for _, new in self.lengths), heads, 16)
-        self.layer = Layer(rand(sum(counts) * BLOCK, kv_heads, 16), rand(sum(counts) * BLOCK, kv_heads, 16))
+        self.layer = Layer(*(rand(kv_heads, sum(counts) * BLOCK, 16).transpose(0, 1) for _ in range(2)))
         self.sinks = rand(1, heads, 1, 1)
         decodes, prefills = spans(self.lengths, tables)
         cache = KVCache(sum(counts), BLOCK)
@@ -80,7 +80,7 @@ sequences = st.lists(
 windows = st.sampled_from([Window(), Window(sliding=5), Window(chunk=6), Window(sliding=64)])
 
 
-@pytest.mark.parametrize("backend", [ReferenceAttention(), CpuAttention(), CpuAttention(narrow=0)])
+@pytest.mark.parametrize("backend", [ReferenceAttention(), CpuAttention(), CpuAttention(1), CpuAttention(1 << 13)])
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=sequences,
@@ -96,42 +96,6 @@ def test_a_back_end_equals_the_formula(backend, lengths, heads, window, softcap,
     scores = Scores(0.25, softcap, case.sinks if sinks else None)
     output = backend.attend(case.query, case.layer, case.step, window, scores)
     torch.testing.assert_close(output, case.expected(window, scores), **CLOSE)
-
-
-@pytest.mark.parametrize("runs", [1, 3, MAX_RUNS, MAX_RUNS + 2])
-def test_a_sequence_in_pieces_is_merged_by_its_log_sums(runs: int) -> None:
-    """Also beyond the pieces that are read one by one."""
-    length = runs * BLOCK - 1
-    case = Case([(length, 1)], 4, 2, seed=1, shuffled=False)
-    span = case.step.decodes[0]
-    far = torch.randn(2 * runs * BLOCK, 2, 16)
-    table = [2 * block for block in range(runs)]
-    for old, new in zip(span.block_table, table, strict=True):
-        far[new * BLOCK : (new + 1) * BLOCK] = case.layer.keys[old * BLOCK : (old + 1) * BLOCK]
-    apart = Layer(far, far)
-    together = Layer(case.layer.keys, case.layer.keys)
-    case.step.decodes[0] = span._replace(block_table=table)
-    got = CpuAttention().attend(case.query, apart, case.step, Window(), Scores(0.25))
-    case.step.decodes[0] = span
-    case.step._made.clear()
-    torch.testing.assert_close(
-        got, ReferenceAttention().attend(case.query, together, case.step, Window(), Scores(0.25))
-    )
-
-
-@pytest.mark.parametrize(
-    ("table", "length", "first", "expected"),
-    [
-        ([3, 4, 5], 12, 0, [(12, 24)]),
-        ([3, 4, 5], 10, 0, [(12, 22)]),
-        ([3, 5, 6], 9, 0, [(12, 16), (20, 25)]),
-        ([3, 5, 6], 9, 6, [(22, 25)]),
-        ([3, 4, 9], 8, 3, [(15, 20)]),
-        ([7], 1, 0, [(28, 29)]),
-    ],
-)
-def test_runs_are_the_slots_of_the_tokens(table: list[int], length: int, first: int, expected: list) -> None:
-    assert runs_of(Span(0, 1, length, table), first, BLOCK) == expected
 
 
 def test_a_position_bias_is_not_ignored() -> None:
