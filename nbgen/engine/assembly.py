@@ -52,7 +52,7 @@ def _size_cache(runner: Runner, loaded: loader.LoadedModel, config: EngineConfig
     if not isinstance(runner, ModelRunner):
         return most
     budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes)
-    blocks = min(most, budget // runner.cache.bytes_per_block)
+    blocks = min(most, budget // max(1, runner.cache.bytes_per_block))
     if blocks < 1:
         raise ModelError(
             f"the KV cache may take {budget} bytes, and one block of {config.model} takes "

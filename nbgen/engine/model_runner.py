@@ -6,7 +6,7 @@ and no mask: `attention` knows both. Knows nothing of sampling or text.
 
 import inspect
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,7 +46,10 @@ class ModelRunner:
         self.cache = cache
         self.device = next(model.parameters()).device
         self.attention = CpuAttention() if self.device.type == "cpu" else attention.ReferenceAttention()
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        names = inspect.signature(model.forward).parameters
+        self._keeps_logits = "logits_to_keep" in names
+        self._takes_positions = "position_ids" in names
+        self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @torch.inference_mode()
@@ -72,12 +75,17 @@ class ModelRunner:
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
         inputs = {
             "input_ids": self._tensor(_token_ids(items)).view(shape),
-            "position_ids": self._tensor(_positions(items)).view(shape),
-            "use_cache": False,
+            **self._cache_inputs(),
         }
+        if self._takes_positions:
+            inputs["position_ids"] = self._tensor(_positions(items)).view(shape)
         if shape[0] == 1 and self._keeps_logits:
             return self.model(**inputs, logits_to_keep=self._tensor(rows)).logits[0]
         return self.model(**inputs).logits.flatten(0, 1)[self._tensor(rows)]
+
+    def _cache_inputs(self) -> dict[str, Any]:
+        """What the model is told of transformers' own cache: there is none."""
+        return {"use_cache": False}
 
     def _step(self, items: list[ScheduledSequence]) -> attention.Step:
         spans, slots, start = [], [], 0

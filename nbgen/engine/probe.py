@@ -12,11 +12,13 @@ import torch
 from nbgen.engine import linear
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.hybrid_runner import HybridRunner
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.opaque_runner import OpaqueRunner
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.state_pool import has_state
 from nbgen.sampling_params import SamplingParams
 
 #: Tokens that each of two prompts computes in each step: a chunk, a mixed batch, decodes together, one alone.
@@ -38,8 +40,7 @@ def choose_runner(model: torch.nn.Module, block_size: int) -> Runner:
     prompts = _prompts(config.vocab_size)
     expected = [_stock_scores(model, ids) for ids in prompts]
     blocks = BlockManager(8, block_size)
-    for build in (lambda: ModelRunner(model, KVCache(8, block_size)), lambda: OpaqueRunner(model)):
-        runner = build()
+    for runner in _candidates(model, block_size):
         if _agrees(runner, prompts, expected, blocks):
             swaps = linear.prepack(model)
             if swaps and not _agrees(runner, prompts, expected, blocks):
@@ -47,6 +48,16 @@ def choose_runner(model: torch.nn.Module, block_size: int) -> Runner:
             return runner
         config._attn_implementation = stock
     return OpaqueRunner(model, cached=False)
+
+
+def _candidates(model: torch.nn.Module, block_size: int) -> Iterator[Runner]:
+    """Runners from the fastest on; each is made only when those before it were tried."""
+    if has_state(model.config):
+        yield HybridRunner(model, KVCache(8, block_size))
+        yield HybridRunner(model, KVCache(8, block_size), chunks_prefill=False)
+    else:
+        yield ModelRunner(model, KVCache(8, block_size))
+    yield OpaqueRunner(model)
 
 
 def _prompts(vocab_size: int) -> list[list[int]]:
