@@ -19,6 +19,7 @@ from nbgen.engine.opaque_runner import OpaqueRunner
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.state_pool import has_state
+from nbgen.errors import ModelError
 from nbgen.sampling_params import SamplingParams
 
 #: Tokens that each of two prompts computes in each step: a chunk, a mixed batch, decodes together, one alone.
@@ -34,11 +35,14 @@ Runner = ModelRunner | OpaqueRunner
 
 
 def choose_runner(model: torch.nn.Module, block_size: int) -> Runner:
-    """The fastest runner whose scores are those of `model` itself, which gets faster layers where they agree too."""
+    """The fastest runner whose scores are those of `model` itself, which gets faster layers where they agree too.
+
+    Raises ModelError for a model that does not write one token after the other.
+    """
     config = model.config.get_text_config()
     stock = config._attn_implementation
     prompts = _prompts(config.vocab_size)
-    expected = [_stock_scores(model, ids) for ids in prompts]
+    expected = [_expected_scores(model, ids) for ids in prompts]
     blocks = BlockManager(8, block_size)
     for runner in _candidates(model, block_size):
         if _agrees(runner, prompts, expected, blocks):
@@ -64,6 +68,22 @@ def _prompts(vocab_size: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     lengths = [sum(counts) for counts in zip(*STEPS, strict=True)]
     return [torch.randint(0, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def _expected_scores(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
+    """`[tokens, vocab]` of the model as transformers ships it. Raises ModelError."""
+    name = type(model).__name__
+    try:
+        scores, beginning = _stock_scores(model, ids), _stock_scores(model, ids[:-1])
+    except Exception as error:  # a model may raise anything
+        log.exception("trying %s", name)
+        raise ModelError(f"{name} fails in transformers itself, on {len(ids)} random tokens") from error
+    if not _same(beginning, scores[:-1], model.dtype):
+        raise ModelError(
+            f"{name} reads text in both directions (a token's scores change with those after it), so it cannot "
+            "continue a text: use a causal language model"
+        )
+    return scores
 
 
 @torch.inference_mode()
