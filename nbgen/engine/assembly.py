@@ -40,6 +40,7 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
         BlockManager(num_blocks, config.block_size, caches_prefixes=runner.caches_prefixes),
         max_running=config.max_running,
         prefill_chunk=config.prefill_chunk if runner.chunks_prefill else None,
+        long_after=runner.long_after,
     )
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids), Logprobs(loaded.tokenizer.token_text)
     engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting)

@@ -14,6 +14,7 @@ from nbgen.engine import attention
 from nbgen.engine.attention_cpu import CpuAttention
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.rotary import LongRotary
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
 
@@ -46,11 +47,17 @@ class ModelRunner:
         self.cache = cache
         self.device = next(model.parameters()).device
         self.attention = CpuAttention() if self.device.type == "cpu" else attention.ReferenceAttention()
+        self._rotary = LongRotary(model)
         names = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in names
         self._takes_positions = "position_ids" in names
         self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
+
+    @property
+    def long_after(self) -> int | None:
+        """The length beyond which a sequence's keys are others, or None if there is none."""
+        return self._rotary.long_after
 
     @torch.inference_mode()
     def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
@@ -60,7 +67,7 @@ class ModelRunner:
         items = sorted(batch, key=lambda item: item.num_tokens > 1)
         sampled, prompt_rows = _rows(items)
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
-        with attention.current(self._step(items)):
+        with attention.current(self._step(items)), self._rotary.lengths(items):
             scores = self._forward(items, wanted)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
