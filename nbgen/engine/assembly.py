@@ -40,6 +40,7 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
         BlockManager(num_blocks, config.block_size, caches_prefixes=runner.caches_prefixes),
         max_running=config.max_running,
         prefill_chunk=config.prefill_chunk if runner.chunks_prefill else None,
+        long_after=runner.long_after,
     )
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids), Logprobs(loaded.tokenizer.token_text)
     engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting)
@@ -52,7 +53,7 @@ def _size_cache(runner: Runner, loaded: loader.LoadedModel, config: EngineConfig
     if not isinstance(runner, ModelRunner):
         return most
     budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes)
-    blocks = min(most, budget // runner.cache.bytes_per_block)
+    blocks = min(most, budget // max(1, runner.cache.bytes_per_block))
     if blocks < 1:
         raise ModelError(
             f"the KV cache may take {budget} bytes, and one block of {config.model} takes "

@@ -17,6 +17,8 @@ from transformers import AttentionInterface
 from nbgen.engine.kv_cache import KVCache
 
 IMPLEMENTATION = "nbgen"
+#: The sliding window of a layer that does not pass one.
+UNSAID = -1
 
 
 class Span(NamedTuple):
@@ -124,6 +126,12 @@ class Step:
         first = torch.tensor(tables, device=device)[:, :, None] * size
         return (first + torch.arange(size, device=device)).flatten(1)
 
+    def positions(self) -> torch.Tensor:
+        """Of the packed tokens `[T]`, each in its sequence."""
+        spans = [*self.decodes, *self.prefills]
+        ranges = [torch.arange(s.length - (s.stop - s.start), s.length, device=self.slots.device) for s in spans]
+        return torch.cat(ranges)
+
     def decode_slots(self) -> torch.Tensor:
         return self.slots_of(self.decodes)
 
@@ -163,7 +171,7 @@ def paged_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
+    sliding_window: int | None = UNSAID,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     position_bias: torch.Tensor | None = None,
@@ -171,14 +179,18 @@ def paged_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention function. Query `[B, heads, T, D]`; the result is `[B, T, heads, value_dim]`.
 
-    Raises NotImplementedError for a learned position bias, which needs transformers' own path.
+    Raises NotImplementedError for what needs transformers' own path: a learned position bias, a mask of the model's
+    own making, a window that only its masks know.
     """
-    if position_bias is not None or _step is None:
-        raise NotImplementedError("attention with a position bias, or outside a step")
+    if position_bias is not None or attention_mask is not None or _step is None:
+        raise NotImplementedError("attention with a position bias or the model's own mask, or outside a step")
     layer = Layer(*_step.cache.write(module.layer_idx, _step.slots, _packed(key), _packed(value)))
     sinks = None if s_aux is None else s_aux.view(1, -1, 1, 1)
     scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, sinks)
-    output = _step.attention.attend(_packed(query), layer, _step, _window(module, sliding_window), scores)
+    packed = _packed(query)
+    if getattr(module, "attn_temperature_tuning", False) and not module.use_rope:
+        packed = packed * _tuning(module, query.shape[2], _step).to(packed.dtype)
+    output = _step.attention.attend(packed, layer, _step, _window(module, sliding_window), scores)
     return output.view(query.shape[0], query.shape[2], *output.shape[1:]), None
 
 
@@ -193,8 +205,30 @@ def _packed(tensor: torch.Tensor) -> torch.Tensor:
 def _window(module: torch.nn.Module, sliding: int | None) -> Window:
     config = getattr(module, "config", None)
     types = getattr(config, "layer_types", None)
-    chunked = types is not None and types[module.layer_idx] == "chunked_attention"
-    return Window(sliding, config.attention_chunk_size if chunked else None)
+    kind = types[module.layer_idx] if types else None
+    if sliding == UNSAID:
+        sliding = _configured_window(config, kind)
+    return Window(sliding, config.attention_chunk_size if kind == "chunked_attention" else None)
+
+
+def _configured_window(config: Any, kind: str | None) -> int | None:
+    """The window of a layer that leaves it to its mask; NotImplementedError where the configuration is ambiguous."""
+    window = getattr(config, "sliding_window", None)
+    if not window or kind not in (None, "sliding_attention"):
+        return None
+    if kind is None and window < config.max_position_embeddings:
+        raise NotImplementedError("a sliding window that only the model's masks know")
+    return window
+
+
+def _tuning(module: torch.nn.Module, length: int, step: "Step") -> torch.Tensor:
+    """`[T, 1, 1]`: the layer scaled queries as if they began at position 0; what makes that right (Llama 4)."""
+    positions = step.once(("positions",), step.positions)
+    counted = torch.arange(length, device=positions.device).repeat(len(positions) // length)
+    scales = [
+        torch.log1p(((p + 1.0) / module.floor_scale).floor()) * module.attn_scale + 1.0 for p in (positions, counted)
+    ]
+    return (scales[0] / scales[1])[:, None, None]
 
 
 def softmax_attention(

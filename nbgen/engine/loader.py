@@ -58,7 +58,10 @@ def _architecture(folder: Path, name: str) -> Any:
     if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ModelError(f"{name} is of the type {model_type!r}, which is no causal language model of transformers")
     with _foreign_errors(name, "configuration"):
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    if getattr(architecture, "is_encoder_decoder", False):
+        raise ModelError(f"{name} is an encoder-decoder model ({model_type}); nbgen runs decoder-only language models")
+    return architecture
 
 
 def _tokenizer(folder: Path, name: str) -> Any:

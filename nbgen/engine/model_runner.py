@@ -6,7 +6,7 @@ and no mask: `attention` knows both. Knows nothing of sampling or text.
 
 import inspect
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,6 +14,7 @@ from nbgen.engine import attention
 from nbgen.engine.attention_cpu import CpuAttention
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.rotary import LongRotary
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
 
@@ -46,8 +47,17 @@ class ModelRunner:
         self.cache = cache
         self.device = next(model.parameters()).device
         self.attention = CpuAttention() if self.device.type == "cpu" else attention.ReferenceAttention()
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._rotary = LongRotary(model)
+        names = inspect.signature(model.forward).parameters
+        self._keeps_logits = "logits_to_keep" in names
+        self._takes_positions = "position_ids" in names
+        self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
+
+    @property
+    def long_after(self) -> int | None:
+        """The length beyond which a sequence's keys are others, or None if there is none."""
+        return self._rotary.long_after
 
     @torch.inference_mode()
     def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
@@ -57,7 +67,7 @@ class ModelRunner:
         items = sorted(batch, key=lambda item: item.num_tokens > 1)
         sampled, prompt_rows = _rows(items)
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
-        with attention.current(self._step(items)):
+        with attention.current(self._step(items)), self._rotary.lengths(items):
             scores = self._forward(items, wanted)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
@@ -72,12 +82,17 @@ class ModelRunner:
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
         inputs = {
             "input_ids": self._tensor(_token_ids(items)).view(shape),
-            "position_ids": self._tensor(_positions(items)).view(shape),
-            "use_cache": False,
+            **self._cache_inputs(),
         }
+        if self._takes_positions:
+            inputs["position_ids"] = self._tensor(_positions(items)).view(shape)
         if shape[0] == 1 and self._keeps_logits:
             return self.model(**inputs, logits_to_keep=self._tensor(rows)).logits[0]
         return self.model(**inputs).logits.flatten(0, 1)[self._tensor(rows)]
+
+    def _cache_inputs(self) -> dict[str, Any]:
+        """What the model is told of transformers' own cache: there is none."""
+        return {"use_cache": False}
 
     def _step(self, items: list[ScheduledSequence]) -> attention.Step:
         spans, slots, start = [], [], 0

@@ -22,6 +22,7 @@ class OpaqueRunner:
     tier = "C"
     chunks_prefill = False
     caches_prefixes = False
+    long_after = None
 
     def __init__(self, model: torch.nn.Module, *, cached: bool = True) -> None:
         self.model = model

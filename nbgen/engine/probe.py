@@ -12,11 +12,14 @@ import torch
 from nbgen.engine import linear
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.hybrid_runner import HybridRunner
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.opaque_runner import OpaqueRunner
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.state_pool import has_state
+from nbgen.errors import ModelError
 from nbgen.sampling_params import SamplingParams
 
 #: Tokens that each of two prompts computes in each step: a chunk, a mixed batch, decodes together, one alone.
@@ -32,14 +35,16 @@ Runner = ModelRunner | OpaqueRunner
 
 
 def choose_runner(model: torch.nn.Module, block_size: int) -> Runner:
-    """The fastest runner whose scores are those of `model` itself, which gets faster layers where they agree too."""
+    """The fastest runner whose scores are those of `model` itself, which gets faster layers where they agree too.
+
+    Raises ModelError for a model that does not write one token after the other.
+    """
     config = model.config.get_text_config()
     stock = config._attn_implementation
     prompts = _prompts(config.vocab_size)
-    expected = [_stock_scores(model, ids) for ids in prompts]
+    expected = [_expected_scores(model, ids) for ids in prompts]
     blocks = BlockManager(8, block_size)
-    for build in (lambda: ModelRunner(model, KVCache(8, block_size)), lambda: OpaqueRunner(model)):
-        runner = build()
+    for runner in _candidates(model, block_size):
         if _agrees(runner, prompts, expected, blocks):
             swaps = linear.prepack(model)
             if swaps and not _agrees(runner, prompts, expected, blocks):
@@ -49,10 +54,36 @@ def choose_runner(model: torch.nn.Module, block_size: int) -> Runner:
     return OpaqueRunner(model, cached=False)
 
 
+def _candidates(model: torch.nn.Module, block_size: int) -> Iterator[Runner]:
+    """Runners from the fastest on; each is made only when those before it were tried."""
+    if has_state(model.config):
+        yield HybridRunner(model, KVCache(8, block_size))
+        yield HybridRunner(model, KVCache(8, block_size), chunks_prefill=False)
+    else:
+        yield ModelRunner(model, KVCache(8, block_size))
+    yield OpaqueRunner(model)
+
+
 def _prompts(vocab_size: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     lengths = [sum(counts) for counts in zip(*STEPS, strict=True)]
     return [torch.randint(0, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def _expected_scores(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
+    """`[tokens, vocab]` of the model as transformers ships it. Raises ModelError."""
+    name = type(model).__name__
+    try:
+        scores, beginning = _stock_scores(model, ids), _stock_scores(model, ids[:-1])
+    except Exception as error:  # a model may raise anything
+        log.exception("trying %s", name)
+        raise ModelError(f"{name} fails in transformers itself, on {len(ids)} random tokens") from error
+    if not _same(beginning, scores[:-1], model.dtype):
+        raise ModelError(
+            f"{name} reads text in both directions (a token's scores change with those after it), so it cannot "
+            "continue a text: use a causal language model"
+        )
+    return scores
 
 
 @torch.inference_mode()

@@ -13,6 +13,8 @@ from nbgen.engine.sequence import Sequence, SequenceStatus
 
 #: More tokens than any prompt has.
 WHOLE = 2**31
+#: Before the namespaces of sequences that are longer than `long_after`.
+LONG = "long\0"
 
 
 class ScheduledSequence(NamedTuple):
@@ -29,12 +31,18 @@ class ScheduledSequence(NamedTuple):
 class Scheduler:
     """Sequences that wait, sequences that run, and the choice between them."""
 
-    def __init__(self, blocks: BlockManager, *, max_running: int, prefill_chunk: int | None) -> None:
-        """A `prefill_chunk` of None never cuts a prompt."""
+    def __init__(
+        self, blocks: BlockManager, *, max_running: int, prefill_chunk: int | None, long_after: int | None = None
+    ) -> None:
+        """A `prefill_chunk` of None never cuts a prompt.
+
+        A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on.
+        """
         self.blocks = blocks
         self.max_running = max_running
         self.cuts_prompts = prefill_chunk is not None
         self.prefill_chunk = WHOLE if prefill_chunk is None else prefill_chunk
+        self.long_after = WHOLE if long_after is None else long_after
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.copies: list[Copy] = []
@@ -46,6 +54,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait for its turn. It must be one that the blocks can hold."""
+        if self._has_grown_long(sequence):
+            sequence.namespace = LONG + sequence.namespace
         self.waiting.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
@@ -86,6 +96,8 @@ class Scheduler:
 
     def _decodes(self) -> list[ScheduledSequence]:
         batch = []
+        for sequence in [s for s in self.running if self._has_grown_long(s)]:
+            self._begin_anew(sequence)
         for sequence in [s for s in self.running if s.num_uncomputed == 1]:
             if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence):
                 self.blocks.allocate(sequence, len(sequence))
@@ -143,9 +155,20 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
+        self.preemptions += 1
+        self._stop_running(sequence)
+
+    def _has_grown_long(self, sequence: Sequence) -> bool:
+        return len(sequence) > self.long_after and not sequence.namespace.startswith(LONG)
+
+    def _begin_anew(self, sequence: Sequence) -> None:
+        """The sequence has become long: what is computed of it serves short ones only."""
+        self._stop_running(sequence)
+        sequence.namespace = LONG + sequence.namespace
+
+    def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self._give_back(sequence)
-        self.preemptions += 1
         sequence.status = SequenceStatus.WAITING
         self.waiting.appendleft(sequence)
 

@@ -1,58 +1,23 @@
-"""What the engine writes is what transformers writes, alone, together, after preemption, cut by any chunk."""
+"""What the engine writes does not depend on what runs beside it, on preemption or on the prefix cache."""
 
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from nbgen.engine.assembly import Assembly
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids, text
 
 PROMPTS = [list(range(10, 10 + length)) for length in (30, 7, 1, 19)]
 NEW_TOKENS = 24
 
-ARCHITECTURES = {
-    "llama": ("A", {}),
-    "qwen3": ("A", {"head_dim": 16}),
-    "mistral": ("A", {"sliding_window": 8}),
-    "gemma2": ("A", {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}),
-    "gpt2": ("A", {"n_embd": 64, "n_head": 4, "n_layer": 2}),
-    "gpt_oss": ("A", {"head_dim": 16, "num_local_experts": 4, "sliding_window": 8, "rope_parameters": None}),
-    "bloom": ("C", {"n_layer": 2, "n_head": 4}),
-    "mamba": ("C", {}),
-}
-
 
 def greedy(**changes: object) -> SamplingParams:
     return SamplingParams(**{"max_new_tokens": NEW_TOKENS, "temperature": 0.0, "ignore_eos": True, **changes})
-
-
-def reference(folder: Path, prompt: list[int]) -> list[int]:
-    """transformers' own greedy continuation in float32."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    output = model.generate(
-        torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0
-    )
-    return output[0, len(prompt) :].tolist()
-
-
-@pytest.mark.filterwarnings("ignore:.*causal_conv1d.*", "ignore:.*mamba_ssm.*")
-@pytest.mark.parametrize("model_type", ARCHITECTURES)
-def test_greedy_equals_transformers(model_type: str, tmp_path: Path) -> None:
-    tier, changes = ARCHITECTURES[model_type]
-    folder = save_model(tmp_path, model_type, **changes)
-    expected = [reference(folder, prompt) for prompt in PROMPTS]
-    assembly = build(folder, prefill_chunk=16)
-    assert assembly.model.tier == tier
-    requests = [GenerateRequest(rid=f"r{i}", input_ids=p, params=greedy()) for i, p in enumerate(PROMPTS)]
-    together = generate(assembly, requests)
-    assert [ids(together[r.rid]) for r in requests] == expected, "in one batch"
-    assert [ids(generate(assembly, [r])[r.rid]) for r in requests] == expected, "one after the other"
 
 
 def test_preemption_changes_no_text(tiny_model: Path, tiny_engine: Assembly) -> None:
@@ -168,7 +133,7 @@ def test_not_finite_scores_end_the_one_request(tiny_engine: Assembly, idle) -> N
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss"])
 def test_a_prefix_hit_changes_no_text(model_type: str, tmp_path: Path) -> None:
-    assembly = build(save_model(tmp_path, model_type, **ARCHITECTURES[model_type][1]))
+    assembly = build(save_model(tmp_path, model_type, **FAMILIES[model_type].changes))
     request = GenerateRequest(rid="a", input_ids=PROMPTS[0], params=greedy())
     first, second = (generate(assembly, [request])["a"] for _ in range(2))
     assert (first[0].cached_tokens, second[0].cached_tokens) == (0, len(PROMPTS[0]) - 1)

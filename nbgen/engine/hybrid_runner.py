@@ -1,0 +1,73 @@
+"""Tier B: models with recurrent or convolution layers. Their state is pooled by slot, beside the pages of attention.
+
+A state belongs to one position, so prompts go one to a forward; decodes go together. A sequence that was preempted
+begins anew, state and all.
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from nbgen.engine.block_manager import Copy
+from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.model_runner import ModelRunner, RunOutput
+from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.sequence import Sequence
+from nbgen.engine.state_pool import StatePool
+
+
+class HybridRunner(ModelRunner):
+    """Runs a transformers causal LM over a paged KV cache and a pool of states."""
+
+    tier = "B"
+    caches_prefixes = False
+
+    def __init__(self, model: torch.nn.Module, cache: KVCache, *, chunks_prefill: bool = True) -> None:
+        """A model whose layers begin anew with every prompt chunk has `chunks_prefill` False."""
+        super().__init__(model, cache)
+        self.chunks_prefill = chunks_prefill
+        self._pool = StatePool(model.config)
+        self._slots: dict[Sequence, int] = {}
+        self._free: list[int] = []
+        self._states: Any = None
+
+    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
+        """Compute the batch's tokens: all decodes in one forward, each prompt in one of its own."""
+        decodes = [item for item in batch if item.num_tokens == 1 and item.sequence.num_computed]
+        prompts = [item for item in batch if item not in decodes]
+        # In the order of their slots, so that their states can be neighbours.
+        decodes.sort(key=lambda item: self._slots[item.sequence])
+        groups = ([decodes] if decodes else []) + [[item] for item in prompts]
+        return _joined([self._run_group(group) for group in groups])
+
+    def release(self, sequence: Sequence) -> None:
+        """Take the sequence's slot back."""
+        if (slot := self._slots.pop(sequence, None)) is not None:
+            heapq.heappush(self._free, slot)
+
+    def _run_group(self, group: list[ScheduledSequence]) -> RunOutput:
+        slots = [self._slot(item.sequence) for item in group]
+        begins = group[0].sequence.num_computed == 0
+        self._states = self._pool.fresh() if begins else self._pool.read(slots)
+        output = super().run(group)
+        with torch.inference_mode():
+            self._pool.write(slots, self._states)
+        return output
+
+    def _cache_inputs(self) -> dict[str, Any]:
+        return {self._cache_name: self._states, "use_cache": True}
+
+    def _slot(self, sequence: Sequence) -> int:
+        if sequence not in self._slots:
+            self._slots[sequence] = heapq.heappop(self._free) if self._free else len(self._slots)
+        return self._slots[sequence]
+
+
+def _joined(outputs: list[RunOutput]) -> RunOutput:
+    return RunOutput(
+        [sequence for output in outputs for sequence in output.sampled],
+        torch.cat([output.scores for output in outputs]),
+        [scores for output in outputs for scores in output.prompt],
+    )

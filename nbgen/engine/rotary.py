@@ -1,0 +1,60 @@
+"""Rotary embeddings that depend on a sequence's length (LongRoPE, Ding et al. 2024): each sequence by its own.
+
+transformers chooses the frequencies of a whole batch by its longest position; here each row of a packed batch has those
+of its sequence, so that no text depends on what runs beside it. Dynamic NTK scaling needs nothing: it acts beyond
+`max_position_embeddings` only, which no sequence exceeds.
+"""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from nbgen.engine.scheduler import ScheduledSequence
+
+
+class LongRotary:
+    """The rotary modules of a model that have frequencies for short and for long sequences; often there are none."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.long_after: int | None = None
+        self._rows: torch.Tensor | None = None
+        for module in model.modules():
+            if getattr(module, "rope_type", None) == "longrope":
+                self.long_after = module.config.rope_parameters["original_max_position_embeddings"]
+                module.forward = partial(self._forward, module)
+
+    @contextmanager
+    def lengths(self, items: list[ScheduledSequence]) -> Iterator[None]:
+        """Around the forward of `items`, packed in this order."""
+        if self.long_after is not None:
+            rows = [len(sequence) > self.long_after for sequence, count in items for _ in range(count)]
+            self._rows = torch.tensor(rows)
+        try:
+            yield
+        finally:
+            self._rows = None
+
+    def _forward(
+        self, module: torch.nn.Module, x: torch.Tensor, position_ids: torch.Tensor, **options: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines `[B, T, dim]` of each row's own frequencies."""
+        if self._rows is None:
+            return type(module).forward(module, x, position_ids, **options)
+        rows = self._rows.view(*position_ids.shape, 1).to(x.device)
+        short, long = (
+            self._embed(module, length, x, position_ids) for length in (self.long_after, self.long_after + 1)
+        )
+        return torch.where(rows, long[0], short[0]), torch.where(rows, long[1], short[1])
+
+    def _embed(
+        self, module: torch.nn.Module, length: int, x: torch.Tensor, position_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """With the frequencies of a sequence of `length` tokens, whatever the positions."""
+        frequencies, _ = ROPE_INIT_FUNCTIONS["longrope"](module.config, x.device, seq_len=length)
+        module.inv_freq.copy_(frequencies)
+        return inspect.unwrap(type(module).forward)(module, x, position_ids)

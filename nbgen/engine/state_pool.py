@@ -1,0 +1,118 @@
+"""The state of recurrent and convolution layers: one slot a sequence, in tensors that grow with the slots in use.
+
+Layers are sized from the first states that a model computes, because their shapes are the model's affair. Knows
+neither sequences nor who owns a slot.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin, LinearAttentionLayer
+
+
+def has_state(config: Any) -> bool:
+    """Whether a model of this configuration has layers that the pool can serve, and none unknown to transformers."""
+    try:
+        return any(_numbers_of_states(config))
+    except KeyError:
+        return False
+
+
+class StateKey(NamedTuple):
+    """One state of a model: a layer may have several of a kind (`conv_states`, `recurrent_states`)."""
+
+    layer: int
+    kind: str
+    index: int
+
+
+class _PassThrough:
+    """The cache of a layer that attends: keys and values go on to the paged attention, and nothing is kept here."""
+
+    is_sliding = False
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return keys, values
+
+    def get_seq_length(self) -> int:
+        return 0
+
+
+class _StateLayer(_PassThrough, LinearAttentionLayer):
+    """The cache of a layer with state, and perhaps with attention as well."""
+
+
+class StatePool:
+    """States `[slots, ...]` of every layer that has them, in the types that the model computes them in."""
+
+    def __init__(self, config: Any) -> None:
+        """`config` is the model's, which says what kind each layer is."""
+        self._kinds = _numbers_of_states(config)
+        self._states: dict[StateKey, torch.Tensor] = {}
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Of the layers seen so far."""
+        return sum(states[0].nbytes for states in self._states.values())
+
+    def fresh(self) -> Cache:
+        """transformers' cache of sequences that begin."""
+        return Cache(layers=[_StateLayer(number) if number else _PassThrough() for number in self._kinds])
+
+    def read(self, slots: list[int]) -> Cache:
+        """transformers' cache of sequences that go on, in the order of `slots`; neighbours are read where they are."""
+        cache = self.fresh()
+        for key, states in self._states.items():
+            layer, state = cache.layers[key.layer], _rows(states, slots)
+            getattr(layer, key.kind)[key.index] = state
+            getattr(layer, f"is_{key.kind}_initialized")[key.index] = True
+            layer.has_previous_state[key.index] = True
+            layer.dtype, layer.device = state.dtype, state.device
+            if key.kind == "conv_states":
+                layer.conv_kernel_size[key.index] = state.shape[-1]
+        return cache
+
+    def write(self, slots: list[int], cache: Cache) -> None:
+        """Keep the states that a forward left in `cache`."""
+        for key, state in _states(cache):
+            states = self._room(key, max(slots) + 1, state)
+            if _rows(states, slots).data_ptr() != state.data_ptr():
+                states[torch.tensor(slots, device=states.device)] = state
+
+    def _room(self, key: StateKey, slots: int, like: torch.Tensor) -> torch.Tensor:
+        """The tensor of all slots, with at least `slots` of them."""
+        old = self._states.get(key)
+        if old is not None and len(old) >= slots:
+            return old
+        new = like.new_zeros((max(slots, 2 * (0 if old is None else len(old))), *like.shape[1:]))
+        if old is not None:
+            new[: len(old)] = old
+        self._states[key] = new
+        return new
+
+
+def _rows(states: torch.Tensor, slots: list[int]) -> torch.Tensor:
+    """The slots' states: a view where they stand side by side in order, else a copy."""
+    first, stop = slots[0], slots[0] + len(slots)
+    if slots == list(range(first, stop)):
+        return states[first:stop]
+    return states[torch.tensor(slots, device=states.device)]
+
+
+def _states(cache: Cache) -> list[tuple[StateKey, torch.Tensor]]:
+    return [
+        (StateKey(number, kind, index), state)
+        for number, layer in enumerate(cache.layers)
+        for kind in ("conv_states", "recurrent_states")
+        for index, state in getattr(layer, kind, {}).items()
+        if state is not None
+    ]
+
+
+def _numbers_of_states(config: Any) -> list[int]:
+    """For each layer; 0 for one that has no state."""
+    return [
+        layer.number_of_states if isinstance(layer, LinearAttentionCacheLayerMixin) else 0
+        for layer in DynamicCache(config=config).layers
+    ]

@@ -1,0 +1,80 @@
+"""Every family writes what transformers' own float32 `generate` writes, in the README's tier, or is refused."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from nbgen.engine.assembly import Assembly
+from nbgen.errors import ModelError
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
+from tests.engine.conftest import build, generate, ids
+
+README = Path(__file__).parents[2] / "README.md"
+#: Longer than every window and chunk here, and than a prefill's.
+PROMPTS = [list(range(10, 10 + length)) for length in (30, 7, 1, 19)]
+NEW_TOKENS = 8
+PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
+REQUESTS = [GenerateRequest(rid=f"r{i}", input_ids=prompt, params=PARAMS) for i, prompt in enumerate(PROMPTS)]
+
+SERVED = [name for name, family in FAMILIES.items() if len(family.tier) == 1]
+REFUSED = [name for name in FAMILIES if name not in SERVED]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*causal_conv1d.*", "ignore:.*mamba_ssm.*", "ignore:.*fla.*"),
+]
+
+
+def reference(folder: Path) -> list[list[int]]:
+    """transformers' own greedy continuations in float32, one prompt at a time."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    if model.config.model_type == "xlstm":
+        model.generation_config.use_cache = False
+    options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return [model.generate(torch.tensor([p]), **options)[0, len(p) :].tolist() for p in PROMPTS]
+
+
+def answers(assembly: Assembly, requests: list[GenerateRequest]) -> list[list[int]]:
+    outputs = generate(assembly, requests)
+    return [ids(outputs[request.rid]) for request in requests]
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_family_writes_what_transformers_writes(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    folder = save_model(tmp_path, name, **family.changes)
+    expected = reference(folder)
+    assembly = build(folder, prefill_chunk=16)
+    assert (assembly.model.tier, assembly.engine._scheduler.cuts_prompts) == (
+        family.tier,
+        family.chunked and family.tier != "C",
+    )
+    assert answers(assembly, REQUESTS) == expected, "in one batch"
+    assert [answers(assembly, [request])[0] for request in REQUESTS] == expected, "one after the other, on prefix hits"
+    assembly.engine.flush_cache()
+    assert answers(assembly, REQUESTS[:1]) == expected[:1], "alone"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_family_is_refused_with_words(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    folder = save_model(tmp_path, name, **family.changes)
+    if family.tier == "encoder-decoder":  # the class for causal models saves a decoder alone, as nobody publishes it
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "is_encoder_decoder": True}))
+    with pytest.raises(ModelError, match=family.tier):
+        build(folder)
+
+
+def test_the_readme_names_each_family_with_its_tier() -> None:
+    section = README.read_text().partition("## Architectures")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (?:\*\*)?(\w|refused: [^|*]+?)(?:\*\*)?:? \|[^|]*\| ([^|]+) \|$", section, re.MULTILINE)
+    named = {family: tier for tier, families in rows for family in families.strip().split(", ")}
+    expected = {name: f.tier if len(f.tier) == 1 else f"refused: {f.tier}" for name, f in FAMILIES.items()}
+    assert named == {f"`{name}`": tier for name, tier in expected.items()}
