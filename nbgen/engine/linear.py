@@ -34,7 +34,7 @@ def prepack(model: nn.Module) -> list[Swap]:
     swaps: list[Swap] = []
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if _suits(child) and (packed := _packed(child)) is not None:
+            if suits(child) and (packed := _packed(child)) is not None:
                 setattr(parent, name, packed)
                 swaps.append((parent, name, child))
     return swaps
@@ -46,7 +46,7 @@ def restore(swaps: list[Swap]) -> None:
         setattr(parent, name, child)
 
 
-def _suits(module: nn.Module) -> bool:
+def suits(module: nn.Module) -> bool:
     """float32 gains nothing, and a subclass does something of its own."""
     return type(module) is nn.Linear and module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
 
@@ -54,13 +54,17 @@ def _suits(module: nn.Module) -> bool:
 def _packed(linear: nn.Linear) -> PrepackedLinear | None:
     try:
         packed = PrepackedLinear(linear)
-        same = all(_agree(linear, packed, rows) for rows in ROWS_TRIED)
+        return packed if agrees(linear, packed) else None
     except (AttributeError, RuntimeError):
         return None  # a torch without these operators, or a shape they do not take
-    return packed if same else None
 
 
-def _agree(linear: nn.Linear, packed: PrepackedLinear, rows: int) -> bool:
+def agrees(linear: nn.Linear, other: nn.Module) -> bool:
+    """Whether the other gives the very same numbers, for few rows and for many."""
+    return all(_agrees(linear, other, rows) for rows in ROWS_TRIED)
+
+
+def _agrees(linear: nn.Linear, other: nn.Module, rows: int) -> bool:
     generator = torch.Generator().manual_seed(rows)
     inputs = torch.randn(rows, linear.in_features, generator=generator).to(linear.weight.dtype)
-    return torch.equal(linear(inputs), packed(inputs))
+    return torch.equal(linear(inputs), other(inputs))

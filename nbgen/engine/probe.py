@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from nbgen.engine import linear
+from nbgen.engine import linear, shared_linear
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.hybrid_runner import HybridRunner
@@ -39,19 +39,26 @@ def choose_runner(model: torch.nn.Module, block_size: int) -> Runner:
 
     Raises ModelError for a model that does not write one token after the other.
     """
-    config = model.config.get_text_config()
-    stock = config._attn_implementation
-    prompts = _prompts(config.vocab_size)
+    prompts = _prompts(model.config.get_text_config().vocab_size)
     expected = [_expected_scores(model, ids) for ids in prompts]
-    blocks = BlockManager(8, block_size)
+    swaps = shared_linear.share(model, prompts[1]) + linear.prepack(model)
+    runner = _first_that_agrees(model, block_size, prompts, expected)
+    if runner is None and swaps:
+        linear.restore(swaps)
+        runner = _first_that_agrees(model, block_size, prompts, expected)
+    return runner or OpaqueRunner(model, cached=False)
+
+
+def _first_that_agrees(
+    model: torch.nn.Module, block_size: int, prompts: list[list[int]], expected: list[torch.Tensor]
+) -> Runner | None:
+    config = model.config.get_text_config()
+    stock, blocks = config._attn_implementation, BlockManager(8, block_size)
     for runner in _candidates(model, block_size):
         if _agrees(runner, prompts, expected, blocks):
-            swaps = linear.prepack(model)
-            if swaps and not _agrees(runner, prompts, expected, blocks):
-                linear.restore(swaps)
             return runner
         config._attn_implementation = stock
-    return OpaqueRunner(model, cached=False)
+    return None
 
 
 def _candidates(model: torch.nn.Module, block_size: int) -> Iterator[Runner]:

@@ -1,0 +1,94 @@
+"""Linear layers that read the same tensor, computed as one product: query, key and value; gate and up. CPU only.
+
+Which layers these are is seen in a forward, not known by name. The first of them that is called computes for all, and
+the others find their part. Bit by bit the same numbers as one product each, or else they stay apart.
+"""
+
+from itertools import groupby
+
+import torch
+from torch import nn
+
+from nbgen.engine.linear import PrepackedLinear, Swap, agrees, suits
+
+
+class SharedLinear:
+    """One prepacked weight for several layers, and what it made of the last input, until each has taken its part."""
+
+    def __init__(self, linears: list[nn.Linear]) -> None:
+        self._sizes = [linear.out_features for linear in linears]
+        self._linear = PrepackedLinear(_joined(linears))
+        self._input: torch.Tensor | None = None
+        self._parts: dict[int, torch.Tensor] = {}
+
+    def part(self, input: torch.Tensor, index: int) -> torch.Tensor:
+        """Layer `index` of `input` `[..., in_features]`."""
+        if input is not self._input or index not in self._parts:
+            self._parts = dict(enumerate(self._linear(input).split(self._sizes, dim=-1)))
+        part = self._parts.pop(index)
+        self._input = input if self._parts else None
+        return part
+
+
+class Part(nn.Module):
+    """What stands where one of the layers stood."""
+
+    def __init__(self, shared: SharedLinear, index: int, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._shared, self._index = shared, index
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self._shared.part(input, self._index)
+
+
+@torch.inference_mode()
+def share(model: nn.Module, ids: list[int]) -> list[Swap]:
+    """Join the model's layers that read the same tensor while it runs on `ids`; where each stood, and what it was."""
+    swaps: list[Swap] = []
+    for places in _that_read_alike(model, ids):
+        linears = [linear for _, _, linear in places]
+        for (parent, name, linear), part in zip(places, _parts(linears), strict=False):
+            setattr(parent, name, part)
+            swaps.append((parent, name, linear))
+    return swaps
+
+
+def _that_read_alike(model: nn.Module, ids: list[int]) -> list[list[Swap]]:
+    """Groups of two layers or more of one parent, called one after the other with the very same tensor."""
+    calls: list[tuple[Swap, torch.Tensor]] = []
+    hooks = []
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if suits(child):
+                place = (parent, name, child)
+                note = lambda _, inputs, place=place: calls.append((place, inputs[0]))  # noqa: E731
+                hooks.append(child.register_forward_pre_hook(note))
+    try:
+        model(input_ids=torch.tensor([ids]), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    groups = groupby(calls, key=lambda call: (id(call[0][0]), id(call[1])))
+    found = [[place for place, _ in group] for _, group in groups]
+    return [places for places in found if len(places) > 1 and len({name for _, name, _ in places}) == len(places)]
+
+
+def _joined(linears: list[nn.Linear]) -> nn.Linear:
+    weight = torch.cat([linear.weight for linear in linears])
+    joined = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    joined.weight = nn.Parameter(weight, requires_grad=False)
+    if any(linear.bias is not None for linear in linears):
+        biases = [weight.new_zeros(x.out_features) if x.bias is None else x.bias for x in linears]
+        joined.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
+    return joined
+
+
+def _parts(linears: list[nn.Linear]) -> list[Part]:
+    """The layers' stand-ins; none where they would not give the same numbers."""
+    try:
+        shared = SharedLinear(linears)
+        parts = [Part(shared, index, linear) for index, linear in enumerate(linears)]
+        return parts if all(agrees(x, part) for x, part in zip(linears, parts, strict=True)) else []
+    except (AttributeError, RuntimeError):
+        return []  # a torch without these operators, or a shape they do not take
