@@ -61,6 +61,23 @@ def test_draws_follow_the_distribution(params) -> None:
     assert statistic < CHI_SQUARED[int(possible.sum()) - 1]
 
 
+@pytest.mark.parametrize("params", [{"top_p": 0.99}, {"top_k": 1000}, {"min_p": 1e-4}])
+def test_filters_that_keep_many_tokens_are_exact(params) -> None:
+    """More than the candidates that are looked at first."""
+    scores = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    probabilities = torch.softmax(scores.double(), dim=-1)
+    ordered, ids = probabilities.sort(descending=True)
+    kept = (torch.arange(2000) < params.get("top_k", 2000)) & (ordered >= params.get("min_p", 0) * ordered[0])
+    kept &= ordered.cumsum(-1) - ordered <= params.get("top_p", 1)
+    allowed = ids[kept]
+    tokens = torch.tensor(sample([sequence(seed, **params) for seed in range(DRAWS)], scores))
+    assert torch.isin(tokens, allowed).all()
+    common, others = torch.isin(tokens, allowed[:256]).sum().item(), probabilities[allowed[256:]].sum()
+    share = probabilities[allowed[:256]].sum() / (probabilities[allowed[:256]].sum() + others)
+    assert others > 0.05, "or the test shows nothing"
+    assert abs(common - share * DRAWS) < 4 * (DRAWS * share * (1 - share)) ** 0.5
+
+
 def test_positions_and_seeds_are_independent() -> None:
     by_position = sample([sequence(7, prompt=(0,) * n) for n in range(1, 400)])
     by_seed = sample([sequence(n) for n in range(1, 400)])

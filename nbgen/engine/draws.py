@@ -1,0 +1,104 @@
+"""Random tokens from filtered distributions, each row's random numbers a hash of its seed, position and token ids.
+
+So a row's choice never depends on what else is in the batch. The filters rarely keep more than a few hundred tokens:
+those are looked at first, and the whole vocabulary only where they were not enough. Knows no penalties and no text.
+"""
+
+import torch
+
+from nbgen.engine.sequence import Sequence
+
+#: Most likely tokens that the filters look at first.
+CANDIDATES = 256
+#: Random numbers made at once on the CPU, so that they stay in its second-level cache.
+AT_ONCE = 1 << 15
+
+#: Odd 64-bit constants of splitmix64 (Steele, Lea and Flood 2014), as signed integers.
+_GOLDEN, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    """A token `[rows]` for each row of float32 `scores` `[rows, vocab]`, by its sequence's temperature and filters."""
+    probabilities = torch.softmax(scores / _column([float(s.params.temperature) for s in sequences], scores), dim=-1)
+    filtered = [_filters(sequence) for sequence in sequences]
+    if not any(filtered):
+        return _race_all(probabilities, sequences)
+    if all(filtered):
+        return _race_filtered(probabilities, sequences)
+    tokens = scores.new_empty(len(sequences), dtype=torch.long)
+    for kind, race in ((True, _race_filtered), (False, _race_all)):
+        rows = [i for i, is_filtered in enumerate(filtered) if is_filtered is kind]
+        tokens[rows] = race(probabilities[rows], [sequences[i] for i in rows])
+    return tokens
+
+
+def argmax(values: torch.Tensor) -> torch.Tensor:
+    """The index `[rows]` of each row's largest value, the lowest of equals. numpy's is the fast one on the CPU."""
+    return torch.from_numpy(values.numpy().argmax(-1)) if values.device.type == "cpu" else values.argmax(dim=-1)
+
+
+def _filters(sequence: Sequence) -> bool:
+    params = sequence.params
+    return params.top_k != -1 or params.top_p < 1 or params.min_p > 0
+
+
+def _race_filtered(probabilities: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    vocab = probabilities.shape[-1]
+    tokens, ended = _race_best(probabilities, sequences, min(CANDIDATES, vocab))
+    open_rows = [] if vocab <= CANDIDATES else (~ended).nonzero()[:, 0].tolist()
+    if open_rows:
+        tokens[open_rows], _ = _race_best(probabilities[open_rows], [sequences[i] for i in open_rows], vocab)
+    return tokens
+
+
+def _race_best(probabilities: torch.Tensor, sequences: list[Sequence], count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A token of the `count` most likely after top_k, top_p and min_p, and whether these end before the last of them.
+
+    The filters act jointly on the same distribution; the most likely token always stays.
+    """
+    top_k = _column([count if s.params.top_k == -1 else s.params.top_k for s in sequences], probabilities)
+    top_p = _column([s.params.top_p for s in sequences], probabilities)
+    min_p = _column([s.params.min_p for s in sequences], probabilities)
+    ordered, ids = probabilities.topk(count)
+    before = ordered.cumsum(dim=-1) - ordered
+    ranks = torch.arange(count, device=ordered.device)
+    kept = (ranks < top_k) & (before <= top_p) & (ordered >= min_p * ordered[:, :1])
+    kept[:, 0] = True
+    winners = argmax(ordered * kept / _exponential(sequences, ids))
+    return ids.gather(1, winners[:, None])[:, 0], ~kept[:, -1]
+
+
+def _race_all(probabilities: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    """The exponential race (equal to Gumbel-max) among all tokens."""
+    ids = torch.arange(probabilities.shape[-1], device=probabilities.device)[None]
+    rows = max(1, AT_ONCE // ids.shape[1]) if ids.device.type == "cpu" else len(sequences)
+    return torch.cat(
+        [
+            argmax(part / _exponential(sequences[i * rows : (i + 1) * rows], ids))
+            for i, part in enumerate(probabilities.split(rows))
+        ]
+    )
+
+
+def _exponential(sequences: list[Sequence], ids: torch.Tensor) -> torch.Tensor:
+    """Exponential variates `[rows, tokens]` for token ids `[rows or 1, tokens]`."""
+    seeds, positions = _column([s.seed for s in sequences], ids), _column([len(s) for s in sequences], ids)
+    bits = _mix(_mix(seeds + positions * _GOLDEN) + ids * _GOLDEN)
+    uniform = (_shift(bits, 11).double() + 0.5) * 2.0**-53
+    return -uniform.log()
+
+
+def _column(values: list, like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, device=like.device)[:, None]
+
+
+def _mix(x: torch.Tensor) -> torch.Tensor:
+    """splitmix64's finalizer; int64 arithmetic wraps around."""
+    x = (x ^ _shift(x, 30)) * _MIX1
+    x = (x ^ _shift(x, 27)) * _MIX2
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Logical shift to the right."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
