@@ -2,8 +2,9 @@
 
 The cache is head-major there, so that copying a sequence's blocks side by side (whole blocks, one `memcpy` each) gives
 keys that a batched product reads as they lie. Sequences of like length are computed together, as many as fit the
-processor's caches. Prompts go through torch's flash kernel: what is cached and what is new are two calls, merged by
-their log-sum-exp (Dao et al. 2022, section 3.1). What the kernel lacks goes the reference's way.
+processor's caches; what they all begin with (the blocks of a shared prefix) is read once. Prompts go through torch's
+flash kernel: what is cached and what is new are two calls, merged by their log-sum-exp (Dao et al. 2022, section 3.1).
+What the kernel lacks goes the reference's way.
 """
 
 from typing import NamedTuple
@@ -14,19 +15,23 @@ from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step
 
 #: Keys that are gathered at once. Measured: beyond it, batches leave the second-level cache and become slower.
 GATHERED_BYTES = 4 << 20
+#: Tokens that several decodes must begin with, to be read once for all.
+SHARED_TOKENS = 64
 #: Keys of a single sequence up to which the flash kernel, one call, is faster than two products and a softmax.
 FEW_BYTES = 100_000
 
 
 class Group(NamedTuple):
-    """Decodes that are computed together: their `rows` (None for all), blocks `[B * n]`, and what they may see.
+    """Decodes that are computed together: their `rows` (None for all), and blocks.
 
-    `mask` `[B, 1, n * block_size]` is 0 where a key may be seen and minus infinity elsewhere; `seen` are the keys that
-    the first of them sees.
+    All of them begin with the blocks of `shared`, which are read once; `blocks` `[B * n]` are what follows. `mask`
+    `[B, 1, keys]` is 0 where a key may be seen and minus infinity elsewhere; `seen` are the keys that the first of
+    them sees.
     """
 
     rows: torch.Tensor | None
     size: int
+    shared: torch.Tensor | None
     blocks: torch.Tensor
     mask: torch.Tensor
     seen: slice
@@ -63,29 +68,67 @@ def _groups(step: Step, window: Window, most: int) -> list[Group]:
     """All decodes, in groups of at most `most` gathered tokens of which at most half are padding."""
     size, spans = step.cache.block_size, step.decodes
     firsts = [window.first(span.length - 1) // size for span in spans]
-    counts = [-(-span.length // size) - first for span, first in zip(spans, firsts, strict=True)]
+    tables = [s.block_table[first : -(-s.length // size)] for s, first in zip(spans, firsts, strict=True)]
+    parts = [
+        (shared, part)
+        for shared, rows in _that_begin_alike(tables, firsts, size)
+        for part in _of_like_length(rows, [len(table) - shared for table in tables], most // size)
+    ]
+    whole = len(parts) == 1
+    return [_group(step, window, rows, tables, firsts, shared, whole) for shared, rows in parts]
+
+
+def _that_begin_alike(tables: list[list[int]], firsts: list[int], size: int) -> list[tuple[int, list[int]]]:
+    """Rows in sets, each with the number of blocks that all of its tables begin with, where that is worth a product."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for row, (table, first) in enumerate(zip(tables, firsts, strict=True)):
+        alike.setdefault((first, table[0]), []).append(row)
+    sets, alone = [], []
+    for rows in alike.values():
+        shared = _common([tables[row][:-1] for row in rows]) if len(rows) > 1 else 0
+        if shared * size < SHARED_TOKENS:
+            alone += rows
+        else:
+            sets.append((shared, rows))
+    return [*sets, (0, sorted(alone))] if alone else sets
+
+
+def _common(tables: list[list[int]]) -> int:
+    """Blocks that all tables begin with."""
+    return next(
+        (i for i, blocks in enumerate(zip(*tables, strict=False)) if len(set(blocks)) > 1), min(map(len, tables))
+    )
+
+
+def _of_like_length(rows: list[int], counts: list[int], most: int) -> list[list[int]]:
     parts: list[list[int]] = []
-    for row in sorted(range(len(spans)), key=counts.__getitem__, reverse=True):
+    for row in sorted(rows, key=counts.__getitem__, reverse=True):
         longest = counts[parts[-1][0]] if parts else 0
-        if parts and (len(parts[-1]) + 1) * longest * size <= most and 2 * counts[row] >= longest:
+        if parts and (len(parts[-1]) + 1) * longest <= most and 2 * counts[row] >= longest:
             parts[-1].append(row)
         else:
             parts.append([row])
-    whole = len(parts) == 1
-    return [_group(step, window, range(len(spans)) if whole else rows, firsts, whole) for rows in parts]
+    return [sorted(part) for part in parts]
 
 
-def _group(step: Step, window: Window, rows: list[int] | range, firsts: list[int], whole: bool) -> Group:
+def _group(
+    step: Step, window: Window, rows: list[int], tables: list[list[int]], firsts: list[int], shared: int, whole: bool
+) -> Group:
     size, spans = step.cache.block_size, [step.decodes[row] for row in rows]
-    tables = [s.block_table[firsts[row] : -(-s.length // size)] for row, s in zip(rows, spans, strict=True)]
-    longest = max(map(len, tables))
-    blocks = torch.tensor([table + [0] * (longest - len(table)) for table in tables])
+    longest = max(len(tables[row]) for row in rows)
+    own = [tables[row][shared:] + [0] * (longest - len(tables[row])) for row in rows]
     last = torch.tensor([[span.length - 1] for span in spans])
     keys = torch.tensor([[firsts[row] * size] for row in rows]) + torch.arange(longest * size)
     mask = torch.zeros(keys.shape).masked_fill_(~window.mask(last, keys), float("-inf"))
-    first, end = window.first(spans[0].length - 1), spans[0].length
-    seen = slice(first - firsts[rows[0]] * size, end - firsts[rows[0]] * size)
-    return Group(None if whole else torch.tensor(rows), len(spans), blocks.flatten(), mask[:, None], seen)
+    begin = firsts[rows[0]] * size
+    return Group(
+        rows=None if whole else torch.tensor(rows),
+        size=len(rows),
+        shared=torch.tensor(tables[rows[0]][:shared]) if shared else None,
+        blocks=torch.tensor(own).flatten(),
+        mask=mask[:, None],
+        seen=slice(window.first(spans[0].length - 1) - begin, spans[0].length - begin),
+    )
 
 
 def _is_plain(layer: Layer, scores: Scores) -> bool:
@@ -102,16 +145,26 @@ def _gather(tensor: torch.Tensor, blocks: torch.Tensor, block_size: int) -> torc
 
 def _attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, scores: Scores) -> torch.Tensor:
     """Query `[B, heads, D]`, one position each. Heads that share a key head are rows of one product."""
-    heads, kv_heads, dim = query.shape[1], layer.keys.shape[1], query.shape[2]
-    k, v = (_gather(t, group.blocks, block_size).view(kv_heads * group.size, -1, t.shape[-1]) for t in layer)
-    if group.size == 1 and k.nbytes <= FEW_BYTES and _is_plain(layer, scores):
+    (batch, heads, dim), kv_heads = query.shape, layer.keys.shape[1]
+    k, v = (_gather(t, group.blocks, block_size).view(kv_heads * batch, -1, t.shape[-1]) for t in layer)
+    if batch == 1 and group.shared is None and k.nbytes <= FEW_BYTES and _is_plain(layer, scores):
         one = query.view(1, kv_heads, -1, dim)
         return _flash(one, k[None, :, group.seen], v[None, :, group.seen], scale=scores.scaling)[0].reshape(query.shape)
-    grouped = query.view(group.size, kv_heads, -1, dim).transpose(0, 1)
-    logits = torch.bmm(grouped.reshape(kv_heads * group.size, -1, dim), k.transpose(1, 2))
-    weights = _softmax(logits.view(kv_heads, group.size, heads // kv_heads, -1), group.mask, scores)
-    output = torch.bmm(weights.view(logits.shape).to(v.dtype), v)
-    return output.view(kv_heads, group.size, -1, v.shape[-1]).transpose(0, 1).reshape(group.size, heads, -1)
+    rows = query.view(batch, kv_heads, -1, dim).transpose(0, 1).reshape(kv_heads, -1, dim)
+    logits = torch.bmm(rows.reshape(kv_heads * batch, -1, dim), k.transpose(1, 2)).view(
+        kv_heads, batch, heads // kv_heads, -1
+    )
+    if group.shared is None:
+        weights = _softmax(logits, group.mask, scores).to(v.dtype)
+        output = torch.bmm(weights.view(kv_heads * batch, -1, k.shape[1]), v)
+    else:
+        shared_k, shared_v = (_gather(t, group.shared, block_size) for t in layer)
+        before = torch.bmm(rows, shared_k.transpose(1, 2)).view(*logits.shape[:3], -1)
+        weights = _softmax(torch.cat([before, logits], dim=-1), group.mask, scores).to(v.dtype)
+        before, own = weights.split([shared_k.shape[1], k.shape[1]], dim=-1)
+        output = torch.bmm(own.reshape(kv_heads * batch, -1, k.shape[1]), v)
+        output += torch.bmm(before.reshape(kv_heads, -1, shared_k.shape[1]), shared_v).view(output.shape)
+    return output.view(kv_heads, batch, -1, v.shape[-1]).transpose(0, 1).reshape(batch, heads, -1)
 
 
 def _softmax(logits: torch.Tensor, mask: torch.Tensor, scores: Scores) -> torch.Tensor:

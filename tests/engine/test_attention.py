@@ -98,6 +98,30 @@ def test_a_back_end_equals_the_formula(backend, lengths, heads, window, softcap,
     torch.testing.assert_close(output, case.expected(window, scores), **CLOSE)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    ends=st.lists(st.integers(1, 30), min_size=2, max_size=5),
+    others=st.lists(st.integers(1, 90), max_size=2),
+    shared=st.integers(16, 20),
+    window=windows,
+    softcap=st.sampled_from([None, 2.0]),
+    sinks=st.booleans(),
+    limit=st.sampled_from([1, 1 << 12, 1 << 20]),
+)
+def test_a_prefix_that_several_share_is_read_once_and_rightly(
+    ends, others, shared, window, softcap, sinks, limit
+) -> None:
+    lengths = [(shared * BLOCK + end, 1) for end in ends] + [(length, 1) for length in others]
+    case = Case(lengths, 4, 2, seed=len(ends), shuffled=True)
+    first = case.step.decodes[0].block_table[:shared]
+    for index in range(1, len(ends)):
+        span = case.step.decodes[index]
+        case.step.decodes[index] = span._replace(block_table=first + span.block_table[shared:])
+    scores = Scores(0.25, softcap, case.sinks if sinks else None)
+    output = CpuAttention(limit).attend(case.query, case.layer, case.step, window, scores)
+    torch.testing.assert_close(output, case.expected(window, scores), **CLOSE)
+
+
 def test_a_position_bias_is_not_ignored() -> None:
     q = torch.zeros(1, 1, 1, 8)
     with pytest.raises(NotImplementedError):
