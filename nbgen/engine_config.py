@@ -37,6 +37,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 2048
     #: Prompt tokens that one step computes at most.
     prefill_chunk: int = 512
+    #: Whether an NVIDIA GPU decodes by CUDA graphs, which are captured as batch sizes come up.
+    cuda_graphs: bool = True
     #: "model" takes sampling defaults from generation_config.json, "openai" the constants.
     sampling_defaults: str = "model"
 

@@ -16,6 +16,8 @@ from nbgen.sampling_params import SamplingParams
 FRAME_HEADER = 4
 MAX_FRAME = 256 * 2**20
 
+#: What the engine can give back of its memory: keys and values with all cached prefixes, or the model as well.
+MemoryTag = Literal["kv_cache", "weights"]
 FinishType = Literal["stop", "length", "abort", "error"]
 
 
@@ -73,6 +75,21 @@ class FlushCache(Struct, frozen=True):
     """Forget every cached prefix that no sequence uses."""
 
 
+class ReleaseMemory(Struct, frozen=True):
+    """End all requests with an error, give memory back, and refuse requests until it is resumed.
+
+    `tags` has "kv_cache", alone or with "weights". Answered by one `MemoryState`.
+    """
+
+    tags: list[MemoryTag]
+
+
+class ResumeMemory(Struct, frozen=True):
+    """Take released memory again, the weights first. Answered by one `MemoryState`, after any `LoadProgress`."""
+
+    tags: list[MemoryTag]
+
+
 class AbortRequest(Struct, frozen=True):
     """End one request, named exactly."""
 
@@ -114,6 +131,14 @@ class EngineReady(Struct, frozen=True):
 
     model: ModelInfo
     load_seconds: float = 0.0
+
+
+class MemoryState(Struct, frozen=True):
+    """What is released now; requests are served when nothing is. `error`, of `status`, says why it is not as asked."""
+
+    released: list[MemoryTag] = []
+    error: str | None = None
+    status: int = 400
 
 
 class EngineFailed(Struct, frozen=True):
@@ -194,8 +219,8 @@ class EngineStatus(Struct, frozen=True):
     memory_total: int = 0
 
 
-ToEngine = LoadModel | GenerateRequest | AbortRequest | FlushCache
-FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | EngineStatus
+ToEngine = LoadModel | GenerateRequest | AbortRequest | FlushCache | ReleaseMemory | ResumeMemory
+FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | EngineStatus | MemoryState
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -24,7 +24,11 @@ class Admission:
         """`capacity` is the most tokens that the KV cache holds."""
         self._tokenizer = tokenizer
         self._model = model
-        self._capacity = min(capacity, model.context_length)
+        self.resize(capacity)
+
+    def resize(self, capacity: int) -> None:
+        """The KV cache now holds `capacity` tokens."""
+        self._capacity = min(capacity, self._model.context_length)
 
     def sequences(self, request: GenerateRequest) -> list[Sequence]:
         """One sequence for each of the request's samples. Raises InvalidRequest."""

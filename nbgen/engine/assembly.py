@@ -9,9 +9,9 @@ from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.engine import Engine
-from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
+from nbgen.engine.occupation import Occupation
 from nbgen.engine.probe import Runner, choose_runner
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import Scheduler
@@ -21,35 +21,55 @@ from nbgen.messages import ModelInfo
 
 
 class Assembly(NamedTuple):
-    """What serves requests: the engine, and the admission in front of it."""
+    """What serves requests: the engine, the admission in front of it, and its hold on memory."""
 
     engine: Engine
     admission: Admission
     model: ModelInfo
     device: torch.device
+    occupation: Occupation
 
 
 def assemble(config: EngineConfig, report: Report) -> Assembly:
     """Build everything for `config.model`. Raises ModelError."""
+    loaded, runner = _load(config, report)
+    model = _info(loaded, runner, config)
+    scheduler = _provide(runner, loaded.context_length, config)
+    sampler, logprobs = Sampler(loaded.tokenizer.eos_ids), Logprobs(loaded.tokenizer.token_text)
+    engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting)
+    admission = Admission(loaded.tokenizer, model, scheduler.blocks.num_blocks * config.block_size)
+    occupation = Occupation(
+        engine,
+        admission,
+        runner,
+        load=lambda: _load(config, report)[1],
+        provide=lambda runner: _provide(runner, model.context_length, config),
+    )
+    return Assembly(engine, admission, model, runner.device, occupation)
+
+
+def _load(config: EngineConfig, report: Report) -> tuple[loader.LoadedModel, Runner]:
     loaded = loader.load(config, report)
     report("trying the model", 0, 0)
-    runner = choose_runner(loaded.model, config.block_size)
-    num_blocks = _size_cache(runner, loaded, config)
-    model = _info(loaded, runner, config)
-    scheduler = Scheduler(
+    return loaded, choose_runner(loaded.model, config.block_size)
+
+
+def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Scheduler:
+    """Give the runner its KV cache, and the graphs over it; a scheduler of its blocks."""
+    num_blocks = _size_cache(runner, context_length, config)
+    if isinstance(runner, ModelRunner) and config.cuda_graphs:
+        runner.capture(config.max_running, context_length)
+    return Scheduler(
         BlockManager(num_blocks, config.block_size, caches_prefixes=runner.caches_prefixes),
         max_running=config.max_running,
         prefill_chunk=config.prefill_chunk if runner.chunks_prefill else None,
         long_after=runner.long_after,
     )
-    sampler, logprobs = Sampler(loaded.tokenizer.eos_ids), Logprobs(loaded.tokenizer.token_text)
-    engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting)
-    return Assembly(engine, Admission(loaded.tokenizer, model, num_blocks * config.block_size), model, runner.device)
 
 
-def _size_cache(runner: Runner, loaded: loader.LoadedModel, config: EngineConfig) -> int:
+def _size_cache(runner: Runner, context_length: int, config: EngineConfig) -> int:
     """Give the runner its KV cache; the number of blocks, no more than all running sequences could fill."""
-    most = config.max_running * -(-loaded.context_length // config.block_size)
+    most = config.max_running * -(-context_length // config.block_size)
     if not isinstance(runner, ModelRunner):
         return most
     budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes)
@@ -59,7 +79,7 @@ def _size_cache(runner: Runner, loaded: loader.LoadedModel, config: EngineConfig
             f"the KV cache may take {budget} bytes, and one block of {config.model} takes "
             f"{runner.cache.bytes_per_block}: raise kv_cache_bytes or free memory"
         )
-    runner.cache = KVCache(blocks, config.block_size)
+    runner.cache.resize(blocks)
     return blocks
 
 

@@ -62,6 +62,9 @@ class Scores(NamedTuple):
 class ReferenceAttention:
     """Gathers each sequence's keys and values and attends with torch's own kernel, or with the formula written out."""
 
+    #: Whether CUDA graphs of it are worth having.
+    graphs = False
+
     def attend(self, query: torch.Tensor, layer: "Layer", step: "Step", window: Window, scores: Scores) -> torch.Tensor:
         """Query `[T, heads, D]` of packed tokens; `[T, heads, value_dim]`."""
         decodes = step.decodes
@@ -86,7 +89,7 @@ class ReferenceAttention:
         self, query: torch.Tensor, layer: "Layer", span: Span, step: "Step", window: Window, scores: Scores
     ) -> torch.Tensor:
         """Consecutive queries of one sequence."""
-        slots = step.once(("slots", span.start), lambda: step.slots_of([span])[0, : span.length])
+        slots = step.once(("slots", span.start), lambda: step.slots_of(step.tables_of([span]))[0, : span.length])
         mask = step.once((window, span.start), lambda: step.prefill_mask(span, window))
         k, v = (t[slots].transpose(0, 1)[None] for t in (layer.keys, layer.values))
         return softmax_attention(query.transpose(0, 1)[None], k, v, mask, scores)[0].transpose(0, 1)
@@ -111,6 +114,8 @@ class Step:
     slots: torch.Tensor
     decodes: list[Span]
     prefills: list[Span]
+    #: Whether the step is one of many over the same tensors, which other batches will be written into.
+    static: bool = False
     _made: dict[Any, Any] = field(default_factory=dict)
 
     def once(self, key: Any, make: Any) -> Any:
@@ -119,12 +124,24 @@ class Step:
             self._made[key] = make()
         return self._made[key]
 
-    def slots_of(self, spans: list[Span]) -> torch.Tensor:
-        """Slots of each span's tokens `[spans, longest block table * block_size]`; short tables repeat block 0."""
-        longest, size, device = max(len(s.block_table) for s in spans), self.cache.block_size, self.slots.device
+    def tables_of(self, spans: list[Span]) -> torch.Tensor:
+        """The spans' block tables `[spans, longest]`, int32; short ones repeat block 0."""
+        longest = max(len(s.block_table) for s in spans)
         tables = [s.block_table + [0] * (longest - len(s.block_table)) for s in spans]
-        first = torch.tensor(tables, device=device)[:, :, None] * size
-        return (first + torch.arange(size, device=device)).flatten(1)
+        return torch.tensor(tables, dtype=torch.int32, device=self.slots.device)
+
+    def decode_tables(self) -> torch.Tensor:
+        return self.tables_of(self.decodes)
+
+    def decode_lengths(self) -> torch.Tensor:
+        """`[B]`"""
+        return torch.tensor([span.length for span in self.decodes], device=self.slots.device)
+
+    def slots_of(self, tables: torch.Tensor) -> torch.Tensor:
+        """Slots of all tokens of block tables `[spans, blocks]`: `[spans, blocks * block_size]`."""
+        size = self.cache.block_size
+        first = tables.long()[:, :, None] * size
+        return (first + torch.arange(size, device=tables.device)).flatten(1)
 
     def positions(self) -> torch.Tensor:
         """Of the packed tokens `[T]`, each in its sequence."""
@@ -133,13 +150,13 @@ class Step:
         return torch.cat(ranges)
 
     def decode_slots(self) -> torch.Tensor:
-        return self.slots_of(self.decodes)
+        return self.slots_of(self.once("tables", self.decode_tables))
 
     def decode_mask(self, window: Window) -> torch.Tensor:
         """`[B, 1, 1, L]`"""
-        slots, device = self.once(("slots",), self.decode_slots), self.slots.device
-        last = torch.tensor([span.length - 1 for span in self.decodes], device=device)[:, None]
-        return window.mask(last, torch.arange(slots.shape[1], device=device)[None])[:, None, None]
+        slots = self.once(("slots",), self.decode_slots)
+        last = self.once("lengths", self.decode_lengths)[:, None] - 1
+        return window.mask(last, torch.arange(slots.shape[1], device=slots.device)[None])[:, None, None]
 
     def prefill_mask(self, span: Span, window: Window) -> torch.Tensor | None:
         """`[T, length]`, or None where it is the plain causal triangle."""

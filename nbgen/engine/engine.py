@@ -31,6 +31,7 @@ class Engine:
         self._logprobs = logprobs
         self._scheduler = scheduler
         self._sequences: dict[str, list[Sequence]] = {}
+        self._closed: FinishReason | None = None
         self.steps = 0
         self.generated_tokens = 0
         self.forward_seconds = 0.0
@@ -41,9 +42,7 @@ class Engine:
 
     def add(self, sequences: list[Sequence]) -> list[GenerateOutput]:
         """Take in the sequences of one request; refusals where the queue is full."""
-        waiting = len(self._scheduler.waiting)
-        if waiting + len(sequences) > self.max_waiting:
-            reason = FinishReason(type="error", message=f"the queue is full ({waiting} waiting)", status=503)
+        if reason := self._refusal(len(sequences)):
             return [msgspec.structs.replace(_output(s, "", []), finish_reason=reason) for s in sequences]
         self._sequences[sequences[0].rid] = list(sequences)
         for sequence in sequences:
@@ -54,6 +53,19 @@ class Engine:
     def abort(self, rid: str) -> list[GenerateOutput]:
         """End a request's sequences now; their last outputs. An unknown rid has none."""
         return [self._abort(sequence) for sequence in list(self._sequences.get(rid, ()))]
+
+    def vacate(self, reason: FinishReason) -> list[GenerateOutput]:
+        """End every sequence, and until `occupy` refuse any other, with `reason`; the last outputs."""
+        self._closed = reason
+        alive = [sequence for sequences in self._sequences.values() for sequence in sequences]
+        return [self._end(sequence, reason, sequence.flush()) for sequence in alive]
+
+    def occupy(self, runner: Runner | None, scheduler: Scheduler) -> None:
+        """Go on with these, which hold no sequence; without a runner, remain closed."""
+        scheduler.preemptions = self._scheduler.preemptions
+        self._runner, self._scheduler = runner, scheduler
+        if runner is not None:
+            self._closed = None
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no sequence uses."""
@@ -86,6 +98,13 @@ class Engine:
             blocks_cached=blocks.cache.num_blocks,
             preemptions=self._scheduler.preemptions,
         )
+
+    def _refusal(self, arriving: int) -> FinishReason | None:
+        """Why so many sequences cannot be taken in now, if they cannot."""
+        waiting = len(self._scheduler.waiting)
+        if waiting + arriving > self.max_waiting:
+            return FinishReason(type="error", message=f"the queue is full ({waiting} waiting)", status=503)
+        return self._closed
 
     def _advance(self, sequence: Sequence, token: int, scores: torch.Tensor) -> GenerateOutput:
         """Add a token to its sequence; `scores` `[vocab]` are those it was sampled from."""

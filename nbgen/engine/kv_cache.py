@@ -4,6 +4,8 @@ Layers are sized from the first keys and values that arrive, because head counts
 layer. Knows neither sequences nor who owns a block.
 """
 
+import math
+
 import numpy as np
 import torch
 
@@ -12,13 +14,24 @@ class KVCache:
     """Per layer, keys `[slots, kv_heads, head_dim]` and values `[slots, kv_heads, value_dim]`.
 
     Block `b` holds slots `b * block_size` to `(b + 1) * block_size - 1`. On the CPU a head's slots lie side by side
-    in memory (the tensors are views of head-major ones), elsewhere a slot's heads do.
+    in memory (the tensors are views of head-major ones), elsewhere a slot's heads do. Behind the last block stands
+    one more, which nobody owns: `scratch_block` takes the tokens of rows that only pad a batch.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the layers seen so far are."""
+        return next(iter(self._shapes.values()))[0].device
+
+    @property
+    def scratch_block(self) -> int:
+        return self.num_blocks
 
     def write(
         self, layer: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -29,6 +42,13 @@ class KVCache:
         values.index_copy_(0, slots, value)
         return keys, values
 
+    def resize(self, num_blocks: int) -> None:
+        """Forget all keys and values, and take memory for so many blocks of the layers seen so far; none for 0."""
+        self._layers.clear()
+        self.num_blocks = num_blocks
+        for layer, pair in list(self._shapes.items()) if num_blocks else ():
+            self._allocate(layer, *pair)
+
     def copy(self, source: int, target: int, num_tokens: int) -> None:
         """The first `num_tokens` tokens of block `source`, in every layer, to block `target`."""
         start, end = source * self.block_size, target * self.block_size
@@ -38,17 +58,14 @@ class KVCache:
 
     @property
     def bytes_per_block(self) -> int:
-        """Of the layers seen so far."""
-        tokens = self.num_blocks * self.block_size
-        return (
-            sum(t.numel() * t.element_size() for pair in self._layers.values() for t in pair)
-            // tokens
-            * self.block_size
-        )
+        """Of the layers seen so far, before and after resizing."""
+        tensors = [tensor for pair in self._shapes.values() for tensor in pair]
+        return sum(math.prod(t.shape[1:]) * t.element_size() for t in tensors) * self.block_size
 
     def _allocate(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        slots = self.num_blocks * self.block_size
+        slots = (self.num_blocks + 1) * self.block_size
         self._layers[layer] = (_zeros(slots, key), _zeros(slots, value))
+        self._shapes[layer] = (key.new_empty(0, *key.shape[1:]), value.new_empty(0, *value.shape[1:]))
         return self._layers[layer]
 
 

@@ -23,11 +23,17 @@ from nbgen.messages import (
     FlushCache,
     GenerateOutput,
     GenerateRequest,
+    MemoryState,
+    ReleaseMemory,
+    ResumeMemory,
     StepOutputs,
     ToEngine,
 )
 
 STATUS_SECONDS = 0.5
+
+#: What the computing thread does itself, in the order of arrival.
+ForLoop = AbortRequest | FlushCache | ReleaseMemory | ResumeMemory
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +46,8 @@ class Loop:
         self._engine = assembly.engine
         self._admission = assembly.admission
         self._device = assembly.device
-        self._inbox: queue.SimpleQueue[list[Sequence] | AbortRequest | FlushCache | None] = queue.SimpleQueue()
+        self._occupation = assembly.occupation
+        self._inbox: queue.SimpleQueue[list[Sequence] | ForLoop | None] = queue.SimpleQueue()
         self._status_due = 0.0
 
     def run(self, messages: Iterable[ToEngine]) -> None:
@@ -57,7 +64,7 @@ class Loop:
         for message in messages:
             if isinstance(message, GenerateRequest):
                 self._admit(message)
-            elif isinstance(message, AbortRequest | FlushCache):
+            elif isinstance(message, ForLoop):
                 self._inbox.put(message)
         self._inbox.put(None)
 
@@ -87,13 +94,33 @@ class Loop:
             self._send(self._apply(item))
             timeout = 0.0
 
-    def _apply(self, item: list[Sequence] | AbortRequest | FlushCache) -> list[GenerateOutput]:
+    def _apply(self, item: list[Sequence] | ForLoop) -> list[GenerateOutput]:
         if isinstance(item, AbortRequest):
             return self._engine.abort(item.rid)
         if isinstance(item, FlushCache):
             self._engine.flush_cache()
             return []
+        if isinstance(item, ReleaseMemory | ResumeMemory):
+            self._occupy(item)
+            return []
         return self._engine.add(item)
+
+    def _occupy(self, item: ReleaseMemory | ResumeMemory) -> None:
+        """Release or resume memory, and say what is released then."""
+        error, status = None, 400
+        try:
+            if isinstance(item, ReleaseMemory):
+                self._send(self._occupation.release(set(item.tags)))
+            else:
+                self._occupation.resume(set(item.tags))
+        except NbgenError as refused:
+            error, status = refused.message, refused.status
+        except Exception:  # the GPU may have been filled meanwhile; what is released stays so
+            log.exception("memory could not be resumed")
+            error, status = "the memory is not free any more: free some and resume again", 503
+        self._status_due = 0.0
+        self._send_status()
+        self._channel.send(MemoryState(released=sorted(self._occupation.released), error=error, status=status))
 
     def _send(self, outputs: list[GenerateOutput]) -> None:
         if outputs:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from nbgen.engine import attention
-from nbgen.engine.attention_cpu import CpuAttention
+from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copy
+from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.rotary import LongRotary
 from nbgen.engine.scheduler import ScheduledSequence
@@ -46,7 +47,8 @@ class ModelRunner:
         self.model = model
         self.cache = cache
         self.device = next(model.parameters()).device
-        self.attention = CpuAttention() if self.device.type == "cpu" else attention.ReferenceAttention()
+        self.attention = attention_for(self.device)
+        self.graphs: DecodeGraphs | None = None
         self._rotary = LongRotary(model)
         names = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in names
@@ -67,8 +69,10 @@ class ModelRunner:
         items = sorted(batch, key=lambda item: item.num_tokens > 1)
         sampled, prompt_rows = _rows(items)
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
-        with attention.current(self._step(items)), self._rotary.lengths(items):
-            scores = self._forward(items, wanted)
+        scores = self._replay(items, wanted)
+        if scores is None:
+            with attention.current(self._step(items)), self._rotary.lengths(items):
+                scores = self._forward(items, wanted)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
             prompt.append(PromptScores(sequence, position, scores[end : end + len(rows)]))
@@ -78,17 +82,41 @@ class ModelRunner:
     def release(self, sequence: Sequence) -> None:
         """Blocks are all a sequence holds, and the scheduler takes them back."""
 
+    def capture(self, max_running: int, context_length: int) -> None:
+        """Let decodes of up to so many sequences run as CUDA graphs over the present cache.
+
+        What changes with a sequence's length on the host, or keeps states beside the cache, runs without.
+        """
+        if self.attention.graphs and self.long_after is None and self.tier == "A":
+            blocks = -(-context_length // self.cache.block_size)
+            self.graphs = DecodeGraphs(self.logits, self.cache, self.attention, most=max_running, blocks=blocks)
+
+    def vacate(self) -> None:
+        """Give up the cache's memory, and the graphs, which read it."""
+        self.graphs = None
+        self.cache.resize(0)
+
+    def _replay(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor | None:
+        """The rows' scores where all are decodes with a graph, else None."""
+        if self.graphs is None or any(count > 1 for _, count in items):
+            return None
+        computed = [(sequence, sequence.num_computed) for sequence, _ in items]
+        scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.block_table) for s, at in computed])
+        return scores if scores is None or rows == list(range(len(items))) else scores[self._tensor(rows)]
+
     def _forward(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
-        inputs = {
-            "input_ids": self._tensor(_token_ids(items)).view(shape),
-            **self._cache_inputs(),
-        }
-        if self._takes_positions:
-            inputs["position_ids"] = self._tensor(_positions(items)).view(shape)
+        ids, positions = (self._tensor(values).view(shape) for values in (_token_ids(items), _positions(items)))
         if shape[0] == 1 and self._keeps_logits:
-            return self.model(**inputs, logits_to_keep=self._tensor(rows)).logits[0]
-        return self.model(**inputs).logits.flatten(0, 1)[self._tensor(rows)]
+            return self.logits(ids, positions, logits_to_keep=self._tensor(rows))[0]
+        return self.logits(ids, positions).flatten(0, 1)[self._tensor(rows)]
+
+    def logits(self, ids: torch.Tensor, positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:
+        """`[B, T, vocab]` of the current step's tokens `[B, T]`, or of those that `logits_to_keep` selects."""
+        inputs = {"input_ids": ids, **self._cache_inputs(), **selection}
+        if self._takes_positions:
+            inputs["position_ids"] = positions
+        return self.model(**inputs).logits
 
     def _cache_inputs(self) -> dict[str, Any]:
         """What the model is told of transformers' own cache: there is none."""

@@ -52,6 +52,9 @@ class OpaqueRunner:
         """Drop the sequence's cache."""
         self._caches.pop(sequence, None)
 
+    def vacate(self) -> None:
+        """Caches are the sequences' own: without sequences there are none."""
+
     def _scores(self, sequence: Sequence, known: int) -> torch.Tensor:
         """`[tokens, vocab]` of all but the first `known` tokens."""
         inputs: dict[str, Any] = {

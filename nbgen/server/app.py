@@ -40,6 +40,7 @@ ENGINE_OPTIONS = (
     "max_running",
     "max_waiting",
     "prefill_chunk",
+    "cuda_graphs",
     "sampling_defaults",
 )
 STOP_SECONDS = 8.0
@@ -87,6 +88,9 @@ class NbgenApp(ExtensionApp):
     prefill_chunk = Int(DEFAULTS.prefill_chunk, min=1, help="Prompt tokens that one step computes at most.").tag(
         config=True
     )
+    cuda_graphs = Bool(
+        DEFAULTS.cuda_graphs, help="Decode by CUDA graphs where there is an NVIDIA GPU: faster, takes some memory."
+    ).tag(config=True)
     sampling_defaults = Enum(
         ("model", "openai"),
         DEFAULTS.sampling_defaults,

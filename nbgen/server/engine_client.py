@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from nbgen.engine_config import EngineConfig, model_folder
-from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable
+from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable, from_status
 from nbgen.messages import (
     AbortRequest,
     EngineFailed,
@@ -29,12 +29,16 @@ from nbgen.messages import (
     GenerateRequest,
     LoadModel,
     LoadProgress,
+    MemoryState,
+    MemoryTag,
     ModelInfo,
+    ReleaseMemory,
+    ResumeMemory,
     StepOutputs,
 )
 from nbgen.server.engine_process import EngineProcess
 
-State = Literal["stopped", "starting", "loading", "ready", "stopping", "failed"]
+State = Literal["stopped", "starting", "loading", "ready", "released", "stopping", "failed"]
 
 MAX_RESTARTS = 3
 RESTART_WINDOW = 600.0
@@ -74,6 +78,7 @@ class EngineClient:
         self._frames = 0
         self._closed = False
         self._drained = asyncio.Event()
+        self._memory_replies: deque[asyncio.Future[MemoryState]] = deque()
 
     @property
     def pid(self) -> int | None:
@@ -94,6 +99,8 @@ class EngineClient:
         if self.state == "failed" and not self._may_recover():
             assert self.error is not None
             raise self.error
+        if self.state == "released":
+            raise Unavailable("the engine's memory is released: resume it, or load the model, and ask again")
         self._listeners[request.rid] = listener
         if self.state == "ready" and self._process:
             self._process.send(request)
@@ -122,6 +129,28 @@ class EngineClient:
         self._listeners.pop(rid, None)
         if self._closed and not self._listeners:
             self._drained.set()
+
+    # --- memory
+
+    async def release(self, tags: list[MemoryTag]) -> None:
+        """Make a loaded engine give memory back; its requests end with an error."""
+        if self.state in ("starting", "loading"):
+            await self.start()
+        if self.state in ("ready", "released"):
+            await self._ask(ReleaseMemory(tags=tags))
+
+    async def resume(self, tags: list[MemoryTag]) -> None:
+        """Take released memory again. Raises what keeps it from that."""
+        if self.state in ("loading", "released"):
+            await self._ask(ResumeMemory(tags=tags))
+
+    async def _ask(self, message: ReleaseMemory | ResumeMemory) -> None:
+        assert self._process is not None
+        reply: asyncio.Future[MemoryState] = asyncio.get_running_loop().create_future()
+        self._memory_replies.append(reply)
+        self._process.send(message)
+        if (state := await reply).error:
+            raise from_status(state.status, state.error)
 
     # --- life
 
@@ -160,8 +189,8 @@ class EngineClient:
         """
         wanted = model or self.config.model
         model_folder(wanted)
-        if self.state == "ready" and wanted == self.config.model:
-            return
+        if wanted == self.config.model and self.state in ("ready", "released"):
+            return await self.resume(["kv_cache", "weights"])
         if wanted != self.config.model or self.state == "failed":
             self.config = msgspec.structs.replace(self.config, model=wanted)
             self._crashes.clear()
@@ -228,6 +257,8 @@ class EngineClient:
         crashed = self.state not in ("stopping", "failed")
         lost = self._take() if crashed else {}
         self.model = self.status = self.progress = None
+        while self._memory_replies:
+            self._memory_replies.popleft().set_exception(EngineStopped("the engine stopped"))
         if crashed:
             self._set("starting")
         ended = await process.end(CRASH_PATIENCE if crashed else STOP_PATIENCE)
@@ -278,6 +309,11 @@ class EngineClient:
             case EngineReady():
                 self.model, self.progress = message.model, None
                 self._set("ready")
+                self._send_waiting(process)
+            case MemoryState():
+                self.progress = None
+                self._memory_replies.popleft().set_result(message)
+                self._set("released" if message.released else "ready")
                 self._send_waiting(process)
             case EngineFailed():
                 self._give_up(ModelError(message.message))

@@ -8,7 +8,7 @@ import msgspec
 
 from nbgen import __version__
 from nbgen.errors import NotFound
-from nbgen.server import model_handlers, openai_handlers, run_handlers, sglang_handlers
+from nbgen.server import memory_handlers, model_handlers, openai_handlers, run_handlers, sglang_handlers
 from nbgen.server.base_handler import NbgenHandler
 
 PREFIX = "nbgen/"
@@ -35,6 +35,7 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *sglang_handlers.HANDLERS,
     *openai_handlers.HANDLERS,
     *model_handlers.HANDLERS,
+    *memory_handlers.HANDLERS,
     *run_handlers.HANDLERS,
 ]
 

@@ -46,15 +46,24 @@ def spans(lengths: list[tuple[int, int]], tables: list[list[int]]) -> tuple[list
 class Case:
     """A step of some sequences over a cache whose blocks are dealt in a random order."""
 
-    def __init__(self, lengths: list[tuple[int, int]], heads: int, kv_heads: int, seed: int, shuffled: bool) -> None:
+    def __init__(
+        self,
+        lengths: list[tuple[int, int]],
+        heads: int,
+        kv_heads: int,
+        seed: int,
+        shuffled: bool,
+        dims: tuple[int, int] = (16, 16),
+    ) -> None:
+        """`dims` are the width of a key and of a value."""
         generator = torch.Generator().manual_seed(seed)
         self.lengths = sorted(lengths, key=lambda pair: pair[1] > 1)
         counts = [-(-length // BLOCK) for length, _ in self.lengths]
         order = torch.randperm(sum(counts), generator=generator) if shuffled else torch.arange(sum(counts))
         tables = [part.tolist() for part in order.split(counts)]
         rand = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
-        self.query = rand(sum(new for _, new in self.lengths), heads, 16)
-        self.layer = Layer(*(rand(kv_heads, sum(counts) * BLOCK, 16).transpose(0, 1) for _ in range(2)))
+        self.query = rand(sum(new for _, new in self.lengths), heads, dims[0])
+        self.layer = Layer(*(rand(kv_heads, sum(counts) * BLOCK, dim).transpose(0, 1) for dim in dims))
         self.sinks = rand(1, heads, 1, 1)
         decodes, prefills = spans(self.lengths, tables)
         cache = KVCache(sum(counts), BLOCK)

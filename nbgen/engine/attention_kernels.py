@@ -1,0 +1,233 @@
+"""Triton kernels of paged attention: tiles of queries against the keys and values of their sequence's blocks.
+
+A tile is up to BLOCK_M // GROUP consecutive queries of one sequence, with all query heads of one key head as rows of
+the same matrix. A decode is a tile of one query, its keys cut into splits that are merged by their log-sum-exp (Dao et
+al. 2023, "Flash-Decoding"); a prefill is many tiles without splits (Dao 2023, "FlashAttention-2"). Every shape is
+fixed by the launch and every length is read on the device, so that launches can be captured in a CUDA graph.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _tanh(x):
+    return 1 - 2 / (tl.exp(2 * x) + 1)
+
+
+@triton.jit
+def _fold(
+    total,
+    highest,
+    weighted,
+    query,
+    row_positions,
+    start,
+    stop,
+    table,
+    keys,
+    values,
+    key_stride,
+    value_stride,
+    scale,
+    softcap,
+    sliding,
+    chunk,
+    MASKED: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    PAGE: tl.constexpr,
+    DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Take positions `start` to `stop` into the running softmax: its sums, maxima (base 2) and weighted values."""
+    dims, value_dims = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
+    for first in range(start, stop, BLOCK_N):
+        positions = first + tl.arange(0, BLOCK_N)
+        inside = positions < stop
+        pages = tl.load(table + positions // PAGE, mask=inside, other=0)
+        slots = pages.to(tl.int64) * PAGE + positions % PAGE
+        key = tl.load(
+            keys + slots[None, :] * key_stride + dims[:, None],
+            mask=inside[None, :] & (dims[:, None] < DIM),
+            other=0.0,
+        )
+        logits = tl.dot(query, key, input_precision=PRECISION) * scale
+        if HAS_SOFTCAP:
+            logits = softcap * _tanh(logits / softcap)
+        logits = logits * LOG2_E
+        seen = inside[None, :]
+        if MASKED:
+            seen = seen & (positions[None, :] <= row_positions[:, None])
+            if sliding > 0:
+                seen = seen & (positions[None, :] > row_positions[:, None] - sliding)
+            if chunk > 0:
+                seen = seen & (positions[None, :] // chunk == row_positions[:, None] // chunk)
+        logits = tl.where(seen, logits, float("-inf"))
+        new_highest = tl.maximum(highest, tl.max(logits, 1))
+        # A row that has seen no key yet keeps -inf: subtracting that would make NaN.
+        shift = tl.where(new_highest == float("-inf"), 0.0, new_highest)
+        weights = tl.exp2(logits - shift[:, None])
+        decay = tl.exp2(highest - shift)
+        value = tl.load(
+            values + slots[:, None] * value_stride + value_dims[None, :],
+            mask=inside[:, None] & (value_dims[None, :] < VALUE_DIM),
+            other=0.0,
+        )
+        total = total * decay + tl.sum(weights, 1)
+        weighted = weighted * decay[:, None] + tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
+        highest = new_highest
+    return total, highest, weighted
+
+
+@triton.jit
+def attend_tiles(
+    output,
+    log_sums,
+    queries,
+    keys,
+    values,
+    sinks,
+    tiles,
+    tables,
+    query_row_stride,
+    query_head_stride,
+    key_stride,
+    key_head_stride,
+    value_stride,
+    value_head_stride,
+    table_stride,
+    heads,
+    scale,
+    softcap,
+    sliding,
+    chunk,
+    GROUP: tl.constexpr,
+    SPLITS: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    PAGE: tl.constexpr,
+    DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Program (tile, key head, split). `tiles` `[tiles, 4]`: first row, queries, first position, row of `tables`.
+
+    Without splits `output` is `[rows, heads, VALUE_DIM]`. With them it is `[rows, heads, SPLITS, VALUE_DIM]` in
+    float32, each split normalized by itself, and `log_sums` `[rows, heads, SPLITS]` has what `merge_splits` needs.
+    """
+    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first_row = tl.load(tiles + tile * 4)
+    count = tl.load(tiles + tile * 4 + 1)
+    first_position = tl.load(tiles + tile * 4 + 2)
+    table = tables + tl.load(tiles + tile * 4 + 3).to(tl.int64) * table_stride
+
+    lanes = tl.arange(0, BLOCK_M)
+    rows, row_heads = first_row + lanes // GROUP, kv_head * GROUP + lanes % GROUP
+    used = lanes // GROUP < count
+    row_positions = first_position + lanes // GROUP
+    dims, value_dims = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
+    query = tl.load(
+        queries
+        + rows[:, None].to(tl.int64) * query_row_stride
+        + row_heads[:, None] * query_head_stride
+        + dims[None, :],
+        mask=used[:, None] & (dims[None, :] < DIM),
+        other=0.0,
+    )
+
+    # Keys that some row of the tile sees; this program takes its split of them.
+    low, high = 0, first_position + count
+    if HAS_WINDOW:
+        if sliding > 0:
+            low = tl.maximum(low, first_position - sliding + 1)
+        if chunk > 0:
+            low = tl.maximum(low, first_position // chunk * chunk)
+    share = tl.cdiv(tl.cdiv(high - low, SPLITS), BLOCK_N) * BLOCK_N
+    start = low + split * share
+    stop = tl.minimum(start + share, high)
+    # All rows see all keys up to the first row's own position, unless there is a window.
+    masked_from = start
+    if not HAS_WINDOW:
+        whole = tl.maximum(tl.minimum(stop, first_position + 1) - start, 0) // BLOCK_N * BLOCK_N
+        masked_from = start + whole
+
+    total = tl.zeros([BLOCK_M], tl.float32)
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    weighted = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    keys += kv_head * key_head_stride
+    values += kv_head * value_head_stride
+    if not HAS_WINDOW:
+        total, highest, weighted = _fold(
+            total, highest, weighted, query, row_positions, start, masked_from, table, keys, values,
+            key_stride, value_stride, scale, softcap, sliding, chunk,
+            False, HAS_SOFTCAP, PAGE, DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, PRECISION,
+        )  # fmt: skip
+    total, highest, weighted = _fold(
+        total, highest, weighted, query, row_positions, masked_from, stop, table, keys, values,
+        key_stride, value_stride, scale, softcap, sliding, chunk,
+        True, HAS_SOFTCAP, PAGE, DIM, VALUE_DIM, BLOCK_N, BLOCK_D, BLOCK_V, PRECISION,
+    )  # fmt: skip
+
+    # A row that saw no key is either unused or merged with weight 0.
+    nonzero = tl.where(total == 0, 1.0, total)
+    cells = rows.to(tl.int64) * heads + row_heads
+    if SPLITS > 1:
+        cells = cells * SPLITS + split
+        tl.store(log_sums + cells, tl.where(total == 0, float("-inf"), highest + tl.log2(nonzero)), mask=used)
+    elif HAS_SINKS:
+        # The sink's own weight may exceed every key's: shift by whichever is greater.
+        sink = tl.load(sinks + row_heads, mask=used, other=0.0).to(tl.float32) * LOG2_E
+        shift = tl.maximum(highest, sink)
+        decay = tl.exp2(highest - shift)
+        nonzero = total * decay + tl.exp2(sink - shift)
+        weighted = weighted * decay[:, None]
+    tl.store(
+        output + cells[:, None] * VALUE_DIM + value_dims[None, :],
+        (weighted / nonzero[:, None]).to(output.dtype.element_ty),
+        mask=used[:, None] & (value_dims[None, :] < VALUE_DIM),
+    )
+
+
+@triton.jit
+def merge_splits(
+    output,
+    parts,
+    log_sums,
+    sinks,
+    heads,
+    HAS_SINKS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    """Program (row, head): `[rows, heads, VALUE_DIM]` from the splits that `attend_tiles` wrote."""
+    cell = tl.program_id(0).to(tl.int64) * heads + tl.program_id(1)
+    splits, value_dims = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_V)
+    sums = tl.load(log_sums + cell * SPLITS + splits, mask=splits < SPLITS, other=float("-inf"))
+    highest = tl.max(sums, 0)
+    if HAS_SINKS:
+        sink = tl.load(sinks + tl.program_id(1)).to(tl.float32) * LOG2_E
+        highest = tl.maximum(highest, sink)
+    weights = tl.exp2(sums - highest)
+    total = tl.sum(weights, 0)
+    if HAS_SINKS:
+        total += tl.exp2(sink - highest)
+    part = tl.load(
+        parts + (cell * SPLITS + splits[:, None]) * VALUE_DIM + value_dims[None, :],
+        mask=(splits[:, None] < SPLITS) & (value_dims[None, :] < VALUE_DIM),
+        other=0.0,
+    )
+    merged = tl.sum(part * weights[:, None], 0) / total
+    tl.store(output + cell * VALUE_DIM + value_dims, merged.to(output.dtype.element_ty), mask=value_dims < VALUE_DIM)

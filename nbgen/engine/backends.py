@@ -1,0 +1,24 @@
+"""Which attention back end serves a device: the fastest that works there."""
+
+import logging
+
+import torch
+
+from nbgen.engine.attention import ReferenceAttention
+from nbgen.engine.attention_cpu import CpuAttention
+
+log = logging.getLogger(__name__)
+
+
+def attention_for(device: torch.device) -> ReferenceAttention:
+    """The device's own back end, or the reference where that one cannot run."""
+    if device.type == "cpu":
+        return CpuAttention()
+    if device.type == "cuda":
+        try:
+            from nbgen.engine.attention_triton import TritonAttention  # only here: other machines have no triton
+
+            return TritonAttention.of(device)
+        except Exception as error:  # no triton, no C compiler, too old a GPU: all of them only cost speed
+            log.warning("Attention kernels do not run on %s (%s); torch's own serve, more slowly", device, error)
+    return ReferenceAttention()

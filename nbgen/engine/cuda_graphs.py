@@ -1,0 +1,139 @@
+"""Decode steps as CUDA graphs: one a bucket of batch sizes, captured when first needed, replayed from then on.
+
+A graph reads what it computes from tensors that never move; a batch is written into them and padded to its bucket with
+rows that decode one token in a scratch block. Where there is no GPU the same padded steps run without being captured.
+Knows nothing of sampling: scores come out, valid until the next step.
+"""
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from nbgen.engine.attention import ReferenceAttention, Span, Step, current
+from nbgen.engine.kv_cache import KVCache
+
+#: Batch sizes that have a graph of their own; larger ones go on in steps of the last.
+BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+#: `[B, 1, vocab]` of ids and positions `[B, 1]`, of the current step.
+Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+log = logging.getLogger(__name__)
+
+
+class DecodeRow(NamedTuple):
+    """One sequence's newest token, the position it stands at, and the blocks up to there."""
+
+    token: int
+    position: int
+    block_table: list[int]
+
+
+def bucket_of(size: int) -> int:
+    """The rows that a batch of `size` is padded to."""
+    return next((b for b in BUCKETS if b >= size), -(-size // BUCKETS[-1]) * BUCKETS[-1])
+
+
+class DecodeGraphs:
+    """Runs decode batches of up to `most` sequences of up to `blocks` blocks over static tensors."""
+
+    def __init__(
+        self, logits: Logits, cache: KVCache, attention: ReferenceAttention, *, most: int, blocks: int
+    ) -> None:
+        self._logits = logits
+        self._cache = cache
+        self._attention = attention
+        self._most = bucket_of(most)
+        device = cache.device
+        self._captures = device.type == "cuda"
+        self._inputs = Inputs(self._most, blocks, device)
+        self._graphs: dict[int, tuple[Callable[[], None], torch.Tensor]] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self._captures else None
+        self.works = True
+
+    @torch.inference_mode()
+    def scores(self, rows: Rows[DecodeRow]) -> torch.Tensor | None:
+        """`[rows, vocab]` of the next token; None where the model cannot be captured or the batch is too large."""
+        bucket = bucket_of(len(rows))
+        if not self.works or bucket > self._most or max(len(r.block_table) for r in rows) > self._inputs.blocks:
+            return None
+        self._inputs.write(rows, bucket, self._cache)
+        if bucket not in self._graphs and not self._add(bucket):
+            return None
+        replay, scores = self._graphs[bucket]
+        replay()
+        return scores[: len(rows)]
+
+    def _add(self, bucket: int) -> bool:
+        """Make the bucket's graph; False where the model does what no graph can hold."""
+        try:
+            self._graphs[bucket] = self._captured(bucket) if self._captures else self._uncaptured(bucket)
+        except (RuntimeError, NotImplementedError) as error:
+            log.warning("This model's decodes cannot be captured in CUDA graphs (%s); they run without", error)
+            self.works = False
+        return self.works
+
+    def _captured(self, bucket: int) -> tuple[Callable[[], None], torch.Tensor]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # libraries set themselves up in their first call, which must not be captured
+            self._forward(bucket)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            scores = self._forward(bucket)
+        return graph.replay, scores
+
+    def _uncaptured(self, bucket: int) -> tuple[Callable[[], None], torch.Tensor]:
+        scores = self._forward(bucket)
+        return lambda: scores.copy_(self._forward(bucket)), scores
+
+    def _forward(self, bucket: int) -> torch.Tensor:
+        """`[bucket, vocab]`"""
+        inputs = self._inputs
+        spans = [Span(row, row + 1, 1, []) for row in range(bucket)]
+        positions = inputs.positions[:bucket]
+        made = {
+            "tables": inputs.tables[:bucket],
+            "lengths": positions[:, 0] + 1,
+            ("positions",): positions[:, 0],
+        }
+        step = Step(self._cache, self._attention, inputs.slots[:bucket], spans, [], static=True, _made=made)
+        with current(step):
+            return self._logits(inputs.ids[:bucket], positions)[:, -1]
+
+
+class Inputs:
+    """The static tensors: ids and positions `[most, 1]`, cache slots `[most]`, int32 block tables `[most, blocks]`.
+
+    They are filled from the host's copies in one transfer each, without waiting for it. A host copy is free again once
+    the step has given its tokens, before which no other begins.
+    """
+
+    def __init__(self, most: int, blocks: int, device: torch.device) -> None:
+        self.blocks = blocks
+        pinned = device.type == "cuda"
+        self._host = torch.zeros(3, most, dtype=torch.long, pin_memory=pinned)
+        self._host_tables = torch.zeros(most, blocks, dtype=torch.int32, pin_memory=pinned)
+        self._device = torch.zeros(3, most, dtype=torch.long, device=device)
+        self.ids, self.positions = self._device[0, :, None], self._device[1, :, None]
+        self.slots = self._device[2]
+        self.tables = torch.zeros(most, blocks, dtype=torch.int32, device=device)
+
+    def write(self, rows: Rows[DecodeRow], bucket: int, cache: KVCache) -> None:
+        """Put the batch in, padded to `bucket` rows."""
+        size, scratch = cache.block_size, cache.scratch_block
+        pads = [(0, 0, scratch * size)] * (bucket - len(rows))
+        values = [(r.token, r.position, r.block_table[r.position // size] * size + r.position % size) for r in rows]
+        self._host[:, :bucket] = torch.tensor(values + pads).T
+        used = max(len(r.block_table) for r in rows)
+        tables = self._host_tables.numpy()
+        for index, row in enumerate(rows):
+            tables[index, : len(row.block_table)] = np.array(row.block_table, dtype=np.int32)
+        tables[len(rows) : bucket, 0] = scratch
+        self._device.copy_(self._host, non_blocking=True)
+        self.tables[:bucket, :used].copy_(self._host_tables[:bucket, :used], non_blocking=True)

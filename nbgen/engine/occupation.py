@@ -1,0 +1,75 @@
+"""What an engine holds of its device's memory, given back and taken again on demand.
+
+The KV cache goes with all cached prefixes and the graphs over it; the weights go as well where that is asked, and are
+read from the checkpoint again, which the system still has in its page cache if there was room. Knows no messages.
+"""
+
+from collections.abc import Callable
+
+from nbgen.engine import memory
+from nbgen.engine.admission import Admission
+from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.engine import Engine
+from nbgen.engine.probe import Runner
+from nbgen.engine.scheduler import Scheduler
+from nbgen.errors import InvalidRequest
+from nbgen.messages import FinishReason, GenerateOutput, MemoryTag
+
+CLOSED = FinishReason(
+    type="error",
+    message="the engine's memory was released; resume it (or load the model) to go on",
+    status=503,
+)
+
+
+class Occupation:
+    """One engine's hold on its device: `load` makes a runner anew, `provide` gives one its cache and a scheduler."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        admission: Admission,
+        runner: Runner,
+        load: Callable[[], Runner],
+        provide: Callable[[Runner], Scheduler],
+    ) -> None:
+        self.released: set[MemoryTag] = set()
+        self._engine = engine
+        self._admission = admission
+        self._runner: Runner | None = runner
+        self._device = runner.device
+        self._load = load
+        self._provide = provide
+
+    def release(self, tags: set[MemoryTag]) -> list[GenerateOutput]:
+        """Give up what `tags` name. Requests alive end with an error: their last outputs. Raises InvalidRequest."""
+        if "kv_cache" not in tags | self.released:
+            raise InvalidRequest("the weights cannot be released alone: name kv_cache as well", field="tags")
+        outputs = self._engine.vacate(CLOSED)
+        self._engine.occupy(None, Scheduler(BlockManager(0, 1), max_running=0, prefill_chunk=None))
+        if self._runner is not None:
+            self._runner.vacate()
+        if "weights" in tags:
+            self._runner = None
+        self.released |= tags
+        memory.give_back(self._device)
+        return outputs
+
+    def resume(self, tags: set[MemoryTag]) -> None:
+        """Take back what `tags` name of what is released; requests are served again once all of it is.
+
+        Raises InvalidRequest for a cache without weights, and ModelError where the memory is not there any more.
+        """
+        wanted = tags & self.released
+        if "weights" in self.released - wanted and wanted:
+            raise InvalidRequest(
+                "the KV cache cannot be resumed before the weights: name weights as well", field="tags"
+            )
+        if "weights" in wanted:
+            self._runner = self._load()
+            self.released.discard("weights")
+        if "kv_cache" in wanted:
+            scheduler = self._provide(self._runner)
+            self._admission.resize(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
+            self.released.discard("kv_cache")
+            self._engine.occupy(self._runner, scheduler)

@@ -1,0 +1,96 @@
+"""Compiles the attention kernel for a GPU that need not be there, and says what it would use of it."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from nbgen.engine.attention import Layer
+
+SM = 90
+
+
+class Build(NamedTuple):
+    """A variant: type, widths of keys and values, query heads to a key head; with windows, soft cap and sinks."""
+
+    type: str
+    dim: int
+    value_dim: int
+    group: int
+    features: bool = False
+
+
+class Usage(NamedTuple):
+    """Bytes of stack and local memory a thread, of shared memory a program; whether matrices go to tensor cores."""
+
+    stack: int
+    local: int
+    shared: int
+    tensor_cores: bool
+
+
+def usage(build: Build, decodes: bool, folder: Path) -> Usage:
+    """Compile the variant for sm_90, in a process where triton does not interpret."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from nbgen.engine.attention_kernels import attend_tiles
+    from nbgen.engine.attention_triton import tiling
+
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[build.type]
+    query, *layer = (torch.empty(1, n, dim, dtype=dtype) for n, dim in _shapes(build))
+    shape = tiling(query, Layer(*layer), decodes=decodes)
+    constants = _constants(build, shape, decodes)
+    types = {name: _type(name, build, constants) for name in attend_tiles.arg_names}
+    source = ASTSource(
+        attend_tiles,
+        types,
+        {(attend_tiles.arg_names.index(name),): value for name, value in constants.items()},
+        {(i,): [["tt.divisibility", 16]] for i, name in enumerate(types) if _aligned(name, types[name])},
+    )
+    options = {"num_warps": shape.warps, "num_stages": shape.stages, "enable_fp_fusion": True}
+    kernel = triton.compile(source, target=GPUTarget("cuda", SM, 32), options=options)
+    file = folder / "kernel.cubin"
+    file.write_bytes(kernel.asm["cubin"])
+    tool = Path(triton.__path__[0]) / "backends" / "nvidia" / "bin" / "cuobjdump"
+    said = subprocess.run([tool, "-res-usage", file], capture_output=True, text=True, check=True).stdout
+    stack, local = (int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("STACK", "LOCAL"))
+    return Usage(stack, local, kernel.metadata.shared, "mma" in kernel.asm["ptx"])
+
+
+def _shapes(build: Build) -> list[tuple[int, int]]:
+    return [(build.group, build.dim), (1, build.dim), (1, build.value_dim)]
+
+
+def _constants(build: Build, shape: tuple[int, ...], decodes: bool) -> dict[str, object]:
+    from nbgen.engine.attention_triton import width
+
+    names = ("HAS_SOFTCAP", "HAS_SINKS", "HAS_WINDOW")
+    return dict.fromkeys(names, build.features) | {
+        "GROUP": build.group,
+        "SPLITS": 4 if decodes else 1,
+        "PAGE": 16,
+        "DIM": build.dim,
+        "VALUE_DIM": build.value_dim,
+        "BLOCK_M": shape[0],
+        "BLOCK_N": shape[1],
+        "BLOCK_D": width(build.dim),
+        "BLOCK_V": width(build.value_dim),
+        "PRECISION": "ieee" if build.type == "fp32" else "tf32",
+    }
+
+
+def _type(name: str, build: Build, constants: dict[str, object]) -> str:
+    if name in constants:
+        return "constexpr"
+    if name in ("queries", "keys", "values", "sinks", "output", "log_sums"):
+        own = name not in ("output", "log_sums") or constants["SPLITS"] == 1
+        return f"*{build.type}" if own else "*fp32"
+    return {"tiles": "*i32", "tables": "*i32", "scale": "fp32", "softcap": "fp32"}.get(name, "i32")
+
+
+def _aligned(name: str, kind: str) -> bool:
+    return kind.startswith("*") or name.endswith("stride")

@@ -1,0 +1,65 @@
+"""Padded decodes over static tensors give the very tokens of unpadded ones. Capturing them is for `tests/gpu`."""
+
+from pathlib import Path
+
+import pytest
+
+from nbgen.engine.assembly import Assembly
+from nbgen.engine.attention import ReferenceAttention
+from nbgen.engine.cuda_graphs import BUCKETS, DecodeGraphs, DecodeRow, bucket_of
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from tests.engine.conftest import build, generate, ids
+
+PROMPTS = [list(range(10, 10 + length)) for length in (30, 7, 1, 19, 40)]
+
+
+def requests() -> list[GenerateRequest]:
+    """Five that end at different times, so that batches go through several buckets."""
+    return [
+        GenerateRequest(
+            rid=f"r{i}", input_ids=p, params=SamplingParams(max_new_tokens=8 * (i + 1), temperature=0, ignore_eos=True)
+        )
+        for i, p in enumerate(PROMPTS)
+    ]
+
+
+def with_graphs(assembly: Assembly, most: int = 8, blocks: int = 8) -> DecodeGraphs:
+    """Let the engine's decodes run padded over static tensors, as on a GPU."""
+    runner = assembly.engine._runner
+    runner.graphs = DecodeGraphs(runner.logits, runner.cache, ReferenceAttention(), most=most, blocks=blocks)
+    return runner.graphs
+
+
+def test_buckets_hold_their_batches() -> None:
+    assert [bucket_of(size) for size in (1, 2, 3, 9, 33, 128, 129, 300)] == [1, 2, 4, 12, 48, 128, 256, 384]
+    assert all(bucket_of(bucket) == bucket for bucket in BUCKETS)
+
+
+def test_padded_decodes_give_the_same_tokens(tiny_model: Path, tiny_engine: Assembly) -> None:
+    expected = {rid: ids(outputs) for rid, outputs in generate(tiny_engine, requests()).items()}
+    static = build(tiny_model)
+    graphs = with_graphs(static)
+    assert {rid: ids(outputs) for rid, outputs in generate(static, requests()).items()} == expected
+    assert sorted(graphs._graphs) == [1, 2, 4, 8], "a bucket was never used"
+
+
+def test_what_a_graph_cannot_hold_runs_without(tiny_model: Path, tiny_engine: Assembly) -> None:
+    expected = {rid: ids(outputs) for rid, outputs in generate(tiny_engine, requests()).items()}
+    few = build(tiny_model)
+    assert with_graphs(few, most=2, blocks=3).works
+    assert {rid: ids(outputs) for rid, outputs in generate(few, requests()).items()} == expected
+
+
+def test_a_model_that_cannot_be_captured_runs_without(tiny_engine: Assembly, caplog: pytest.LogCaptureFixture) -> None:
+    runner = tiny_engine.engine._runner
+
+    class Refuses(ReferenceAttention):
+        def decode(self, *_: object) -> None:
+            raise NotImplementedError("not in a graph")
+
+    graphs = DecodeGraphs(runner.logits, runner.cache, Refuses(), most=4, blocks=2)
+    assert graphs.scores([DecodeRow(7, 0, [0])]) is None
+    assert graphs.scores([DecodeRow(7, 0, [0])]) is None
+    assert not graphs.works
+    assert caplog.text.count("cannot be captured") == 1

@@ -1,0 +1,78 @@
+"""Memory is given back and taken again, and the text is the same after as before."""
+
+import weakref
+from pathlib import Path
+
+import pytest
+
+from nbgen.engine.assembly import Assembly
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from tests.engine.conftest import build, generate, ids
+
+REQUEST = GenerateRequest(
+    rid="r", input_ids=list(range(10, 50)), params=SamplingParams(max_new_tokens=20, temperature=0, ignore_eos=True)
+)
+
+
+@pytest.fixture
+def assembly(tiny_model: Path) -> Assembly:
+    return build(tiny_model)
+
+
+@pytest.mark.parametrize("tags", [{"kv_cache"}, {"kv_cache", "weights"}])
+def test_the_text_after_resuming_is_the_same(tags: set, assembly: Assembly) -> None:
+    expected = ids(generate(assembly, [REQUEST])["r"])
+    assert assembly.occupation.release(tags) == []
+    assert assembly.engine.status().blocks_total == 0
+    assembly.occupation.resume(tags)
+    outputs = generate(assembly, [REQUEST])["r"]
+    assert ids(outputs) == expected
+    assert outputs[-1].cached_tokens == 0, "the prefix cache went with the KV cache"
+
+
+def test_nothing_keeps_released_tensors_alive(assembly: Assembly) -> None:
+    generate(assembly, [REQUEST])
+    held = [weakref.ref(parameter) for parameter in assembly.engine._runner.model.parameters()]
+    assembly.occupation.release({"kv_cache", "weights"})
+    assert [parameter().shape for parameter in held if parameter() is not None] == []
+
+
+def test_who_runs_gets_an_error_and_who_comes_is_refused(assembly: Assembly) -> None:
+    assembly.engine.add(assembly.admission.sequences(REQUEST))
+    first = assembly.engine.step()
+    (last,) = assembly.occupation.release({"kv_cache"})
+    assert (last.rid, last.finish_reason.type, last.finish_reason.status) == ("r", "error", 503)
+    assert "resume" in last.finish_reason.message
+    assert last.completion_tokens == len(ids(first))
+    assert not assembly.engine.has_work
+    (refused,) = assembly.engine.add(assembly.admission.sequences(REQUEST))
+    assert refused.finish_reason == last.finish_reason
+
+
+def test_memory_comes_back_in_the_order_that_makes_sense(assembly: Assembly) -> None:
+    occupation = assembly.occupation
+    with pytest.raises(InvalidRequest, match="kv_cache as well"):
+        occupation.release({"weights"})
+    occupation.release({"kv_cache"})
+    occupation.release({"weights"})
+    with pytest.raises(InvalidRequest, match="weights as well"):
+        occupation.resume({"kv_cache"})
+    occupation.resume({"weights"})
+    assert occupation.released == {"kv_cache"}
+    assert assembly.engine.add(assembly.admission.sequences(REQUEST)), "served without a cache"
+    occupation.resume({"kv_cache", "weights"})
+    occupation.resume({"kv_cache", "weights"})
+    assert len(ids(generate(assembly, [REQUEST])["r"])) == 20
+
+
+def test_the_cache_is_sized_anew_from_what_is_free(assembly: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = assembly.engine.status().blocks_total
+    assembly.occupation.release({"kv_cache"})
+    per_block = 2 * 2 * 16 * 2 * 16 * 4
+    monkeypatch.setattr("nbgen.engine.memory.device_memory", lambda _: (20 * per_block, 2**30))
+    assembly.occupation.resume({"kv_cache"})
+    assert assembly.engine.status().blocks_total == 5 < before, "a quarter of what is free"
+    with pytest.raises(InvalidRequest, match="80"):
+        assembly.admission.sequences(GenerateRequest(rid="x", input_ids=[9] * 90))
