@@ -26,7 +26,18 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "engine": (
         {"engine"} | SHARED,
-        {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "jinja2", "numpy", "msgspec"},
+        {
+            "torch",
+            "transformers",
+            "tokenizers",
+            "safetensors",
+            "huggingface_hub",
+            "tqdm",
+            "jinja2",
+            "numpy",
+            "msgspec",
+            "triton",
+        },
     ),
     "demo": ({"demo"}, {"torch", "transformers", "tokenizers", "safetensors", "numpy"}),
 }
@@ -113,6 +124,17 @@ nbgen._jupyter_server_extension_points()
 print(sorted(m for m in ("torch", "transformers", "nbgen.engine") if m in sys.modules))
 """
     assert fresh(code) == "[]"
+
+
+def test_a_machine_without_triton_runs_models() -> None:
+    code = """
+import sys, torch
+sys.modules["triton"] = None
+import nbgen.engine.model_runner
+from nbgen.engine.backends import attention_for
+print(type(attention_for(torch.device("cpu"))).__name__)
+"""
+    assert fresh(code) == "CpuAttention"
 
 
 def test_every_public_name_is_there() -> None:

@@ -1,0 +1,61 @@
+"""An engine on the GPU writes what one on the CPU writes, with graphs and without, and gives its memory back."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from nbgen.engine.assembly import Assembly
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
+from tests.engine.conftest import build, generate, ids
+from tests.engine.test_cuda_graphs import requests
+from tests.engine.test_engine import ARCHITECTURES
+
+MB = 2**20
+
+
+def texts(assembly: Assembly) -> dict[str, list[int]]:
+    return {rid: ids(outputs) for rid, outputs in generate(assembly, requests()).items()}
+
+
+@pytest.mark.filterwarnings("ignore:.*causal_conv1d.*", "ignore:.*mamba_ssm.*")
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_greedy_equals_the_cpu_s(model_type: str, tmp_path: Path) -> None:
+    """In float32, where the CPU's text is transformers' own (`tests/engine/test_engine.py`)."""
+    folder = save_model(tmp_path, model_type, **ARCHITECTURES[model_type][1])
+    expected = texts(build(folder, device="cpu"))
+    assert texts(build(folder, device="cuda", cuda_graphs=False)) == expected
+    assert texts(build(folder, device="cuda")) == expected
+
+
+def test_graphs_are_captured_and_change_nothing(tiny_model: Path) -> None:
+    with_graphs, without = build(tiny_model, device="cuda"), build(tiny_model, device="cuda", cuda_graphs=False)
+    assert texts(with_graphs) == texts(without)
+    graphs = with_graphs.engine._runner.graphs
+    assert graphs.works
+    assert sorted(graphs._graphs) == [1, 2, 4, 8]
+    assert without.engine._runner.graphs is None
+
+
+def test_sampled_text_is_the_same_with_graphs(tiny_model: Path) -> None:
+    params = SamplingParams(max_new_tokens=30, temperature=1.0, sampling_seed=5, ignore_eos=True)
+    request = GenerateRequest(rid="s", text="Hello", params=params)
+    one, other = build(tiny_model, device="cuda"), build(tiny_model, device="cuda", cuda_graphs=False)
+    assert ids(generate(one, [request])["s"]) == ids(generate(other, [request])["s"])
+
+
+@pytest.mark.parametrize("tags", [{"kv_cache"}, {"kv_cache", "weights"}])
+def test_memory_is_given_back_within_a_second(tags: set, large_model: Path) -> None:
+    assembly = build(large_model, device="cuda", kv_cache_bytes=512 * MB)
+    expected = texts(assembly)
+    torch.cuda.synchronize()
+    free, started = torch.cuda.mem_get_info()[0], time.perf_counter()
+    assembly.occupation.release(tags)
+    elapsed, freed = time.perf_counter() - started, torch.cuda.mem_get_info()[0] - free
+    assert elapsed < 1
+    assert freed > (900 if "weights" in tags else 450) * MB, f"{freed} bytes came back"
+    assembly.occupation.resume(tags)
+    assert texts(assembly) == expected
