@@ -26,18 +26,8 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "engine": (
         {"engine"} | SHARED,
-        {
-            "torch",
-            "transformers",
-            "tokenizers",
-            "safetensors",
-            "huggingface_hub",
-            "tqdm",
-            "jinja2",
-            "numpy",
-            "msgspec",
-            "triton",
-        },
+        {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "jinja2", "numpy", "msgspec"}
+        | {"triton"},
     ),
     "demo": ({"demo"}, {"torch", "transformers", "tokenizers", "safetensors", "numpy"}),
 }

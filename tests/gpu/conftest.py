@@ -20,4 +20,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Half a gigabyte of weights in float32, so that their coming and going shows."""
     sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 2, "head_dim": 64}
-    return save_model(tmp_path_factory.mktemp("models") / "large", **sizes, num_attention_heads=32)
+    sizes |= {"num_attention_heads": 32, "max_position_embeddings": 16_384}
+    return save_model(tmp_path_factory.mktemp("models") / "large", **sizes)
