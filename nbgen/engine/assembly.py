@@ -79,7 +79,10 @@ def _size_cache(runner: Runner, context_length: int, config: EngineConfig) -> in
             f"the KV cache may take {budget} bytes, and one block of {config.model} takes "
             f"{runner.cache.bytes_per_block}: raise kv_cache_bytes or free memory"
         )
-    runner.cache.resize(blocks)
+    try:
+        runner.cache.resize(blocks)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise ModelError(f"{budget} bytes of KV cache do not fit into the free memory: free some") from None
     return blocks
 
 

@@ -19,32 +19,11 @@ def _tanh(x):
 
 @triton.jit
 def _fold(
-    total,
-    highest,
-    weighted,
-    query,
-    row_positions,
-    start,
-    stop,
-    table,
-    keys,
-    values,
-    key_stride,
-    value_stride,
-    scale,
-    softcap,
-    sliding,
-    chunk,
-    MASKED: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr,
-    PAGE: tl.constexpr,
-    DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr,
+    total, highest, weighted, query, row_positions, start, stop, table, keys, values, key_stride, value_stride, scale,
+    softcap, sliding, chunk, MASKED: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PAGE: tl.constexpr, DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     PRECISION: tl.constexpr,
-):
+):  # fmt: skip
     """Take positions `start` to `stop` into the running softmax: its sums, maxima (base 2) and weighted values."""
     dims, value_dims = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
     for first in range(start, stop, BLOCK_N):
@@ -86,45 +65,29 @@ def _fold(
 
 
 @triton.jit
+def _seen(first_position, count, sliding, chunk, HAS_WINDOW: tl.constexpr):
+    """Where the keys begin and end of which some query of a tile sees each."""
+    low = 0
+    if HAS_WINDOW:
+        if sliding > 0:
+            low = tl.maximum(low, first_position - sliding + 1)
+        if chunk > 0:
+            low = tl.maximum(low, first_position // chunk * chunk)
+    return low, first_position + count
+
+
+@triton.jit(do_not_specialize=["table_stride", "splits", "sliding", "chunk"])
 def attend_tiles(
-    output,
-    log_sums,
-    queries,
-    keys,
-    values,
-    sinks,
-    tiles,
-    tables,
-    query_row_stride,
-    query_head_stride,
-    key_stride,
-    key_head_stride,
-    value_stride,
-    value_head_stride,
-    table_stride,
-    heads,
-    scale,
-    softcap,
-    sliding,
-    chunk,
-    GROUP: tl.constexpr,
-    SPLITS: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    PAGE: tl.constexpr,
-    DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    output, log_sums, queries, keys, values, sinks, tiles, tables, query_row_stride, query_head_stride, key_stride,
+    key_head_stride, value_stride, value_head_stride, table_stride, heads, scale, softcap, sliding, chunk, splits,
+    GROUP: tl.constexpr, SPLIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, PAGE: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Program (tile, key head, split). `tiles` `[tiles, 4]`: first row, queries, first position, row of `tables`.
 
-    Without splits `output` is `[rows, heads, VALUE_DIM]`. With them it is `[rows, heads, SPLITS, VALUE_DIM]` in
-    float32, each split normalized by itself, and `log_sums` `[rows, heads, SPLITS]` has what `merge_splits` needs.
+    Without SPLIT `output` is `[rows, heads, VALUE_DIM]`. With it, it is `[rows, heads, splits, VALUE_DIM]` in
+    float32, each split normalized by itself, and `log_sums` `[rows, heads, splits]` has what `merge_splits` needs.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_row = tl.load(tiles + tile * 4)
@@ -146,14 +109,8 @@ def attend_tiles(
         other=0.0,
     )
 
-    # Keys that some row of the tile sees; this program takes its split of them.
-    low, high = 0, first_position + count
-    if HAS_WINDOW:
-        if sliding > 0:
-            low = tl.maximum(low, first_position - sliding + 1)
-        if chunk > 0:
-            low = tl.maximum(low, first_position // chunk * chunk)
-    share = tl.cdiv(tl.cdiv(high - low, SPLITS), BLOCK_N) * BLOCK_N
+    low, high = _seen(first_position, count, sliding, chunk, HAS_WINDOW)
+    share = tl.cdiv(tl.cdiv(high - low, splits), BLOCK_N) * BLOCK_N
     start = low + split * share
     stop = tl.minimum(start + share, high)
     # All rows see all keys up to the first row's own position, unless there is a window.
@@ -182,8 +139,8 @@ def attend_tiles(
     # A row that saw no key is either unused or merged with weight 0.
     nonzero = tl.where(total == 0, 1.0, total)
     cells = rows.to(tl.int64) * heads + row_heads
-    if SPLITS > 1:
-        cells = cells * SPLITS + split
+    if SPLIT:
+        cells = cells * splits + split
         tl.store(log_sums + cells, tl.where(total == 0, float("-inf"), highest + tl.log2(nonzero)), mask=used)
     elif HAS_SINKS:
         # The sink's own weight may exceed every key's: shift by whichever is greater.
@@ -199,23 +156,15 @@ def attend_tiles(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_splits(
-    output,
-    parts,
-    log_sums,
-    sinks,
-    heads,
-    HAS_SINKS: tl.constexpr,
-    SPLITS: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
+    output, parts, log_sums, sinks, heads, splits, HAS_SINKS: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
     """Program (row, head): `[rows, heads, VALUE_DIM]` from the splits that `attend_tiles` wrote."""
     cell = tl.program_id(0).to(tl.int64) * heads + tl.program_id(1)
-    splits, value_dims = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_V)
-    sums = tl.load(log_sums + cell * SPLITS + splits, mask=splits < SPLITS, other=float("-inf"))
+    indices, value_dims = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_V)
+    sums = tl.load(log_sums + cell * splits + indices, mask=indices < splits, other=float("-inf"))
     highest = tl.max(sums, 0)
     if HAS_SINKS:
         sink = tl.load(sinks + tl.program_id(1)).to(tl.float32) * LOG2_E
@@ -225,8 +174,8 @@ def merge_splits(
     if HAS_SINKS:
         total += tl.exp2(sink - highest)
     part = tl.load(
-        parts + (cell * SPLITS + splits[:, None]) * VALUE_DIM + value_dims[None, :],
-        mask=(splits[:, None] < SPLITS) & (value_dims[None, :] < VALUE_DIM),
+        parts + (cell * splits + indices[:, None]) * VALUE_DIM + value_dims[None, :],
+        mask=(indices[:, None] < splits) & (value_dims[None, :] < VALUE_DIM),
         other=0.0,
     )
     merged = tl.sum(part * weights[:, None], 0) / total

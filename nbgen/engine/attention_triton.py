@@ -95,8 +95,8 @@ class TritonAttention(ReferenceAttention):
         attend_tiles[len(tiles), kv_heads, splits](
             part, sums, query, *layer, sinks, tiles, tables,
             *query.stride()[:2], *layer.keys.stride()[:2], *layer.values.stride()[:2], tables.stride(0), heads,
-            scores.scaling, scores.softcap or 0.0, window.sliding or 0, window.chunk or 0,
-            GROUP=heads // kv_heads, SPLITS=splits, HAS_SOFTCAP=scores.softcap is not None,
+            scores.scaling, scores.softcap or 0.0, window.sliding or 0, window.chunk or 0, splits,
+            GROUP=heads // kv_heads, SPLIT=splits > 1, HAS_SOFTCAP=scores.softcap is not None,
             HAS_SINKS=scores.sinks is not None, HAS_WINDOW=window != Window(), PAGE=block_size,
             DIM=dim, VALUE_DIM=value_dim, BLOCK_M=shape.rows, BLOCK_N=shape.keys,
             BLOCK_D=width(dim), BLOCK_V=width(value_dim), PRECISION=precision(query.dtype),
@@ -104,9 +104,9 @@ class TritonAttention(ReferenceAttention):
         )  # fmt: skip
         if splits > 1:
             merge_splits[len(tiles), heads](
-                output, part, sums, sinks, heads,
-                HAS_SINKS=scores.sinks is not None, SPLITS=splits, VALUE_DIM=value_dim,
-                BLOCK_S=splits, BLOCK_V=width(value_dim), enable_fp_fusion=True,
+                output, part, sums, sinks, heads, splits,
+                HAS_SINKS=scores.sinks is not None, VALUE_DIM=value_dim,
+                BLOCK_S=MOST_SPLITS, BLOCK_V=width(value_dim), enable_fp_fusion=True,
             )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ def attention_for(device: torch.device) -> ReferenceAttention:
         try:
             from nbgen.engine.attention_triton import TritonAttention  # only here: other machines have no triton
 
+            torch.cuda.set_device(device)  # where Triton launches, and streams and graphs are made
             return TritonAttention.of(device)
         except Exception as error:  # no triton, no C compiler, too old a GPU: all of them only cost speed
             log.warning("Attention kernels do not run on %s (%s); torch's own serve, more slowly", device, error)

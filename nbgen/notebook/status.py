@@ -18,7 +18,7 @@ class Status:
 
     @property
     def state(self) -> str:
-        """stopped, starting, loading, ready, stopping or failed."""
+        """stopped, starting, loading, ready, released, stopping or failed."""
         return self.raw.get("state", "unknown")
 
     def __str__(self) -> str:

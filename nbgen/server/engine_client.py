@@ -30,7 +30,6 @@ from nbgen.messages import (
     LoadModel,
     LoadProgress,
     MemoryState,
-    MemoryTag,
     ModelInfo,
     ReleaseMemory,
     ResumeMemory,
@@ -132,25 +131,16 @@ class EngineClient:
 
     # --- memory
 
-    async def release(self, tags: list[MemoryTag]) -> None:
-        """Make a loaded engine give memory back; its requests end with an error."""
+    async def occupy(self, message: ReleaseMemory | ResumeMemory) -> None:
+        """Have a loaded engine release or resume memory. Raises what keeps it from that."""
         if self.state in ("starting", "loading"):
             await self.start()
-        if self.state in ("ready", "released"):
-            await self._ask(ReleaseMemory(tags=tags))
-
-    async def resume(self, tags: list[MemoryTag]) -> None:
-        """Take released memory again. Raises what keeps it from that."""
-        if self.state in ("loading", "released"):
-            await self._ask(ResumeMemory(tags=tags))
-
-    async def _ask(self, message: ReleaseMemory | ResumeMemory) -> None:
-        assert self._process is not None
-        reply: asyncio.Future[MemoryState] = asyncio.get_running_loop().create_future()
-        self._memory_replies.append(reply)
-        self._process.send(message)
-        if (state := await reply).error:
-            raise from_status(state.status, state.error)
+        if self.state in ("ready", "released") and self._process:
+            reply: asyncio.Future[MemoryState] = asyncio.get_running_loop().create_future()
+            self._memory_replies.append(reply)
+            self._process.send(message)
+            if (state := await reply).error:
+                raise from_status(state.status, state.error)
 
     # --- life
 
@@ -190,7 +180,7 @@ class EngineClient:
         wanted = model or self.config.model
         model_folder(wanted)
         if wanted == self.config.model and self.state in ("ready", "released"):
-            return await self.resume(["kv_cache", "weights"])
+            return await self.occupy(ResumeMemory(tags=["kv_cache", "weights"]))
         if wanted != self.config.model or self.state == "failed":
             self.config = msgspec.structs.replace(self.config, model=wanted)
             self._crashes.clear()

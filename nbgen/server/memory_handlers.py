@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nbgen.messages import ReleaseMemory, ResumeMemory
 from nbgen.protocols.sglang_memory import parse_tags
 from nbgen.server.sglang_handlers import SglangHandler
 
@@ -10,7 +11,7 @@ class ReleaseMemoryHandler(SglangHandler):
     """Gives up the memory that `tags` name. Running requests end with an error, later ones are refused."""
 
     async def post(self) -> None:
-        await self.engine.release(parse_tags(self.body))
+        await self.engine.occupy(ReleaseMemory(tags=parse_tags(self.body)))
         self.finish(b"null")
 
 
@@ -18,7 +19,7 @@ class ResumeMemoryHandler(SglangHandler):
     """Takes the memory that `tags` name again. Answers when requests may come."""
 
     async def post(self) -> None:
-        await self.engine.resume(parse_tags(self.body))
+        await self.engine.occupy(ResumeMemory(tags=parse_tags(self.body)))
         self.finish(b"null")
 
 

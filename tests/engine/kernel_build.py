@@ -71,7 +71,7 @@ def _constants(build: Build, shape: tuple[int, ...], decodes: bool) -> dict[str,
     names = ("HAS_SOFTCAP", "HAS_SINKS", "HAS_WINDOW")
     return dict.fromkeys(names, build.features) | {
         "GROUP": build.group,
-        "SPLITS": 4 if decodes else 1,
+        "SPLIT": decodes,
         "PAGE": 16,
         "DIM": build.dim,
         "VALUE_DIM": build.value_dim,
@@ -87,7 +87,7 @@ def _type(name: str, build: Build, constants: dict[str, object]) -> str:
     if name in constants:
         return "constexpr"
     if name in ("queries", "keys", "values", "sinks", "output", "log_sums"):
-        own = name not in ("output", "log_sums") or constants["SPLITS"] == 1
+        own = name not in ("output", "log_sums") or not constants["SPLIT"]
         return f"*{build.type}" if own else "*fp32"
     return {"tiles": "*i32", "tables": "*i32", "scale": "fp32", "softcap": "fp32"}.get(name, "i32")
 
