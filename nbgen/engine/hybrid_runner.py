@@ -47,6 +47,11 @@ class HybridRunner(ModelRunner):
         if (slot := self._slots.pop(sequence, None)) is not None:
             heapq.heappush(self._free, slot)
 
+    def vacate(self) -> None:
+        super().vacate()
+        self._pool, self._states = StatePool(self.model.config), None
+        self._slots, self._free = {}, []
+
     def _run_group(self, group: list[ScheduledSequence]) -> RunOutput:
         slots = [self._slot(item.sequence) for item in group]
         begins = group[0].sequence.num_computed == 0
