@@ -65,15 +65,34 @@ def _fold(
 
 
 @triton.jit
-def _seen(first_position, count, sliding, chunk, HAS_WINDOW: tl.constexpr):
-    """Where the keys begin and end of which some query of a tile sees each."""
-    low = 0
+def _share(
+    first_position, count, split, splits, sliding, chunk, HAS_WINDOW: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """A split's part of the keys that a tile's queries see: where it begins, where masks begin, where it ends.
+
+    Every query sees all keys up to the first query's own position, unless there is a window.
+    """
+    low, high = 0, first_position + count
     if HAS_WINDOW:
         if sliding > 0:
             low = tl.maximum(low, first_position - sliding + 1)
         if chunk > 0:
             low = tl.maximum(low, first_position // chunk * chunk)
-    return low, first_position + count
+    share = tl.cdiv(tl.cdiv(high - low, splits), BLOCK_N) * BLOCK_N
+    start = low + split * share
+    stop = tl.minimum(start + share, high)
+    masked_from = start
+    if not HAS_WINDOW:
+        masked_from += tl.maximum(tl.minimum(stop, first_position + 1) - start, 0) // BLOCK_N * BLOCK_N
+    return start, masked_from, stop
+
+
+@triton.jit
+def _with_sinks(total, highest, weighted, sinks):
+    """The running softmax with one more weight a row, which has no value and may exceed every key's."""
+    shift = tl.maximum(highest, sinks)
+    decay = tl.exp2(highest - shift)
+    return total * decay + tl.exp2(sinks - shift), weighted * decay[:, None]
 
 
 @triton.jit(do_not_specialize=["table_stride", "splits", "sliding", "chunk"])
@@ -100,25 +119,11 @@ def attend_tiles(
     used = lanes // GROUP < count
     row_positions = first_position + lanes // GROUP
     dims, value_dims = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
+    places = rows.to(tl.int64) * query_row_stride + row_heads * query_head_stride
     query = tl.load(
-        queries
-        + rows[:, None].to(tl.int64) * query_row_stride
-        + row_heads[:, None] * query_head_stride
-        + dims[None, :],
-        mask=used[:, None] & (dims[None, :] < DIM),
-        other=0.0,
-    )
-
-    low, high = _seen(first_position, count, sliding, chunk, HAS_WINDOW)
-    share = tl.cdiv(tl.cdiv(high - low, splits), BLOCK_N) * BLOCK_N
-    start = low + split * share
-    stop = tl.minimum(start + share, high)
-    # All rows see all keys up to the first row's own position, unless there is a window.
-    masked_from = start
-    if not HAS_WINDOW:
-        whole = tl.maximum(tl.minimum(stop, first_position + 1) - start, 0) // BLOCK_N * BLOCK_N
-        masked_from = start + whole
-
+        queries + places[:, None] + dims[None, :], mask=used[:, None] & (dims[None, :] < DIM), other=0.0
+    )  # fmt: skip
+    start, masked_from, stop = _share(first_position, count, split, splits, sliding, chunk, HAS_WINDOW, BLOCK_N)
     total = tl.zeros([BLOCK_M], tl.float32)
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     weighted = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
@@ -143,12 +148,8 @@ def attend_tiles(
         cells = cells * splits + split
         tl.store(log_sums + cells, tl.where(total == 0, float("-inf"), highest + tl.log2(nonzero)), mask=used)
     elif HAS_SINKS:
-        # The sink's own weight may exceed every key's: shift by whichever is greater.
         sink = tl.load(sinks + row_heads, mask=used, other=0.0).to(tl.float32) * LOG2_E
-        shift = tl.maximum(highest, sink)
-        decay = tl.exp2(highest - shift)
-        nonzero = total * decay + tl.exp2(sink - shift)
-        weighted = weighted * decay[:, None]
+        nonzero, weighted = _with_sinks(total, highest, weighted, sink)
     tl.store(
         output + cells[:, None] * VALUE_DIM + value_dims[None, :],
         (weighted / nonzero[:, None]).to(output.dtype.element_ty),

@@ -64,6 +64,8 @@ def _that_read_alike(model: nn.Module, ids: list[int]) -> list[list[Swap]]:
                 place = (parent, name, child)
                 note = lambda _, inputs, place=place: calls.append((place, inputs[0]))  # noqa: E731
                 hooks.append(child.register_forward_pre_hook(note))
+    if not hooks:
+        return []
     try:
         model(input_ids=torch.tensor([ids]), use_cache=False)
     finally:
