@@ -1,11 +1,13 @@
-"""The engine process, `python -m nbgen.engine FD`: load what the first message names, then serve.
+"""The engine process, `python -m nbgen.engine FD [gently]`: load what the first message names, then serve.
 
-Ends when the server closes its end of the socket FD. What goes wrong in loading is said to the server first.
+With `gently` it imports while it waits for that message, at the lowest priority. Ends when the server closes its end
+of the socket FD. What goes wrong in loading is said to the server first.
 """
 
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -13,6 +15,8 @@ from nbgen.engine.channel import Channel
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.errors import ModelError
 from nbgen.messages import EngineFailed, EngineReady, LoadModel, LoadProgress, ToEngine
+
+LOWEST_PRIORITY = 19
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +26,21 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     channel = Channel(int(sys.argv[1]))
     messages = channel.messages()
+    if "gently" in sys.argv[2:]:
+        threading.Thread(target=_import_gently, name="imports", daemon=True).start()
     first = next(messages, None)
     if isinstance(first, LoadModel):
         _serve(channel, first, messages)
     channel.close()
     os._exit(0)  # threads and libraries have nothing left to say
+
+
+def _import_gently() -> None:
+    """Import what a model needs. On Linux a priority is its thread's alone, and so are its imports."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    import nbgen.engine.assembly
+    import nbgen.engine.loop  # noqa: F401
 
 
 def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> None:

@@ -100,6 +100,11 @@ class NbgenApp(ExtensionApp):
         help="Load the model when the server starts. On for `jupyter nbgen`, off inside Jupyter, where the first "
         "request loads it."
     ).tag(config=True)
+    standby = Bool(
+        True,
+        help="Keep a second, empty engine process (some 250 MB) while a model is loaded, so that loading another one, "
+        "or a restart, takes a second instead of several.",
+    ).tag(config=True)
     stop_on_eof = Bool(False, help="Stop when standard input ends: for a server that another program started.").tag(
         config=True
     )
@@ -131,7 +136,7 @@ class NbgenApp(ExtensionApp):
         config = EngineConfig(**{name: getattr(self, name) for name in ENGINE_OPTIONS})
         self.key = secrets.token_urlsafe(32)
         self.server_id = secrets.token_hex(8)
-        self.engine = EngineClient(config, self.log)
+        self.engine = EngineClient(config, self.log, standby=self.standby)
         self.runs = Runs(self.engine, self._touch)
         self._sweep = PeriodicCallback(self.runs.sweep, SWEEP_MS)
         self._file: RuntimeFile | None = None

@@ -36,6 +36,7 @@ from nbgen.messages import (
     StepOutputs,
 )
 from nbgen.server.engine_process import EngineProcess
+from nbgen.server.standby import Standby
 
 State = Literal["stopped", "starting", "loading", "ready", "released", "stopping", "failed"]
 
@@ -59,7 +60,8 @@ class EngineClient:
     `watchers` are called whenever `state` or `progress` changes.
     """
 
-    def __init__(self, config: EngineConfig, log: Logger) -> None:
+    def __init__(self, config: EngineConfig, log: Logger, *, standby: bool = False) -> None:
+        """`standby` keeps a second, empty process ready for the next start."""
         self.config = config
         self.state: State = "stopped"
         self.progress: LoadProgress | None = None
@@ -71,6 +73,7 @@ class EngineClient:
         self._listeners: dict[str, Listener] = {}
         self._unsent: dict[str, GenerateRequest] = {}
         self._process: EngineProcess | None = None
+        self._standby = Standby(log, wanted=standby)
         self._life: asyncio.Task[None] | None = None
         self._crashes: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
         self._cause: str | None = None
@@ -161,6 +164,9 @@ class EngineClient:
 
     async def stop(self) -> None:
         """End the child. Returns when it is reaped; requests in flight end with an error."""
+        await asyncio.gather(self._stop(), self._standby.close())
+
+    async def _stop(self) -> None:
         if self._life is not None and not self._life.done():
             self._set("stopping")
             words = "the server is stopping" if self._closed else "the engine was stopped"
@@ -184,7 +190,7 @@ class EngineClient:
         if wanted != self.config.model or self.state == "failed":
             self.config = msgspec.structs.replace(self.config, model=wanted)
             self._crashes.clear()
-            await self.stop()
+            await self._stop()
         await self.start()
 
     async def close(self, patience: float) -> None:
@@ -197,6 +203,7 @@ class EngineClient:
 
     def kill(self) -> None:
         """End the child at once, without the event loop: for an interpreter that exits."""
+        self._standby.kill()
         if self._process:
             self._process.kill()
 
@@ -218,7 +225,7 @@ class EngineClient:
         while self.state == "starting":
             self.error = self._cause = None
             try:
-                self._process = await EngineProcess.spawn(self._log)
+                self._process = await self._standby.take()
             except OSError as error:
                 self._log.exception("The engine could not be started")
                 self._give_up(Unavailable(f"the engine process could not be started: {error.strerror}"))
@@ -300,6 +307,7 @@ class EngineClient:
                 self.model, self.progress = message.model, None
                 self._set("ready")
                 self._send_waiting(process)
+                self._standby.prepare()
             case MemoryState():
                 self.progress = None
                 self._memory_replies.popleft().set_result(message)

@@ -44,13 +44,13 @@ class EngineProcess:
         self._log_pump: asyncio.Task[None]
 
     @classmethod
-    async def spawn(cls, log: Logger) -> EngineProcess:
-        """Start the child and take the parent's end of its channel."""
+    async def spawn(cls, log: Logger, *, gently: bool = False) -> EngineProcess:
+        """Start the child and take the parent's end of its channel. `gently`: it imports at the lowest priority."""
         ours, theirs = socket.socketpair()
         with theirs:
             # -P keeps a torch.py or json.py beside the notebook out of the engine's imports.
             popen = subprocess.Popen(  # noqa: ASYNC220  a pool's thread would take the child with it
-                [sys.executable, "-P", *COMMAND, str(theirs.fileno())],
+                [sys.executable, "-P", *COMMAND, str(theirs.fileno()), *(["gently"] if gently else [])],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -62,6 +62,11 @@ class EngineProcess:
         process._reader, process._writer = await asyncio.open_unix_connection(sock=ours)
         process._log_pump = asyncio.create_task(process._read_log())
         return process
+
+    @property
+    def alive(self) -> bool:
+        """Whether the child runs."""
+        return self._popen.poll() is None
 
     def send(self, message: ToEngine) -> None:
         """Queue a message. A child that is gone is noticed where messages are read."""

@@ -12,7 +12,7 @@ from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable
 from nbgen.messages import GenerateOutput, GenerateRequest
 from nbgen.sampling_params import SamplingParams
-from nbgen.server import engine_client
+from nbgen.server import engine_client, standby
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_process import _PRIVATE, EngineProcess
 from nbgen.server.runs import Run, Runs
@@ -75,6 +75,48 @@ async def test_an_engine_that_ignores_the_end_is_killed(long_model: Path, monkey
     assert not process.is_running()
 
 
+async def test_after_a_crash_the_process_that_stood_by_takes_over(
+    long_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "LATER_SECONDS", 0.0)
+    config = EngineConfig(model=str(long_model), dtype="float32")
+    client = EngineClient(config, logging.getLogger("test"), standby=True)
+    try:
+        await client.start()
+        await until(lambda: client._standby.pid)
+        first, waiting = client.pid, client._standby.pid
+        psutil.Process(first).kill()
+        await until(lambda: client.pid not in (first, None))
+        await client.start()
+        assert client.pid == waiting
+        heard = Heard()
+        client.submit(long_request("r"), heard)
+        await until(lambda: heard.outputs)
+        await until(lambda: client._standby.pid)
+        last = psutil.Process(client._standby.pid)
+    finally:
+        await client.close(0)
+    assert client._standby.pid is None
+    assert not last.is_running(), "stopping ends the one that stands by, too"
+
+
+async def test_one_that_stood_by_and_died_is_not_used(long_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standby, "LATER_SECONDS", 0.0)
+    client = EngineClient(EngineConfig(model=str(long_model)), logging.getLogger("test"), standby=True)
+    try:
+        await client.start()
+        await until(lambda: client._standby.pid)
+        dead = psutil.Process(client._standby.pid)
+        dead.kill()
+        await until(lambda: dead.status() == psutil.STATUS_ZOMBIE)
+        psutil.Process(client.pid).kill()
+        await until(lambda: client.state == "starting")
+        await client.start()
+        assert client.pid != dead.pid
+    finally:
+        await client.close(0)
+
+
 async def test_a_request_aborted_while_the_engine_starts_ends_at_once() -> None:
     client = EngineClient(EngineConfig(model="/nonexistent"), logging.getLogger("test"))
     runs = Runs(client, lambda: None)
@@ -88,7 +130,7 @@ async def test_a_request_aborted_while_the_engine_starts_ends_at_once() -> None:
 
 
 async def test_a_fault_of_the_client_itself_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fault(log: logging.Logger) -> EngineProcess:
+    async def fault(log: logging.Logger, **options: bool) -> EngineProcess:
         raise RuntimeError("secret words")
 
     monkeypatch.setattr(EngineProcess, "spawn", fault)
