@@ -5,6 +5,8 @@ tells where nbgen's time goes instead; `--render` writes the tables again from r
 """
 
 import argparse
+import json
+import math
 import signal
 import sys
 import time
@@ -58,14 +60,19 @@ def measure(model: str, options: argparse.Namespace, results: Results) -> None:
     turns = Turns(folder, options.threads, [name for name in options.engines if name in PEERS], take)
     if FIRST_TOKEN.name in options.rows:
         turns.starts(options.repetitions)
-    if workloads := [WORKLOADS[name] for name in options.rows if name in WORKLOADS]:
-        turns.workloads(workloads, options.repetitions, memory=MEMORY in options.rows)
+    context = json.loads((folder / "config.json").read_text()).get("max_position_embeddings", math.inf)
+    asked = [WORKLOADS[name] for name in options.rows if name in WORKLOADS and WORKLOADS[name].fits(context)]
+    if asked or MEMORY in options.rows:
+        turns.workloads(asked, options.repetitions, memory=MEMORY in options.rows)
     if SERVED in options.rows:
         turns.streams([name for name in options.engines if name in SERVICES], options.repetitions)
 
 
 def _take_limits(model: str, folder: Path, threads: int, results: Results) -> None:
     cost = limits.cost(folder)
+    if cost is None:
+        print(f"{model:8} limits     unknown for this kind of model")
+        return
     measured = undisturbed(lambda: limits.measure(threads, cost.weight_bytes))
     results.facts.setdefault("limits", {})[model] = {name: measured[name] for name in limits.Limits._fields}
     results.facts.setdefault("costs", {})[model] = cost._asdict()

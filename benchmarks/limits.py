@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.engine import environment
+from benchmarks.measured_process import environment
 from benchmarks.workloads import Workload
 
 BYTES = 2  # of a bfloat16
+DENSE = ("llama", "mistral", "qwen2", "qwen3")
 SECONDS = 0.5
 #: Square matrices: which size is fastest depends on the caches.
 MATRIX_SIZES = (512, 1024, 2048)
@@ -75,8 +76,11 @@ def measure(threads: int, weight_bytes: int) -> dict[str, float]:
     return json.loads(answer.stdout)
 
 
-def cost(folder: Path) -> Cost:
-    return Cost.of(json.loads((folder / "config.json").read_text()))
+def cost(folder: Path) -> Cost | None:
+    """None for what the arithmetic here does not describe: experts, recurrent layers, weights in another type."""
+    config = json.loads((folder / "config.json").read_text())
+    dense = config["model_type"] in DENSE and config.get("dtype", config.get("torch_dtype")) == "bfloat16"
+    return Cost.of(config) if dense else None
 
 
 def main(threads: int, weight_bytes: int) -> None:

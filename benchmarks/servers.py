@@ -23,7 +23,7 @@ class Service(NamedTuple):
     peer: Peer
     command: Callable[[Path, int, int], list[str]]
     extras: Mapping[str, Any] = MappingProxyType({})
-    environment: Mapping[str, str] = MappingProxyType({})
+    variables: Callable[[int], dict[str, str]] = lambda threads: {}
 
 
 def _nbgen(folder: Path, port: int, threads: int) -> list[str]:
@@ -40,6 +40,11 @@ def _transformers(folder: Path, port: int, threads: int) -> list[str]:
 def _vllm(folder: Path, port: int, threads: int) -> list[str]:
     model = ["--model", str(folder), "--dtype", "bfloat16", "--max-model-len", "2048", "--port", str(port)]
     return ["-m", "vllm.entrypoints.openai.api_server", *model]
+
+
+def _vllm_variables(threads: int) -> dict[str, str]:
+    fixed = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_KVCACHE_SPACE": "2"}
+    return {"VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}", **fixed}
 
 
 _NO_END = json.dumps({"max_new_tokens": 128, "do_sample": False, "eos_token_id": -1, "pad_token_id": 0})
@@ -60,7 +65,7 @@ SERVICES = {
             PEERS["vllm"],
             _vllm,
             {"ignore_eos": True},
-            {"VLLM_CPU_OMP_THREADS_BIND": "0-1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_KVCACHE_SPACE": "2"},
+            _vllm_variables,
         ),
     )
 }

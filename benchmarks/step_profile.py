@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine import environment
+from benchmarks.measured_process import environment
 from benchmarks.workloads import WORKLOADS
 
 PARTS = ("linear layers", "attention", "other model code", "sampling", "bookkeeping")

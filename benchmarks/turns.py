@@ -9,8 +9,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine import Engine, EngineFailed
+from benchmarks.engine import Engine
 from benchmarks.machine import Neighbours
+from benchmarks.measured_process import MeasurementFailed
 from benchmarks.peers import PEERS
 from benchmarks.results import Record
 from benchmarks.server import Server
@@ -40,7 +41,7 @@ class Turns:
             for name in self._names:
                 try:
                     self._record(FIRST_TOKEN.name, name, repetition, undisturbed(lambda n=name: self._start(n)))
-                except EngineFailed as error:
+                except MeasurementFailed as error:
                     print(error, flush=True)
 
     def workloads(self, workloads: list[Workload], repetitions: int, *, memory: bool) -> None:
@@ -49,7 +50,7 @@ class Turns:
             for workload in workloads:
                 self._rounds(engines, workload.name, repetitions, lambda e, seed, w=workload: e.measure(w, seed))
             for engine in engines if memory else ():
-                self._record(MEMORY, engine.name, 0, {"bytes": engine.tree.resident_bytes()})
+                self._record(MEMORY, engine.name, 0, {"bytes": engine.resident_bytes()})
 
     def streams(self, services: list[str], repetitions: int) -> None:
         """The servers, for each number of clients in `STREAMS`."""
@@ -62,7 +63,7 @@ class Turns:
             for one in list(measured):
                 try:
                     figures = undisturbed(lambda o=one: call(o, next(self._seeds)), RETRIES if repetition else 0)
-                except EngineFailed as error:
+                except MeasurementFailed as error:
                     print(error, flush=True)
                     measured.remove(one)
                     continue
@@ -100,7 +101,7 @@ def opened(openers: list[Callable[[], Any]]) -> Iterator[list[Any]]:
         for opener in openers:
             try:
                 started.append(opener())
-            except EngineFailed as error:
+            except MeasurementFailed as error:
                 print(error, flush=True)
         yield list(started)
     finally:

@@ -32,6 +32,9 @@ class Workload(NamedTuple):
         """What a rate counts: the prompt's where only one token is generated, else the generated."""
         return self.requests * (self.prompt_tokens if self.new == 1 else self.new)
 
+    def fits(self, context_length: int) -> bool:
+        return self.prompt_tokens + self.new < context_length
+
     def prompts(self, vocab_size: int, seed: int) -> list[list[int]]:
         chance = random.Random(f"{self.name} {seed}")
         shared = chance.choices(range(FIRST_ID, vocab_size), k=self.shared)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report, vocabulary
-from benchmarks.engine import Engine, EngineFailed
+from benchmarks.engine import Engine
 from benchmarks.limits import Cost, Limits, least_seconds
+from benchmarks.measured_process import MeasurementFailed
 from benchmarks.peers import OURS, PEERS, REFERENCE
 from benchmarks.results import Results
 from benchmarks.server import Server
@@ -32,13 +33,13 @@ def test_an_engine_is_measured_and_paused(model: Path, name: str) -> None:
         figures = engine.measure(WORKLOADS["prefill"], 1)
         assert 0 < figures["seconds"] < engine.start_seconds
         assert figures["cpu_seconds"] > 0
-        assert engine.tree.resident_bytes() > 50e6
+        assert engine.resident_bytes() > 50e6
     finally:
         engine.close()
 
 
 def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
-    with pytest.raises(EngineFailed, match=r"nbgen: .*config\.json"):
+    with pytest.raises(MeasurementFailed, match=r"nbgen: .*config\.json"):
         Engine(PEERS[OURS], tmp_path, 1)
 
 
