@@ -21,6 +21,7 @@ DENSE = ("llama", "mistral", "qwen2", "qwen3")
 SECONDS = 0.5
 #: Square matrices: which size is fastest depends on the caches.
 MATRIX_SIZES = (512, 1024, 2048)
+LAYER_ROWS = 3072
 
 
 class Limits(NamedTuple):
@@ -92,18 +93,33 @@ def main(threads: int, weight_bytes: int) -> None:
 
 
 def _bandwidth(torch: Any, size: int) -> float:
-    """The best of a sum and of a product of a matrix with a vector."""
-    matrix = torch.ones(size // 4096, 1024)
-    vector = torch.ones(1024)
-    return matrix.nbytes / min(_least(matrix.sum), _least(lambda: matrix @ vector))
+    """The best of a sum, a product of a matrix with a vector, and a model's linear layers on one token."""
+    matrix, vector = torch.ones(size // 4096, 1024), torch.ones(1024)
+    plain = matrix.nbytes / min(_least(matrix.sum), _least(lambda: matrix @ vector))
+    weights = matrix.bfloat16().split(LAYER_ROWS)
+    layers, token = [_linear(torch, weight) for weight in weights], torch.ones(1, 1024, dtype=torch.bfloat16)
+    return max(plain, sum(w.nbytes for w in weights) / _least(lambda: [layer(token) for layer in layers]))
 
 
 def _matrix_rate(torch: Any, dtype: str) -> float:
+    """The best of plain products and of linear layers."""
     rates = []
     for n in MATRIX_SIZES:
         a, b = (torch.rand(n, n).to(getattr(torch, dtype)) for _ in range(2))
-        rates.append(2 * n**3 / _least(lambda a=a, b=b: a @ b))
+        layer = _linear(torch, b)
+        rates += [2 * n**3 / _least(lambda a=a, b=b: a @ b), 2 * n**3 / _least(lambda a=a, layer=layer: layer(a))]
     return max(rates)
+
+
+def _linear(torch: Any, weight: Any) -> Callable[[Any], Any]:
+    """A linear layer, its weight laid out once for oneDNN where this torch can."""
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, 1)
+        layer = lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")  # noqa: E731
+        layer(torch.ones(1, weight.shape[1], dtype=weight.dtype))
+    except (AttributeError, RuntimeError):
+        return lambda x: torch.nn.functional.linear(x, weight)
+    return layer
 
 
 def _least(call: Callable[[], Any]) -> float:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from nbgen.engine_config import BUNDLED, BUNDLED_FOLDER
 
@@ -56,14 +57,13 @@ def folder() -> Path:
     return Path(os.environ.get("NBGEN_BENCH_MODELS", Path.home() / ".cache" / "nbgen-benchmarks"))
 
 
-def make(name: str) -> None:
+def make(made: Path, shape: dict[str, Any]) -> Path:
     """Write the checkpoint in bfloat16 with its tokenizer. Ids that are no text alone get no weight."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from benchmarks import vocabulary
 
-    made, shape = folder() / name, SHAPES[name]
     made.mkdir(parents=True, exist_ok=True)
     never = vocabulary.save(made, shape["vocab_size"])
     torch.manual_seed(0)
@@ -72,7 +72,8 @@ def make(name: str) -> None:
         for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):
             embedding.weight[never] = 0
     model.save_pretrained(made)
+    return made
 
 
 if __name__ == "__main__":
-    make(sys.argv[1])
+    make(folder() / sys.argv[1], SHAPES[sys.argv[1]])

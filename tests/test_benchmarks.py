@@ -13,17 +13,26 @@ from benchmarks.peers import OURS, PEERS, REFERENCE
 from benchmarks.results import Results
 from benchmarks.server import Server
 from benchmarks.servers import OURS_SERVED, SERVICES
+from benchmarks.shapes import make
 from benchmarks.turns import undisturbed
 from benchmarks.workloads import WORKLOADS
-from tests.conftest import save_model
 
 LIMITS = Limits(bandwidth=1e9, bfloat16=1e12, float32=1e11)
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+}
 COST = Cost(weights=1_000_000, head=100_000, pair_operations=1000, cache_bytes=100)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "small", vocab_size=512, max_position_embeddings=1500)
+    return make(tmp_path_factory.mktemp("models") / "small", SMALL)
 
 
 @pytest.mark.parametrize("name", [OURS, REFERENCE])
