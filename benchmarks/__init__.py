@@ -1,1 +1,1 @@
-"""Benchmarks: nbgen served over HTTP beside peers on the same checkpoint, in turn, on one machine, as ratios."""
+"""Benchmarks: nbgen beside its peers on the same checkpoint, in turn on one machine, under the machine's limit."""

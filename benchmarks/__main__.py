@@ -1,96 +1,120 @@
-"""`python -m benchmarks [MODEL]`: serve the model, measure it beside transformers in turn, write RESULTS.md.
+"""`python -m benchmarks [MODEL ...]`: measure nbgen beside the peers that are installed, write RESULTS.md.
 
-MODEL is a folder or a hub id; left out, the bundled model. Figures are medians of `REPETITIONS`; compare ratios, not
-absolute numbers, since machines are shared.
+MODEL is `bundled` (the default), `m30` or `q06` (random weights, made on the spot), a folder or a hub id. `--profile`
+tells where nbgen's time goes instead; `--render` writes the tables again from results.json.
 """
 
-import statistics
+import argparse
+import json
+import math
+import signal
 import sys
 import time
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 
 import psutil
 
-from benchmarks.machine import describe
-from benchmarks.served import Served
-from benchmarks.transformers_peer import TransformersPeer
-from benchmarks.workload import NEW_TOKENS, PROMPT_TOKENS, Measurement
-from nbgen.engine_config import BUNDLED, BUNDLED_FOLDER
+from benchmarks import limits, machine, report, shapes, step_profile
+from benchmarks.peers import OURS, PEERS, REFERENCE
+from benchmarks.results import FILE, Record, Results
+from benchmarks.servers import OURS_SERVED, SERVICES
+from benchmarks.turns import MEMORY, Turns, undisturbed
+from benchmarks.workloads import FIRST_TOKEN, WORKLOADS
+from nbgen.engine_config import BUNDLED
 
-REPETITIONS = 5
-STREAMS = (1, 16)
 RESULTS = Path(__file__).parent / "RESULTS.md"
+LIMITS, SERVED = "limits", "served"
+ROWS = (LIMITS, FIRST_TOKEN.name, *WORKLOADS, MEMORY, SERVED)
+ENGINES = {**PEERS, **{name: service.peer for name, service in SERVICES.items()}}
 
 
-def main(model: str = BUNDLED) -> None:
-    served = Served(model)
-    peer = TransformersPeer(str(BUNDLED_FOLDER) if model == BUNDLED else model, served.model["dtype"])
-    try:
-        rows = [measure(served, peer, streams) for streams in STREAMS]
-    finally:
-        served.close()
-        peer.close()
-    text = report(model, served.model, rows)
-    RESULTS.write_text(text)
-    print(text)
+def main() -> None:
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that every engine is closed
+    results = Results(options.results)
+    for model in () if options.render else options.models:
+        started = time.monotonic()
+        if options.profile:
+            print(step_profile.table(shapes.checkpoint(model), options.threads))
+        else:
+            results.facts["machine"] = machine.describe()
+            measure(model, options, results)
+        print(f"{model}: {time.monotonic() - started:.0f} s", flush=True)
+    if not options.profile:
+        RESULTS.write_text(report.render(results))
 
 
-def measure(served: Served, peer: TransformersPeer, streams: int) -> dict:
-    """Both in turn, `REPETITIONS` times after one that does not count; the medians and the share outside the model."""
-    ours, theirs = [], []
-    for repetition in range(REPETITIONS + 1):
-        ours.append(served.measure(streams, repetition))
-        theirs.append(peer.measure(streams, repetition))
-        print(f"{streams:3d} streams: {ours[-1].tokens_per_second:8.1f} and {theirs[-1].tokens_per_second:8.1f} tok/s")
-    before = served.forward_seconds()
-    timed = [served.measure(streams, REPETITIONS + 1 + i) for i in range(3)]
-    in_model = served.forward_seconds() - before
-    outside = 1 - in_model / sum(m.seconds for m in timed)
-    return {"streams": streams, "ours": ours[1:], "theirs": theirs[1:], "outside": outside}
+def measure(model: str, options: argparse.Namespace, results: Results) -> None:
+    """All that was asked about one model."""
+    run, folder = datetime.now().astimezone().isoformat(timespec="seconds"), shapes.checkpoint(model)
+    command = " ".join(["python -m benchmarks", *sys.argv[1:]])
+
+    def take(record: Record) -> None:
+        record |= {"model": model, "turn": f"{run} {record['turn']}", "run": run, "command": command}
+        results.add({**record, "load": round(psutil.getloadavg()[0], 2)})
+        print(_line(record), flush=True)
+
+    if LIMITS in options.rows:
+        _take_limits(model, folder, options.threads, results)
+    turns = Turns(folder, options.threads, [name for name in options.engines if name in PEERS], take)
+    if FIRST_TOKEN.name in options.rows:
+        turns.starts(options.repetitions)
+    context = json.loads((folder / "config.json").read_text()).get("max_position_embeddings", math.inf)
+    asked = [WORKLOADS[name] for name in options.rows if name in WORKLOADS and WORKLOADS[name].fits(context)]
+    if asked or MEMORY in options.rows:
+        turns.workloads(asked, options.repetitions, memory=MEMORY in options.rows)
+    if SERVED in options.rows:
+        turns.streams([name for name in options.engines if name in SERVICES], options.repetitions)
 
 
-def median(measurements: list[Measurement], name: str) -> float:
-    return statistics.median(getattr(m, name) for m in measurements)
+def _take_limits(model: str, folder: Path, threads: int, results: Results) -> None:
+    cost = limits.cost(folder)
+    if cost is None:
+        print(f"{model:8} limits     unknown for this kind of model")
+        return
+    measured = undisturbed(lambda: limits.measure(threads, cost.weight_bytes))
+    results.facts.setdefault("limits", {})[model] = {name: measured[name] for name in limits.Limits._fields}
+    results.facts.setdefault("costs", {})[model] = cost._asdict()
+    results.save()
+    print(f"{model:8} limits     {measured}", flush=True)
 
 
-def report(model: str, info: dict, rows: list[dict]) -> str:
-    head = f"""# Benchmarks
-
-`python -m benchmarks` (or `make bench`) writes this file: it serves the model with `python -m nbgen`, drives it
-over HTTP with streaming, and runs transformers' `generate` on the same checkpoint in turn with it:
-{PROMPT_TOKENS} prompt tokens and {NEW_TOKENS} new ones a stream, greedy; medians of {REPETITIONS}. transformers gets
-the streams as one batch of equal lengths, its best case; its time to first token is that of a `generate` of one token.
-"Outside the model" is the share of the wall time of a served run that is not spent in the model's forward:
-scheduling, sampling, text, sockets, HTTP and the client, which runs on the same cores. Compare ratios: absolute
-numbers move with the machine's other work.
-
-- Taken {date.today().isoformat()} on {describe()};
-  load average {psutil.getloadavg()[0]:.1f} at the end.
-- Model: {model}, {info["parameters"] / 1e6:.1f} M parameters, {info["dtype"]} on {info["device"]}, tier {info["tier"]}.
-- Command: `python -m benchmarks{"" if model == BUNDLED else " MODEL"}`
-
-| streams | | nbgen, served | transformers generate | ratio |
-|---|---|---|---|---|
-"""
-    return head + "".join(_rows(row) for row in rows)
+def _line(record: Record) -> str:
+    if "bytes" in record:
+        figures = f"{record['bytes'] / 1e6:8.0f} MB"
+    else:
+        figures = f"{record['seconds']:8.3f} s {record['cpu_seconds']:8.3f} CPU s  others {record['foreign']:.0%}"
+    return f"{record['model']:8} {record['workload']:10} {record['engine']:22} {figures}"
 
 
-def _rows(row: dict) -> str:
-    lines = [
-        ("tokens/s", "tokens_per_second", 1.0, False),
-        ("time to first token, ms", "first_token_seconds", 1000.0, True),
-        ("CPU ms a token", "cpu_ms_per_token", 1.0, True),
-    ]
-    text = ""
-    for title, name, scale, less_is_better in lines:
-        ours, theirs = median(row["ours"], name) * scale, median(row["theirs"], name) * scale
-        ratio = theirs / ours if less_is_better else ours / theirs
-        text += f"| {row['streams']} | {title} | {ours:.1f} | {theirs:.1f} | {ratio:.2f} times as good |\n"
-    return text + f"| {row['streams']} | outside the model | {100 * row['outside']:.0f}% | | |\n"
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("models", nargs="*", default=[BUNDLED], metavar="MODEL")
+    parser.add_argument("--rows", type=_names(ROWS), default=list(ROWS), help=f"some of {','.join(ROWS)}")
+    parser.add_argument(
+        "--engines",
+        type=_names(tuple(ENGINES)),
+        default=[OURS, REFERENCE, OURS_SERVED],
+        help=f"some of {','.join(ENGINES)}, or 'all' that are installed",
+    )
+    parser.add_argument("--repetitions", type=int, default=3, help="of each row, after one that does not count")
+    parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False) or 1)
+    parser.add_argument("--results", type=Path, default=FILE, help="the file of all records")
+    parser.add_argument("--profile", action="store_true", help="where the time of a step goes")
+    parser.add_argument("--render", action="store_true", help="write the tables from the records, measure nothing")
+    return parser.parse_args()
+
+
+def _names(known: tuple[str, ...]):
+    def names(text: str) -> list[str]:
+        chosen = known if text == "all" else text.split(",")
+        if unknown := [name for name in chosen if name not in known]:
+            raise argparse.ArgumentTypeError(f"there is no {unknown[0]!r}; there are {', '.join(known)}")
+        return [name for name in chosen if name not in ENGINES or ENGINES[name].python]
+
+    return names
 
 
 if __name__ == "__main__":
-    started = time.monotonic()
-    main(*sys.argv[1:])
-    print(f"{time.monotonic() - started:.0f} s")
+    main()

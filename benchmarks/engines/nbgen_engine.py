@@ -1,0 +1,30 @@
+"""nbgen's engine without server or messages between processes."""
+
+from pathlib import Path
+
+from benchmarks.child import Generate, serve
+from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+
+
+def load(folder: Path, threads: int) -> Generate:
+    assembly = assemble(EngineConfig(model=str(folder), threads=threads), lambda *_: None)
+    return lambda prompts, new: generate(assembly, prompts, new)
+
+
+def generate(assembly: Assembly, prompts: list[list[int]], new: int) -> list[list[int]]:
+    """All prompts at once; the tokens each gained."""
+    params = SamplingParams(max_new_tokens=new, temperature=0.0, ignore_eos=True)
+    answers: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
+    for rid, ids in zip(answers, prompts, strict=True):
+        assembly.engine.add(assembly.admission.sequences(GenerateRequest(rid=rid, input_ids=ids, params=params)))
+    while assembly.engine.has_work:
+        for output in assembly.engine.step():
+            answers[output.rid] += output.token_ids
+    return list(answers.values())
+
+
+if __name__ == "__main__":
+    serve(load)

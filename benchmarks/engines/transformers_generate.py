@@ -1,0 +1,31 @@
+"""transformers' `generate` with its dynamic cache: its best case, prompts of one length as one batch, no padding."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.child import Generate, serve
+
+
+def load(folder: Path, threads: int) -> Generate:
+    torch.set_num_threads(threads)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+
+    def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
+        ids = torch.tensor(prompts)
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=new,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        return output[:, ids.shape[1] :].tolist()
+
+    return generate
+
+
+if __name__ == "__main__":
+    serve(load)

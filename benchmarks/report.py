@@ -1,0 +1,163 @@
+"""RESULTS.md from the records: per model one table of rates beside the limit, one of CPU time, one of servers."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.limits import Cost, Limits, least_seconds
+from benchmarks.peers import OURS, PEERS
+from benchmarks.results import Record, Results
+from benchmarks.servers import OURS_SERVED, SERVICES
+from benchmarks.turns import MEMORY, STREAMS
+from benchmarks.workloads import FIRST_TOKEN, WORKLOADS, Workload
+
+HEAD = """# Benchmarks
+
+`python -m benchmarks` (or `make bench`) takes these figures and writes this file; `results.json` beside it holds every
+run. nbgen and its peers work on the same checkpoint with the same number of threads, greedy, each in a process of its
+own, in turn: one runs, the others are stopped. Figures are medians of at least three runs after one that does not
+count. The number in brackets says how many times as good nbgen is as that peer, the median over turns that both took
+part in: **compare these**, absolute numbers move with the machine and its other work.
+
+The limit of a row is what the machine's memory and arithmetic allow: the bytes of weights and cache over the measured
+read bandwidth, or the operations over the measured rate of large matrix products, whichever takes longer, step by
+step. The share is nbgen's.
+
+m30 is a Llama of 28 million parameters, q06 has Qwen3-0.6B's shape with a vocabulary of 32,768; both have random
+weights in bfloat16 from a fixed seed. transformers' `generate` gets concurrent prompts as one batch of equal lengths,
+its best case. Peers other than transformers live in environments of their own below `NBGEN_BENCH_PEERS`
+(`benchmarks/peers.py` says how each was installed); one that is not installed, or cannot do a row, is absent.
+"""
+
+Value = Callable[[Record], float]
+
+
+class Row:
+    """One line of a table: what is read from a record, and whether more is better."""
+
+    def __init__(self, workload: str, title: str, value: Value, *, digits: int = 0, more: bool = True) -> None:
+        self.workload, self.title, self.value, self.digits, self.more = workload, title, value, digits, more
+
+    def number(self, value: float | None) -> str:
+        return "" if value is None else f"{value:,.{self.digits}f}"
+
+    def cell(self, results: Results, model: str, engine: str, ours: str = OURS) -> str:
+        """The median, and for a peer how many times as good ours is."""
+        wanted = {"model": model, "workload": self.workload}
+        median = results.median(self.value, engine=engine, **wanted)
+        if engine == ours or median is None:
+            return self.number(median)
+        pair = (ours, engine) if self.more else (engine, ours)
+        ratio = results.ratio(self.value, *pair, **wanted)
+        return self.number(median) + (f" ({ratio:.2f})" if ratio else "")
+
+
+def render(results: Results) -> str:
+    facts = results.facts
+    models = list(dict.fromkeys(record["model"] for record in results.records))
+    return HEAD + f"\nOn {facts['machine']}.\n" + "".join(_model(results, model) for model in models)
+
+
+def _model(results: Results, model: str) -> str:
+    records = results.of(model=model)
+    days = sorted({record["run"][:10] for record in records})
+    commands = sorted({record["command"] for record in records})
+    return "\n".join(
+        [
+            f"\n## {model}\n",
+            *_limits(results, model),
+            f"Taken {' and '.join(days)}, load average {max(r['load'] for r in records):.1f} at most, with",
+            *(f"`{command}`" for command in commands),
+            "",
+            *_table(results, model, list(_rows(model)), "limit"),
+            "CPU time of all threads, milliseconds for each token counted above:\n",
+            *_table(results, model, list(_cpu_rows()), ""),
+            *_served(results, model),
+        ]
+    )
+
+
+def _limits(results: Results, model: str) -> Iterator[str]:
+    if limits := results.facts.get("limits", {}).get(model):
+        yield (
+            f"Measured limits: {limits['bandwidth'] / 1e9:.1f} GB/s read from memory of the weights' size, "
+            f"{limits['bfloat16'] / 1e12:.2f} TFLOP/s in bfloat16, {limits['float32'] / 1e12:.2f} in float32.\n"
+        )
+
+
+def _rows(model: str) -> Iterator[Row]:
+    for workload in WORKLOADS.values():
+        yield Row(workload.name, f"{workload.title}, tok/s", lambda r, w=workload: w.tokens / r["seconds"], digits=1)
+    yield Row(FIRST_TOKEN.name, f"{FIRST_TOKEN.title}, s", lambda r: r["seconds"], digits=2, more=False)
+    yield Row(MEMORY, "resident memory, MB", lambda r: r["bytes"] / 1e6, more=False)
+
+
+def _cpu_rows() -> Iterator[Row]:
+    for w in WORKLOADS.values():
+        yield Row(w.name, w.title, lambda r, w=w: 1000 * r["cpu_seconds"] / w.tokens, digits=2, more=False)
+
+
+def _table(results: Results, model: str, rows: list[Row], limit: str) -> Iterator[str]:
+    engines = [name for name in PEERS if results.of(model=model, engine=name)]
+    limited = ["limit", "share"] if limit else []
+    yield _line(["", *limited, *(PEERS[name].title for name in engines)])
+    yield _line(["---"] * (1 + len(limited) + len(engines)))
+    for row in rows:
+        if results.of(model=model, workload=row.workload):
+            cells = _limit_cells(results, model, row) if limit else []
+            yield _line([row.title, *cells, *(row.cell(results, model, name) for name in engines)])
+    yield ""
+
+
+def _limit_cells(results: Results, model: str, row: Row) -> list[str]:
+    facts = results.facts
+    workload, limits = WORKLOADS.get(row.workload), facts.get("limits", {}).get(model)
+    if workload is None or limits is None:
+        return ["", ""]
+    limit = _limit_rate(workload, Cost(**facts["costs"][model]), Limits(**limits))
+    ours = results.median(row.value, model=model, workload=row.workload, engine=OURS)
+    return [row.number(limit), f"{100 * ours / limit:.0f}%" if ours else ""]
+
+
+def _limit_rate(workload: Workload, cost: Cost, limits: Limits) -> float:
+    return workload.tokens / least_seconds(workload, cost, limits)
+
+
+SERVED: tuple[tuple[str, Callable[[Record], float], int, bool], ...] = (
+    ("tok/s", lambda r: r["tokens"] / r["seconds"], 0, True),
+    ("TTFT p50, ms", lambda r: 1000 * r["first_token_p50"], 0, False),
+    ("TTFT p99, ms", lambda r: 1000 * r["first_token_p99"], 0, False),
+    ("ITL p50, ms", lambda r: 1000 * r["gap_p50"], 1, False),
+    ("ITL p99, ms", lambda r: 1000 * r["gap_p99"], 1, False),
+    ("server CPU, ms/token", lambda r: 1000 * r["server_cpu_seconds"] / r["tokens"], 3, False),
+    ("engine CPU, ms/token", lambda r: 1000 * r["engine_cpu_seconds"] / r["tokens"], 3, False),
+)
+
+
+def _served(results: Results, model: str) -> Iterator[str]:
+    services = [name for name in SERVICES if results.of(model=model, engine=name)]
+    if not services:
+        return
+    yield "Served over HTTP, streaming, 128 tokens in and 128 out a request; TTFT is the time to the first token, ITL"
+    yield "between tokens. The client runs on the same cores; a server of one process has its CPU time in one row.\n"
+    yield _line(["streams", "", *(SERVICES[name].title for name in services)])
+    yield _line(["---"] * (2 + len(services)))
+    for streams in STREAMS:
+        for title, value, digits, more in SERVED:
+            row = Row(f"served-{streams}", title, value, digits=digits, more=more)
+            yield _line([str(streams), title, *(row.cell(results, model, name, OURS_SERVED) for name in services)])
+    yield ""
+    yield from _share(results, model)
+
+
+def _share(results: Results, model: str) -> Iterator[str]:
+    def rate(record: Record) -> float:
+        return record.get("tokens", WORKLOADS["single"].tokens) / record["seconds"]
+
+    one = results.median(rate, model=model, workload="served-1", engine=OURS_SERVED)
+    alone = results.median(rate, model=model, workload="single", engine=OURS)
+    if one and alone:
+        yield f"One stream over HTTP has {100 * one / alone:.0f}% of the engine's own speed.\n"
+
+
+def _line(cells: list[Any]) -> str:
+    return "| " + " | ".join(cells) + " |"

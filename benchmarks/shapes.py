@@ -1,0 +1,79 @@
+"""Checkpoints of real shapes with random weights from a fixed seed: `python -m benchmarks.shapes NAME` makes one.
+
+Random weights compute as slowly as trained ones; nothing that guesses at the next tokens may be judged on them.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from nbgen.engine_config import BUNDLED, BUNDLED_FOLDER
+
+COMMON = {"max_position_embeddings": 4096, "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0}
+SHAPES = {
+    # A Llama of 28 million parameters.
+    "m30": {
+        "model_type": "llama",
+        "hidden_size": 384,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "intermediate_size": 2048,
+        "vocab_size": 8192,
+        "tie_word_embeddings": False,
+    },
+    # Qwen3-0.6B with a vocabulary cut from 151,936 to 32,768.
+    "q06": {
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 3072,
+        "vocab_size": 32768,
+        "tie_word_embeddings": True,
+        "rope_theta": 1_000_000,
+    },
+}
+
+
+def checkpoint(name: str) -> Path:
+    """The folder of a shape (made if it is not there), of the bundled model, or of any other model as named."""
+    if name == BUNDLED:
+        return BUNDLED_FOLDER
+    if name not in SHAPES:
+        return Path(name).expanduser()
+    made = folder() / name
+    if not (made / "model.safetensors").is_file():
+        subprocess.run([sys.executable, "-m", "benchmarks.shapes", name], check=True)
+    return made
+
+
+def folder() -> Path:
+    """Where checkpoints, and what peers convert them to, are kept."""
+    return Path(os.environ.get("NBGEN_BENCH_MODELS", Path.home() / ".cache" / "nbgen-benchmarks"))
+
+
+def make(made: Path, shape: dict[str, Any]) -> Path:
+    """Write the checkpoint in bfloat16 with its tokenizer. Ids that are no text alone get no weight."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from benchmarks import vocabulary
+
+    made.mkdir(parents=True, exist_ok=True)
+    never = vocabulary.save(made, shape["vocab_size"])
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**COMMON, **shape)).to(torch.bfloat16)
+    with torch.no_grad():
+        for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):
+            embedding.weight[never] = 0
+    model.save_pretrained(made)
+    return made
+
+
+if __name__ == "__main__":
+    make(folder() / sys.argv[1], SHAPES[sys.argv[1]])

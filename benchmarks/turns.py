@@ -1,0 +1,109 @@
+"""Engines and servers in turn: each row, each repetition, one after the other, all loaded, only one running.
+
+A run during which others used the machine is taken again, a few times at most.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engine import Engine
+from benchmarks.machine import Neighbours
+from benchmarks.measured_process import MeasurementFailed
+from benchmarks.peers import PEERS
+from benchmarks.results import Record
+from benchmarks.server import Server
+from benchmarks.servers import SERVICES
+from benchmarks.workloads import FIRST_TOKEN, Workload
+
+MEMORY = "memory"
+#: Clients at once, of the served rows.
+STREAMS = (1, 8, 32)
+#: The share of the processors that others may take during a run that counts, and how often one is taken again.
+FOREIGN_SHARE, RETRIES = 0.08, 2
+
+Figures = dict[str, float]
+Take = Callable[[Record], None]
+
+
+class Turns:
+    """The engines of one model, measured in turn; each figure goes to `take`."""
+
+    def __init__(self, folder: Path, threads: int, names: list[str], take: Take) -> None:
+        self._folder, self._threads, self._names, self._take = folder, threads, names, take
+        self._seeds = count()  # new prompts for every run, so that no cache of an earlier one helps
+
+    def starts(self, repetitions: int) -> None:
+        """Cold starts: processes from nothing to their first token, from files that memory holds already."""
+        for repetition in range(repetitions):
+            for name in self._names:
+                try:
+                    self._record(FIRST_TOKEN.name, name, repetition, undisturbed(lambda n=name: self._start(n)))
+                except MeasurementFailed as error:
+                    print(error, flush=True)
+
+    def workloads(self, workloads: list[Workload], repetitions: int, *, memory: bool) -> None:
+        """Every workload, `repetitions` times after one run that does not count; then the memory each engine holds."""
+        with opened([lambda n=n: Engine(PEERS[n], self._folder, self._threads) for n in self._names]) as engines:
+            for workload in workloads:
+                self._rounds(engines, workload.name, repetitions, lambda e, seed, w=workload: e.measure(w, seed))
+            for engine in engines if memory else ():
+                self._record(MEMORY, engine.name, 0, {"bytes": engine.resident_bytes()})
+
+    def streams(self, services: list[str], repetitions: int) -> None:
+        """The servers, for each number of clients in `STREAMS`."""
+        with opened([lambda n=n: Server(SERVICES[n], self._folder, self._threads) for n in services]) as servers:
+            for clients in STREAMS:
+                self._rounds(servers, f"served-{clients}", repetitions, lambda s, seed, n=clients: s.measure(n, seed))
+
+    def _rounds(self, measured: list[Any], name: str, repetitions: int, call: Callable[[Any, int], Figures]) -> None:
+        for repetition in range(repetitions + 1):
+            for one in list(measured):
+                try:
+                    figures = undisturbed(lambda o=one: call(o, next(self._seeds)), RETRIES if repetition else 0)
+                except MeasurementFailed as error:
+                    print(error, flush=True)
+                    measured.remove(one)
+                    continue
+                if repetition > 0:
+                    self._record(name, one.name, repetition, figures)
+
+    def _start(self, name: str) -> Figures:
+        engine = Engine(PEERS[name], self._folder, self._threads)
+        engine.close()
+        return {"seconds": engine.start_seconds, "cpu_seconds": engine.start_cpu_seconds}
+
+    def _record(self, workload: str, engine: str, turn: int, figures: Figures) -> None:
+        self._take({"workload": workload, "engine": engine, "turn": turn, **figures})
+
+
+def undisturbed(measure: Callable[[], Figures], retries: int = RETRIES) -> Figures:
+    """The figures of the run that others disturbed least: the first that is good enough."""
+    best: Figures = {}
+    for _ in range(1 + retries):
+        neighbours = Neighbours()
+        figures = measure()
+        figures["foreign"] = round(neighbours.share(figures["cpu_seconds"]), 3)
+        if not best or figures["foreign"] < best["foreign"]:
+            best = figures
+        if best["foreign"] <= FOREIGN_SHARE:
+            break
+    return best
+
+
+@contextmanager
+def opened(openers: list[Callable[[], Any]]) -> Iterator[list[Any]]:
+    """All that can be started, closed at the end whatever happens."""
+    started: list[Any] = []
+    try:
+        for opener in openers:
+            try:
+                started.append(opener())
+            except MeasurementFailed as error:
+                print(error, flush=True)
+        yield list(started)
+    finally:
+        for one in started:
+            one.close()

@@ -1,0 +1,139 @@
+"""The benchmark driver: real processes on a small model, what its limits mean, what its tables say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report, vocabulary
+from benchmarks.engine import Engine
+from benchmarks.limits import Cost, Limits, least_seconds
+from benchmarks.measured_process import MeasurementFailed
+from benchmarks.peers import OURS, PEERS, REFERENCE
+from benchmarks.results import Results
+from benchmarks.server import Server
+from benchmarks.servers import OURS_SERVED, SERVICES
+from benchmarks.shapes import make
+from benchmarks.turns import undisturbed
+from benchmarks.workloads import WORKLOADS
+
+LIMITS = Limits(bandwidth=1e9, bfloat16=1e12, float32=1e11)
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+}
+COST = Cost(weights=1_000_000, head=100_000, pair_operations=1000, cache_bytes=100)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("models") / "small", SMALL)
+
+
+@pytest.mark.parametrize("name", [OURS, REFERENCE])
+def test_an_engine_is_measured_and_paused(model: Path, name: str) -> None:
+    engine = Engine(PEERS[name], model, 1)
+    try:
+        figures = engine.measure(WORKLOADS["prefill"], 1)
+        assert 0 < figures["seconds"] < engine.start_seconds
+        assert figures["cpu_seconds"] > 0
+        assert engine.resident_bytes() > 50e6
+    finally:
+        engine.close()
+
+
+def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementFailed, match=r"nbgen: .*config\.json"):
+        Engine(PEERS[OURS], tmp_path, 1)
+
+
+def test_a_server_is_measured_by_process(model: Path) -> None:
+    server = Server(SERVICES[OURS_SERVED], model, 1)
+    try:
+        figures = server.measure(2, 1)
+    finally:
+        server.close()
+    assert figures["tokens"] == 256
+    assert 0 < figures["gap_p50"] <= figures["gap_p99"] < figures["seconds"]
+    assert 0 < figures["first_token_p50"] < figures["seconds"]
+    assert figures["engine_cpu_seconds"] > figures["server_cpu_seconds"] > 0
+
+
+def test_prompts_are_new_for_each_seed_and_share_what_they_should() -> None:
+    workload = WORKLOADS["prefix"]
+    first, second = workload.prompts(512, 1), workload.prompts(512, 2)
+    assert first == workload.prompts(512, 1)
+    assert first[0][:20] != second[0][:20]
+    assert len({tuple(ids[:900]) for ids in first}) == 1
+    assert len({tuple(ids) for ids in first}) == 16
+    assert {len(ids) for ids in first} == {950}
+
+
+def test_decoding_is_bound_by_bytes_and_a_prompt_by_operations() -> None:
+    decode = least_seconds(WORKLOADS["single"], COST, LIMITS)
+    assert decode == pytest.approx(128 * COST.weight_bytes / LIMITS.bandwidth, rel=0.02)
+    prompt = least_seconds(WORKLOADS["prefill"], COST, LIMITS._replace(bandwidth=1e12))
+    operations = 2 * COST.weights * 1024 + 2 * COST.head + COST.pair_operations * 1024**2 / 2
+    assert prompt == pytest.approx(operations / LIMITS.bfloat16)
+
+
+def test_cost_of_a_llama_counts_its_parameters(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    cost = Cost.of(config)
+    layer = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128
+    assert (cost.weights, cost.head) == (2 * layer, 64 * 512)
+    assert cost.cache_bytes == 2 * 2 * 32 * 2  # keys and values, layers, width, bytes
+
+
+def test_a_disturbed_run_is_taken_again() -> None:
+    runs = []
+
+    def measure() -> dict[str, float]:
+        runs.append(1)
+        # The machine cannot have spent less than nothing besides us: no run counts as disturbed.
+        return {"cpu_seconds": float("inf")}
+
+    assert undisturbed(measure)["foreign"] == 0.0
+    assert len(runs) == 1
+    undisturbed(lambda: runs.append(1) or {"cpu_seconds": float("-inf")}, retries=2)
+    assert len(runs) == 4
+
+
+def test_a_new_run_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json")
+    for run, seconds in (("a", 1.0), ("a", 3.0), ("b", 5.0)):
+        results.add({"model": "m", "workload": "w", "engine": "e", "run": run, "turn": run, "seconds": seconds})
+    again = Results(tmp_path / "results.json")
+    assert [record["seconds"] for record in again.records] == [5.0]
+
+
+def test_the_table_has_rates_ratios_and_the_share_of_the_limit(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json")
+    results.facts = {
+        "machine": "two cores",
+        "limits": {"m": LIMITS._asdict()},
+        "costs": {"m": COST._asdict()},
+    }
+    common = {"model": "m", "workload": "single", "run": "2026-01-01", "load": 0.1, "command": "c", "cpu_seconds": 1.28}
+    for engine, seconds in ((OURS, 1.28), (REFERENCE, 2.56)):
+        results.add({**common, "engine": engine, "turn": "1", "seconds": seconds})
+    text = report.render(results)
+    limit = 128 / least_seconds(WORKLOADS["single"], COST, LIMITS)
+    assert f"| single stream, 128 + 128, tok/s | {limit:.1f} | {100 * 100 / limit:.0f}% | 100.0 | 50.0 (2.00) |" in text
+    assert "| single stream, 128 + 128 | 10.00 | 10.00 (1.00) |" in text
+
+
+def test_a_vocabulary_has_the_size_asked_for_and_single_digits(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    never = vocabulary.save(tmp_path, 2000)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert len(tokenizer) == 2000
+    assert len(tokenizer("0123456789")["input_ids"]) == 10
+    for token in set(range(2000)) - set(never):
+        assert tokenizer.decode([token]).isascii()
