@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Callable
 from logging import Logger
@@ -36,12 +35,11 @@ from nbgen.messages import (
     StepOutputs,
 )
 from nbgen.server.engine_process import EngineProcess
+from nbgen.server.restarts import MAX_RESTARTS, Restarts
 from nbgen.server.standby import Standby
 
 State = Literal["stopped", "starting", "loading", "ready", "released", "stopping", "failed"]
 
-MAX_RESTARTS = 3
-RESTART_WINDOW = 600.0
 SILENT_SECONDS = 30
 STOP_PATIENCE = 5.0
 CRASH_PATIENCE = 0.5
@@ -75,7 +73,7 @@ class EngineClient:
         self._process: EngineProcess | None = None
         self._standby = Standby(log, wanted=standby)
         self._life: asyncio.Task[None] | None = None
-        self._crashes: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
+        self._restarts = Restarts()
         self._cause: str | None = None
         self._frames = 0
         self._closed = False
@@ -189,7 +187,7 @@ class EngineClient:
             return await self.occupy(ResumeMemory(tags=["kv_cache", "weights"]))
         if wanted != self.config.model or self.state == "failed":
             self.config = msgspec.structs.replace(self.config, model=wanted)
-            self._crashes.clear()
+            self._restarts.forget()
             await self._stop()
         await self.start()
 
@@ -268,7 +266,7 @@ class EngineClient:
                 self._give_up(error)
 
     def _crash_error(self, cause: str, words: str) -> EngineStopped:
-        self._crashes.append(time.monotonic())
+        self._restarts.crashed()
         if self._may_recover():
             return EngineStopped(f"{cause}; it is starting again")
         said = f": {words}" if words else ""
@@ -278,10 +276,7 @@ class EngineClient:
         )
 
     def _may_recover(self) -> bool:
-        if isinstance(self.error, ModelError):
-            return False
-        recent = [at for at in self._crashes if time.monotonic() - at < RESTART_WINDOW]
-        return len(recent) <= MAX_RESTARTS
+        return self._restarts.allowed and not isinstance(self.error, ModelError)
 
     def _give_up(self, error: NbgenError) -> None:
         self.error = error
