@@ -1,4 +1,4 @@
-"""An answer as it arrives: an iterator of text whose `result` holds everything so far.
+"""An answer as it arrives: an iterator of text, plain or asynchronous, whose `result` holds everything so far.
 
 Turns a run's events into a Result. Knows neither HTTP nor displays.
 """
@@ -6,7 +6,8 @@ Turns a run's events into a Result. Knows neither HTTP nor displays.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
@@ -18,11 +19,22 @@ Progress = Callable[[dict[str, Any] | None], None]
 
 
 class TextStream:
-    """Iterate for new text. Leaving early (break, an exception, Ctrl-C) stops the run on the server."""
+    """Iterate for new text, by `for` or `async for`; `await` it for the result.
 
-    def __init__(self, events: Events, result: Result, progress: Progress | None = None) -> None:
+    Leaving early (break, an exception, Ctrl-C, a cancelled task) stops the run on the server. `aevents` are the same
+    events awaited; whichever is not used is never opened.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        result: Result,
+        progress: Progress | None = None,
+        aevents: AsyncGenerator[tuple[str, dict[str, Any]], None] | None = None,
+    ) -> None:
         self.result = result
         self._events = events
+        self._aevents = aevents
         self._progress = progress or (lambda step: None)
         self._open = True
         self._started = time.monotonic()
@@ -40,6 +52,29 @@ class TextStream:
             self.close("error" if isinstance(error, Exception) else "abort")
             raise
         raise StopIteration
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        if self._aevents is None:
+            raise TypeError("this stream can only be read with a plain `for`")
+        try:
+            async with aclosing(self._aevents) as events:
+                async for name, data in events:
+                    if text := self._apply(name, data):
+                        yield text
+                    if not self._open:
+                        return
+            self._apply("lost", {})
+        except BaseException as error:  # A cancelled task or a loop left early, too, end the run.
+            self.close("error" if isinstance(error, Exception) else "abort")
+            raise
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        return self._whole().__await__()
+
+    async def _whole(self) -> Result:
+        async for _ in self:
+            pass
+        return self.result
 
     def close(self, reason: str = "abort") -> None:
         """Stop reading, and with it the run; text that has come stays in `result`."""
