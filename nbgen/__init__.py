@@ -12,12 +12,17 @@ _HOMES = {
     "Chat": "nbgen.notebook.chat",
     "Client": "nbgen.notebook.client",
     "Result": "nbgen.notebook.result",
+    "chat": "nbgen.notebook.session",
     "connect": "nbgen.notebook.session",
+    "detokenize": "nbgen.notebook.session",
     "generate": "nbgen.notebook.session",
     "load": "nbgen.notebook.session",
+    "logprobs": "nbgen.notebook.session",
+    "map": "nbgen.notebook.dataset",
     "serve": "nbgen.notebook.session",
     "status": "nbgen.notebook.session",
     "stream": "nbgen.notebook.session",
+    "tokenize": "nbgen.notebook.session",
     "unload": "nbgen.notebook.session",
 }
 

@@ -52,9 +52,14 @@ class Client(Connection):
         return self._events(Call("POST", f"{API}runs", body))
 
     async def arun(self, body: dict[str, Any]) -> AsyncIterator[Event]:
-        """As `run`, awaited."""
-        async for event in self.astream(Call("POST", f"{API}runs", body)):
-            yield event.event, parse_object(event.data)
+        """As `run`, awaited. With `stream` false the whole answer comes at once, in the same events."""
+        call = Call("POST", f"{API}runs", body)
+        if body.get("stream", True):
+            async for event in self.astream(call):
+                yield event.event, parse_object(event.data)
+        else:
+            for whole in snapshot_events(await self.ajson(call)):
+                yield whole
 
     def follow(self, run: str, start: int = 0) -> Iterator[Event]:
         """The events of a run that exists, from an offset."""
@@ -87,6 +92,13 @@ class Client(Connection):
     def _events(self, call: Call) -> Iterator[Event]:
         for event in self.stream(call):
             yield event.event, parse_object(event.data)
+
+
+def snapshot_events(run: dict[str, Any]) -> list[Event]:
+    """The events that a finished run would have sent to a reader who came late."""
+    tokens = run["usage"]["completion_tokens"]
+    said: list[Event] = [("run", {"model": run["model"]}), ("delta", {"text": run["text"], "tokens": tokens})]
+    return [*said, ("error", run) if run["error"] else ("done", run)]
 
 
 def api_root(url: str) -> str:

@@ -64,6 +64,18 @@ class Connection:
             return parse_json(response.content)
         raise error_of(response.status_code, response.content, self.url)
 
+    async def ajson(self, call: Call) -> Any:
+        """As `json`, awaited, however long it takes."""
+        patience = httpx.Timeout(None, connect=CONNECT_SECONDS)
+        try:
+            async with self._async() as http:
+                response = await http.request(call.method, call.path, json=call.body, timeout=patience)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        if response.is_success:
+            return parse_json(response.content)
+        raise error_of(response.status_code, response.content, self.url)
+
     def stream(self, call: Call) -> Iterator[sse.Event]:
         """The events that a call answers. Closing the iterator closes the connection."""
         decoder = sse.Decoder()

@@ -11,7 +11,9 @@ import time
 import uuid
 from typing import Any
 
+from nbgen.notebook.partial_json import parse_partial
 from nbgen.notebook.result import text_bundle, visible
+from nbgen.notebook.table import html_table
 
 UPDATE_SECONDS = 0.1
 
@@ -62,6 +64,43 @@ class Answer:
         self._output.show(text_bundle(text))
         if caption:
             Output().show({"text/plain": caption, "text/html": _muted(caption)})
+
+
+class FormingValue:
+    """A schema's object as a table that fills while it is written; gone when it is there. Nothing in a terminal."""
+
+    def __init__(self) -> None:
+        self._output = Output() if in_notebook() else None
+        self._next = 0.0
+        self._shown = False
+
+    def update(self, text: str) -> None:
+        """Show the value that `text` begins to spell."""
+        if self._output is None or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + UPDATE_SECONDS
+        try:
+            value = parse_partial(text)
+        except ValueError:
+            return
+        self._output.show({"text/plain": visible(text), "text/html": html_table(value)})
+        self._shown = True
+
+    def clear(self) -> None:
+        """Take it away: the finished value shows itself."""
+        if self._output is not None and self._shown:
+            self._output.show({"text/plain": ""})
+
+
+def show_as_table(kind: Any) -> None:
+    """Let objects of a class that was given as a schema show themselves as tables, unless they do so already."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    custom = any(hasattr(kind, name) for name in ("_repr_html_", "_repr_mimebundle_"))
+    if shell is None or custom or not isinstance(kind, type) or kind.__module__ == "builtins":
+        return
+    shell.display_formatter.formatters["text/html"].for_type(kind, html_table)
 
 
 class ProgressLine:

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 from nbgen.errors import InvalidRequest
+from nbgen.notebook.table import markdown_table
 
 
 def fill(template: str, names: Mapping[str, Any]) -> str:
@@ -68,9 +69,4 @@ def _table(frame: Any) -> str:
     pandas = sys.modules["pandas"]
     if not isinstance(frame.index, pandas.RangeIndex):
         frame = frame.reset_index()
-    rows = [list(frame.columns), ["---"] * len(frame.columns), *frame.itertuples(index=False)]
-    return "\n".join("| " + " | ".join(_cell(value) for value in row) + " |" for row in rows)
-
-
-def _cell(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return markdown_table(frame.columns, frame.itertuples(index=False))

@@ -36,6 +36,7 @@ class TextStream:
         self._events = events
         self._aevents = aevents
         self._progress = progress or (lambda step: None)
+        self.on_end: Callable[[Result], None] = lambda result: None
         self._open = True
         self._started = time.monotonic()
 
@@ -83,6 +84,7 @@ class TextStream:
         self._open = False
         self.result.finish_reason = self.result.finish_reason or reason
         self._progress(None)
+        self.on_end(self.result)
         close = getattr(self._events, "close", None)
         if close:
             close()
@@ -125,9 +127,16 @@ class TextStream:
     def _done(self, data: dict[str, Any]) -> None:
         self.result.finish_reason = data["finish_reason"]["type"]
         self.result.usage = data["usage"]
-        self.result.ttft_s = data["ttft_s"]
-        self.result.tokens_per_s = data["tokens_per_s"]
+        self.result.ttft_s = data.get("ttft_s", self.result.ttft_s)
+        self.result.tokens_per_s = data.get("tokens_per_s") or self._rate()
         self.close()
+
+    def _rate(self) -> float | None:
+        """As seen from here, for servers that do not say."""
+        tokens, first = self.result.usage.get("completion_tokens", 0), self.result.ttft_s
+        if tokens < 2 or first is None:
+            return None
+        return (tokens - 1) / max(time.monotonic() - self._started - first, 1e-9)
 
     def _fail(self, error: dict[str, Any]) -> None:
         self.result.finish_reason = "error"
