@@ -19,6 +19,8 @@ _HOMES = {
     "load": "nbgen.notebook.session",
     "logprobs": "nbgen.notebook.session",
     "map": "nbgen.notebook.dataset",
+    "models": "nbgen.notebook.session",
+    "monitor": "nbgen.notebook.monitor",
     "serve": "nbgen.notebook.session",
     "status": "nbgen.notebook.session",
     "stream": "nbgen.notebook.session",

@@ -17,6 +17,7 @@ from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
 from nbgen.notebook.logprobs import Logprobs
+from nbgen.notebook.models import Models
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import AnyClient, open_client
 from nbgen.notebook.request import Prompt, chat_messages, run_body
@@ -152,6 +153,14 @@ def status() -> Status:
     """Which model is there and what it is doing."""
     client = default_client()
     return Status(client.url, client.model())
+
+
+@_plain
+def models() -> Models:
+    """The models that the server can be asked for."""
+    client = default_client()
+    current = client.model()
+    return Models(client.models(), str(current.get("name")) if current.get("state") == "ready" else None)
 
 
 @_plain

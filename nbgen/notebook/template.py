@@ -61,7 +61,7 @@ def _value(code: CodeType, names: Mapping[str, Any]) -> Any:
 
 
 def _wrong(source: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{{{{{source}}}}}: {reason}. Nothing was sent; --raw leaves braces as they are.")
+    return InvalidRequest(f"{{{{{source}}}}}: {reason}")
 
 
 def _table(frame: Any) -> str:
