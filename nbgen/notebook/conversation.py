@@ -16,7 +16,7 @@ Ask = Callable[..., TextStream]
 
 
 class Conversation(Transcript):
-    """`talk("…")` answers in the light of all turns before; a turn that fails or is stopped before any text is none."""
+    """`talk("…")` answers in the light of all turns before. One that failed before any text came is no turn."""
 
     def __init__(self, ask: Ask, system: str | None = None, options: dict[str, Any] | None = None) -> None:
         self.messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
@@ -58,5 +58,5 @@ class Conversation(Transcript):
         return text_bundle(self.to_markdown() or "(nothing has been said yet)")
 
     def _keep(self, asked: dict[str, str], result: Result) -> None:
-        if result.text:
+        if result.text or result.finish_reason in ("stop", "length"):
             self.messages += [asked, {"role": "assistant", "content": result.text}]

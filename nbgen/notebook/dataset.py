@@ -112,12 +112,10 @@ class Rows:
         import pandas
 
         rows = [self._row(number, result) for number, result in enumerate(self.results)]
-        columns = dict.fromkeys([*(name for row in rows for name in row), *Result().row(), "error"])
         last = [*Result().row(), "error"]
-        frame = pandas.DataFrame(
-            rows, index=self.index, columns=[*(name for name in columns if name not in last), *last]
-        )
-        return frame.astype({name: "Int64" for name in COUNTS})
+        fields = dict.fromkeys(name for row in rows for name in row if name not in last)
+        frame = pandas.DataFrame(rows, index=self.index, columns=[*fields, *last])
+        return frame.astype(dict.fromkeys(COUNTS, "Int64"))
 
     def _row(self, number: int, result: Result) -> dict[str, Any]:
         row, error = result.row(), self.errors.get(number)
@@ -127,8 +125,9 @@ class Rows:
                 fields = _fields(result.value)
             except InvalidAnswer as failure:
                 error = error or str(failure)
-        row["text"] = row["text"] or None
-        return {**{f"value_{name}" if name in row else name: value for name, value in fields.items()}, **row, "error": error}
+        row["text"] = row["text"] if result.finish_reason else None
+        fields = {f"value_{name}" if name in row else name: value for name, value in fields.items()}
+        return {**fields, **row, "error": error}
 
     def _asked(self, names: dict[str, Any]) -> Prompt:
         if isinstance(self._prompt, str):

@@ -78,10 +78,7 @@ class Answer:
 
 def forming_bundle(text: str) -> dict[str, str]:
     """JSON that is still being written, as the table that it will be."""
-    try:
-        return {"text/plain": visible(text), "text/html": html_table(parse_partial(text))}
-    except ValueError:
-        return {"text/plain": visible(text)}
+    return {"text/plain": visible(text), "text/html": html_table(parse_partial(text))}
 
 
 class FormingValue:

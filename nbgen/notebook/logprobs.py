@@ -35,10 +35,10 @@ class Logprobs(Sequence[Token]):
         self._tokens = tokens
 
     @classmethod
-    def read(cls, answer: dict[str, Any]) -> Logprobs:
-        """From the answer of `/generate`."""
+    def read(cls, answer: dict[str, Any], generated: bool = True) -> Logprobs:
+        """From the answer of `/generate`, with or without what it wrote."""
         meta = answer["meta_info"]
-        return cls([*_tokens(meta, "input", False), *_tokens(meta, "output", True)])
+        return cls([*_tokens(meta, "input", False), *(_tokens(meta, "output", True) if generated else ())])
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -91,7 +91,9 @@ class Logprobs(Sequence[Token]):
     def _repr_html_(self) -> str:
         """The text, each token coloured by how likely it was; the alternatives are in its tooltip."""
         spans = "".join(_span(token) for token in self)
-        scale = "".join(f'<span style="{_colour(share)}">&nbsp;{share:.0%}&nbsp;</span>' for share in (1, 0.5, 0.1, 0.01))
+        scale = "".join(
+            f'<span style="{_colour(share)}">&nbsp;{share:.0%}&nbsp;</span>' for share in (1, 0.5, 0.1, 0.01)
+        )
         note = f"{len(self)} tokens · perplexity {self.perplexity:.2f} · probability {scale}"
         return (
             f'<div style="line-height: 1.9; white-space: pre-wrap">{spans}</div>'
@@ -127,4 +129,4 @@ def _shown(text: str) -> str:
 
 
 def _percent(probability: float | None) -> str:
-    return "–" if probability is None else f"{probability:.1%}"
+    return "?" if probability is None else f"{probability:.1%}"

@@ -45,7 +45,9 @@ class NbgenMagics(Magics):
     @argument(
         "action", nargs="?", default="status", help="status (default), load, unload, models, monitor, fix or connect"
     )
-    @argument("target", nargs="?", help="load: a folder or a model's name; connect: a server's URL; fix: a cell's number")
+    @argument(
+        "target", nargs="?", help="load: a folder or a model's name; connect: a server's URL; fix: a cell's number"
+    )
     @line_magic("nbgen")
     def manage(self, line: str) -> Any:
         """Show, load or unload the model, watch it, choose the server, or repair the cell that failed last."""

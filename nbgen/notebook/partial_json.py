@@ -12,19 +12,24 @@ _CLOSERS = {"{": "}", "[": "]"}
 
 
 def parse_partial(text: str) -> Any:
-    """The value as far as it is known; None before it begins. Raises ValueError for what is no JSON."""
-    if not text.strip():
-        return None
-    safe, open_brackets, in_string = _scan(text)
-    try:
-        return json.loads(text.rstrip("\\") + '"' * in_string + "".join(reversed(open_brackets)))
-    except ValueError:
-        return json.loads(safe)
+    """The value as far as it is known; None before it begins, and for what is no JSON."""
+    end, brackets, open_brackets, in_string = _scan(text)
+    whole = text.rstrip("\\") + '"' * in_string + _closed(open_brackets)
+    for attempt in (whole, text[:end] + _closed(brackets)):
+        try:
+            return json.loads(attempt)
+        except ValueError:
+            continue
+    return None
 
 
-def _scan(text: str) -> tuple[str, list[str], bool]:
-    """The text up to the last whole item, closed; the brackets open at the end; whether a string is."""
-    safe, brackets, in_string, escaped = "null", list[str](), False, False
+def _closed(brackets: list[str]) -> str:
+    return "".join(reversed(brackets))
+
+
+def _scan(text: str) -> tuple[int, list[str], list[str], bool]:
+    """Where the last whole item ends and the closers it needs; those of the end; whether a string is open there."""
+    end, needed, brackets, in_string, escaped = 0, list[str](), list[str](), False, False
     for place, letter in enumerate(text):
         if in_string:
             in_string = escaped or letter != '"'
@@ -33,9 +38,9 @@ def _scan(text: str) -> tuple[str, list[str], bool]:
             in_string = True
         elif letter in _CLOSERS:
             brackets.append(_CLOSERS[letter])
-            safe = text[: place + 1] + "".join(reversed(brackets))
+            end, needed = place + 1, brackets.copy()
         elif letter in "}]" and brackets:
             brackets.pop()
         elif letter == ",":
-            safe = text[:place] + "".join(reversed(brackets))
-    return safe, brackets, in_string
+            end, needed = place, brackets.copy()
+    return end, needed, brackets, in_string

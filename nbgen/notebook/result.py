@@ -57,7 +57,9 @@ class Result(Transcript):
         if self.schema is None:
             raise InvalidAnswer("this answer was asked for without a schema")
         if self.finish_reason in ("length", "abort", "error"):
-            raise InvalidAnswer(f"the answer ended before it was whole ({self.caption}); max_new_tokens sets its length")
+            raise InvalidAnswer(
+                f"the answer ended before it was whole ({self.caption}); max_new_tokens sets its length"
+            )
         return self.schema.parse(self.text)
 
     @property

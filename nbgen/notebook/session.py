@@ -87,9 +87,7 @@ def stream(
         options["json_schema"] = wanted.json
         show_as_table(schema)
     body = run_body(prompt, complete=complete, system=system, options=options)
-    result = Result(
-        params=body["params"], messages=body.get("messages"), prompt=body.get("prompt"), schema=wanted
-    )
+    result = Result(params=body["params"], messages=body.get("messages"), prompt=body.get("prompt"), schema=wanted)
     client = default_client()
     return TextStream(client.run(body), result, LoadProgress(), client.arun(body))
 
@@ -109,7 +107,8 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options
     asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": tokenize(prompt)}
     params = run_body("-", complete=True, options={**options, "max_new_tokens": max_new_tokens})["params"]
     wanted = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": top, "return_text_in_logprobs": True}
-    return Logprobs.read(default_client().generate({**asked, "sampling_params": params, **wanted}))
+    answer = default_client().generate({**asked, "sampling_params": params, **wanted})
+    return Logprobs.read(answer, generated=max_new_tokens > 0)
 
 
 @_plain
