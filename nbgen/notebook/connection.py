@@ -36,11 +36,15 @@ class Call(NamedTuple):
 
 
 class Connection:
-    """Talks to the server at `url`, which ends with a slash. `lost` says that the last call did not reach it."""
+    """Talks to the server at `url`, which ends with a slash. `lost` says that the last call did not reach it.
+
+    `token` is what it shows; it lets others in as well.
+    """
 
     def __init__(self, url: str, token: str = "") -> None:
         self.url = url
         self.lost = False
+        self.token = token
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(**self._settings())
         self._kept: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()

@@ -125,7 +125,7 @@ class Rows:
                 fields = _fields(result.value)
             except InvalidAnswer as failure:
                 error = error or str(failure)
-        row["text"] = row["text"] if result.finish_reason else None
+        row["text"] = row["text"] if row["text"] or result.finish_reason in DONE else None
         fields = {f"value_{name}" if name in row else name: value for name, value in fields.items()}
         return {**fields, **row, "error": error}
 

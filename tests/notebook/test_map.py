@@ -54,17 +54,19 @@ def test_what_no_row_can_have_is_refused_at_once(connected: PrivateServer) -> No
 
 
 def test_an_interrupt_keeps_what_is_done_and_the_rest_can_be_done_later(
-    connected: PrivateServer, capsys: pytest.CaptureFixture[str]
+    connected: PrivateServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     long = {"temperature": 0, "max_new_tokens": 60, "ignore_eos": True, "complete": True, "progress": False}
     rows = [f"text {i}" for i in range(300)]
+    cache = tmp_path / "rows.jsonl"
 
     def interrupt() -> None:
-        time.sleep(1.2)
+        while not cache.exists() or cache.read_text().count("\n") < 3:
+            time.sleep(0.02)
         _thread.interrupt_main()
 
     threading.Thread(target=interrupt, daemon=True).start()
-    stopped = nbgen.map(rows, concurrency=4, **long)
+    stopped = nbgen.map(rows, concurrency=4, cache=cache, **long)
     assert "resume=" in capsys.readouterr().out
     done = stopped.finish_reason.eq("length")
     assert 0 < done.sum() < 300
