@@ -96,9 +96,8 @@ class Client(Connection):
 
 def snapshot_events(run: dict[str, Any]) -> list[Event]:
     """The events that a finished run would have sent to a reader who came late."""
-    tokens = run["usage"]["completion_tokens"]
-    said: list[Event] = [("run", {"model": run["model"]}), ("delta", {"text": run["text"], "tokens": tokens})]
-    return [*said, ("error", run) if run["error"] else ("done", run)]
+    deltas: list[Event] = [("delta", {"text": text, "index": index}) for index, text in enumerate(run["texts"])]
+    return [("run", {"model": run["model"]}), *deltas, ("error", run) if run["error"] else ("done", run)]
 
 
 def api_root(url: str) -> str:

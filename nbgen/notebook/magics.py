@@ -5,6 +5,7 @@ Options are declared by decorators, which also make the help. Knows nothing of H
 
 from __future__ import annotations
 
+import glob
 import json
 import shlex
 from argparse import Namespace
@@ -220,9 +221,15 @@ def unregister(shell: Any) -> None:
 def complete(shell: Any, event: Any) -> list[str]:
     """What may stand where the cursor is, of the first line of a magic."""
     if not event.line.startswith("%%"):
-        return [action for action in ACTIONS if action.startswith(event.symbol)]
+        words = ["bundled", *_folders(event.symbol)] if event.line.split()[1:2] == ["load"] else ACTIONS
+        return [word for word in words if word.startswith(event.symbol)]
     parser = NbgenMagics.ask.parser
     return [option for option in sorted(parser._option_string_actions) if option.startswith(event.symbol or "--")]
+
+
+def _folders(beginning: str) -> list[str]:
+    """Folders that a model could be in."""
+    return sorted(f"{path}/" for path in glob.glob(f"{glob.escape(beginning)}*") if Path(path).is_dir())
 
 
 def _parse(magic: Any, line: str) -> Namespace:

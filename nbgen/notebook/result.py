@@ -39,6 +39,18 @@ class Result(Transcript):
     messages: list[dict[str, str]] | None = None
     prompt: str | None = None
     schema: Schema | None = None
+    #: The further samples of `n`.
+    others: list[str] = field(default_factory=list)
+
+    @property
+    def texts(self) -> list[str]:
+        """Every sample of `n`, this one first."""
+        return [self.text, *self.others]
+
+    def add_other(self, index: int, text: str) -> None:
+        """More text of a further sample, counted from 1."""
+        self.others += [""] * (index - len(self.others))
+        self.others[index - 1] += text
 
     def __str__(self) -> str:
         return self.text
@@ -69,10 +81,10 @@ class Result(Transcript):
         return [*asked, {"role": "assistant", "content": self.text}]
 
     def to_df(self) -> Any:
-        """One row of a pandas DataFrame: the text, why it ended, and its numbers."""
+        """A pandas DataFrame with a row a sample: the text, why the first ended, and the numbers of all."""
         import pandas
 
-        return pandas.DataFrame([self.row()])
+        return pandas.DataFrame([{**self.row(), "text": text} for text in self.texts])
 
     def row(self) -> dict[str, Any]:
         """The columns of this answer in a table of many."""

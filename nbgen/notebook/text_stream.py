@@ -114,13 +114,16 @@ class TextStream:
         return ""
 
     def _delta(self, data: dict[str, Any]) -> str:
-        """Only sample 0 is text to read along; further samples of `n` are in the run's snapshot."""
+        """Only sample 0 is text to read along; further samples of `n` grow beside it."""
         if self.result.ttft_s is None:
             self._progress(None)
             self.result.ttft_s = time.monotonic() - self._started
         usage = self.result.usage
         usage["completion_tokens"] = usage.get("completion_tokens", 0) + data.get("tokens", 0)
-        text = data["text"] if data.get("index", 0) == 0 else ""
+        index, text = data.get("index", 0), data["text"]
+        if index:
+            self.result.add_other(index, text)
+            return ""
         self.result.text += text
         return text
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -157,7 +158,10 @@ def test_help_comes_from_the_options(shell: InteractiveShell) -> None:
     assert "Send the cell to the model" in text
 
 
-def test_options_and_actions_are_completed() -> None:
+def test_options_and_actions_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "big-model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert complete(None, SimpleNamespace(line="%nbgen load b", symbol="b")) == ["bundled", "big-model/"]
     options = complete(None, SimpleNamespace(line="%%nbgen --te", symbol="--te"))
     assert options == ["--temperature"]
     assert complete(None, SimpleNamespace(line="%nbgen lo", symbol="lo")) == ["load"]

@@ -30,7 +30,10 @@ def test_an_answer_is_its_deltas_and_its_end() -> None:
 
 
 def test_further_samples_are_not_mixed_into_the_text() -> None:
-    assert list(stream(delta("a"), delta("x", 1), delta("b"), ("done", DONE))) == ["a", "b"]
+    answer = stream(delta("a"), delta("x", 2), delta("b"), delta("y", 2), ("done", DONE))
+    assert list(answer) == ["a", "b"]
+    assert answer.result.texts == ["ab", "", "xy"]
+    assert answer.result.to_df().text.tolist() == ["ab", "", "xy"]
 
 
 def test_progress_is_told_until_text_comes() -> None:
