@@ -10,12 +10,12 @@ from typing import Any
 
 from nbgen.notebook.result import Result, text_bundle
 from nbgen.notebook.text_stream import TextStream
-from nbgen.notebook.transcript import Transcript
+from nbgen.notebook.turns import Turns
 
 Ask = Callable[..., TextStream]
 
 
-class Conversation(Transcript):
+class Conversation(Turns):
     """`talk("…")` answers in the light of all turns before. One that failed before any text came is no turn."""
 
     def __init__(self, ask: Ask, system: str | None = None, options: dict[str, Any] | None = None) -> None:

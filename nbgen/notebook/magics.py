@@ -115,7 +115,7 @@ class NbgenMagics(Magics):
         try:
             return fill(prompt, {"Err": self.errors, **self.shell.user_ns})
         except InvalidRequest as error:
-            raise InvalidRequest(f"{error}. Nothing was sent; --raw leaves braces as they are.") from None
+            raise InvalidRequest(f"{error} Nothing was sent; --raw leaves braces as they are.") from None
 
     def _schema(self, name: str) -> Any:
         if name.endswith(".json"):

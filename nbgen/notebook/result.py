@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbgen.errors import InvalidAnswer
 from nbgen.notebook.table import html_table
-from nbgen.notebook.transcript import Transcript
+from nbgen.notebook.turns import Turns
 
 if TYPE_CHECKING:
     from nbgen.notebook.schema import Schema
@@ -22,7 +22,7 @@ _WORD_JOINER = "\u2060"
 
 
 @dataclass(repr=False)
-class Result(Transcript):
+class Result(Turns):
     """The text of an answer with its numbers. `str(result)` is the text, `result.value` what a schema made of it.
 
     `finish_reason` is "stop", "length", "abort" (stopped by somebody; the text is what had come) or "error".

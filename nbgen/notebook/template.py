@@ -61,7 +61,7 @@ def _value(code: CodeType, names: Mapping[str, Any]) -> Any:
 
 
 def _wrong(source: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{{{{{source}}}}}: {reason}")
+    return InvalidRequest(f"{{{{{source}}}}}: {reason}.")
 
 
 def _table(frame: Any) -> str:

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 
-class Transcript:
+class Turns:
     """Exports of whatever has `turns`: a list of {"role", "content"}."""
 
     @property
