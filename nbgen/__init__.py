@@ -16,6 +16,7 @@ _HOMES = {
     "connect": "nbgen.notebook.session",
     "detokenize": "nbgen.notebook.session",
     "generate": "nbgen.notebook.session",
+    "infer": "nbgen.notebook.session",
     "load": "nbgen.notebook.session",
     "logprobs": "nbgen.notebook.session",
     "map": "nbgen.notebook.dataset",

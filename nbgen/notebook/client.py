@@ -89,6 +89,10 @@ class Client(Connection):
         """The answer of `/detokenize`: `text`."""
         return self.json(Call("POST", "detokenize", body))
 
+    def infer(self, model: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer of KServe v2's `infer`, in JSON."""
+        return self.json(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body))
+
     def _events(self, call: Call) -> Iterator[Event]:
         for event in self.stream(call):
             yield event.event, parse_object(event.data)

@@ -38,14 +38,14 @@ class Call(NamedTuple):
 class Connection:
     """Talks to the server at `url`, which ends with a slash. `lost` says that the last call did not reach it.
 
-    `token` is what it shows; it lets others in as well.
+    `token` is what it shows, in `headers`; it lets others in as well.
     """
 
     def __init__(self, url: str, token: str = "") -> None:
         self.url = url
         self.lost = False
         self.token = token
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(**self._settings())
         self._kept: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 
@@ -129,7 +129,7 @@ class Connection:
     def _settings(self) -> dict[str, Any]:
         return {
             "base_url": self.url,
-            "headers": self._headers,
+            "headers": self.headers,
             "timeout": httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
             "trust_env": urlsplit(self.url).hostname not in LOOPBACK,
             "verify": self._certificates if self.url.startswith("https:") else False,

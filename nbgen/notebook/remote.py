@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NoReturn
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound, Unauthorized
 from nbgen.notebook.backend import Backend
@@ -68,6 +68,12 @@ class RemoteClient(Connection):
     def detokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         """SGLang's `/detokenize`, where there is one."""
         return self.json(Call("POST", "detokenize", body)) if self._is_sglang else self._refuse("detokenize")
+
+    def infer(self, model: str, body: dict[str, Any]) -> dict[str, Any]:
+        """KServe v2's `infer`, where the server is a Triton."""
+        if not isinstance(self.backend, TritonBackend):
+            self._refuse("infer")
+        return self.json(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body))
 
     def load(self, model: str | None = None) -> Iterator[Event]:
         """Refused: its owner decides what it serves."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -122,6 +122,16 @@ def tokenize(prompt: Prompt) -> list[int]:
 def detokenize(ids: Sequence[int]) -> str:
     """The text of token ids."""
     return default_client().detokenize({"tokens": list(ids)})["text"]
+
+
+@_plain
+def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (), **parameters: Any) -> dict[str, Any]:
+    """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along."""
+    from nbgen.notebook.tensors import from_tensors, to_tensors
+
+    body = {"inputs": to_tensors(inputs), "parameters": parameters, "outputs": [{"name": name} for name in outputs]}
+    answer = default_client().infer(model, {name: value for name, value in body.items() if value})
+    return from_tensors(answer["outputs"])
 
 
 @_plain
