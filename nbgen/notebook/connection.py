@@ -158,7 +158,9 @@ def error_of(status: int, body: bytes, url: str) -> NbgenError:
         return from_status(status, str(stated.get("message", "")), stated.get("field") or stated.get("param"))
     if status in (401, 403):
         return Unauthorized(f"{url} refused the token; give the right one: nbgen.connect(url, token)")
-    words = next((answer[key] for key in ("error", "message", "detail") if isinstance(answer.get(key), str)), "")
+    if isinstance(stated, str):
+        return from_status(status, stated)
+    words = next((answer[key] for key in ("message", "detail") if isinstance(answer.get(key), str)), "")
     if status == 404 and url.endswith("/nbgen/"):
         return ServerNotFound(f"there is a server at {url}, but the nbgen extension is not enabled in it")
     return from_status(status, words or f"{url} answered with status {status}")
