@@ -13,7 +13,8 @@ NbgenError
 ├── InternalError       500  a fault of nbgen's own: fixed words, details in the log
 ├── Unavailable         503  not now: queue full, stopping, engine down; may be tried again
 │   └── EngineStopped   503  the engine process ended while the request was in it
-└── ServerNotFound      503  (in the kernel) no nbgen server answers
+├── ServerNotFound      503  (in the kernel) no nbgen server answers
+└── InvalidAnswer       502  (in the kernel) the answer is not what its schema asks for
 
 Messages are written for the person who sent the request: what came, what the limit is, what to do. They never
 hold the text of a foreign exception. This module knows no protocol's shape for an error.
@@ -113,9 +114,15 @@ class ServerNotFound(NbgenError):
     status = 503
 
 
+class InvalidAnswer(NbgenError):
+    """The answer is not what its schema asks for: it was cut off, or the server does not hold models to schemas."""
+
+    status = 502
+
+
 def from_status(status: int, message: str, field: str | None = None) -> NbgenError:
     """The error of `status`, as a client rebuilds it from an answer."""
-    known = {cls.status: cls for cls in NbgenError.__subclasses__() if cls is not ServerNotFound}
+    known = {cls.status: cls for cls in NbgenError.__subclasses__() if cls not in (ServerNotFound, InvalidAnswer)}
     if status in known:
         return known[status](message, field=field)
     return InvalidRequest(message, field=field) if 400 <= status < 500 else InternalError(message, field=field)

@@ -17,7 +17,18 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "shared": (SHARED, {"msgspec"}),
     "notebook": (
         {"notebook"} | SHARED - {"messages"},
-        {"httpx", "msgspec", "IPython", "traitlets", "ipywidgets", "anywidget", "jupyter_core", "pandas", "tqdm"},
+        {
+            "httpx",
+            "msgspec",
+            "IPython",
+            "traitlets",
+            "ipywidgets",
+            "anywidget",
+            "jupyter_core",
+            "pandas",
+            "tqdm",
+            "numpy",
+        },
     ),
     "protocols": ({"protocols"} | SHARED, {"msgspec", "numpy"}),
     "server": (

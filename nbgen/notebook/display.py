@@ -11,7 +11,9 @@ import time
 import uuid
 from typing import Any
 
-from nbgen.notebook.result import text_bundle, visible
+from nbgen.notebook.partial_json import parse_partial
+from nbgen.notebook.result import Result, text_bundle, visible
+from nbgen.notebook.table import html_table
 
 UPDATE_SECONDS = 0.1
 
@@ -30,38 +32,86 @@ class Output:
         self._id = uuid.uuid4().hex
         self._shown = False
 
-    def show(self, bundle: dict[str, Any]) -> None:
+    def show(self, bundle: dict[str, Any], metadata: dict[str, Any] | None = None) -> None:
         from IPython.display import display
 
-        display(bundle, raw=True, display_id=self._id, update=self._shown)
+        display(bundle, raw=True, metadata=metadata, display_id=self._id, update=self._shown)
         self._shown = True
 
 
 class Answer:
-    """A model's text while it streams: Markdown in a notebook, plain text in a terminal."""
+    """A model's text while it streams: Markdown in a notebook, plain text in a terminal.
 
-    def __init__(self) -> None:
+    With `table` it is a schema's object, which a notebook shows as a table that fills.
+    """
+
+    def __init__(self, table: bool = False) -> None:
         self._output = Output() if in_notebook() else None
+        self._table = table
         self._next = 0.0
 
-    def update(self, text: str, new: str) -> None:
-        """Show `text`, which `new` has just ended."""
+    def begin(self) -> None:
+        """Take a place among the outputs before there is any text."""
+        if self._output is not None:
+            self._output.show({"text/plain": "…"})
+
+    def update(self, result: Result, new: str) -> None:
+        """Show the text so far, which `new` has just ended."""
         if self._output is None:
             print(visible(new), end="", flush=True)
         elif time.monotonic() >= self._next:
-            self._output.show(text_bundle(text))
+            self._output.show(forming_bundle(result.text) if self._table else text_bundle(result.text))
             self._next = time.monotonic() + UPDATE_SECONDS
 
-    def finish(self, text: str, caption: str) -> None:
-        """Show all of the text, and a line about it."""
-        if not text and not caption:
+    def finish(self, result: Result) -> None:
+        """Show all of it, and a line about it unless it failed."""
+        caption = "" if result.finish_reason == "error" else result.caption
+        if not result.text and not caption:
             return
         if self._output is None:
             print(f"\n({caption})" if caption else "")
             return
-        self._output.show(text_bundle(text))
+        self._output.show(*result._repr_mimebundle_())
         if caption:
             Output().show({"text/plain": caption, "text/html": _muted(caption)})
+
+
+def forming_bundle(text: str) -> dict[str, str]:
+    """JSON that is still being written, as the table that it will be."""
+    return {"text/plain": visible(text), "text/html": html_table(parse_partial(text))}
+
+
+class FormingValue:
+    """A schema's object as a table that fills while it is written; gone when it is there. Nothing in a terminal."""
+
+    def __init__(self) -> None:
+        self._output = Output() if in_notebook() else None
+        self._next = 0.0
+        self._shown = False
+
+    def update(self, text: str) -> None:
+        """Show the value that `text` begins to spell."""
+        if self._output is None or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + UPDATE_SECONDS
+        self._output.show(forming_bundle(text))
+        self._shown = True
+
+    def clear(self) -> None:
+        """Take it away: the finished value shows itself."""
+        if self._output is not None and self._shown:
+            self._output.show({"text/plain": ""})
+
+
+def show_as_table(kind: Any) -> None:
+    """Let objects of a class that was given as a schema show themselves as tables, unless they do so already."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    custom = any(hasattr(kind, name) for name in ("_repr_html_", "_repr_mimebundle_"))
+    if shell is None or custom or not isinstance(kind, type) or kind.__module__ == "builtins":
+        return
+    shell.display_formatter.formatters["text/html"].for_type(kind, html_table)
 
 
 class ProgressLine:

@@ -5,8 +5,11 @@ Options are declared by decorators, which also make the help. Knows nothing of H
 
 from __future__ import annotations
 
+import glob
+import json
 import shlex
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -15,33 +18,45 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.notebook import session
-from nbgen.notebook.display import Answer
-from nbgen.notebook.result import Result
-from nbgen.notebook.status import Status
+from nbgen.notebook.background import BackgroundRun
+from nbgen.notebook.cell_errors import CellErrors
+from nbgen.notebook.code_blocks import as_cell, code_blocks
+from nbgen.notebook.display import Answer, in_notebook
+from nbgen.notebook.repair import SYSTEM, question
 from nbgen.notebook.template import fill
+from nbgen.notebook.text_stream import TextStream
 
-ACTIONS = ("status", "load", "unload", "connect")
-SAMPLING = ("temperature", "top_p", "max_new_tokens", "sampling_seed")
+ACTIONS = ("status", "load", "unload", "models", "monitor", "fix", "connect")
+SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "max_new_tokens", "sampling_seed", "stop"),
+    *("repetition_penalty", "frequency_penalty", "presence_penalty"),
+)
 
 
 @magics_class
 class NbgenMagics(Magics):
     """The magics of nbgen; `register` puts them into a shell."""
 
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.errors = CellErrors()
+
     @no_var_expand
     @magic_arguments("nbgen")
-    @argument("action", nargs="?", default="status", help="status (default), load, unload or connect")
-    @argument("target", nargs="?", help="load: a folder or a model's name; connect: a server's URL")
+    @argument(
+        "action", nargs="?", default="status", help="status (default), load, unload, models, monitor, fix or connect"
+    )
+    @argument(
+        "target", nargs="?", help="load: a folder or a model's name; connect: a server's URL; fix: a cell's number"
+    )
     @line_magic("nbgen")
-    def manage(self, line: str) -> Status | None:
-        """Show, load or unload the model, or choose the server."""
+    def manage(self, line: str) -> Any:
+        """Show, load or unload the model, watch it, choose the server, or repair the cell that failed last."""
         options = _parse(self.manage, line)
         if options.action not in ACTIONS:
             raise UsageError(f"%nbgen {options.action}: unknown; choose from {', '.join(ACTIONS)}")
-        if options.action == "connect" and not options.target:
-            raise UsageError("%nbgen connect needs the server's URL")
         try:
-            return _act(options)
+            return getattr(self, f"_{options.action}")(options.target)
         except NbgenError as error:
             raise _short(error) from None
 
@@ -50,17 +65,31 @@ class NbgenMagics(Magics):
     @argument("--temperature", "-t", type=float, help="0 always takes the likeliest token; higher is more varied")
     @argument("--max-new-tokens", type=int, help="the longest answer, in tokens")
     @argument("--top-p", type=float, help="sample from the likeliest tokens that make up this probability")
+    @argument("--top-k", type=int, help="sample from so many of the likeliest tokens")
+    @argument("--min-p", type=float, help="leave out tokens below this share of the likeliest one's probability")
     @argument("--seed", dest="sampling_seed", type=int, help="the same seed gives the same answer")
+    @argument("--stop", action="append", metavar="TEXT", help="end before this text; may be given several times")
+    @argument("--repetition-penalty", type=float, help="above 1: what stands there already is less likely")
+    @argument("--frequency-penalty", type=float, help="above 0: the same by how often it was written")
+    @argument("--presence-penalty", type=float, help="above 0: the same once it was written at all")
     @argument("--system", help="the system prompt")
+    @argument("--schema", metavar="NAME", help="the answer's type: a variable (dataclass, model, dict) or a .json file")
     @argument("--out", metavar="NAME", help="put the result into this variable, too (it is always in _)")
+    @argument("--to-cell", action="store_true", help="put the answer's code into a new cell below")
+    @argument("--background", action="store_true", help="let the kernel go on; _ can be cancelled and awaited")
     @argument("--raw", action="store_true", help="leave {{...}} as it is")
     @argument("--complete", action="store_true", help="continue the text as it stands, without the chat template")
     @cell_magic("nbgen")
     def ask(self, line: str, cell: str) -> None:
-        """Send the cell to the model and stream the answer. {{expression}} puts in a value."""
+        """Send the cell to the model and stream the answer. {{expression}} puts in a value.
+
+        So do {{In[3]}}, {{Out[3]}} and {{Err[3]}}: a cell's source, its value, and the error that it ended with.
+        """
         options = _parse(self.ask, line)
         if options.out and not options.out.isidentifier():
             raise UsageError(f"--out {options.out}: not a variable's name")
+        if options.background and options.to_cell:
+            raise UsageError("--to-cell needs the whole answer: it does not go with --background")
         try:
             self._ask(options, cell)
         except NbgenError as error:
@@ -68,33 +97,109 @@ class NbgenMagics(Magics):
 
     def _ask(self, options: Namespace, cell: str) -> None:
         prompt = cell.removesuffix("\n")
-        prompt = prompt if options.raw else fill(prompt, self.shell.user_ns)
+        prompt = prompt if options.raw else self._filled(prompt)
         sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
-        answer = session.stream(prompt, complete=options.complete, system=options.system, **sampling)
-        shown = Answer()
+        schema = self._schema(options.schema) if options.schema else None
+        answer = session.stream(prompt, schema=schema, complete=options.complete, system=options.system, **sampling)
+        if options.background:
+            self._keep(_in_background(answer), options.out)
+            return
         try:
-            for text in answer:
-                shown.update(answer.result.text, text)
-        except KeyboardInterrupt:
-            pass
+            show(answer)
         finally:
-            answer.close()
-            failed = answer.result.finish_reason == "error"
-            shown.finish(answer.result.text, "" if failed else answer.result.caption)
             self._keep(answer.result, options.out)
+        if options.to_cell and answer.result.text:
+            self.shell.set_next_input(as_cell(answer.result.text), replace=False)
 
-    def _keep(self, result: Result, name: str | None) -> None:
+    def _filled(self, prompt: str) -> str:
+        try:
+            return fill(prompt, {"Err": self.errors, **self.shell.user_ns})
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{error} Nothing was sent; --raw leaves braces as they are.") from None
+
+    def _schema(self, name: str) -> Any:
+        if name.endswith(".json"):
+            try:
+                return json.loads(Path(name).read_text())
+            except (OSError, ValueError) as error:
+                raise UsageError(f"--schema {name}: {error}") from None
+        if name not in self.shell.user_ns:
+            raise UsageError(f"--schema {name}: there is no variable of this name")
+        return self.shell.user_ns[name]
+
+    def _keep(self, value: Any, name: str | None) -> None:
         """As `_` and `Out[n]`, without being displayed a second time."""
-        self.shell.displayhook.update_user_ns(result)
+        self.shell.displayhook.update_user_ns(value)
         if name:
-            self.shell.user_ns[name] = result
+            self.shell.user_ns[name] = value
+
+    def _status(self, _: str | None) -> Any:
+        return session.status()
+
+    def _load(self, model: str | None) -> Any:
+        return session.load(model)
+
+    def _unload(self, _: str | None) -> Any:
+        return session.unload()
+
+    def _models(self, _: str | None) -> Any:
+        return session.models()
+
+    def _monitor(self, _: str | None) -> Any:
+        from nbgen.notebook.monitor import monitor
+
+        return monitor() if in_notebook() else session.status()
+
+    def _connect(self, url: str | None) -> Any:
+        if not url:
+            raise UsageError("%nbgen connect needs the server's URL")
+        session.connect(url)
+        return session.status()
+
+    def _fix(self, number: str | None) -> None:
+        """The model's advice, and its code in the next cell."""
+        try:
+            failed = self.errors.last(int(number) if number else None)
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"%nbgen fix: {error.args[0]}") from None
+        answer = session.stream(question(failed), system=SYSTEM, temperature=0)
+        try:
+            show(answer)
+        finally:
+            self._keep(answer.result, None)
+        if code := code_blocks(answer.result.text):
+            self.shell.set_next_input(code[-1], replace=False)
+
+
+def show(answer: TextStream) -> None:
+    """Stream an answer into the cell's output. Ctrl-C ends it on the server and keeps what has come."""
+    shown = Answer(table=answer.result.schema is not None)
+    try:
+        for text in answer:
+            shown.update(answer.result, text)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        answer.close()
+        shown.finish(answer.result)
+
+
+def _in_background(answer: TextStream) -> BackgroundRun:
+    """A terminal is left alone: its prompt is there again."""
+    if not in_notebook():
+        return BackgroundRun(answer, lambda result, text: None, lambda result: None)
+    shown = Answer(table=answer.result.schema is not None)
+    shown.begin()
+    return BackgroundRun(answer, shown.update, shown.finish)
 
 
 def register(shell: Any) -> None:
     """Add the magics and their completion to `shell`; a second time changes nothing."""
     if "NbgenMagics" in shell.magics_manager.registry:
         return
-    shell.register_magics(NbgenMagics)
+    magics = NbgenMagics(shell)
+    shell.register_magics(magics)
+    shell.events.register("post_run_cell", magics.errors.record)
     for key in ("%nbgen", "%%nbgen"):
         shell.set_hook("complete_command", complete, str_key=key)
 
@@ -102,7 +207,9 @@ def register(shell: Any) -> None:
 def unregister(shell: Any) -> None:
     """Take away what `register` added."""
     manager = shell.magics_manager
-    manager.registry.pop("NbgenMagics", None)
+    magics = manager.registry.pop("NbgenMagics", None)
+    if magics is not None:
+        shell.events.unregister("post_run_cell", magics.errors.record)
     for kind in ("line", "cell"):
         manager.magics[kind].pop("nbgen", None)
     hooks = shell.strdispatchers.get("complete_command")
@@ -114,9 +221,15 @@ def unregister(shell: Any) -> None:
 def complete(shell: Any, event: Any) -> list[str]:
     """What may stand where the cursor is, of the first line of a magic."""
     if not event.line.startswith("%%"):
-        return [action for action in ACTIONS if action.startswith(event.symbol)]
+        words = ["bundled", *_folders(event.symbol)] if event.line.split()[1:2] == ["load"] else ACTIONS
+        return [word for word in words if word.startswith(event.symbol)]
     parser = NbgenMagics.ask.parser
     return [option for option in sorted(parser._option_string_actions) if option.startswith(event.symbol or "--")]
+
+
+def _folders(beginning: str) -> list[str]:
+    """Folders that a model could be in."""
+    return sorted(f"{path}/" for path in glob.glob(f"{glob.escape(beginning)}*") if Path(path).is_dir())
 
 
 def _parse(magic: Any, line: str) -> Namespace:
@@ -125,16 +238,6 @@ def _parse(magic: Any, line: str) -> Namespace:
         return magic.parser.parse_args(shlex.split(line))
     except ValueError as error:
         raise UsageError(f"{line}: {error}") from None
-
-
-def _act(options: Namespace) -> Status | None:
-    if options.action == "load":
-        return session.load(options.target)
-    if options.action == "unload":
-        return session.unload()
-    if options.action == "connect":
-        session.connect(options.target)
-    return session.status()
 
 
 def _short(error: NbgenError) -> Exception:

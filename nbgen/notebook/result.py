@@ -6,17 +6,24 @@ Knows nothing of how the text arrived.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from nbgen.errors import InvalidAnswer
+from nbgen.notebook.table import html_table
+from nbgen.notebook.turns import Turns
+
+if TYPE_CHECKING:
+    from nbgen.notebook.schema import Schema
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _LOADS = re.compile(r"!(?=\[)|<(?=\s*/?\s*(?:img|image|picture|source|video|audio|track|input)\b)", re.IGNORECASE)
 _WORD_JOINER = "\u2060"
 
 
-@dataclass
-class Result:
-    """The text of an answer with its numbers. `str(result)` is the text.
+@dataclass(repr=False)
+class Result(Turns):
+    """The text of an answer with its numbers. `str(result)` is the text, `result.value` what a schema made of it.
 
     `finish_reason` is "stop", "length", "abort" (stopped by somebody; the text is what had come) or "error".
     """
@@ -28,7 +35,22 @@ class Result:
     tokens_per_s: float | None = None
     model: str | None = None
     params: dict[str, Any] = field(default_factory=dict)
+    #: What was asked: messages, or a text that was continued as it stood.
     messages: list[dict[str, str]] | None = None
+    prompt: str | None = None
+    schema: Schema | None = None
+    #: The further samples of `n`.
+    others: list[str] = field(default_factory=list)
+
+    @property
+    def texts(self) -> list[str]:
+        """Every sample of `n`, this one first."""
+        return [self.text, *self.others]
+
+    def add_other(self, index: int, text: str) -> None:
+        """More text of a further sample, counted from 1."""
+        self.others += [""] * (index - len(self.others))
+        self.others[index - 1] += text
 
     def __str__(self) -> str:
         return self.text
@@ -39,7 +61,35 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain values."""
-        return asdict(self)
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "schema"}
+
+    @property
+    def value(self) -> Any:
+        """The typed object of the schema that was asked for. Raises InvalidAnswer if the text is not one."""
+        if self.schema is None:
+            raise InvalidAnswer("this answer was asked for without a schema")
+        if self.finish_reason in ("length", "abort", "error"):
+            raise InvalidAnswer(
+                f"the answer ended before it was whole ({self.caption}); max_new_tokens sets its length"
+            )
+        return self.schema.parse(self.text)
+
+    @property
+    def turns(self) -> list[dict[str, str]]:
+        """The question and the answer, as messages."""
+        asked = self.messages if self.messages is not None else [{"role": "user", "content": self.prompt or ""}]
+        return [*asked, {"role": "assistant", "content": self.text}]
+
+    def to_df(self) -> Any:
+        """A pandas DataFrame with a row a sample: the text, why the first ended, and the numbers of all."""
+        import pandas
+
+        return pandas.DataFrame([{**self.row(), "text": text} for text in self.texts])
+
+    def row(self) -> dict[str, Any]:
+        """The columns of this answer in a table of many."""
+        numbers = {name: self.usage.get(name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")}
+        return {"text": self.text, "finish_reason": self.finish_reason, **numbers, "ttft_s": self.ttft_s}
 
     @property
     def caption(self) -> str:
@@ -53,8 +103,15 @@ class Result:
         ]
         return " · ".join(part for part in parts if part)
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return text_bundle(self.text)
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        facts = {"model": self.model, "params": self.params, "usage": self.usage, "finish_reason": self.finish_reason}
+        return text_bundle(self.text) | self._table(), {"nbgen": facts}
+
+    def _table(self) -> dict[str, str]:
+        try:
+            return {"text/html": html_table(self.value)}
+        except InvalidAnswer:
+            return {}
 
 
 def text_bundle(text: str) -> dict[str, str]:

@@ -1,23 +1,28 @@
 """The helpers of `import nbgen`, and the one client they share in this kernel.
 
 The first call finds the server, or starts one for this kernel. Knows neither HTTP nor how output is drawn.
+Each helper is there once: a stream is read by `for`, by `async for` or by `await`.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from nbgen.errors import NbgenError, ServerNotFound
-from nbgen.notebook.client import Client
-from nbgen.notebook.discovery import answering, find_server
-from nbgen.notebook.display import LoadProgress, ProgressLine
+from nbgen.errors import InvalidAnswer, NbgenError, ServerNotFound, from_status
+from nbgen.notebook.conversation import Conversation
+from nbgen.notebook.discovery import find_server
+from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
+from nbgen.notebook.logprobs import Logprobs
+from nbgen.notebook.models import Models
 from nbgen.notebook.private_server import PrivateServer
-from nbgen.notebook.request import Prompt, run_body
+from nbgen.notebook.remote import AnyClient, open_client
+from nbgen.notebook.request import Prompt, chat_messages, run_body
 from nbgen.notebook.result import Result
+from nbgen.notebook.schema import Schema
 from nbgen.notebook.status import Status
 from nbgen.notebook.text_stream import TextStream
 
@@ -25,7 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _lock = threading.RLock()
-_client: Client | None = None
+_client: AnyClient | None = None
 _private: PrivateServer | None = None
 
 
@@ -43,28 +48,90 @@ def _plain(helper: Callable[P, T]) -> Callable[P, T]:
 
 
 @_plain
-def generate(prompt: Prompt, *, complete: bool = False, system: str | None = None, **options: Any) -> Result:
-    """The model's answer to a text or to chat messages. `complete=True` continues the text as it stands.
+def generate(
+    prompt: Prompt, *, schema: Any = None, complete: bool = False, system: str | None = None, **options: Any
+) -> Any:
+    """The model's answer to a text or to chat messages, as a Result. `complete=True` continues the text as it stands.
 
-    Options are those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …). After Ctrl-C the
-    partial answer is `result` of the KeyboardInterrupt.
+    With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
+    of that type. Options are those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …).
+    After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises InvalidAnswer, also with a `result`,
+    if the answer is no whole value of the schema.
     """
-    answer = stream(prompt, complete=complete, system=system, **options)
+    answer = stream(prompt, schema=schema, complete=complete, system=system, **options)
+    forming = FormingValue() if schema is not None else None
     try:
         for _ in answer:
-            pass
-    except KeyboardInterrupt as interrupt:
-        interrupt.result = answer.result  # type: ignore[attr-defined]
+            if forming is not None:
+                forming.update(answer.result.text)
+        return answer.result if schema is None else answer.result.value
+    except (KeyboardInterrupt, InvalidAnswer) as error:
+        error.result = answer.result  # type: ignore[union-attr]
         raise
-    return answer.result
+    finally:
+        if forming is not None:
+            forming.clear()
 
 
 @_plain
-def stream(prompt: Prompt, *, complete: bool = False, system: str | None = None, **options: Any) -> TextStream:
-    """As `generate`, but an iterator of text as it comes; its `result` holds what has come so far."""
+def stream(
+    prompt: Prompt, *, schema: Any = None, complete: bool = False, system: str | None = None, **options: Any
+) -> TextStream:
+    """As `generate`, but an iterator of text as it comes; its `result` holds what has come so far.
+
+    In asynchronous code: `async for text in nbgen.stream(…)`, or `result = await nbgen.stream(…)`. A schema's object is
+    the `value` of the result.
+    """
+    wanted = None if schema is None else Schema(schema)
+    if wanted is not None:
+        options["json_schema"] = wanted.json
+        show_as_table(schema)
     body = run_body(prompt, complete=complete, system=system, options=options)
-    result = Result(params=body["params"], messages=body.get("messages"))
-    return TextStream(default_client().run(body), result, LoadProgress())
+    result = Result(params=body["params"], messages=body.get("messages"), prompt=body.get("prompt"), schema=wanted)
+    client = default_client()
+    return TextStream(client.run(body), result, LoadProgress(), client.arun(body))
+
+
+def chat(system: str | None = None, **options: Any) -> Conversation:
+    """A conversation: `talk = nbgen.chat(); talk("Hello")` answers, and the next call remembers. See Conversation."""
+    return Conversation(stream, system, options)
+
+
+@_plain
+def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options: Any) -> Logprobs:
+    """How likely each token of a text was, and which `top` others were likely there.
+
+    A text is taken as it stands; chat messages go through the chat template. With `max_new_tokens` the model goes on
+    for so many tokens, which follow with their own probabilities. Needs a server of nbgen or SGLang.
+    """
+    asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": tokenize(prompt)}
+    params = run_body("-", complete=True, options={**options, "max_new_tokens": max_new_tokens})["params"]
+    wanted = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": top, "return_text_in_logprobs": True}
+    answer = default_client().generate({**asked, "sampling_params": params, **wanted})
+    return Logprobs.read(answer, generated=max_new_tokens > 0)
+
+
+@_plain
+def tokenize(prompt: Prompt) -> list[int]:
+    """The token ids of a text, or of chat messages as the model's template writes them."""
+    asked = {"prompt": prompt} if isinstance(prompt, str) else {"messages": chat_messages(prompt)}
+    return default_client().tokenize(asked)["tokens"]
+
+
+@_plain
+def detokenize(ids: Sequence[int]) -> str:
+    """The text of token ids."""
+    return default_client().detokenize({"tokens": list(ids)})["text"]
+
+
+@_plain
+def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (), **parameters: Any) -> dict[str, Any]:
+    """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along."""
+    from nbgen.notebook.tensors import from_tensors, to_tensors
+
+    body = {"inputs": to_tensors(inputs), "parameters": parameters, "outputs": [{"name": name} for name in outputs]}
+    answer = default_client().infer(model, {name: value for name, value in body.items() if value})
+    return from_tensors(answer["outputs"])
 
 
 @_plain
@@ -98,10 +165,22 @@ def status() -> Status:
 
 
 @_plain
-def connect(url: str, token: str = "") -> Client:
-    """Use the server at `url` from now on. Raises when it does not answer."""
+def models() -> Models:
+    """The models that the server can be asked for."""
+    client = default_client()
+    current = client.model()
+    return Models(client.models(), str(current.get("name")) if current.get("state") == "ready" else None)
+
+
+@_plain
+def connect(url: str, token: str = "", *, kind: str = "auto", model: str | None = None) -> AnyClient:
+    """Use the server at `url` from now on. Raises when it does not answer.
+
+    It may be of another kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it.
+    `model` names one of several that it serves.
+    """
     global _client
-    client = answering(Client(url, token))
+    client = open_client(url, token, kind, model)
     with _lock:
         _client = client
     return client
@@ -112,7 +191,7 @@ def serve(model: str | None = None) -> PrivateServer:
     return _start("starting an nbgen server for this kernel…", model)
 
 
-def default_client(start: bool = True) -> Client:
+def default_client(start: bool = True) -> AnyClient:
     """The client of this kernel. Without `start` raises ServerNotFound rather than starting a server."""
     global _client
     with _lock:
@@ -121,7 +200,7 @@ def default_client(start: bool = True) -> Client:
         return _client
 
 
-def _find(start: bool) -> Client:
+def _find(start: bool) -> AnyClient:
     try:
         return find_server()
     except ServerNotFound:
@@ -154,7 +233,5 @@ def _place(model: str | None) -> str | None:
 
 
 def _load_error(data: dict[str, Any]) -> Exception:
-    from nbgen.errors import from_status
-
     error = data.get("error") or data
     return from_status(int(error.get("code", 422)), str(error.get("message", "the model cannot be loaded")))

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any
 
 from nbgen.errors import InvalidRequest
+from nbgen.notebook.table import markdown_table
 
 
 def fill(template: str, names: Mapping[str, Any]) -> str:
@@ -60,7 +61,7 @@ def _value(code: CodeType, names: Mapping[str, Any]) -> Any:
 
 
 def _wrong(source: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{{{{{source}}}}}: {reason}. Nothing was sent; --raw leaves braces as they are.")
+    return InvalidRequest(f"{{{{{source}}}}}: {reason}.")
 
 
 def _table(frame: Any) -> str:
@@ -68,9 +69,4 @@ def _table(frame: Any) -> str:
     pandas = sys.modules["pandas"]
     if not isinstance(frame.index, pandas.RangeIndex):
         frame = frame.reset_index()
-    rows = [list(frame.columns), ["---"] * len(frame.columns), *frame.itertuples(index=False)]
-    return "\n".join("| " + " | ".join(_cell(value) for value in row) + " |" for row in rows)
-
-
-def _cell(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return markdown_table(frame.columns, frame.itertuples(index=False))

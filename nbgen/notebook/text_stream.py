@@ -1,4 +1,4 @@
-"""An answer as it arrives: an iterator of text whose `result` holds everything so far.
+"""An answer as it arrives: an iterator of text, plain or asynchronous, whose `result` holds everything so far.
 
 Turns a run's events into a Result. Knows neither HTTP nor displays.
 """
@@ -6,7 +6,8 @@ Turns a run's events into a Result. Knows neither HTTP nor displays.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
@@ -18,12 +19,24 @@ Progress = Callable[[dict[str, Any] | None], None]
 
 
 class TextStream:
-    """Iterate for new text. Leaving early (break, an exception, Ctrl-C) stops the run on the server."""
+    """Iterate for new text, by `for` or `async for`; `await` it for the result.
 
-    def __init__(self, events: Events, result: Result, progress: Progress | None = None) -> None:
+    Leaving early (break, an exception, Ctrl-C, a cancelled task) stops the run on the server. `aevents` are the same
+    events awaited; whichever is not used is never opened.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        result: Result,
+        progress: Progress | None = None,
+        aevents: AsyncGenerator[tuple[str, dict[str, Any]], None] | None = None,
+    ) -> None:
         self.result = result
         self._events = events
+        self._aevents = aevents
         self._progress = progress or (lambda step: None)
+        self.on_end: Callable[[Result], None] = lambda result: None
         self._open = True
         self._started = time.monotonic()
 
@@ -41,6 +54,29 @@ class TextStream:
             raise
         raise StopIteration
 
+    async def __aiter__(self) -> AsyncIterator[str]:
+        if self._aevents is None:
+            raise TypeError("this stream can only be read with a plain `for`")
+        try:
+            async with aclosing(self._aevents) as events:
+                async for name, data in events:
+                    if text := self._apply(name, data):
+                        yield text
+                    if not self._open:
+                        return
+            self._apply("lost", {})
+        except BaseException as error:  # A cancelled task or a loop left early, too, end the run.
+            self.close("error" if isinstance(error, Exception) else "abort")
+            raise
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        return self._whole().__await__()
+
+    async def _whole(self) -> Result:
+        async for _ in self:
+            pass
+        return self.result
+
     def close(self, reason: str = "abort") -> None:
         """Stop reading, and with it the run; text that has come stays in `result`."""
         if not self._open:
@@ -48,6 +84,7 @@ class TextStream:
         self._open = False
         self.result.finish_reason = self.result.finish_reason or reason
         self._progress(None)
+        self.on_end(self.result)
         close = getattr(self._events, "close", None)
         if close:
             close()
@@ -77,22 +114,32 @@ class TextStream:
         return ""
 
     def _delta(self, data: dict[str, Any]) -> str:
-        """Only sample 0 is text to read along; further samples of `n` are in the run's snapshot."""
+        """Only sample 0 is text to read along; further samples of `n` grow beside it."""
         if self.result.ttft_s is None:
             self._progress(None)
             self.result.ttft_s = time.monotonic() - self._started
         usage = self.result.usage
         usage["completion_tokens"] = usage.get("completion_tokens", 0) + data.get("tokens", 0)
-        text = data["text"] if data.get("index", 0) == 0 else ""
+        index, text = data.get("index", 0), data["text"]
+        if index:
+            self.result.add_other(index, text)
+            return ""
         self.result.text += text
         return text
 
     def _done(self, data: dict[str, Any]) -> None:
         self.result.finish_reason = data["finish_reason"]["type"]
         self.result.usage = data["usage"]
-        self.result.ttft_s = data["ttft_s"]
-        self.result.tokens_per_s = data["tokens_per_s"]
+        self.result.ttft_s = data.get("ttft_s", self.result.ttft_s)
+        self.result.tokens_per_s = data.get("tokens_per_s") or self._rate()
         self.close()
+
+    def _rate(self) -> float | None:
+        """As seen from here, for servers that do not say."""
+        tokens, first = self.result.usage.get("completion_tokens", 0), self.result.ttft_s
+        if tokens < 2 or first is None:
+            return None
+        return (tokens - 1) / max(time.monotonic() - self._started - first, 1e-9)
 
     def _fail(self, error: dict[str, Any]) -> None:
         self.result.finish_reason = "error"

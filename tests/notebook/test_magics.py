@@ -1,6 +1,8 @@
 """The magics in a real shell, and in a real kernel."""
 
+import asyncio
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -9,8 +11,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
 
+from nbgen.notebook.background import BackgroundRun
+from nbgen.notebook.code_blocks import as_cell
 from nbgen.notebook.magics import complete
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.result import Result
 
 
 def run(shell: InteractiveShell, source: str) -> tuple[str, bool]:
@@ -53,9 +58,15 @@ def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
         ("%%nbgen --zzz 1\nhi", "unrecognized arguments"),
         ("%%nbgen --temperature -3\nhi", "temperature must be at least 0"),
         ("%%nbgen --out 'a b'\nhi", "not a variable's name"),
-        ("%nbgen frobnicate", "choose from status, load, unload, connect"),
+        ("%nbgen frobnicate", "choose from status, load, unload, models, monitor, fix, connect"),
         ("%nbgen connect", "needs the server's URL"),
         ("%nbgen load 'open quote", "No closing quotation"),
+        ("%%nbgen --schema nowhere\nhi", "there is no variable of this name"),
+        ("%%nbgen --schema nowhere.json\nhi", "No such file"),
+        ("%%nbgen --background --to-cell\nhi", "does not go with --background"),
+        ("%%nbgen\n{{Err[77]}}", "cell 77 has no error"),
+        ("%nbgen fix", "no cell has failed yet"),
+        ("%nbgen fix 5", "cell 5 has no error"),
     ],
 )
 def test_mistakes_are_one_line(shell: InteractiveShell, cell: str, words: str) -> None:
@@ -73,6 +84,68 @@ def test_errors_of_the_server_are_one_line(shell: InteractiveShell) -> None:
     assert "Traceback" not in printed
 
 
+def test_other_cells_can_be_put_in(shell: InteractiveShell) -> None:
+    run(shell, "6 * 7")
+    number = shell.execution_count - 1
+    run(shell, "def broken():\n    return 1 / 0\nbroken()")
+    run(shell, f"%%nbgen --max-new-tokens 1\n{{{{In[{number}]}}}}|{{{{Out[{number}]}}}}|{{{{Err[{number + 1}]}}}}")
+    source, value, error = shell.user_ns["_"].messages[0]["content"].split("|")
+    assert (source.strip(), value) == ("6 * 7", "42")
+    assert error.startswith("Traceback")
+    assert "return 1 / 0" in error
+    assert error.endswith("ZeroDivisionError: division by zero")
+    assert "IPython" not in error
+
+
+def test_the_cell_that_failed_is_explained(shell: InteractiveShell) -> None:
+    run(shell, "undefined_name")
+    printed, good = run(shell, "%nbgen fix")
+    assert good
+    assert "tokens" in printed
+    asked = shell.user_ns["_"].messages[-1]["content"]
+    assert "undefined_name" in asked
+    assert "NameError: name 'undefined_name' is not defined" in asked
+    assert run(shell, f"%nbgen fix {shell.execution_count - 2}")[1]
+
+
+def test_an_answers_code_becomes_a_cell(shell: InteractiveShell) -> None:
+    run(shell, "%%nbgen --max-new-tokens 5 -t 0 --to-cell\nhi")
+    assert shell.rl_next_input == "%%markdown\n" + shell.user_ns["_"].text
+    assert as_cell("So:\n```python\nx = 1\n```\nand\n~~~\ny = 2") == "x = 1\n\ny = 2"
+
+
+def test_an_answer_is_written_in_the_background(shell: InteractiveShell) -> None:
+    printed, good = run(shell, "%%nbgen --background --out later --max-new-tokens 400 --complete\nOnce")
+    assert (printed, good) == ("", True)
+    later = shell.user_ns["later"]
+    assert shell.user_ns["_"] is later
+    assert "running" in repr(later)
+    later.cancel()
+    assert later.wait(10).finish_reason == "abort"
+    assert not later.running
+    run(shell, "%%nbgen --background --max-new-tokens 3 -t 0\nhi")
+    assert asyncio.run(_awaited(shell.user_ns["_"])).usage["completion_tokens"] == 3
+
+
+async def _awaited(run: BackgroundRun) -> Result:
+    return await run
+
+
+def test_all_options_reach_the_server(shell: InteractiveShell) -> None:
+    options = "--top-k 5 --min-p 0.1 --stop a --stop 'b c' --presence-penalty 0.5 --frequency-penalty 0.1"
+    run(shell, f"%%nbgen --max-new-tokens 1 {options} --repetition-penalty 1.1\nhi")
+    wanted = {"top_k": 5, "min_p": 0.1, "stop": ["a", "b c"], "presence_penalty": 0.5, "max_new_tokens": 1}
+    sent = {**shell.user_ns["_"].params, "stop": list(shell.user_ns["_"].params["stop"])}
+    assert sent == {**wanted, "frequency_penalty": 0.1, "repetition_penalty": 1.1}
+
+
+def test_the_models_are_listed(shell: InteractiveShell) -> None:
+    printed, good = run(shell, "%nbgen models")
+    assert good
+    assert "| loaded |" in printed
+    assert run(shell, "%nbgen monitor")[0].count("ready") == 1
+
+
 def test_the_status_is_shown(shell: InteractiveShell) -> None:
     printed, good = run(shell, "%nbgen")
     assert good
@@ -85,7 +158,10 @@ def test_help_comes_from_the_options(shell: InteractiveShell) -> None:
     assert "Send the cell to the model" in text
 
 
-def test_options_and_actions_are_completed() -> None:
+def test_options_and_actions_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "big-model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert complete(None, SimpleNamespace(line="%nbgen load b", symbol="b")) == ["bundled", "big-model/"]
     options = complete(None, SimpleNamespace(line="%%nbgen --te", symbol="--te"))
     assert options == ["--temperature"]
     assert complete(None, SimpleNamespace(line="%nbgen lo", symbol="lo")) == ["load"]
@@ -113,6 +189,7 @@ def test_a_kernel_shows_markdown_and_a_caption(connected: PrivateServer, monkeyp
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     answer, caption = notebook.cells[1].outputs
     assert {"text/plain", "text/markdown"} == set(answer.data)
+    assert answer.metadata["nbgen"]["finish_reason"] == "length"
     assert re.match(r"8 tokens · .* · length", caption.data["text/plain"])
     lengths = notebook.cells[2].outputs[0].text.split()
     assert lengths[0] == lengths[1] != "0"

@@ -1,6 +1,12 @@
 """How a result and a status show themselves."""
 
+import json
+
+import pytest
+
+from nbgen.errors import InvalidAnswer
 from nbgen.notebook.result import Result
+from nbgen.notebook.schema import Schema
 from nbgen.notebook.status import Status
 
 
@@ -16,17 +22,39 @@ def test_the_text_is_the_result() -> None:
     assert result.to_dict()["usage"] == {"completion_tokens": 42}
 
 
+def test_a_result_can_be_taken_along() -> None:
+    result = Result(text="ja", messages=[{"role": "user", "content": "ok?"}], usage={"prompt_tokens": 3})
+    assert result.to_openai() == [{"role": "user", "content": "ok?"}, {"role": "assistant", "content": "ja"}]
+    assert json.loads(result.to_jsonl()) == {"messages": result.to_openai()}
+    assert result.to_jsonl().endswith("}\n")
+    assert result.to_df().loc[0, ["text", "prompt_tokens"]].tolist() == ["ja", 3]
+    assert Result(text="b", prompt="a").to_openai()[0]["content"] == "a"
+    assert "**Model**\n\nja" in result.to_markdown()
+
+
+def test_a_value_needs_a_schema_and_a_whole_answer() -> None:
+    kind = Schema({"type": "object"})
+    assert Result(text='{"a": 1}', finish_reason="stop", schema=kind).value == {"a": 1}
+    bundle, _ = Result(text='{"a": "<b>"}', finish_reason="stop", schema=kind)._repr_mimebundle_()
+    assert "&lt;b&gt;" in bundle["text/html"]
+    for result in (full(), Result(text='{"a', finish_reason="length", schema=kind)):
+        with pytest.raises(InvalidAnswer):
+            _ = result.value
+
+
 def test_a_stopped_result_says_so() -> None:
     assert Result(text="x", finish_reason="abort", usage={"completion_tokens": 1}).caption == "1 token · stopped"
 
 
 def test_a_notebook_gets_markdown_and_never_html() -> None:
-    assert full()._repr_mimebundle_() == {"text/plain": "**hi**", "text/markdown": "**hi**"}
+    bundle, metadata = full()._repr_mimebundle_()
+    assert bundle == {"text/plain": "**hi**", "text/markdown": "**hi**"}
+    assert metadata["nbgen"]["usage"] == {"completion_tokens": 42}
 
 
 def test_nothing_in_the_markdown_is_fetched() -> None:
     hostile = "![x](http://a/?secret) <img src=http://a> </ IMG> <video src=x> ok <b>"
-    shown = Result(text=hostile)._repr_mimebundle_()["text/markdown"]
+    shown = Result(text=hostile)._repr_mimebundle_()[0]["text/markdown"]
     assert "![" not in shown
     assert "<img" not in shown
     assert "<video" not in shown
@@ -34,7 +62,7 @@ def test_nothing_in_the_markdown_is_fetched() -> None:
 
 
 def test_a_terminal_does_not_obey_what_a_model_writes() -> None:
-    plain = Result(text="\x1b[2J\r\nERROR\u202e fake\tok")._repr_mimebundle_()["text/plain"]
+    plain = Result(text="\x1b[2J\r\nERROR\u202e fake\tok")._repr_mimebundle_()[0]["text/plain"]
     assert plain == "\\x1b[2J\\r\nERROR\\u202e fake\tok"
 
 

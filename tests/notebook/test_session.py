@@ -1,5 +1,6 @@
 """The helpers against a real server: answers, streams that stop when left, loading, errors."""
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from nbgen.errors import InvalidRequest, ModelError, NotFound, ServerNotFound, U
 from nbgen.notebook.client import Client
 from nbgen.notebook.private_server import PrivateServer
 
-HELPERS = ("Chat", "Client", "connect", "generate", "load", "serve", "status", "stream", "unload")
+HELPERS = sorted(set(nbgen.__all__) - {"__version__"})
 
 
 def wait_for(condition: object, seconds: float = 10.0) -> None:
@@ -52,6 +53,39 @@ def test_a_stream_brings_the_same_text_in_pieces(connected: PrivateServer) -> No
     assert len(pieces) > 1
     assert "".join(pieces) == stream.result.text == whole.text
     assert stream.result.usage == {**whole.usage, "cached_tokens": stream.result.usage["cached_tokens"]}
+
+
+async def test_a_stream_can_be_awaited(connected: PrivateServer) -> None:
+    options = {"max_new_tokens": 12, "temperature": 0}
+    answers = await asyncio.gather(*(nbgen.stream(f"count {i}", **options) for i in range(3)))
+    assert [answer.usage["completion_tokens"] for answer in answers] == [12, 12, 12]
+    stream = nbgen.stream("count 1", **options)
+    assert "".join([text async for text in stream]) == stream.result.text == answers[1].text
+
+
+async def test_a_cancelled_task_stops_its_run(connected: PrivateServer) -> None:
+    stream = nbgen.stream("hi", max_new_tokens=400, ignore_eos=True)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(stream, 0.3)
+    assert stream.result.finish_reason == "abort"
+    wait_for(lambda: not nbgen.status().raw["status"].get("running"))
+
+
+def test_a_conversation_remembers(connected: PrivateServer) -> None:
+    talk = nbgen.chat("be short", temperature=0, max_new_tokens=4)
+    first = talk("hi")
+    second = talk("and?", max_new_tokens=2)
+    assert [turn["role"] for turn in talk.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert second.messages == [*talk.messages[:3], {"role": "user", "content": "and?"}]
+    assert (first.usage["completion_tokens"], second.usage["completion_tokens"]) == (4, 2)
+    assert "and?" in talk._repr_mimebundle_()["text/markdown"]
+    assert list(talk.to_df().columns) == ["role", "content"]
+    talk.undo()
+    assert len(talk) == 3
+    stream = talk.stream("more", ignore_eos=True, max_new_tokens=300)
+    next(stream)
+    stream.close()
+    assert talk.messages[-1] == {"role": "assistant", "content": stream.result.text}
 
 
 def test_the_same_seed_gives_the_same_answer(connected: PrivateServer) -> None:

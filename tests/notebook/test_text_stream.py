@@ -1,6 +1,6 @@
 """A run's events become text and a result, whatever way the run ends."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -30,7 +30,10 @@ def test_an_answer_is_its_deltas_and_its_end() -> None:
 
 
 def test_further_samples_are_not_mixed_into_the_text() -> None:
-    assert list(stream(delta("a"), delta("x", 1), delta("b"), ("done", DONE))) == ["a", "b"]
+    answer = stream(delta("a"), delta("x", 2), delta("b"), delta("y", 2), ("done", DONE))
+    assert list(answer) == ["a", "b"]
+    assert answer.result.texts == ["ab", "", "xy"]
+    assert answer.result.to_df().text.tolist() == ["ab", "", "xy"]
 
 
 def test_progress_is_told_until_text_comes() -> None:
@@ -71,3 +74,25 @@ def test_leaving_closes_the_connection() -> None:
         next(answer)
     assert answer.result.finish_reason == "abort"
     assert closed == [True, True]
+
+
+async def later(*events: tuple[str, dict[str, Any]]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    for event in events:
+        yield event
+
+
+async def test_a_stream_is_read_by_async_for_and_by_await() -> None:
+    events = [("run", {"model": "m"}), delta("a"), delta("b"), ("done", DONE)]
+    answer = TextStream(iter(()), Result(), None, later(*events))
+    assert [text async for text in answer] == ["a", "b"]
+    assert answer.result.finish_reason == "stop"
+    assert (await TextStream(iter(()), Result(), None, later(*events))).text == "ab"
+
+
+async def test_an_awaited_stream_that_breaks_off_raises() -> None:
+    answer = TextStream(iter(()), Result(), None, later(delta("a")))
+    with pytest.raises(Unavailable, match="before it was complete"):
+        await answer
+    assert (answer.result.text, answer.result.finish_reason) == ("a", "error")
+    with pytest.raises(TypeError, match="plain `for`"):
+        await stream(delta("a"))

@@ -1,0 +1,175 @@
+// The monitor: looks at the server now and then while it is in view, and draws what it sees.
+
+import { h } from "./dom.js";
+import { bytes, Rate, Series } from "./series.js";
+import { pageServer, Server } from "./server.js";
+
+const HELLO_MS = 3000;
+const WIDTH = 260;
+const HEIGHT = 44;
+const SVG = "http://www.w3.org/2000/svg";
+
+/** The page's server if it is the one that the kernel uses, else null. */
+async function directServer(model) {
+  const place = pageServer(model);
+  if (model.get("transport") === "comm" || !place || !model.get("server_id")) return null;
+  const server = new Server(place);
+  try {
+    const hello = await server.json("hello", { signal: AbortSignal.timeout(HELLO_MS) });
+    return hello.server_id === model.get("server_id") ? server : null;
+  } catch {
+    return null;
+  }
+}
+
+/** A number with its name, a bar for its share, and a line for its past. */
+class Gauge {
+  #number = h("span", { class: "nbgen-number" });
+  #bar = h("meter", { min: 0, max: 1 });
+  #line = document.createElementNS(SVG, "polyline");
+
+  constructor(name, { bar = false, plot = false } = {}) {
+    this.element = h("div", { class: "nbgen-gauge" }, h("span", { class: "nbgen-name" }, name), this.#number);
+    this.#bar.setAttribute("aria-label", name);
+    if (bar) this.element.append(this.#bar);
+    if (plot) this.element.append(this.#plot(name));
+  }
+
+  show(text, { share, series, top } = {}) {
+    this.#number.textContent = text;
+    if (share !== undefined) this.#bar.value = share;
+    if (series) this.#line.setAttribute("points", series.line(WIDTH, HEIGHT, top));
+  }
+
+  #plot(name) {
+    const svg = document.createElementNS(SVG, "svg");
+    svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", `${name}, the last minutes`);
+    svg.append(this.#line);
+    return svg;
+  }
+}
+
+class Monitor {
+  #title = h("strong");
+  #state = h("span", { class: "nbgen-state", role: "status" });
+  #facts = h("div", { class: "nbgen-facts" });
+  #error = h("div", { class: "nbgen-alarm", role: "alert", hidden: true });
+  #progress = h("progress", { max: 1, hidden: true, "aria-label": "Loading" });
+  #rate = new Gauge("Tokens/s", { plot: true });
+  #memory = new Gauge("Memory", { bar: true, plot: true });
+  #cache = new Gauge("KV cache", { bar: true });
+  #requests = new Gauge("Requests");
+  #speed = new Rate();
+  #speeds = new Series();
+  #memories = new Series();
+
+  constructor(actions) {
+    this.load = h("button", { type: "button", click: actions.load }, "Load");
+    this.unload = h("button", { type: "button", click: actions.unload }, "Unload");
+    const head = h("div", { class: "nbgen-head" }, this.#title, this.#state, this.#progress, this.load, this.unload);
+    const gauges = [this.#rate, this.#memory, this.#cache, this.#requests].map((gauge) => gauge.element);
+    const label = { class: "nbgen-monitor", role: "group", "aria-label": "Model server" };
+    this.element = h("div", label, head, this.#facts, h("div", { class: "nbgen-gauges" }, ...gauges), this.#error);
+  }
+
+  /** What the server says of its model, `seconds` being the time of the look. */
+  show(answer, seconds) {
+    const alive = ["ready", "loading", "starting"].includes(answer.state);
+    this.#title.textContent = answer.name ?? "no model";
+    if (this.#state.textContent !== answer.state) this.#state.textContent = answer.state;
+    this.element.dataset.state = answer.state;
+    this.#facts.textContent = alive ? facts(answer.model) : "";
+    this.load.disabled = alive;
+    this.unload.disabled = !alive;
+    this.#loading(answer.state === "ready" ? null : answer.progress);
+    this.fail(answer.error ?? "");
+    this.#pulse((alive && answer.status) || {}, seconds);
+  }
+
+  fail(words) {
+    this.#error.hidden = !words;
+    if (this.#error.textContent !== words) this.#error.textContent = words;
+  }
+
+  #loading(progress) {
+    this.#progress.hidden = !progress;
+    if (progress?.total) this.#progress.value = progress.done / progress.total;
+    else this.#progress.removeAttribute("value");
+    this.#progress.title = progress?.stage ?? "";
+  }
+
+  /** Fields at their default of 0 are left out on the wire. */
+  #pulse(pulse, seconds) {
+    const { memory_used: used = 0, memory_total: total = 0, blocks_total: blocks = 0, blocks_free: free = 0 } = pulse;
+    this.#speeds.add(this.#speed.next(pulse.generated_tokens ?? 0, seconds));
+    this.#memories.add(used);
+    this.#rate.show(Math.round(this.#speeds.last).toLocaleString(), { series: this.#speeds });
+    const of = total ? ` of ${bytes(total)}` : "";
+    this.#memory.show(bytes(used) + of, { share: total ? used / total : 0, series: this.#memories });
+    const share = blocks ? (blocks - free) / blocks : 0;
+    this.#cache.show(`${Math.round(share * 100)} %`, { share });
+    this.#requests.show(`${pulse.running ?? 0} running, ${pulse.waiting ?? 0} waiting`);
+  }
+}
+
+function facts(model) {
+  if (!model) return "";
+  const size = model.parameters ? `${(model.parameters / 1e6).toLocaleString(undefined, { maximumFractionDigits: 1 })} M parameters` : "";
+  const place = model.device ? `${model.dtype} on ${model.device}` : "";
+  const context = model.context_length ? `context ${model.context_length}` : "";
+  return [model.model_type, size, place, context].filter(Boolean).join(" · ");
+}
+
+/** Looks while the element is in view and the page is in front. */
+function watch(element, interval, look) {
+  let inView = true;
+  const seen = new IntersectionObserver((entries) => (inView = entries.at(-1).isIntersecting));
+  seen.observe(element);
+  const timer = setInterval(() => inView && !document.hidden && look(), interval);
+  look();
+  return () => {
+    clearInterval(timer);
+    seen.disconnect();
+  };
+}
+
+async function render({ model, el }) {
+  const server = await directServer(model);
+  const ask = async (path, body) => {
+    try {
+      await (await server.request(path, { body })).text();
+    } catch (error) {
+      monitor.fail(error.message);
+    }
+  };
+  const act = (type, path) => () => (server ? ask(path, {}) : model.send({ type }));
+  const monitor = new Monitor({ load: act("load", "model/load"), unload: act("unload", "model/unload") });
+  el.append(monitor.element);
+  let asking = false;
+  const look = async () => {
+    if (!server) return model.send({ type: "look" });
+    if (asking) return;
+    asking = true;
+    try {
+      monitor.show(await server.json("model"), performance.now() / 1000);
+    } catch (error) {
+      monitor.fail(error.message);
+    } finally {
+      asking = false;
+    }
+  };
+  const heard = (message) => {
+    if (message.type === "model") monitor.show(message.model, performance.now() / 1000);
+    else if (message.type === "error") monitor.fail(message.message);
+  };
+  model.on("msg:custom", heard);
+  const leave = watch(monitor.element, model.get("interval_ms"), look);
+  return () => {
+    leave();
+    model.off("msg:custom", heard);
+  };
+}
+
+export default { render };

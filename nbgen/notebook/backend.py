@@ -1,0 +1,87 @@
+"""What a server other than nbgen must be asked and how its answers read: the base of the dialects.
+
+Pure: a dialect turns the body of a run into a call, and the events it answers into those of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from nbgen import sse
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.connection import Call
+
+Event = tuple[str, dict[str, Any]]
+
+
+class Reader(Protocol):
+    """Reads one answer."""
+
+    def feed(self, event: sse.Event) -> list[Event]:
+        """The run's events that a server-sent event stands for."""
+
+    def end(self) -> list[Event]:
+        """The events to add when the stream ends; none if the answer is not whole."""
+
+
+class Backend(Protocol):
+    """A server's dialect. `model` is the name under which it serves the model."""
+
+    name: str
+    model: str
+
+    def run(self, body: Mapping[str, Any]) -> Call:
+        """The call that asks for a run. Raises InvalidRequest for what this dialect cannot say."""
+
+    def reader(self) -> Reader:
+        """What reads the answer."""
+
+
+class Words:
+    """What a run has brought so far, and why it ended: the part that readers share."""
+
+    def __init__(self) -> None:
+        self._usage: dict[str, int] = {}
+        self._tokens = 0
+        self._reason: Any = None
+
+    def end(self) -> list[Event]:
+        """The answer is whole if a reason for its end has come."""
+        return self.done(self._reason) if self._reason else []
+
+    def delta(self, text: str, tokens: int = 1, index: int = 0) -> list[Event]:
+        """New text."""
+        if not text:
+            return []
+        self._tokens += tokens
+        return [("delta", {"text": text, "tokens": tokens, "index": index})]
+
+    def done(self, reason: Any) -> list[Event]:
+        """The end, for a reason given as a word or as an object with a `type`."""
+        kind = reason if isinstance(reason, Mapping) else {"type": reason or "stop"}
+        usage = self._usage or {"completion_tokens": self._tokens}
+        return [("done", {"finish_reason": dict(kind), "usage": usage})]
+
+    def error(self, error: Any) -> list[Event]:
+        """The server's own words for what went wrong."""
+        fields = error if isinstance(error, Mapping) else {"message": str(error)}
+        code = fields.get("code")
+        message = str(fields.get("message", "the server broke off"))
+        return [("error", {"error": {"message": message, "code": code if isinstance(code, int) else 500}})]
+
+    def count(self, numbers: Mapping[str, Any]) -> None:
+        """Take over the counts of prompt and completion tokens."""
+        names = ("prompt_tokens", "completion_tokens", "cached_tokens")
+        self._usage |= {name: int(numbers[name]) for name in names if numbers.get(name) is not None}
+
+
+def renamed(params: Mapping[str, Any], names: Mapping[str, str], dialect: str) -> dict[str, Any]:
+    """The options under the dialect's own names. Raises InvalidRequest for one that it has no word for."""
+    if unknown := [name for name in params if name not in names]:
+        raise _unsaid(unknown, dialect)
+    return {names[name]: value for name, value in params.items()}
+
+
+def _unsaid(options: Iterable[str], dialect: str) -> InvalidRequest:
+    return InvalidRequest(f"a server of {dialect} has no option for {', '.join(options)}")

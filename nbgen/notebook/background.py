@@ -1,0 +1,83 @@
+"""An answer that is written while the kernel goes on: read by a thread, stopped at any time, awaited or asked.
+
+Knows a stream and where it is shown; nothing of magics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+from nbgen.errors import NbgenError
+from nbgen.notebook.result import Result
+from nbgen.notebook.text_stream import TextStream
+
+Shown = Callable[[Result, str], None]
+
+
+class BackgroundRun:
+    """`run.text` so far; `run.cancel()` stops it on the server; `run.wait()` or `await run` gives the result."""
+
+    def __init__(self, answer: TextStream, shown: Shown, ended: Callable[[Result], None]) -> None:
+        self.error: NbgenError | None = None
+        self._answer = answer
+        self._shown = shown
+        self._ended = ended
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._started = threading.Event()
+        # The context says which cell the output belongs to.
+        self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._work,), daemon=True)
+        self._thread.start()
+        self._started.wait(5)
+
+    @property
+    def text(self) -> str:
+        """What has come so far."""
+        return self._answer.result.text
+
+    @property
+    def running(self) -> bool:
+        """Whether more may come."""
+        return self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """Stop it; what has come stays."""
+        if self._loop is not None and self._task is not None and self.running:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """The result, once there is one. Raises TimeoutError, or the error that ended the run."""
+        self._thread.join(timeout)
+        if self.running:
+            raise TimeoutError(f"still running after {timeout} s")
+        if self.error is not None:
+            raise self.error
+        return self._answer.result
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        return asyncio.to_thread(self.wait).__await__()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else self._answer.result.finish_reason
+        return f"<{state}: {self.text[-60:]!r}>"
+
+    def _work(self) -> None:
+        try:
+            asyncio.run(self._read())
+        except asyncio.CancelledError:
+            pass
+        except NbgenError as error:
+            self.error = error
+        finally:
+            self._started.set()
+            self._ended(self._answer.result)
+
+    async def _read(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._started.set()
+        async for text in self._answer:
+            self._shown(self._answer.result, text)

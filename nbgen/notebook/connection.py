@@ -1,0 +1,180 @@
+"""JSON and event streams over HTTP with one server, blocking or awaited, and its errors in words.
+
+What is sent and how answers are read is the same for both; only the few lines around httpx differ. Knows no
+route and nothing of what the events mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+import httpx
+
+from nbgen import sse
+from nbgen.errors import NbgenError, ServerNotFound, Unauthorized, Unavailable, from_status
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+#: The server sends a comment every ten seconds, so a silent minute is a dead connection.
+SILENCE_SECONDS = 60.0
+CONNECT_SECONDS = 5.0
+
+
+class Call(NamedTuple):
+    """One request to a route, given relative to the server's root."""
+
+    method: str
+    path: str
+    body: Any = None
+
+
+class Connection:
+    """Talks to the server at `url`, which ends with a slash. `lost` says that the last call did not reach it.
+
+    `token` is what it shows, in `headers`; it lets others in as well.
+    """
+
+    def __init__(self, url: str, token: str = "") -> None:
+        self.url = url
+        self.lost = False
+        self.token = token
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.Client(**self._settings())
+        self._kept: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+
+    def json(self, call: Call, timeout: float | None = None) -> Any:
+        """What a call answers; {} where that is no JSON. Raises the error that the server words."""
+        limits = httpx.USE_CLIENT_DEFAULT if timeout is None else httpx.Timeout(timeout)
+        try:
+            response = self._http.request(call.method, call.path, json=call.body, timeout=limits)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        self.lost = False
+        if response.is_success:
+            return parse_json(response.content)
+        raise error_of(response.status_code, response.content, self.url)
+
+    async def ajson(self, call: Call) -> Any:
+        """As `json`, awaited, however long it takes."""
+        patience = httpx.Timeout(None, connect=CONNECT_SECONDS)
+        try:
+            async with self._async() as http:
+                response = await http.request(call.method, call.path, json=call.body, timeout=patience)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        if response.is_success:
+            return parse_json(response.content)
+        raise error_of(response.status_code, response.content, self.url)
+
+    def stream(self, call: Call) -> Iterator[sse.Event]:
+        """The events that a call answers. Closing the iterator closes the connection."""
+        decoder = sse.Decoder()
+        try:
+            with self._http.stream(call.method, call.path, json=call.body) as response:
+                if not response.is_success:
+                    raise error_of(response.status_code, response.read(), self.url)
+                for chunk in response.iter_bytes():
+                    yield from decoder.feed(chunk)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+
+    async def astream(self, call: Call) -> AsyncIterator[sse.Event]:
+        """As `stream`, awaited."""
+        decoder = sse.Decoder()
+        try:
+            async with self._async() as http, http.stream(call.method, call.path, json=call.body) as response:
+                if not response.is_success:
+                    raise error_of(response.status_code, await response.aread(), self.url)
+                async for chunk in response.aiter_bytes():
+                    for event in decoder.feed(chunk):
+                        yield event
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+
+    @asynccontextmanager
+    async def kept(self, connections: int) -> AsyncIterator[None]:
+        """Meanwhile awaited calls of this event loop share connections, at most so many."""
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        async with httpx.AsyncClient(limits=limits, **self._settings()) as http:
+            self._kept[asyncio.get_running_loop()] = http
+            try:
+                yield
+            finally:
+                del self._kept[asyncio.get_running_loop()]
+
+    @asynccontextmanager
+    async def _async(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A client of the running event loop: an httpx client serves only the loop that made it."""
+        http = self._kept.get(asyncio.get_running_loop())
+        if http is not None:
+            yield http
+            return
+        async with httpx.AsyncClient(**self._settings()) as http:
+            yield http
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "base_url": self.url,
+            "headers": self.headers,
+            "timeout": httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+            "trust_env": urlsplit(self.url).hostname not in LOOPBACK,
+            "verify": self._certificates if self.url.startswith("https:") else False,
+        }
+
+    @cached_property
+    def _certificates(self) -> ssl.SSLContext:
+        return httpx.create_ssl_context()
+
+    def _unreachable(self, error: httpx.HTTPError) -> NbgenError:
+        self.lost = True
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return ServerNotFound(f"{self.url} has a certificate that this machine does not trust")
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return ServerNotFound(f"nothing answers at {self.url}")
+        if isinstance(error, httpx.TimeoutException):
+            return Unavailable(f"{self.url} did not answer in time")
+        return Unavailable(f"the connection to {self.url} was lost")
+
+
+def error_of(status: int, body: bytes, url: str) -> NbgenError:
+    """The error in an answer: nbgen's own shape, OpenAI's, Triton's, Jupyter's, or none at all."""
+    answer = parse_object(body)
+    stated = answer.get("error")
+    if isinstance(stated, dict):
+        return from_status(status, str(stated.get("message", "")), stated.get("field") or stated.get("param"))
+    if status in (401, 403):
+        return Unauthorized(f"{url} refused the token; give the right one: nbgen.connect(url, token)")
+    if isinstance(stated, str):
+        return from_status(status, stated)
+    words = next((answer[key] for key in ("message", "detail") if isinstance(answer.get(key), str)), "")
+    if status == 404 and url.endswith("/nbgen/"):
+        return ServerNotFound(f"there is a server at {url}, but the nbgen extension is not enabled in it")
+    return from_status(status, words or f"{url} answered with status {status}")
+
+
+def parse_object(text: bytes | str) -> dict[str, Any]:
+    """A JSON object; anything else reads as an empty one."""
+    value = parse_json(text)
+    return value if isinstance(value, dict) else {}
+
+
+def parse_json(text: bytes | str) -> Any:
+    """A JSON value; what is none reads as an empty object."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}

@@ -1,0 +1,132 @@
+"""What the model thought of each token of a text: log-probabilities, as a table, as plain values and as a heat map.
+
+Reads the lists of SGLang's `/generate`. Knows nothing of how they were fetched.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from nbgen.notebook.result import visible
+
+
+class Token(NamedTuple):
+    """One token. `logprob` is natural, None for the first; `top` are the likeliest tokens at its place."""
+
+    text: str
+    id: int
+    logprob: float | None
+    generated: bool
+    top: list[tuple[str, float]]
+
+    @property
+    def probability(self) -> float | None:
+        """0 to 1."""
+        return None if self.logprob is None else math.exp(self.logprob)
+
+
+class Logprobs(Sequence[Token]):
+    """The tokens of a prompt and of its continuation, in order."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+
+    @classmethod
+    def read(cls, answer: dict[str, Any], generated: bool = True) -> Logprobs:
+        """From the answer of `/generate`, with or without what it wrote."""
+        meta = answer["meta_info"]
+        return cls([*_tokens(meta, "input", False), *(_tokens(meta, "output", True) if generated else ())])
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, place: Any) -> Any:
+        return Logprobs(self._tokens[place]) if isinstance(place, slice) else self._tokens[place]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(token.text for token in self)
+
+    @property
+    def generated(self) -> Logprobs:
+        """Only what the model wrote."""
+        return Logprobs([token for token in self if token.generated])
+
+    @property
+    def total(self) -> float:
+        """The log-probability of the text given its first token."""
+        return sum(token.logprob for token in self if token.logprob is not None)
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean negative log-probability: 1 for a text that could not have been otherwise."""
+        counted = [token.logprob for token in self if token.logprob is not None]
+        return math.exp(-sum(counted) / len(counted)) if counted else math.nan
+
+    def to_df(self) -> Any:
+        """A pandas DataFrame with a row a token; `top` holds (text, probability) of the likeliest ones."""
+        import pandas
+
+        rows = [
+            {
+                "token": token.text,
+                "id": token.id,
+                "logprob": token.logprob,
+                "probability": token.probability,
+                "generated": token.generated,
+                "top": [(text, math.exp(logprob)) for text, logprob in token.top],
+            }
+            for token in self
+        ]
+        columns = ["token", "id", "logprob", "probability", "generated", "top"]
+        return pandas.DataFrame(rows, columns=columns)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tokens, log-probability {self.total:.2f}, perplexity {self.perplexity:.2f}>"
+
+    def _repr_html_(self) -> str:
+        """The text, each token coloured by how likely it was; the alternatives are in its tooltip."""
+        spans = "".join(_span(token) for token in self)
+        scale = "".join(
+            f'<span style="{_colour(share)}">&nbsp;{share:.0%}&nbsp;</span>' for share in (1, 0.5, 0.1, 0.01)
+        )
+        note = f"{len(self)} tokens · perplexity {self.perplexity:.2f} · probability {scale}"
+        return (
+            f'<div style="line-height: 1.9; white-space: pre-wrap">{spans}</div>'
+            f'<div style="opacity: 0.8; font-size: 85%">{note}</div>'
+        )
+
+
+def _tokens(meta: dict[str, Any], side: str, generated: bool) -> Iterator[Token]:
+    entries = meta.get(f"{side}_token_logprobs") or []
+    tops = meta.get(f"{side}_top_logprobs") or [None] * len(entries)
+    for (logprob, id, text), top in zip(entries, tops, strict=True):
+        alternatives = [(str(other), value) for value, _, other in top or () if value is not None]
+        yield Token(text or "", id, logprob, generated, alternatives)
+
+
+def _span(token: Token) -> str:
+    lines = [f"{_shown(token.text)}: {_percent(token.probability)}"]
+    lines += [f"{_shown(text)}: {_percent(math.exp(logprob))}" for text, logprob in token.top]
+    weight = "font-weight: 600; " if token.generated else ""
+    title = html.escape("\n".join(lines))
+    text = html.escape(visible(token.text)).replace("\n", "↵\n")
+    return f'<span style="{weight}{_colour(token.probability)}" title="{title}">{text}</span>'
+
+
+def _colour(probability: float | None) -> str:
+    """From clear (certain) to red (surprising), by surprise in bits; readable on a light and a dark page."""
+    bits = 0.0 if probability is None else -math.log2(max(probability, 1e-9))
+    return f"background: rgba(225, 87, 60, {min(bits / 8, 1) * 0.75:.2f}); border-radius: 3px"
+
+
+def _shown(text: str) -> str:
+    return repr(visible(text))
+
+
+def _percent(probability: float | None) -> str:
+    return "?" if probability is None else f"{probability:.1%}"

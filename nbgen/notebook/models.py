@@ -1,0 +1,25 @@
+"""Which models the server can be asked for, as a list that shows itself as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbgen.notebook.table import html_table, markdown_table
+
+
+class Models(list[dict[str, Any]]):
+    """Entries in OpenAI's shape; `current` is the name of the one that is loaded."""
+
+    def __init__(self, entries: list[dict[str, Any]], current: str | None) -> None:
+        super().__init__(entries)
+        self.current = current
+
+    def __repr__(self) -> str:
+        return markdown_table(["model", "state"], ([entry["model"], entry["state"]] for entry in self._rows()))
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows())
+
+    def _rows(self) -> list[dict[str, str]]:
+        names = [str(entry.get("id", "")) for entry in self]
+        return [{"model": name, "state": "loaded" if name == self.current else ""} for name in names]

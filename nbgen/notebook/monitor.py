@@ -1,0 +1,71 @@
+"""The monitor as a widget: which model is loaded, what it takes and how fast it is, while one looks.
+
+The browser asks the server itself where it can, also while the kernel works; else this kernel asks for it. Knows no
+pixels.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from nbgen.errors import NbgenError
+from nbgen.notebook import session
+from nbgen.notebook.status import Status
+
+_STATIC = Path(__file__).parent / "static"
+
+
+class Monitor(anywidget.AnyWidget):
+    """Model, memory, KV cache, requests and tokens per second, with buttons to load and to unload."""
+
+    _esm = _STATIC / "monitor.js"
+    _css = _STATIC / "monitor.css"
+
+    server_id = traitlets.Unicode(help="The server that this kernel uses.").tag(sync=True)
+    interval_ms = traitlets.Int(1000, min=200, help="Time between two looks, in milliseconds.").tag(sync=True)
+    transport = traitlets.Enum(
+        ["auto", "direct", "comm"], "auto", help="Whether the browser asks the server itself, or the kernel does."
+    ).tag(sync=True)
+
+    def __init__(self, *, interval_ms: int = 1000, transport: str = "auto") -> None:
+        server_id = session.default_client().hello()["server_id"]
+        super().__init__(server_id=server_id, interval_ms=interval_ms, transport=transport)
+        self.on_msg(lambda _, message, buffers: self._receive(message))
+
+    def __repr__(self) -> str:
+        client = session.default_client()
+        return str(Status(client.url, client.model()))
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        """What the page asks of the kernel; it may come on any thread and must not hold up the next."""
+        work = {"look": self._look, "load": self._load, "unload": self._unload}.get(str(message.get("type")))
+        if work is not None:
+            threading.Thread(target=self._answer, args=(work,), daemon=True).start()
+
+    def _answer(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except NbgenError as error:
+            self.send({"type": "error", "message": str(error)})
+
+    def _look(self) -> None:
+        self.send({"type": "model", "model": session.default_client().model()})
+
+    def _load(self) -> None:
+        for name, data in session.default_client().load():
+            if name == "error":
+                self.send({"type": "error", "message": data["error"]["message"]})
+
+    def _unload(self) -> None:
+        session.default_client().unload()
+
+
+def monitor(*, interval_ms: int = 1000, transport: str = "auto") -> Monitor:
+    """A live view of the server: the model, its memory, the KV cache, requests, tokens per second."""
+    return Monitor(interval_ms=interval_ms, transport=transport)

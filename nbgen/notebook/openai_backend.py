@@ -1,0 +1,72 @@
+"""OpenAI's endpoints of any server: chat and completions, as vLLM, llama.cpp, Ollama and others serve them.
+
+Follows OpenAI's API reference (chat and completions, streaming). Options beyond it keep the names that SGLang and
+vLLM gave them; a server that does not know one says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from nbgen import sse
+from nbgen.notebook.backend import Event, Words, renamed
+from nbgen.notebook.connection import Call, parse_object
+
+_SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
+_ALSO = ("stop", "stop_token_ids", "ignore_eos", "logit_bias", "skip_special_tokens", "n", "regex", "ebnf")
+NAMES = {name: name for name in (*_SAME, *_ALSO)} | {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "sampling_seed": "seed",
+    "json_schema": "response_format",
+}
+
+
+class OpenAIBackend:
+    """Chat goes to `/v1/chat/completions`, a text to continue to `/v1/completions`."""
+
+    name = "OpenAI's API"
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    def run(self, body: Mapping[str, Any]) -> Call:
+        params = renamed(body["params"], NAMES, self.name)
+        if params.get("max_tokens", 0) is None:
+            del params["max_tokens"]
+        if "response_format" in params:
+            params["response_format"] = _format(params["response_format"])
+        common = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **params}
+        if "messages" in body:
+            return Call("POST", "v1/chat/completions", {"messages": body["messages"], **common})
+        return Call("POST", "v1/completions", {"prompt": body["prompt"], **common})
+
+    def reader(self) -> OpenAIReader:
+        return OpenAIReader()
+
+
+class OpenAIReader(Words):
+    """Chunks, then the reason, then the usage, then `[DONE]`."""
+
+    def feed(self, event: sse.Event) -> list[Event]:
+        if event.data.strip() == "[DONE]":
+            return self.done(self._reason)
+        chunk = parse_object(event.data)
+        if chunk.get("error"):
+            return self.error(chunk["error"])
+        usage = chunk.get("usage") or {}
+        self.count({**usage, **(usage.get("prompt_tokens_details") or {})})
+        return [event for choice in chunk.get("choices") or () for event in self._choice(choice)]
+
+    def _choice(self, choice: Mapping[str, Any]) -> list[Event]:
+        if choice.get("finish_reason") and choice.get("index", 0) == 0:
+            self._reason = choice["finish_reason"]
+        text = (choice.get("delta") or {}).get("content") or choice.get("text") or ""
+        return self.delta(text, index=choice.get("index", 0))
+
+
+def _format(schema: str) -> dict[str, Any]:
+    wanted = {"name": "answer", "schema": json.loads(schema), "strict": True}
+    return {"type": "json_schema", "json_schema": wanted}

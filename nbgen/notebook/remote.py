@@ -1,0 +1,201 @@
+"""A server that is not nbgen, asked through its own dialect: SGLang, Triton, or anything that speaks OpenAI's API.
+
+Offers the client's runs; what only nbgen has is refused in words. Finds out by itself which kind answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, NoReturn
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound, Unauthorized
+from nbgen.notebook.backend import Backend
+from nbgen.notebook.client import Client, Event, token_in
+from nbgen.notebook.connection import CONNECT_SECONDS, Call, Connection
+from nbgen.notebook.openai_backend import OpenAIBackend
+from nbgen.notebook.sglang_backend import SGLangBackend
+from nbgen.notebook.triton_backend import TritonBackend
+
+KINDS = ("nbgen", "sglang", "triton", "openai")
+
+
+class RemoteClient(Connection):
+    """Runs on a server of another kind. `backend` is its dialect."""
+
+    def __init__(self, url: str, token: str, backend: Backend) -> None:
+        super().__init__(server_root(url), token)
+        self.backend = backend
+
+    def hello(self, timeout: float = CONNECT_SECONDS) -> dict[str, Any]:
+        """As nbgen would say it."""
+        return {"server_id": "", "model": {"name": self.backend.model, "state": "ready"}, "features": []}
+
+    def model(self) -> dict[str, Any]:
+        """What is known: the model's name."""
+        return {"state": "ready", "name": self.backend.model, "error": None, "model": None, "status": None}
+
+    def models(self) -> list[dict[str, Any]]:
+        """The models that the server serves, in OpenAI's shape."""
+        if isinstance(self.backend, TritonBackend):
+            return [{"id": entry["name"], **entry} for entry in triton_models(self)]
+        return self.json(Call("GET", "v1/models")).get("data", [])
+
+    def run(self, body: dict[str, Any]) -> Iterator[Event]:
+        """As the client of nbgen does."""
+        reader = self.backend.reader()
+        for event in self.stream(self.backend.run(body)):
+            yield from reader.feed(event)
+        yield from reader.end()
+
+    async def arun(self, body: dict[str, Any]) -> AsyncIterator[Event]:
+        """As `run`, awaited."""
+        reader = self.backend.reader()
+        async for event in self.astream(self.backend.run(body)):
+            for translated in reader.feed(event):
+                yield translated
+        for translated in reader.end():
+            yield translated
+
+    def generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        """SGLang's `/generate`, where there is one."""
+        return self.json(Call("POST", "generate", body)) if self._is_sglang else self._refuse("log-probabilities")
+
+    def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
+        """SGLang's `/tokenize`, where there is one."""
+        return self.json(Call("POST", "tokenize", body)) if self._is_sglang else self._refuse("tokenize")
+
+    def detokenize(self, body: dict[str, Any]) -> dict[str, Any]:
+        """SGLang's `/detokenize`, where there is one."""
+        return self.json(Call("POST", "detokenize", body)) if self._is_sglang else self._refuse("detokenize")
+
+    def infer(self, model: str, body: dict[str, Any]) -> dict[str, Any]:
+        """KServe v2's `infer`, where the server is a Triton."""
+        if not isinstance(self.backend, TritonBackend):
+            self._refuse("infer")
+        return self.json(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body))
+
+    def load(self, model: str | None = None) -> Iterator[Event]:
+        """Refused: its owner decides what it serves."""
+        self._refuse("load")
+
+    def unload(self) -> dict[str, Any]:
+        """Refused, too."""
+        self._refuse("unload")
+
+    def chat(self, chat: str) -> dict[str, Any]:
+        """A server of another kind keeps no chats: each begins empty."""
+        return {"chat": chat, "run": None, "messages": []}
+
+    @property
+    def _is_sglang(self) -> bool:
+        return isinstance(self.backend, SGLangBackend)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise InvalidRequest(f"{what} needs an nbgen server; {self.url} speaks {self.backend.name}")
+
+
+AnyClient = Client | RemoteClient
+
+
+def open_client(url: str, token: str = "", kind: str = "auto", model: str | None = None) -> AnyClient:
+    """A client of the server at `url`, whatever it is. Raises ServerNotFound, or Unauthorized."""
+    if kind not in ("auto", *KINDS):
+        raise InvalidRequest(f"a server's kind is auto, {', '.join(KINDS)}; got {kind!r}")
+    tried = []
+    for name in KINDS if kind == "auto" else (kind,):
+        try:
+            return _OPENERS[name](url, token or token_in(url), model)
+        except Unauthorized:
+            raise
+        except NbgenError as error:
+            tried.append(error)
+            if str(error).startswith("nothing answers") or "certificate" in str(error):
+                break
+    if len(tried) == 1:
+        raise tried[0]
+    raise ServerNotFound(f"{url} answers, but neither as nbgen nor as SGLang, Triton or OpenAI's API")
+
+
+def server_root(url: str) -> str:
+    """The root above `/v1`, `/v2` or a page, with a slash at its end."""
+    parts = urlsplit(url)
+    folders = [part for part in parts.path.split("/") if part]
+    for page in ("v1", "v2"):
+        if page in folders:
+            folders = folders[: folders.index(page)]
+    return urlunsplit((parts.scheme, parts.netloc, "/".join(["", *folders, ""]).replace("//", "/"), "", ""))
+
+
+def triton_models(connection: Connection) -> list[dict[str, Any]]:
+    """Triton's repository index: the models that are ready."""
+    index = connection.json(Call("POST", "v2/repository/index", {"ready": True}), timeout=CONNECT_SECONDS)
+    return [entry for entry in index if isinstance(entry, dict) and "name" in entry] if isinstance(index, list) else []
+
+
+def _nbgen(url: str, token: str, model: str | None) -> Client:
+    client = Client(url, token)
+    try:
+        client.hello()
+    except NbgenError:
+        client.close()
+        raise
+    return client
+
+
+def _sglang(url: str, token: str, model: str | None) -> RemoteClient:
+    def found(connection: Connection) -> str | None:
+        info = _object(connection, "get_model_info")
+        return info.get("served_model_name") or info.get("model_path")
+
+    return _remote(url, token, SGLangBackend, model, found)
+
+
+def _triton(url: str, token: str, model: str | None) -> RemoteClient:
+    def found(connection: Connection) -> str | None:
+        server = _object(connection, "v2")
+        models = triton_models(connection) if server.get("extensions") is not None else []
+        return models[0]["name"] if models else None
+
+    return _remote(url, token, TritonBackend, model, found)
+
+
+def _openai(url: str, token: str, model: str | None) -> RemoteClient:
+    def found(connection: Connection) -> str | None:
+        models = _object(connection, "v1/models").get("data") or []
+        return models[0].get("id") if models else None
+
+    return _remote(url, token, OpenAIBackend, model, found)
+
+
+def _object(connection: Connection, path: str) -> dict[str, Any]:
+    answer = connection.json(Call("GET", path), timeout=CONNECT_SECONDS)
+    return answer if isinstance(answer, dict) else {}
+
+
+def _remote(
+    url: str,
+    token: str,
+    backend: Callable[[str], Backend],
+    model: str | None,
+    found: Callable[[Connection], str | None],
+) -> RemoteClient:
+    client = RemoteClient(url, token, backend(model or ""))
+    try:
+        served = found(client)
+    except NbgenError:
+        client.close()
+        raise
+    if not (served or model):
+        client.close()
+        raise ServerNotFound(f"{url} names no model that it serves")
+    client.backend.model = model or served or ""
+    return client
+
+
+_OPENERS: dict[str, Callable[[str, str, str | None], AnyClient]] = {
+    "nbgen": _nbgen,
+    "sglang": _sglang,
+    "triton": _triton,
+    "openai": _openai,
+}

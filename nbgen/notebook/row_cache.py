@@ -1,0 +1,67 @@
+"""Finished rows of a map in a file, so that the same map goes on where it was stopped, also in another kernel.
+
+A line of JSON a row, written when the row ends. Knows what makes two rows the same: prompt, options, schema, model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, TextIO
+
+from nbgen.notebook.result import Result
+
+_KEPT = ("text", "finish_reason", "usage", "ttft_s", "tokens_per_s", "model")
+
+
+class RowCache:
+    """The rows of one file. The second row that asks the same has an answer of its own."""
+
+    def __init__(self, path: str | Path, model: str) -> None:
+        self._path = Path(path)
+        self._model = model
+        self._asked: Counter[str] = Counter()
+        self._known = dict(self._read())
+        self._file: TextIO | None = None
+
+    def key(self, result: Result) -> str:
+        """What this row is kept under; ask once a row."""
+        body = [result.messages, result.prompt, result.params, self._model]
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]
+        self._asked[digest] += 1
+        return f"{digest}-{self._asked[digest]}"
+
+    def fill(self, key: str, result: Result) -> bool:
+        """Put the kept answer into `result`, if there is one."""
+        known = self._known.get(key)
+        for name, value in (known or {}).items():
+            setattr(result, name, value)
+        return known is not None
+
+    def keep(self, key: str, result: Result) -> None:
+        """Write a row that has ended."""
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a", encoding="utf-8")
+        row = {"key": key, **{name: getattr(result, name) for name in _KEPT}}
+        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _read(self) -> list[tuple[str, dict[str, Any]]]:
+        """A last line that was cut off counts for nothing."""
+        if not self._path.exists():
+            return []
+        rows = []
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+                rows.append((row["key"], {name: row[name] for name in _KEPT}))
+            except (ValueError, KeyError, TypeError):
+                continue
+        return rows

@@ -1,0 +1,51 @@
+"""A plain SGLang server: texts through its native `/generate`, chats through its OpenAI endpoint.
+
+Follows SGLang 0.5.23 (chunks are cumulative). `/generate` has no chat template, hence the two ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nbgen import sse
+from nbgen.notebook.backend import Event
+from nbgen.notebook.connection import Call, parse_object
+from nbgen.notebook.openai_backend import OpenAIBackend, OpenAIReader
+
+
+class SGLangBackend(OpenAIBackend):
+    """Options of `/generate` have nbgen's own names."""
+
+    name = "SGLang"
+
+    def run(self, body: Mapping[str, Any]) -> Call:
+        if "messages" in body:
+            return super().run(body)
+        params = {name: value for name, value in body["params"].items() if value is not None}
+        return Call("POST", "generate", {"text": body["prompt"], "sampling_params": params, "stream": True})
+
+    def reader(self) -> SGLangReader:
+        return SGLangReader()
+
+
+class SGLangReader(OpenAIReader):
+    """Cumulative chunks of `/generate`, or those of a chat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[int, int] = {}
+
+    def feed(self, event: sse.Event) -> list[Event]:
+        chunk = parse_object(event.data)
+        meta = chunk.get("meta_info")
+        if meta is None:
+            return super().feed(event)
+        index, text = chunk.get("index") or 0, chunk.get("text", "")
+        new = text[self._seen.get(index, 0) :]
+        self._seen[index] = len(text)
+        before = self._usage.get("completion_tokens", 0)
+        if index == 0:
+            self.count(meta)
+            self._reason = meta.get("finish_reason")
+        return self.delta(new, self._usage.get("completion_tokens", 0) - before, index)

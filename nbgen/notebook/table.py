@@ -1,0 +1,52 @@
+"""Values as HTML tables and Markdown tables, for people to read. Everything in them is escaped.
+
+Knows dicts, lists and scalars, and typed objects of them; nothing of where the table is shown.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+
+def html_table(value: Any) -> str:
+    """A value as nested tables: an object has a row a field, a list of objects a row an item."""
+    return f'<div class="nbgen-value">{_html(plain(value))}</div>'
+
+
+def markdown_table(columns: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
+    """Rows below their columns' names."""
+    names = list(columns)
+    return "\n".join(_line(row) for row in (names, ["---"] * len(names), *rows))
+
+
+def plain(value: Any) -> Any:
+    """A typed value as dicts, lists and scalars."""
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else msgspec.to_builtins(value)
+
+
+def _html(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return _rows([_row("th", [key]) + _row("td", [item]) for key, item in value.items()])
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return html.escape("" if value is None else str(value)).replace("\n", "<br>")
+    if value and all(isinstance(item, Mapping) for item in value):
+        columns = list(dict.fromkeys(key for item in value for key in item))
+        items = [_row("td", [item.get(column) for column in columns]) for item in value]
+        return _rows([_row("th", columns), *items])
+    return "<br>".join(_html(item) for item in value)
+
+
+def _row(tag: str, cells: Iterable[Any]) -> str:
+    return "".join(f'<{tag} style="text-align: left; vertical-align: top">{_html(cell)}</{tag}>' for cell in cells)
+
+
+def _rows(rows: Iterable[str]) -> str:
+    return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
+
+
+def _line(cells: Iterable[Any]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

@@ -1,0 +1,39 @@
+"""The monitor in JupyterLab: it follows the engine, also while the kernel works, and its buttons load and unload."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.lab import Lab, Notebook
+
+CELLS = (
+    "import nbgen, time\nnbgen.monitor(interval_ms=300{})",
+    "stream = nbgen.stream('hi', max_new_tokens=20_000)\nnext(stream)\ntime.sleep(4)\nstream.close()",
+)
+
+
+@pytest.mark.parametrize("transport", ["auto", "comm"])
+def test_the_monitor_shows_what_the_engine_does(lab: Lab, page: Page, transport: str) -> None:
+    cells = (CELLS[0].format(f", transport='{transport}'"), CELLS[1])
+    notebook = Notebook(page, lab, lab.write(f"monitor-{transport}.ipynb", *cells))
+    notebook.run(0)
+    monitor = page.get_by_role("group", name="Model server")
+    load, unload = monitor.get_by_role("button", name="Load", exact=True), monitor.get_by_role("button", name="Unload")
+    status = monitor.get_by_role("status")
+    if status.inner_text() != "ready":
+        expect(load).to_be_enabled()
+        load.click()
+    expect(status).to_have_text("ready", timeout=60_000)
+    expect(monitor).to_contain_text("parameters")
+    expect(monitor.locator(".nbgen-gauge").nth(1)).to_contain_text("iB of")
+    if transport == "auto":
+        notebook.run(1, wait=False)
+        expect(monitor).to_contain_text("1 running")
+        rate = monitor.locator(".nbgen-gauge").first.locator(".nbgen-number")
+        expect(rate).not_to_have_text("0")
+        expect(monitor).to_contain_text("0 running", timeout=15_000)
+    unload.click()
+    expect(status).to_have_text("stopped", timeout=20_000)
+    expect(monitor.locator(".nbgen-gauge").nth(1)).to_contain_text("0 MiB")
+    expect(load).to_be_enabled()
+    assert notebook.errors() == []
+    notebook.shut_down()

@@ -1,0 +1,39 @@
+"""What the model thought of a text: read from the real server, and shown."""
+
+import math
+
+import pytest
+
+import nbgen
+from nbgen.notebook.logprobs import Logprobs, Token
+from nbgen.notebook.private_server import PrivateServer
+
+
+def test_a_text_and_its_continuation_have_probabilities(connected: PrivateServer) -> None:
+    thought = nbgen.logprobs("hello", top=3, max_new_tokens=4, temperature=0)
+    assert thought.text.startswith("hello")
+    assert len(thought) == 5 + 4
+    assert [token.generated for token in thought] == [False] * 5 + [True] * 4
+    assert thought[0].logprob is None
+    assert all(len(token.top) == 3 for token in thought[1:])
+    assert all(token.top[0][1] == pytest.approx(token.logprob) for token in thought.generated)
+    assert thought.perplexity > 1
+    frame = thought.to_df()
+    assert frame.probability[1:].between(0, 1).all()
+    assert frame.logprob.sum() == pytest.approx(thought.total)
+
+
+def test_perplexity_is_one_where_nothing_else_could_stand() -> None:
+    certain = Logprobs([Token("a", 1, None, False, []), Token("b", 2, 0.0, False, [])])
+    assert certain.perplexity == 1
+    assert math.isnan(Logprobs([]).perplexity)
+    assert "2 tokens" in repr(certain)
+
+
+def test_the_heat_map_is_escaped() -> None:
+    token = Token("<b>\n", 1, math.log(0.5), True, [('"><script>', math.log(0.5))])
+    shown = Logprobs([token])._repr_html_()
+    assert "<b>" not in shown
+    assert "<script>" not in shown
+    assert "50.0%" in shown
+    assert "font-weight: 600" in shown

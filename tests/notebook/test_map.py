@@ -1,0 +1,109 @@
+"""A prompt for every row: order, index, errors by the row, stopping, going on."""
+
+import _thread
+import threading
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import nbgen
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.private_server import PrivateServer
+
+OPTIONS = {"temperature": 0, "max_new_tokens": 3, "progress": False}
+
+
+def generated() -> int:
+    """Tokens that the engine has written so far; it says so every half second."""
+    time.sleep(1.5)
+    return nbgen.status().raw["status"]["generated_tokens"]
+
+
+def test_answers_keep_the_order_and_the_index(connected: PrivateServer) -> None:
+    words = pd.Series(["one", "two", "three"] * 30, index=[f"r{i}" for i in range(90)])
+    answers = nbgen.map(words, "count {{value}}", **OPTIONS)
+    assert list(answers.index) == list(words.index)
+    assert answers.error.isna().all()
+    assert answers.completion_tokens.tolist() == [3] * 90
+    alone = nbgen.generate("count two", temperature=0, max_new_tokens=3)
+    assert answers.loc["r1", "text"] == alone.text
+    assert answers.loc["r1", "prompt_tokens"] == alone.usage["prompt_tokens"]
+    assert answers.text.nunique() <= 3
+
+
+def test_rows_of_a_frame_name_their_columns(connected: PrivateServer) -> None:
+    frame = pd.DataFrame({"city": ["Oslo", "Rome"], "a year": [1900, 2000]})
+    answers = nbgen.map(frame, '{{city}} in {{row["a year"]}}', **OPTIONS)
+    assert answers.index.equals(frame.index)
+    expected = nbgen.generate("Rome in 2000", temperature=0, max_new_tokens=3).text
+    assert answers.text.tolist()[1] == expected
+    by_function = nbgen.map(frame, lambda row: f"{row.city} in {row['a year']}", **OPTIONS)
+    assert by_function.text.tolist() == answers.text.tolist()
+    assert nbgen.map(["Rome in 2000"], **OPTIONS).text.tolist() == [expected]
+
+
+def test_a_row_that_fails_leaves_the_others_alone(connected: PrivateServer) -> None:
+    answers = nbgen.map(["a", "x" * 2000, " ", "b"], "{{value}}", **OPTIONS)
+    assert answers.error.notna().tolist() == [False, True, True, False]
+    assert "512" in answers.error[1]
+    assert "empty" in answers.error[2]
+    assert answers.text.isna().tolist() == [False, True, True, False]
+
+
+def test_what_no_row_can_have_is_refused_at_once(connected: PrivateServer) -> None:
+    with pytest.raises(InvalidRequest, match="did you mean 'temperature'"):
+        nbgen.map(["a"], temprature=0)
+    with pytest.raises(InvalidRequest, match=r"nbgen\.generate"):
+        nbgen.map("a text")
+
+
+def test_an_interrupt_keeps_what_is_done_and_the_rest_can_be_done_later(
+    connected: PrivateServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    long = {"temperature": 0, "max_new_tokens": 60, "ignore_eos": True, "complete": True, "progress": False}
+    rows = [f"text {i}" for i in range(300)]
+    cache = tmp_path / "rows.jsonl"
+
+    def interrupt() -> None:
+        while not cache.exists() or cache.read_text().count("\n") < 3:
+            time.sleep(0.02)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    stopped = nbgen.map(rows, concurrency=4, cache=cache, **long)
+    assert "resume=" in capsys.readouterr().out
+    done = stopped.finish_reason.eq("length")
+    assert 0 < done.sum() < 300
+    assert stopped.index.tolist() == list(range(300))
+    deadline = time.monotonic() + 5
+    while nbgen.status().raw["status"].get("running"):
+        assert time.monotonic() < deadline, "the server goes on"
+        time.sleep(0.05)
+    before = generated()
+    whole = nbgen.map(rows[:20], resume=stopped[:20].assign(finish_reason=["length"] * 19 + ["abort"]), **long)
+    assert whole.finish_reason.eq("length").all()
+    assert generated() - before == 60
+
+
+def test_a_cache_file_answers_what_was_asked_before(connected: PrivateServer, tmp_path: Path) -> None:
+    cache = tmp_path / "folder" / "rows.jsonl"
+    first = nbgen.map(["a", "b", "a"], cache=cache, **OPTIONS)
+    with cache.open("a") as file:
+        file.write('{"key": "cut')
+    before = generated()
+    again = nbgen.map(["a", "b", "a"], cache=cache, **OPTIONS)
+    assert again.text.tolist() == first.text.tolist()
+    assert generated() == before
+    other = nbgen.map(["a"], cache=cache, **{**OPTIONS, "max_new_tokens": 2})
+    assert other.completion_tokens.tolist() == [2]
+
+
+def test_a_map_works_inside_a_running_event_loop(connected: PrivateServer) -> None:
+    import asyncio
+
+    async def inside() -> int:
+        return len(nbgen.map(["a", "b"], **OPTIONS))
+
+    assert asyncio.run(inside()) == 2

@@ -1,0 +1,44 @@
+"""What the monitor's kernel side answers to a page that cannot reach the server."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nbgen
+from nbgen.notebook.private_server import PrivateServer
+
+
+class Heard(list[dict[str, Any]]):
+    """The messages that a widget sent."""
+
+    def wait(self, kind: str) -> dict[str, Any]:
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            for message in self:
+                if message["type"] == kind:
+                    return message
+            time.sleep(0.02)
+        raise AssertionError(f"no {kind} in {list(self)}")
+
+
+@pytest.fixture
+def heard(connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> Heard:
+    messages = Heard()
+    monkeypatch.setattr("nbgen.notebook.monitor.Monitor.send", lambda self, message: messages.append(message))
+    return messages
+
+
+def test_a_look_is_answered_with_the_model(heard: Heard) -> None:
+    monitor = nbgen.monitor(transport="comm")
+    monitor._receive({"type": "look"})
+    assert heard.wait("model")["model"]["state"] == "ready"
+    assert "ready" in repr(monitor)
+
+
+def test_a_server_that_is_gone_is_said(heard: Heard, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = nbgen.monitor()
+    monkeypatch.setattr("nbgen.notebook.session._client", nbgen.Client("http://127.0.0.1:9/"))
+    monitor._receive({"type": "look"})
+    assert "nothing answers" in heard.wait("error")["message"]

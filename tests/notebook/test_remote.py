@@ -1,0 +1,120 @@
+"""Servers of other kinds: found out or named, asked in their own dialect."""
+
+import json
+from typing import Any
+
+import pytest
+
+import nbgen
+from nbgen import sse
+from nbgen.errors import InvalidRequest, ServerNotFound, Unauthorized
+from nbgen.notebook.openai_backend import OpenAIBackend, OpenAIReader
+from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.remote import open_client, server_root
+from nbgen.notebook.sglang_backend import SGLangBackend, SGLangReader
+from nbgen.notebook.triton_backend import TritonBackend, TritonReader
+
+OPTIONS = {"max_new_tokens": 6, "temperature": 0}
+
+
+def place(server: PrivateServer) -> tuple[str, str]:
+    """The server's root, where it speaks the other dialects, and its key."""
+    token = server.client._http.headers["Authorization"].removeprefix("Bearer ")
+    return server.url.removesuffix("nbgen/"), token
+
+
+@pytest.mark.parametrize("kind", ["openai", "sglang"])
+async def test_the_same_answers_in_every_dialect(
+    connected: PrivateServer, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    chat = nbgen.generate("hi", **OPTIONS)
+    text = nbgen.generate("Once", complete=True, **OPTIONS)
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    client = nbgen.connect(*place(connected), kind=kind)
+    assert client.models()
+    again = nbgen.generate("hi", **OPTIONS)
+    assert (again.text, again.finish_reason) == (chat.text, "length")
+    assert again.usage["completion_tokens"] == 6
+    assert again.tokens_per_s
+    assert (await nbgen.stream("Once", complete=True, **OPTIONS)).text == text.text
+    rows = nbgen.map(["hi"], progress=False, **OPTIONS)
+    assert rows.text.tolist() == [chat.text]
+    assert nbgen.status().state == "ready"
+    with pytest.raises(InvalidRequest, match="needs an nbgen server"):
+        nbgen.load()
+    client.close()
+
+
+def test_logprobs_need_a_dialect_that_tells_them(connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    client = nbgen.connect(*place(connected), kind="sglang")
+    assert len(nbgen.logprobs("ab")) == 2
+    client.close()
+    client = nbgen.connect(*place(connected), kind="openai")
+    with pytest.raises(InvalidRequest, match="speaks OpenAI"):
+        nbgen.logprobs("ab")
+    client.close()
+
+
+def test_nbgen_is_recognised_first_and_errors_are_told_apart(connected: PrivateServer) -> None:
+    url, token = place(connected)
+    client = open_client(url, token)
+    assert type(client) is nbgen.Client
+    client.close()
+    with pytest.raises(Unauthorized):
+        open_client(url, "wrong", "openai")
+    with pytest.raises(InvalidRequest, match="kind is auto"):
+        open_client(url, token, "other")
+    with pytest.raises(ServerNotFound, match="nothing answers"):
+        open_client("http://127.0.0.1:9/v1")
+
+
+def test_an_address_is_taken_as_people_write_it() -> None:
+    assert server_root("http://a:1/v1") == server_root("http://a:1") == "http://a:1/"
+    assert server_root("http://a/x/v2/models?token=b") == "http://a/x/"
+
+
+def read(reader: Any, *chunks: Any) -> list[Any]:
+    data = [chunk if isinstance(chunk, str) else json.dumps(chunk) for chunk in chunks]
+    return [event for text in data for event in reader.feed(sse.Event(text))] + reader.end()
+
+
+def test_triton_is_asked_for_text_and_answers_in_pieces() -> None:
+    call = TritonBackend("a b").run({"prompt": "x", "params": {"max_new_tokens": 5, "sampling_seed": 1}})
+    assert call.path == "v2/models/a%20b/generate_stream"
+    assert call.body == {"text_input": "x", "stream": True, "parameters": {"max_tokens": 5, "seed": 1}}
+    events = read(TritonReader(), {"model_name": "m", "text_output": "a"}, {"text_output": "b"})
+    assert [data["text"] for name, data in events if name == "delta"] == ["a", "b"]
+    assert events[-1][0] == "done"
+    assert read(TritonReader()) == []
+    assert read(TritonReader(), {"error": "no such model"})[0][1]["error"]["message"] == "no such model"
+    with pytest.raises(InvalidRequest, match="complete=True"):
+        TritonBackend("m").run({"messages": [], "params": {}})
+    with pytest.raises(InvalidRequest, match="no option for n"):
+        TritonBackend("m").run({"prompt": "x", "params": {"n": 2}})
+
+
+def test_openais_options_have_its_names() -> None:
+    params = {"max_new_tokens": None, "sampling_seed": 3, "json_schema": '{"type": "object"}', "stop": ["x"]}
+    call = OpenAIBackend("m").run({"messages": [{"role": "user", "content": "x"}], "params": params})
+    assert call.path == "v1/chat/completions"
+    assert "max_tokens" not in call.body
+    assert call.body["seed"] == 3
+    assert call.body["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    assert SGLangBackend("m").run({"prompt": "x", "params": {"max_new_tokens": None}}).body["sampling_params"] == {}
+
+
+def test_an_openai_stream_may_end_without_its_last_word() -> None:
+    said = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
+    assert [name for name, _ in read(OpenAIReader(), said)] == ["delta", "done"]
+    assert read(OpenAIReader(), {"choices": []}) == []
+    assert read(OpenAIReader(), {"error": {"message": "full", "code": 503}})[0][1]["error"]["code"] == 503
+
+
+def test_sglangs_chunks_are_cumulative() -> None:
+    meta = {"prompt_tokens": 1, "completion_tokens": 1, "finish_reason": None}
+    end = {**meta, "completion_tokens": 3, "finish_reason": {"type": "stop", "matched": 2}}
+    events = read(SGLangReader(), {"text": "ab", "meta_info": meta}, {"text": "abcd", "meta_info": end}, "[DONE]")
+    assert [(data["text"], data["tokens"]) for name, data in events if name == "delta"] == [("ab", 1), ("cd", 2)]
+    assert events[2][1]["finish_reason"] == {"type": "stop", "matched": 2}
+    assert events[2][1]["usage"]["completion_tokens"] == 3

@@ -1,0 +1,92 @@
+"""Every way to say what an answer should be gives a JSON schema and a typed value."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import pydantic
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbgen.errors import InvalidAnswer, InvalidRequest
+from nbgen.notebook.display import show_as_table
+from nbgen.notebook.schema import Schema
+from nbgen.notebook.table import html_table, markdown_table
+
+TEXT = '{"name": "Pancakes", "minutes": 20, "level": "easy"}'
+LEVEL = Literal["easy", "hard"]
+
+
+@dataclass
+class Plain:
+    name: str
+    minutes: int
+    level: LEVEL
+
+
+class Struct(msgspec.Struct):
+    name: str
+    minutes: int
+    level: LEVEL
+
+
+class Model(pydantic.BaseModel):
+    name: str
+    minutes: int
+    level: LEVEL
+
+
+@pytest.mark.parametrize("kind", [Plain, Struct, Model])
+def test_a_class_gives_its_own_objects(kind: Any) -> None:
+    schema = Schema(kind)
+    fields = msgspec.json.decode(schema.json)
+    assert fields["type"] == "object"
+    assert list(fields["properties"]) == fields["required"] == ["name", "minutes", "level"]
+    value = schema.parse(TEXT)
+    assert type(value) is kind
+    assert (value.name, value.minutes, value.level) == ("Pancakes", 20, "easy")
+
+
+def test_a_json_schema_gives_a_dict_that_shows_itself() -> None:
+    value = Schema({"type": "object"}).parse(TEXT)
+    assert value["minutes"] == 20
+    assert "<table>" in value._repr_html_()
+    assert Schema({"type": "array"}).parse("[1]") == [1]
+
+
+def test_other_types_work_too() -> None:
+    assert Schema(list[int]).parse("[1, 2]") == [1, 2]
+    assert Schema(list[Plain]).parse(f"[{TEXT}]")[0].minutes == 20
+
+
+@pytest.mark.parametrize("kind", [Plain, Struct, Model, {"type": "object"}])
+@pytest.mark.parametrize("text", ['{"name": "x', "so", '{"name": 1}'])
+def test_what_does_not_fit_is_said(kind: Any, text: str) -> None:
+    if isinstance(kind, dict) and text.endswith("}"):
+        return
+    with pytest.raises(InvalidAnswer, match="does not fit the schema"):
+        Schema(kind).parse(text)
+
+
+def test_what_is_no_schema_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="schema must be"):
+        Schema(lambda: None)
+
+
+def test_tables_are_escaped_and_nested() -> None:
+    table = html_table({"a<b": [{"x": 1}, {"x": "<i>", "y": None}], "list": ["p", "q"]})
+    assert "a&lt;b" in table
+    assert "<i>" not in table
+    assert table.count("<table>") == 2
+    assert "p<br>q" in table
+    assert markdown_table(["a|b"], [["1\n2"]]) == "| a\\|b |\n| --- |\n| 1 2 |"
+
+
+def test_objects_of_a_schemas_class_show_themselves_as_tables(shell: InteractiveShell) -> None:
+    class Recipe(Plain):
+        pass
+
+    show_as_table(Recipe)
+    show_as_table({"type": "object"})
+    shown, _ = shell.display_formatter.format(Recipe("Soup", 5, "easy"))
+    assert "Soup" in shown["text/html"]

@@ -1,0 +1,52 @@
+"""The notebooks run from top to bottom as they are, with the bundled model on a CPU, and in time."""
+
+import re
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from nbgen.notebook.private_server import PrivateServer
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+#: Those that show a panel run in a browser (tests/browser).
+PANELS = re.compile(r"nbgen\.(Chat|Stream|compare)\b")
+NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb") if not PANELS.search(path.read_text()))
+SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory: pytest.TempPathFactory):
+    """A server with the bundled model that the notebooks' kernels find, as they would in JupyterLab."""
+    server = PrivateServer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NBGEN_URL", server.url)
+        patch.setenv("NBGEN_TOKEN", server.client.token)
+        patch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
+        yield server
+    server.stop()
+
+
+def text_of(cell: nbformat.NotebookNode) -> str:
+    """All that a cell put out, as text."""
+    return "\n".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_every_cell_runs(bundled: PrivateServer, name: str) -> None:
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    started = time.monotonic()
+    NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": FOLDER}}).execute()
+    assert time.monotonic() - started < SECONDS
+    said = "\n".join(text_of(cell) for cell in notebook.cells if cell.cell_type == "code")
+    assert all(words in said for words in SAID.get(name, ())), said
+
+
+#: What a reader is promised.
+SAID = {
+    "from_outside": ("completion_tokens", "[DONE]", "Jupyter", "3 + 4 = 7"),
+    "inside_the_model": ("perplexity", "Figure"),
+    "your_data": ("positive", "negative", '"city": "Leeds"', "the prompt has 2012 tokens", "True", "cached_tokens"),
+}
