@@ -4,6 +4,7 @@ Both run in processes of their own: triton decides at its import whether it inte
 """
 
 import multiprocessing
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from nbgen.engine.attention import ReferenceAttention, Scores, Window
 from tests.engine.kernel_build import Build, Usage, usage
 from tests.engine.test_attention import CLOSE, Case
 
-pytest.importorskip("triton", reason="triton has no wheel for this platform")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton has wheels for Linux alone")
 
 #: Multiprocessors that decide into how many parts decodes are cut: 1, some, more than there are keys for.
 PROCESSORS = (1, 6, 64)
