@@ -76,7 +76,7 @@ def check_ebnf(text: str) -> None:
 def check_schema(schema: Any) -> None:
     """Depth, counts, references, and keywords that would not be enforced."""
     _check_depth(schema)
-    for node in _schemas(schema):
+    for node in schemas(schema):
         _check_keywords(node)
         _check_counts(node)
         _check_reference(node, schema)
@@ -98,7 +98,7 @@ def _check_tag(tag: Any) -> None:
         raise GrammarError("a structural tag is an object with `format` or `structures`")
     if "structures" in tag:
         _check_structures(tag)
-    for node in _objects(tag):
+    for node in objects(tag):
         if node.get("type") == "regex" and isinstance(node.get("pattern"), str):
             check_regex(node["pattern"])
         if node.get("type") == "grammar" and isinstance(node.get("grammar"), str):
@@ -150,14 +150,15 @@ def _children(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Every JSON object in the value, itself included."""
     if isinstance(value, dict):
         yield value
     for child in _children(value):
-        yield from _objects(child)
+        yield from objects(child)
 
 
-def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+def schemas(schema: Any) -> Iterator[dict[str, Any]]:
     """The schema and all inside it; what stands in `enum`, `const` or `default` is a value, not a schema."""
     if not isinstance(schema, dict):
         return
@@ -166,7 +167,7 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
     inside += [each for name in MANY if isinstance(schema.get(name), list) for each in schema[name]]
     inside += [each for name in NAMED if isinstance(schema.get(name), dict) for each in schema[name].values()]
     for each in inside:
-        yield from _schemas(each)
+        yield from schemas(each)
 
 
 def _check_keywords(node: dict[str, Any]) -> None:

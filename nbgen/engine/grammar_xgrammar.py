@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Set
 from typing import Any
 
@@ -13,9 +12,10 @@ import xgrammar
 from transformers import PreTrainedTokenizerBase
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
-from nbgen.engine.grammar_limits import ANY_JSON
+from nbgen.engine.grammar_limits import ANY_JSON, objects, schemas
 
-log = logging.getLogger(__name__)
+#: A character that stands for itself in a JSON string.
+PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
 
 
 class XGrammarBackend:
@@ -60,13 +60,17 @@ class XGrammarBackend:
     def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:
         match grammar.kind:
             case "json_schema":
-                schema = "{}" if grammar.text == ANY_JSON else grammar.text
-                return self._compiler.compile_json_schema(schema, max_whitespace_cnt=MAX_WHITESPACE)
+                schema = {} if grammar.text == ANY_JSON else _without_controls(json.loads(grammar.text))
+                return self._compiler.compile_json_schema(json.dumps(schema), max_whitespace_cnt=MAX_WHITESPACE)
             case "regex":
                 return self._compiler.compile_regex(grammar.text)
             case "ebnf":
                 return self._compiler.compile_grammar(grammar.text)
-        return self._compiler.compile_structural_tag(json.dumps(_current(json.loads(grammar.text))))
+        tag = _current(json.loads(grammar.text))
+        for node in objects(tag):
+            if isinstance(node.get("json_schema"), dict):
+                _without_controls(node["json_schema"])
+        return self._compiler.compile_structural_tag(json.dumps(tag))
 
 
 class CompiledXGrammar:
@@ -106,6 +110,16 @@ class XGrammarMatcher:
         bitmask = torch.zeros((1, self.num_words), dtype=torch.int32)
         self.fill(bitmask, 0)
         return bool(bitmask.any())
+
+
+def _without_controls(schema: Any) -> Any:
+    """Lengths of strings as patterns, in place: xgrammar's own count lets control characters and half pairs in."""
+    for node in schemas(schema):
+        low, high = node.get("minLength"), node.get("maxLength")
+        if isinstance(low or high, int):
+            node.pop("minLength", None), node.pop("maxLength", None)
+            node["pattern"] = f"^{PLAIN}{{{low or 0},{'' if high is None else high}}}$"
+    return schema
 
 
 def _current(tag: dict[str, Any]) -> dict[str, Any]:
