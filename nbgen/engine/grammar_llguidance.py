@@ -10,7 +10,7 @@ from collections.abc import Set
 
 import llguidance
 import llguidance.hf
-import llguidance.torch
+import llguidance.numpy
 import msgspec
 import torch
 from llguidance import LLMatcher, LLTokenizer
@@ -57,12 +57,11 @@ class LLGuidanceBackend:
         except (ValueError, AssertionError, KeyError) as error:
             raise GrammarError.of_library(error) from None
         matcher = self._matcher(text)
-        mask = llguidance.torch.allocate_token_bitmask(1, self._tokenizer.vocab_size)
-        llguidance.torch.fill_next_token_bitmask(matcher, mask, 0)
-        if not mask.any() or matcher.stop_reason().startswith("NoExtension"):
+        mask = llguidance.numpy.allocate_token_bitmask(1, self._tokenizer.vocab_size)
+        llguidance.numpy.fill_next_token_bitmask(matcher, mask, 0)
+        if not mask.any():
             raise GrammarError("it matches no text at all")
-        if matcher.is_error():
-            raise GrammarError.of_library(matcher.get_error())
+        _check(matcher)
         return text.encode()
 
     def load(self, compiled: bytes) -> CompiledLLGuidance:
@@ -70,8 +69,7 @@ class LLGuidanceBackend:
 
     def _matcher(self, text: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, text, log_level=0)
-        if matcher.is_error():
-            raise GrammarError.of_library(matcher.get_error())
+        _check(matcher)
         return matcher
 
 
@@ -101,9 +99,15 @@ class LLGuidanceMatcher:
         return token_id in self._eos_ids
 
     def fill(self, bitmask: torch.Tensor, row: int) -> None:
-        llguidance.torch.fill_next_token_bitmask(self._matcher, bitmask, row)
+        llguidance.numpy.fill_next_token_bitmask(self._matcher, bitmask.numpy(), row)
         if self._matcher.is_error():  # over its own limits
             bitmask[row] = 0
+
+
+def _check(matcher: LLMatcher) -> None:
+    if matcher.is_error():
+        words = matcher.get_error()
+        raise GrammarError.of_library("it matches no text at all" if words.startswith("NoExtension") else words)
 
 
 def _own_form(grammar: Grammar) -> str:
