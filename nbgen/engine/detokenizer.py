@@ -85,8 +85,10 @@ class StopStrings:
 
     def _cut(self, stop: str) -> str:
         """The text up to or with `stop`; all of it where a regex matched other text."""
-        before, found, _ = self._held.partition(stop)
-        return self._take(len(before) + (len(found) if self._keep_match else 0), drop_rest=True)
+        start = self._held.find(stop)
+        if start < 0:
+            return self._take(len(self._held))
+        return self._take(start + len(stop) if self._keep_match else start, drop_rest=True)
 
     def _undecided(self) -> int:
         """Length of the longest end of the text that begins what would be hidden."""
