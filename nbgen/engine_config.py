@@ -41,6 +41,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cuda_graphs: bool = True
     #: "model" takes sampling defaults from generation_config.json, "openai" the constants.
     sampling_defaults: str = "model"
+    #: What makes answers match a schema, regex or grammar: "xgrammar", "llguidance" or "none".
+    grammar_backend: str = "xgrammar"
+    #: Whether clients may send code of their own, which runs in the engine process with all of its rights.
+    enable_custom_logit_processor: bool = False
 
 
 def model_folder(name: str) -> Path | None:

@@ -67,6 +67,8 @@ class GenerateRequest(Struct, frozen=True):
     messages: list[ChatMessage] | None = None
     continue_final: bool = False
     namespace: str = ""
+    #: A client's own code for the scores, as `nbgen.logit_processor` writes it.
+    logit_processor: str | None = None
     params: SamplingParams = SamplingParams()
     logprobs: LogprobOptions | None = None
 

@@ -21,7 +21,13 @@ MAX_STOP_STRINGS = 32
 MAX_STOP_BYTES = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_STOP_REGEXES = 8
+MAX_STOP_REGEX_BYTES = 256
+MAX_GRAMMAR_BYTES = 64 * 2**10
 MAX_N = 128
+
+#: The options of which one may say what the whole answer must look like.
+GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 #: What applies when neither the request nor the model's `generation_config.json` says otherwise.
 MODEL_DEFAULTS: dict[str, float | int] = {
@@ -42,6 +48,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     `None` in one of the five fields of `MODEL_DEFAULTS` means "the model's own default"; `with_defaults` fills
     them in. `max_new_tokens=None` means as many tokens as the context holds; left out, it is 128 or what fits.
+    `custom_params` is whatever a custom logit processor wants to be told.
     """
 
     max_new_tokens: int | msgspec.UnsetType | None = msgspec.UNSET
@@ -55,20 +62,28 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     presence_penalty: float = 0.0
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     ignore_eos: bool = False
     no_stop_trim: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     logit_bias: dict[int, float] = {}
     sampling_seed: int | None = None
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
+    custom_params: Any = None
     n: int = 1
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> SamplingParams:
         """From a request's object; `null` means the default. Raises InvalidRequest naming the field."""
         fields = {name: value for name, value in options.items() if value is not None or name == "max_new_tokens"}
-        if isinstance(fields.get("stop"), str):
-            fields["stop"] = [fields["stop"]]
+        for name in ("stop", "stop_regex"):
+            if isinstance(fields.get(name), str):
+                fields[name] = [fields[name]] if name == "stop" or fields[name] else []
+        fields = {name: value for name, value in fields.items() if value != "" or name not in GRAMMARS}
         if isinstance(fields.get("logit_bias"), Mapping):
             fields["logit_bias"] = _bias(fields["logit_bias"])
         _refuse_floats(fields)
@@ -98,6 +113,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """The most new tokens the request asks for; None where only the context bounds them."""
         return DEFAULT_NEW_TOKENS if self.max_new_tokens is msgspec.UNSET else self.max_new_tokens
 
+    @property
+    def grammar(self) -> tuple[str, str] | None:
+        """What the whole answer must match: the option's name and its text. None where anything goes."""
+        return next(((name, text) for name in GRAMMARS if (text := getattr(self, name))), None)
+
     def check(self) -> None:
         """Raise InvalidRequest for the first value outside its range."""
         for name, low, high, open_low in _RANGES:
@@ -112,6 +132,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             f"at most max_new_tokens ({limit})",
         )
         self._check_lists()
+        self._check_grammars()
 
     def _check_lists(self) -> None:
         count, longest = len(self.stop), max((len(s.encode()) for s in self.stop), default=0)
@@ -122,6 +143,26 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _require(biases <= MAX_LOGIT_BIAS, "logit_bias", f"{biases} entries", f"at most {MAX_LOGIT_BIAS}")
         for value in self.logit_bias.values():
             _check_range("logit_bias", value, -100, 100, False)
+        count, longest = len(self.stop_regex), max((len(s.encode()) for s in self.stop_regex), default=0)
+        _require(count <= MAX_STOP_REGEXES, "stop_regex", f"{count} patterns", f"at most {MAX_STOP_REGEXES}")
+        _require(
+            longest <= MAX_STOP_REGEX_BYTES,
+            "stop_regex",
+            f"{longest} bytes",
+            f"at most {MAX_STOP_REGEX_BYTES} bytes each",
+        )
+
+    def _check_grammars(self) -> None:
+        given = [name for name in GRAMMARS if getattr(self, name)]
+        if len(given) > 1:
+            raise InvalidRequest(
+                f"Only one of {', '.join(GRAMMARS)} can be set, got {' and '.join(given)}", field=given[1]
+            )
+        for name in given:
+            text = getattr(self, name)
+            size = len(text.encode())
+            _require(size <= MAX_GRAMMAR_BYTES, name, f"{size} bytes", f"at most {MAX_GRAMMAR_BYTES} bytes")
+            _require("\0" not in text, name, "a NUL character", "text without NUL characters")
 
 
 #: name, lowest, highest, whether the lowest itself is refused

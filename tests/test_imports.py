@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "nbgen"
-SHARED = {"messages", "sampling_params", "engine_config", "errors", "sse"}
-BOOKKEEPING = {"sequence", "prefix_cache", "scheduler", "block_manager", "detokenizer"}
+SHARED = {"messages", "sampling_params", "engine_config", "errors", "sse", "logit_processor"}
+BOOKKEEPING = {"sequence", "prefix_cache", "scheduler", "block_manager", "detokenizer", "grammar", "stop_regex"}
 
 #: layer -> (what it may import from nbgen, which third parties)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
-    "shared": (SHARED, {"msgspec"}),
+    "shared": (SHARED, {"msgspec", "dill"}),
     "notebook": (
         {"notebook"} | SHARED - {"messages"},
         {
@@ -38,7 +38,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "engine": (
         {"engine"} | SHARED,
         {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "jinja2", "numpy", "msgspec"}
-        | {"triton"},
+        | {"triton", "xgrammar", "llguidance", "re2"},
     ),
     "demo": ({"demo"}, {"torch", "transformers", "tokenizers", "safetensors", "numpy"}),
 }

@@ -46,6 +46,7 @@ def test_every_cell_runs(bundled: PrivateServer, name: str) -> None:
 
 #: What a reader is promised.
 SAID = {
+    "structured_output": ("Person(name=", "stop", "negative", "Failed to compile regex grammar"),
     "from_outside": ("completion_tokens", "[DONE]", "Jupyter", "3 + 4 = 7"),
     "inside_the_model": ("perplexity", "Figure"),
     "your_data": ("positive", "negative", '"city": "Leeds"', "the prompt has 2012 tokens", "True", "cached_tokens"),

@@ -80,3 +80,28 @@ def test_one_stop_string_and_equal_bias_keys() -> None:
     params = SamplingParams.parse({"stop": "END", "logit_bias": {"1": 1, "01": 2}})
     assert params.stop == ("END",)
     assert params.logit_bias == {1: 2.0}
+
+
+@pytest.mark.parametrize("name", ["json_schema", "regex", "ebnf", "structural_tag"])
+def test_a_grammar_is_text_and_empty_text_is_none(name: str) -> None:
+    assert SamplingParams.parse({name: "{}"}).grammar == (name, "{}")
+    assert SamplingParams.parse({name: ""}).grammar is None
+    with pytest.raises(InvalidRequest, match=name):
+        SamplingParams.parse({name: {"type": "object"}})
+    with pytest.raises(InvalidRequest, match="NUL"):
+        SamplingParams.parse({name: "a\0"})
+    with pytest.raises(InvalidRequest, match="65536 bytes"):
+        SamplingParams.parse({name: "a" * 70_000})
+
+
+def test_only_one_grammar_at_a_time() -> None:
+    with pytest.raises(InvalidRequest, match="Only one of"):
+        SamplingParams.parse({"regex": "a", "ebnf": 'root ::= "a"'})
+
+
+def test_stop_regexes_are_bounded() -> None:
+    assert SamplingParams.parse({"stop_regex": "a|b"}).stop_regex == ("a|b",)
+    assert SamplingParams.parse({"stop_regex": ""}).stop_regex == ()
+    for value in (["a"] * 9, "a" * 257):
+        with pytest.raises(InvalidRequest, match="stop_regex"):
+            SamplingParams.parse({"stop_regex": value})

@@ -4,10 +4,13 @@ Runs beside the engine's steps, in the thread that receives messages. What a req
 is refused here, with the numbers.
 """
 
+import copy
 import os
 
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.stop_regex import StopRegexes
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions, ModelInfo
@@ -20,8 +23,11 @@ RESERVED_TOKENS = 2
 class Admission:
     """Turns requests into sequences for one loaded model."""
 
-    def __init__(self, tokenizer: Tokenizer, model: ModelInfo, capacity: int) -> None:
-        """`capacity` is the most tokens that the KV cache holds."""
+    def __init__(
+        self, tokenizer: Tokenizer, model: ModelInfo, capacity: int, processors: LogitProcessors | None = None
+    ) -> None:
+        """`capacity` is the most tokens that the KV cache holds; `processors` None refuses clients' own code."""
+        self._processors = processors
         self._tokenizer = tokenizer
         self._model = model
         self.resize(capacity)
@@ -36,6 +42,7 @@ class Admission:
         prompt = self._prompt(request)
         self._check(prompt, params)
         self._check_logprobs(request.logprobs, len(prompt))
+        self._check_processor(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
         return [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
 
@@ -54,9 +61,15 @@ class Admission:
             budget=self._budget(len(prompt), params),
             seed=_signed(seed),
             detokenizer=Detokenizer(decode, self._tokenizer.is_byte, prompt),
-            stop_strings=StopStrings(params.stop, keep_match=params.no_stop_trim),
+            stop_strings=StopStrings(
+                params.stop,
+                keep_match=params.no_stop_trim,
+                regexes=StopRegexes(params.stop_regex) if params.stop_regex else None,
+            ),
             stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),
             namespace=request.namespace,
+            logit_processor=request.logit_processor,
+            custom_params=copy.deepcopy(params.custom_params),
             logprobs=request.logprobs,
         )
 
@@ -95,6 +108,17 @@ class Admission:
             raise InvalidRequest(
                 f"logprob_start_len is {options.start}; the prompt has {length} tokens", field="logprob_start_len"
             )
+
+    def _check_processor(self, processor: str | None) -> None:
+        if processor is None:
+            return
+        if self._processors is None:
+            raise InvalidRequest(
+                "this server is not configured to enable custom logit processor: its owner can, with "
+                "NbgenApp.enable_custom_logit_processor",
+                field="custom_logit_processor",
+            )
+        self._processors.load(processor)
 
     def _check_ids(self, ids: list[int] | dict[int, float], field: str) -> None:
         vocab = self._model.vocab_size

@@ -1,6 +1,7 @@
 """From a configuration to a running engine: load, probe, size the KV cache, wire the parts."""
 
-from typing import NamedTuple
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 
@@ -9,6 +10,9 @@ from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.engine import Engine
+from nbgen.engine.grammar_compiler import GrammarCompiler
+from nbgen.engine.grammar_worker import BACKENDS, backend_class
+from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.occupation import Occupation
@@ -28,16 +32,23 @@ class Assembly(NamedTuple):
     model: ModelInfo
     device: torch.device
     occupation: Occupation
+    #: None where no answer can be constrained.
+    grammars: GrammarCompiler | None = None
 
 
 def assemble(config: EngineConfig, report: Report) -> Assembly:
     """Build everything for `config.model`. Raises ModelError."""
+    backend, processors = _grammar_backend(config.grammar_backend), _processors(config)
     loaded, runner = _load(config, report)
     model = _info(loaded, runner, config)
     scheduler = _provide(runner, loaded.context_length, config)
-    sampler, logprobs = Sampler(loaded.tokenizer.eos_ids), Logprobs(loaded.tokenizer.token_text)
+    sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors), Logprobs(loaded.tokenizer.token_text)
     engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting)
-    admission = Admission(loaded.tokenizer, model, scheduler.blocks.num_blocks * config.block_size)
+    admission = Admission(loaded.tokenizer, model, scheduler.blocks.num_blocks * config.block_size, processors)
+    grammars = backend and GrammarCompiler(
+        config.grammar_backend,
+        lambda: backend.from_tokenizer(loaded.tokenizer.pretrained, model.vocab_size, loaded.tokenizer.eos_ids),
+    )
     occupation = Occupation(
         engine,
         admission,
@@ -45,7 +56,7 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
         load=lambda: _load(config, report)[1],
         provide=lambda runner: _provide(runner, model.context_length, config),
     )
-    return Assembly(engine, admission, model, runner.device, occupation)
+    return Assembly(engine, admission, model, runner.device, occupation, grammars)
 
 
 def _load(config: EngineConfig, report: Report) -> tuple[loader.LoadedModel, Runner]:
@@ -65,6 +76,26 @@ def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Sched
         prefill_chunk=config.prefill_chunk if runner.chunks_prefill else None,
         long_after=runner.long_after,
     )
+
+
+def _grammar_backend(name: str) -> Any:
+    """The back end's class; None for "none"."""
+    if name == "none":
+        return None
+    if name not in BACKENDS:
+        raise ModelError(f"grammar_backend is {name!r}; it must be one of {', '.join(BACKENDS)} or none")
+    try:
+        return backend_class(name)
+    except ImportError:
+        raise ModelError(f"grammar_backend {name!r} is not installed: pip install 'nbgen[{name}]'") from None
+
+
+def _processors(config: EngineConfig) -> LogitProcessors | None:
+    if not config.enable_custom_logit_processor:
+        return None
+    if find_spec("dill") is None:
+        raise ModelError("enable_custom_logit_processor needs dill: pip install 'nbgen[processors]'")
+    return LogitProcessors()
 
 
 def _size_cache(runner: Runner, context_length: int, config: EngineConfig) -> int:

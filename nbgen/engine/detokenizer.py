@@ -7,6 +7,8 @@ given a function from ids to text.
 
 from collections.abc import Callable, Sequence
 
+from nbgen.engine.stop_regex import StopRegexes
+
 CONTEXT_TOKENS = 6
 MAX_HELD_TOKENS = 32
 REPLACEMENT = "\ufffd"
@@ -53,32 +55,45 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Looks for stop strings in growing text, and holds back what may become one."""
+    """Looks for stop strings and regexes in growing text, and holds back what may become one.
 
-    def __init__(self, stops: Sequence[str], *, keep_match: bool = False) -> None:
+    As in SGLang, what a regex matched is shown, unless the regex's own text stands there.
+    """
+
+    def __init__(self, stops: Sequence[str], *, keep_match: bool = False, regexes: StopRegexes | None = None) -> None:
         self._stops = stops
         self._keep_match = keep_match
-        self._longest = max(map(len, stops), default=0)
+        self._regexes = regexes
+        self._hidden = [*stops, *regexes.patterns] if regexes else stops
+        self._longest = max(map(len, self._hidden), default=0)
         self._held = ""
         self.matched: str | None = None
 
     def append(self, text: str) -> str:
         """Add text; what may be shown. `matched` is the stop string once one is whole."""
         self._held += text
-        for stop in self._stops:
-            if (start := self._held.find(stop)) >= 0:
-                self.matched = stop
-                return self._take(start + len(stop) if self._keep_match else start, drop_rest=True)
+        self.matched = next((stop for stop in self._stops if stop in self._held), None)
+        if self.matched is None and self._regexes:
+            self.matched = self._regexes.append(text)
+        if self.matched is not None:
+            return self._cut(self.matched)
         return self._take(len(self._held) - self._undecided())
 
     def flush(self) -> str:
         """What was held back and turned out to be plain text."""
         return self._take(len(self._held))
 
+    def _cut(self, stop: str) -> str:
+        """The text up to or with `stop`; all of it where a regex matched other text."""
+        start = self._held.find(stop)
+        if start < 0:
+            return self._take(len(self._held))
+        return self._take(start + len(stop) if self._keep_match else start, drop_rest=True)
+
     def _undecided(self) -> int:
-        """Length of the longest end of the text that begins a stop string."""
+        """Length of the longest end of the text that begins what would be hidden."""
         for length in range(min(self._longest - 1, len(self._held)), 0, -1):
-            if any(stop.startswith(self._held[-length:]) for stop in self._stops):
+            if any(stop.startswith(self._held[-length:]) for stop in self._hidden):
                 return length
         return 0
 

@@ -9,6 +9,8 @@ import time
 import msgspec
 import torch
 
+from nbgen.engine.grammar import GrammarError
+from nbgen.engine.grammar_masks import GrammarMasks
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampler import NO_TOKEN, Sampler
@@ -29,6 +31,7 @@ class Engine:
         self._runner = runner
         self._sampler = sampler
         self._logprobs = logprobs
+        self._masks = GrammarMasks()
         self._scheduler = scheduler
         self._sequences: dict[str, list[Sequence]] = {}
         self._closed: FinishReason | None = None
@@ -74,12 +77,14 @@ class Engine:
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sampled sequence gained."""
         batch = self._scheduler.schedule()
+        self._masks.start([item.sequence for item in batch if item.samples])
         started = time.perf_counter()
         output = self._runner.run(batch, self._scheduler.copies)
         self.forward_seconds += time.perf_counter() - started
         self._scheduler.computed(batch)
         for prompt in output.prompt:
             self._logprobs.prompt(*prompt)
+        self._masks.apply(output.scores, output.sampled)
         tokens = self._sampler.sample(output.scores, output.sampled)
         self.steps += 1
         rows = zip(output.sampled, tokens, output.scores, strict=True)
@@ -109,13 +114,15 @@ class Engine:
     def _advance(self, sequence: Sequence, token: int, scores: torch.Tensor) -> GenerateOutput:
         """Add a token to its sequence; `scores` `[vocab]` are those it was sampled from."""
         if token == NO_TOKEN:
-            return self._fail(sequence, "the model produced no finite score: no token is allowed here")
+            return self._fail(sequence, _no_token(sequence))
         logprobs = self._logprobs.output(sequence, scores, token)
         if sequence.budget == 0:
             output = self._end(sequence, FinishReason(type="length", length=0))
             return msgspec.structs.replace(output, logprobs=logprobs)
         try:
             text = sequence.append(token)
+        except GrammarError as error:
+            return self._fail(sequence, str(error))
         except Exception:  # whatever a tokenizer raises is this request's alone
             log.exception("request %s: no text for token %d", sequence.rid, token)
             return self._fail(sequence, "a token could not be turned into text")
@@ -144,6 +151,14 @@ class Engine:
         siblings.remove(sequence)
         if not siblings:
             del self._sequences[sequence.rid]
+
+
+def _no_token(sequence: Sequence) -> str:
+    if sequence.fault is not None:
+        return sequence.fault
+    if sequence.matcher is not None:
+        return "no token is allowed here: what the grammar allows, other options (min_new_tokens, logit_bias) forbid"
+    return "the model produced no finite score: no token is allowed here"
 
 
 def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutput:

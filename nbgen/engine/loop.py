@@ -9,14 +9,17 @@ import queue
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import NamedTuple
 
 import msgspec
 
 from nbgen.engine import memory
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
+from nbgen.engine.grammar import Compiled, Grammar
 from nbgen.engine.sequence import Sequence
-from nbgen.errors import NbgenError
+from nbgen.errors import InvalidRequest, NbgenError, Unavailable
 from nbgen.messages import (
     AbortRequest,
     FinishReason,
@@ -38,6 +41,16 @@ ForLoop = AbortRequest | FlushCache | ReleaseMemory | ResumeMemory
 log = logging.getLogger(__name__)
 
 
+class Constrained(NamedTuple):
+    """A request's sequences, and what became of their grammar."""
+
+    sequences: list[Sequence]
+    grammar: Future[Compiled]
+
+
+Item = list[Sequence] | Constrained | ForLoop
+
+
 class Loop:
     """Runs one assembled engine for the server at the other end of `channel`."""
 
@@ -47,7 +60,10 @@ class Loop:
         self._admission = assembly.admission
         self._device = assembly.device
         self._occupation = assembly.occupation
-        self._inbox: queue.SimpleQueue[list[Sequence] | ForLoop | None] = queue.SimpleQueue()
+        self._grammars = assembly.grammars
+        self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        #: Those that wait for their grammar, by rid.
+        self._compiling: dict[str, list[Sequence]] = {}
         self._status_due = 0.0
 
     def run(self, messages: Iterable[ToEngine]) -> None:
@@ -70,12 +86,29 @@ class Loop:
 
     def _admit(self, request: GenerateRequest) -> None:
         try:
-            self._inbox.put(self._admission.sequences(request))
+            sequences = self._admission.sequences(request)
+            if request.params.grammar is None:
+                self._inbox.put(sequences)
+            else:
+                self._compile(sequences, Grammar(*request.params.grammar))
         except NbgenError as error:
             self._refuse(request, error.message, error.status)
         except Exception:  # whatever a tokenizer or a template raises is this request's alone
             log.exception("request %s could not be tokenized", request.rid)
             self._refuse(request, "the prompt could not be tokenized", 400)
+
+    def _compile(self, sequences: list[Sequence], grammar: Grammar) -> None:
+        """Have the grammar compiled while the loop goes on; the inbox hears of it."""
+        if self._grammars is None:
+            raise InvalidRequest(
+                f"{grammar.kind} needs a grammar back end, and this server has none (grammar_backend is 'none')",
+                field=grammar.kind,
+            )
+        if len(self._compiling) >= self._engine.max_waiting:
+            raise Unavailable(f"the queue is full ({len(self._compiling)} wait for their grammars)")
+        self._compiling[sequences[0].rid] = sequences
+        future = self._grammars.submit(grammar)
+        future.add_done_callback(lambda done: self._inbox.put(Constrained(sequences, done)))
 
     def _refuse(self, request: GenerateRequest, message: str, status: int) -> None:
         reason = FinishReason(type="error", message=message, status=status)
@@ -94,16 +127,39 @@ class Loop:
             self._send(self._apply(item))
             timeout = 0.0
 
-    def _apply(self, item: list[Sequence] | ForLoop) -> list[GenerateOutput]:
-        if isinstance(item, AbortRequest):
-            return self._engine.abort(item.rid)
-        if isinstance(item, FlushCache):
-            self._engine.flush_cache()
-            return []
-        if isinstance(item, ReleaseMemory | ResumeMemory):
-            self._occupy(item)
-            return []
+    def _apply(self, item: Item) -> list[GenerateOutput]:
+        match item:
+            case AbortRequest():
+                return self._abort_compiling(item.rid) or self._engine.abort(item.rid)
+            case FlushCache():
+                self._engine.flush_cache()
+                return []
+            case ReleaseMemory() | ResumeMemory():
+                self._occupy(item)
+                return []
+            case Constrained():
+                return self._constrain(item)
         return self._engine.add(item)
+
+    def _constrain(self, item: Constrained) -> list[GenerateOutput]:
+        """Give each sequence its matcher and let them run; refuse them if there is none to give."""
+        rid = item.sequences[0].rid
+        if self._compiling.get(rid) is not item.sequences:
+            return []  # aborted meanwhile
+        del self._compiling[rid]
+        try:
+            compiled = item.grammar.result()
+            for sequence in item.sequences:
+                sequence.matcher = compiled.matcher()
+        except NbgenError as error:
+            reason = FinishReason(type="error", message=error.message, status=error.status)
+            return [GenerateOutput(rid=rid, finish_reason=reason)]
+        return self._engine.add(item.sequences)
+
+    def _abort_compiling(self, rid: str) -> list[GenerateOutput]:
+        reason = FinishReason(type="abort", message="Abort in waiting queue")
+        waiting = self._compiling.pop(rid, [])
+        return [GenerateOutput(rid=rid, index=sequence.index, finish_reason=reason) for sequence in waiting]
 
     def _occupy(self, item: ReleaseMemory | ResumeMemory) -> None:
         """Release or resume memory, and say what is released then."""
@@ -133,4 +189,6 @@ class Loop:
         self._status_due = now + STATUS_SECONDS
         _free, total = memory.device_memory(self._device)
         used = memory.used_memory(self._device)
-        self._channel.send(msgspec.structs.replace(self._engine.status(), memory_used=used, memory_total=total))
+        status = self._engine.status()
+        waiting = status.waiting + len(self._compiling)
+        self._channel.send(msgspec.structs.replace(status, waiting=waiting, memory_used=used, memory_total=total))

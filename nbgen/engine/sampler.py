@@ -7,6 +7,7 @@ no text.
 import torch
 
 from nbgen.engine.draws import argmax, draw
+from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.sequence import Sequence
 
 NO_TOKEN = -1
@@ -15,8 +16,9 @@ NO_TOKEN = -1
 class Sampler:
     """Chooses tokens. `eos_ids` are what `min_new_tokens` holds back besides a request's own stop tokens."""
 
-    def __init__(self, eos_ids: frozenset[int] = frozenset()) -> None:
+    def __init__(self, eos_ids: frozenset[int] = frozenset(), processors: LogitProcessors | None = None) -> None:
         self.eos_ids = eos_ids
+        self._processors = processors
 
     @torch.inference_mode()
     def sample(self, scores: torch.Tensor, sequences: list[Sequence]) -> list[int]:
@@ -25,6 +27,8 @@ class Sampler:
             return []
         for row, sequence in zip(scores, sequences, strict=True):
             self._adjust(row, sequence)
+        if self._processors:
+            self._processors.apply(scores, sequences)
         usable = torch.isfinite(scores.amax(dim=-1))  # a NaN wins every maximum
         if not usable.all():
             usable = torch.isfinite(scores).any(dim=-1)

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
 
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.grammar import Matcher
 from nbgen.engine.prefix_cache import Node
 from nbgen.messages import FinishReason, LogprobOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
@@ -36,6 +38,11 @@ class Sequence:
     detokenizer: Detokenizer
     stop_strings: StopStrings
     stop_token_ids: frozenset[int] = frozenset()
+    matcher: Matcher | None = None
+    logit_processor: str | None = None
+    custom_params: Any = None
+    #: Why no token may follow, where something else than the scores says so.
+    fault: str | None = None
     namespace: str = ""
     logprobs: LogprobOptions | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -91,8 +98,10 @@ class Sequence:
     def append(self, token_id: int) -> str:
         """Add a sampled token, set `finish_reason` if it is the last, and return the text that is now certain.
 
-        The order of checks is SGLang's: stop string, stop token, length.
+        The order of checks is SGLang's: stop string, stop token, length, complete grammar. Raises GrammarError for a
+        token that the sequence's grammar forbids.
         """
+        complete = self.matcher is not None and self.matcher.accept(token_id)
         self.token_ids.append(token_id)
         stops = token_id in self.stop_token_ids and not self.params.ignore_eos
         hidden = stops and not self.params.no_stop_trim
@@ -103,6 +112,8 @@ class Sequence:
             self.finish_reason = FinishReason(type="stop", matched=token_id)
         elif self.num_output >= self.budget:
             self.finish_reason = FinishReason(type="length", length=self.budget)
+        elif complete:
+            self.finish_reason = FinishReason(type="stop", matched=token_id)
         return text + self.flush() if self.finish_reason else text
 
     def flush(self) -> str:

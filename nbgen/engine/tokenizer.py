@@ -23,6 +23,11 @@ class Tokenizer:
         self.eos_ids = frozenset(eos_ids).union(own)
 
     @property
+    def pretrained(self) -> PreTrainedTokenizerBase:
+        """transformers' own, for libraries that read vocabularies."""
+        return self._tokenizer
+
+    @property
     def has_chat_template(self) -> bool:
         return self._tokenizer.chat_template is not None
 

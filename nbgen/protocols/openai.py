@@ -6,9 +6,10 @@ ones that this server does not serve yet are refused. Knows nothing of how answe
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -30,13 +31,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]),
     "suffix": (None, ""),
     "best_of": (None, 1),
-    "regex": (None, ""),
-    "ebnf": (None, ""),
-    "json_schema": (None, ""),
-    "stop_regex": (None, "", []),
     "lora_path": (None, ""),
-    "custom_logit_processor": (None, ""),
-    "custom_params": (None,),
     "return_hidden_states": (None, False),
     "chat_template": (None,),
 }
@@ -58,6 +53,11 @@ SAMPLING = {
     "no_stop_trim": "no_stop_trim",
     "ignore_eos": "ignore_eos",
     "skip_special_tokens": "skip_special_tokens",
+    "stop_regex": "stop_regex",
+    "regex": "regex",
+    "ebnf": "ebnf",
+    "json_schema": "json_schema",
+    "custom_params": "custom_params",
 }
 
 
@@ -80,6 +80,21 @@ class Turn(msgspec.Struct):
     content: str | list[Part] | None = None
 
 
+class JsonSchema(msgspec.Struct):
+    """`response_format.json_schema`. What the schema itself says is the engine's to judge."""
+
+    schema: dict[str, Any] | bool
+    name: str = ""
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct):
+    """What the whole answer must be."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: JsonSchema | None = None
+
+
 class Body(msgspec.Struct, kw_only=True):
     """What both routes take, besides the sampling options."""
 
@@ -87,6 +102,8 @@ class Body(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
+    response_format: ResponseFormat | None = None
+    custom_logit_processor: str | None = None
     cache_salt: str | None = None
 
 
@@ -161,9 +178,6 @@ def _parse(raw: bytes, kind: type[B]) -> tuple[dict[str, Any], B]:
     for name, unset in UNSUPPORTED.items():
         if fields.get(name) not in unset:
             raise InvalidRequest(f"`{name}` is not supported by this server yet", field=name)
-    kind_of_format = (fields.get("response_format") or {"type": "text"}).get("type")
-    if kind_of_format != "text":
-        raise InvalidRequest(f"response_format {kind_of_format!r} is not supported yet", field="response_format")
     try:
         return fields, msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
@@ -176,7 +190,7 @@ def _sampling(fields: Mapping[str, Any], limit: int | None) -> SamplingParams:
     """Sampling options under our names; a refusal names the field as the caller wrote it."""
     if limit is not None and limit < 1:
         raise InvalidRequest(f"max_tokens must be at least 1, got {limit}", field="max_tokens")
-    ours = {own: fields[name] for name, own in SAMPLING.items() if name in fields}
+    ours = {own: fields[name] for name, own in SAMPLING.items() if name in fields} | _format(fields)
     try:
         return SamplingParams.parse({**ours, "max_new_tokens": limit})
     except InvalidRequest as error:
@@ -185,8 +199,31 @@ def _sampling(fields: Mapping[str, Any], limit: int | None) -> SamplingParams:
         raise InvalidRequest(words, field=theirs) from None
 
 
+def _format(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The sampling option that a `response_format` stands for."""
+    given = fields.get("response_format") or {"type": "text"}
+    match given["type"]:
+        case "json_object":
+            return {"json_schema": '{"type": "object"}'}
+        case "json_schema":
+            if not given.get("json_schema"):
+                raise InvalidRequest(
+                    "response_format of the type json_schema needs json_schema", field="response_format"
+                )
+            return {"json_schema": json.dumps(given["json_schema"]["schema"])}
+        case "structural_tag":
+            return {"structural_tag": json.dumps(given)}
+    return {}
+
+
 def _request(body: Body, params: SamplingParams, **prompt: Any) -> GenerateRequest:
-    return GenerateRequest(rid=uuid.uuid4().hex, namespace=body.cache_salt or "", params=params, **prompt)
+    return GenerateRequest(
+        rid=uuid.uuid4().hex,
+        namespace=body.cache_salt or "",
+        logit_processor=body.custom_logit_processor or None,
+        params=params,
+        **prompt,
+    )
 
 
 def _call(body: Body, requests: list[GenerateRequest], *, chat: bool) -> Call:

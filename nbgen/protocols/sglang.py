@@ -30,19 +30,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio_data": (None, []),
     "video_data": (None, []),
     "lora_path": (None, ""),
-    "custom_logit_processor": (None, ""),
     "return_hidden_states": (None, False),
     "return_routed_experts": (None, False),
     "return_prompt_token_ids": (None, False),
     "session_params": (None,),
 }
 UNSUPPORTED_SAMPLING: dict[str, tuple[Any, ...]] = {
-    "stop_regex": (None, "", []),
-    "json_schema": (None, ""),
-    "regex": (None, ""),
-    "ebnf": (None, ""),
-    "structural_tag": (None, ""),
-    "custom_params": (None,),
     "beam_width": (None, 0, 1),
     "watermark": (None, False),
     "choice": (None, []),
@@ -90,12 +83,19 @@ def parse_generate(body: bytes) -> Generation:
     single = single and n == 1
     rids = _rids(fields.get("rid"), len(prompts), n, single)
     logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
+    processors = _processors(fields, len(prompts), listed=not single and n == 1)
     namespace = _namespace(fields)
     requests = [
         GenerateRequest(
-            rid=rid, text=prompt.text, input_ids=prompt.input_ids, namespace=namespace, params=option, logprobs=wanted
+            rid=rid,
+            text=prompt.text,
+            input_ids=prompt.input_ids,
+            namespace=namespace,
+            logit_processor=processor,
+            params=option,
+            logprobs=wanted,
         )
-        for rid, prompt, option, wanted in zip(rids, prompts, params, logprobs, strict=True)
+        for rid, prompt, option, processor, wanted in zip(rids, prompts, params, processors, logprobs, strict=True)
     ]
     return Generation(requests, single, fields.get("stream", False), interval)
 
@@ -118,6 +118,10 @@ def parse_abort(body: bytes) -> tuple[str, bool]:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _is_text_or_null(value: Any) -> bool:
+    return value is None or _is_text(value)
 
 
 def _is_integer(value: Any) -> bool:
@@ -150,6 +154,7 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("input_ids", "a list of integers or a list of such lists", _one_or_many(_is_ids)),
     ("sampling_params", "an object or a list of objects", _one_or_many(lambda value: isinstance(value, dict))),
     ("rid", "text or a list of text", _one_or_many(_is_text)),
+    ("custom_logit_processor", "text or a list of text", _one_or_many(_is_text_or_null)),
     ("extra_key", "text", _is_text),
     ("cache_salt", "text", _is_text),
     ("logprob_start_len", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
@@ -262,6 +267,12 @@ def _params(options: dict[str, Any]) -> SamplingParams:
 def _namespace(fields: Mapping[str, Any]) -> str:
     """Where the request's prefixes may be cached: `extra_key` and `cache_salt` keep callers apart."""
     return "\0".join(fields.get(name) or "" for name in ("extra_key", "cache_salt")).rstrip("\0")
+
+
+def _processors(fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str | None]:
+    name = "custom_logit_processor"
+    given = sglang_logprobs.per_prompt(name, fields.get(name), prompts, default=None, listed=listed)
+    return [text or None for text in given]
 
 
 def _samples(params: list[SamplingParams]) -> int:

@@ -21,7 +21,7 @@ def parse(fields: Mapping[str, Any], prompts: int, *, single: bool, n: int) -> l
     """What each prompt wants: a scalar holds for all, a list has one entry a prompt, null is the default."""
 
     def each(name: str, default: Any) -> list[Any]:
-        return _each(name, fields.get(name), prompts, default=default, listed=not single and n == 1)
+        return per_prompt(name, fields.get(name), prompts, default=default, listed=not single and n == 1)
 
     wanted = each("return_logprob", False)
     starts = each("logprob_start_len", NO_PROMPT)
@@ -57,7 +57,7 @@ def _chosen(entries: list[TokenLogprobs]) -> list[Any]:
     return [entry.chosen for entry in entries]
 
 
-def _each(name: str, value: Any, prompts: int, *, default: Any, listed: bool) -> list[Any]:
+def per_prompt(name: str, value: Any, prompts: int, *, default: Any, listed: bool) -> list[Any]:
     if not isinstance(value, list):
         return [default if value is None else value] * prompts
     if not listed or len(value) != prompts:
@@ -74,7 +74,7 @@ def _token_ids(value: Any, prompts: int, *, listed: bool) -> list[list[int]]:
         return [value or []] * prompts
     if not listed:
         raise InvalidRequest("`token_ids_logprob` must be a flat list of integers here", field="token_ids_logprob")
-    return _each("token_ids_logprob", value, prompts, default=[], listed=True)
+    return per_prompt("token_ids_logprob", value, prompts, default=[], listed=True)
 
 
 def _options(start: int, top: int, token_ids: list[int], text: bool) -> LogprobOptions:

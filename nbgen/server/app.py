@@ -42,6 +42,8 @@ ENGINE_OPTIONS = (
     "prefill_chunk",
     "cuda_graphs",
     "sampling_defaults",
+    "grammar_backend",
+    "enable_custom_logit_processor",
 )
 STOP_SECONDS = 8.0
 DRAIN_SECONDS = 5.0
@@ -95,6 +97,16 @@ class NbgenApp(ExtensionApp):
         ("model", "openai"),
         DEFAULTS.sampling_defaults,
         help="Where unset sampling options come from: the model's generation_config.json, or the constants.",
+    ).tag(config=True)
+    grammar_backend = Enum(
+        ("xgrammar", "llguidance", "none"),
+        DEFAULTS.grammar_backend,
+        help="What makes answers match a JSON schema, regex or grammar; 'none' refuses such requests.",
+    ).tag(config=True)
+    enable_custom_logit_processor = Bool(
+        DEFAULTS.enable_custom_logit_processor,
+        help="Let clients send Python code that changes the model's scores. It runs in the engine process with all of "
+        "its rights: only for servers whose every caller may run code here anyway.",
     ).tag(config=True)
     autoload = Bool(
         help="Load the model when the server starts. On for `jupyter nbgen`, off inside Jupyter, where the first "

@@ -76,7 +76,7 @@ def test_logprobs_of_both_kinds() -> None:
         ({"min_tokens": -1}, "min_tokens", "at least 0"),
         ({"logprobs": 21}, "logprobs", "0 to 20"),
         ({"n": 129}, "n", "at most 128"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type", "Invalid enum value"),
     ],
 )
 def test_what_cannot_work_is_refused_by_the_callers_name(body: dict[str, Any], field: str, words: str) -> None:

@@ -1,0 +1,155 @@
+"""Grammars on their way from a request to a matcher: checked, compiled in another process, kept.
+
+Nothing here holds up a step: whoever submits a grammar gets a future. Knows neither sequences nor scores.
+"""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from nbgen.engine import grammar_limits
+from nbgen.engine.grammar import LABELS, Backend, Compiled, Grammar, GrammarError
+from nbgen.engine.grammar_worker import Answer, Start, receive, send
+from nbgen.errors import InvalidRequest, NbgenError, Unavailable
+
+COMPILE_SECONDS = 5.0
+START_SECONDS = 60.0
+CACHE_BYTES = 256 * 2**20
+#: What a cached grammar takes besides what its back end counts.
+ENTRY_BYTES = 4096
+WORKERS = 2
+
+log = logging.getLogger(__name__)
+
+
+class GrammarCompiler:
+    """Compiles for one loaded model. A grammar is compiled once; so is a bad one refused once."""
+
+    def __init__(self, name: str, make_backend: Callable[[], Backend], *, seconds: float = COMPILE_SECONDS) -> None:
+        """`make_backend` is called at the first grammar: a model that never sees one pays nothing."""
+        self._name = name
+        self._make_backend = make_backend
+        self._seconds = seconds
+        self._backend: Backend | None = None
+        self._starting = threading.Lock()
+        self._lock = threading.RLock()  # a future that is done calls back at once
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="grammar")
+        self._workers = threading.local()
+        self._cache: OrderedDict[Grammar, Future[Compiled]] = OrderedDict()
+        self._sizes: dict[Grammar, int] = {}
+        self.num_bytes = 0
+
+    def submit(self, grammar: Grammar) -> Future[Compiled]:
+        """The grammar, compiled; done already where it is known. The future raises InvalidRequest."""
+        with self._lock:
+            if (future := self._cache.get(grammar)) is None:
+                future = self._cache[grammar] = self._pool.submit(self._compiled, grammar)
+                future.add_done_callback(lambda done: self._remember(grammar, done))
+            self._cache.move_to_end(grammar)
+        return future
+
+    def close(self) -> None:
+        """End the processes once nothing is being compiled."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _compiled(self, grammar: Grammar) -> Compiled:
+        label = LABELS[grammar.kind]
+        try:
+            grammar_limits.check(grammar)
+            backend = self._loaded_backend()
+            return backend.load(self._worker(backend).compile(grammar))
+        except GrammarError as error:
+            raise InvalidRequest(f"Failed to compile {label} grammar: {error}", field=grammar.kind) from None
+        except NbgenError:
+            raise
+        except Exception:  # whatever a back end raises is this grammar's alone
+            log.exception("a %s grammar failed", label)
+            raise InvalidRequest(f"Failed to compile {label} grammar: it is not valid", field=grammar.kind) from None
+
+    def _loaded_backend(self) -> Backend:
+        with self._starting:
+            if self._backend is None:
+                self._backend = self._make_backend()
+            return self._backend
+
+    def _worker(self, backend: Backend) -> "CompilerProcess":
+        """This thread's own process."""
+        if not hasattr(self._workers, "process"):
+            self._workers.process = CompilerProcess(self._name, backend, self._seconds)
+        return self._workers.process
+
+    def _remember(self, grammar: Grammar, done: "Future[Compiled]") -> None:
+        """Count what is kept, and forget what was used least recently."""
+        error = None if done.cancelled() else done.exception()
+        with self._lock:
+            if done.cancelled() or isinstance(error, Unavailable):
+                self._cache.pop(grammar)
+                return
+            size = ENTRY_BYTES + len(grammar.text) + (0 if error else done.result().num_bytes)
+            self._sizes[grammar] = size
+            self.num_bytes += size
+            while self.num_bytes > CACHE_BYTES:
+                oldest = next(known for known in self._cache if known in self._sizes)
+                del self._cache[oldest]
+                self.num_bytes -= self._sizes.pop(oldest)
+
+
+class CompilerProcess:
+    """A process that compiles, started when it is first needed and again after it had to be killed."""
+
+    def __init__(self, name: str, backend: Backend, seconds: float) -> None:
+        self._start = (name, backend)
+        self._seconds = seconds
+        self._process: subprocess.Popen | None = None
+
+    def __del__(self) -> None:
+        self._kill()
+
+    def compile(self, grammar: Grammar) -> bytes:
+        """Raises GrammarError also where the process takes too long, too much memory, or ends."""
+        if self._process is None:
+            self._open()
+        try:
+            self._channel.settimeout(self._seconds)
+            send(self._channel, grammar)
+            answer = receive(self._channel, Answer)
+        except TimeoutError:
+            self._kill()
+            raise GrammarError(f"it takes longer than {self._seconds:g} s to compile: make it simpler") from None
+        except (EOFError, OSError):
+            self._kill()
+            raise GrammarError("it takes too much memory, or is too deep, to compile: make it simpler") from None
+        if answer.compiled is None:
+            raise GrammarError(answer.error or "it is not valid")
+        return answer.compiled
+
+    def _open(self) -> None:
+        name, backend = self._start
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "nbgen.engine.grammar_worker", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+            )
+        self._channel.settimeout(START_SECONDS)
+        try:
+            send(self._channel, Start(backend=name, vocabulary=backend.vocabulary))
+            receive(self._channel, Answer)
+        except (EOFError, OSError):
+            self._kill()
+            raise Unavailable("the grammar compiler does not start; the server's log says why") from None
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._channel.close()
+            self._process = None

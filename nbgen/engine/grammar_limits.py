@@ -1,0 +1,217 @@
+"""What is refused before any compiler sees it: grammars too deep or too repetitive, and schemas that a back end
+would silently not enforce. An answer that merely looks checked is worse than a refusal. Plain Python.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from nbgen.engine.grammar import LABELS, Grammar, GrammarError
+
+MAX_DEPTH = 64
+MAX_COUNT = 10_000
+MAX_RULES = 2_000
+
+#: Any JSON value, in SGLang's words.
+ANY_JSON = "$$ANY$$"
+
+COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
+IGNORED = (
+    "contains",
+    "minContains",
+    "maxContains",
+    "dependentRequired",
+    "dependentSchemas",
+    "if",
+    "then",
+    "else",
+    "not",
+    "multipleOf",
+    "uniqueItems",
+)
+FORMATS = frozenset(
+    {
+        *("date", "date-time", "duration", "time"),
+        *("email", "hostname", "ipv4", "ipv6", "uri", "uri-reference", "uri-template"),
+        *("json-pointer", "relative-json-pointer", "uuid"),
+    }
+)
+#: Keywords whose value is a schema, a list of them, or a mapping to them.
+ONE = ("items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "propertyNames")
+MANY = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+NAMED = ("properties", "patternProperties", "$defs", "definitions")
+
+_ESCAPE_OR_QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\])*\]""", re.DOTALL)
+_ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_REPEAT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
+
+
+def check(grammar: Grammar) -> None:
+    """Raise GrammarError for a grammar that is not worth compiling."""
+    match grammar.kind:
+        case "json_schema":
+            check_schema(_json(grammar))
+        case "structural_tag":
+            _check_tag(_json(grammar))
+        case "regex":
+            check_regex(grammar.text)
+        case "ebnf":
+            check_ebnf(grammar.text)
+
+
+def check_regex(pattern: str) -> None:
+    """Depth of groups, sizes of counts."""
+    _check_nesting(_ESCAPE_OR_CLASS.sub("", pattern))
+
+
+def check_ebnf(text: str) -> None:
+    """The same, and the number of rules."""
+    bare = re.sub(r"#[^\n]*", "", _ESCAPE_OR_QUOTED.sub("", text))
+    _check_nesting(bare)
+    if (rules := bare.count("::=")) > MAX_RULES:
+        raise GrammarError(f"it has {rules} rules; at most {MAX_RULES}")
+
+
+def check_schema(schema: Any) -> None:
+    """Depth, counts, references, and keywords that would not be enforced."""
+    _check_depth(schema)
+    for node in schemas(schema):
+        _check_keywords(node)
+        _check_counts(node)
+        _check_reference(node, schema)
+        _check_text(node)
+
+
+def _json(grammar: Grammar) -> Any:
+    if grammar.kind == "json_schema" and grammar.text == ANY_JSON:
+        return {}
+    try:
+        return json.loads(grammar.text)
+    except (ValueError, RecursionError):
+        raise GrammarError(f"the {LABELS[grammar.kind]} text is not JSON") from None
+
+
+def _check_tag(tag: Any) -> None:
+    _check_depth(tag)
+    if not isinstance(tag, dict) or not ("structures" in tag or "format" in tag):
+        raise GrammarError("a structural tag is an object with `format` or `structures`")
+    if "structures" in tag:
+        _check_structures(tag)
+    for node in objects(tag):
+        if node.get("type") == "regex" and isinstance(node.get("pattern"), str):
+            check_regex(node["pattern"])
+        if node.get("type") == "grammar" and isinstance(node.get("grammar"), str):
+            check_ebnf(node["grammar"])
+        for name in ("json_schema", "schema"):
+            if isinstance(node.get(name), dict):
+                check_schema(node[name])
+
+
+def _check_structures(tag: dict[str, Any]) -> None:
+    structures, triggers = tag["structures"], tag.get("triggers")
+    if not isinstance(triggers, list) or not all(isinstance(each, str) and each for each in triggers):
+        raise GrammarError("`triggers` must be a list of text")
+    if not isinstance(structures, list) or not structures:
+        raise GrammarError("`structures` must be a list of objects")
+    for each in structures:
+        if not isinstance(each, dict) or not all(isinstance(each.get(key), str) for key in ("begin", "end")):
+            raise GrammarError("each of `structures` needs `begin` and `end`, both text")
+
+
+def _check_nesting(bare: str) -> None:
+    depth = 0
+    for character in bare:
+        depth += (character == "(") - (character == ")")
+        if depth > MAX_DEPTH:
+            raise GrammarError(f"its groups are nested deeper than {MAX_DEPTH}")
+    for counts in _REPEAT.findall(bare):
+        for count in filter(None, counts):
+            _check_count("a repeat count", int(count[:10]))
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, int | float) and value > MAX_COUNT:
+        raise GrammarError(f"{name} is {value}; at most {MAX_COUNT}")
+
+
+def _check_depth(value: Any) -> None:
+    level, depth = [value], 0
+    while level := [child for each in level for child in _children(each)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise GrammarError(f"it is nested deeper than {MAX_DEPTH}")
+
+
+def _children(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+
+
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Every JSON object in the value, itself included."""
+    if isinstance(value, dict):
+        yield value
+    for child in _children(value):
+        yield from objects(child)
+
+
+def schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """The schema and all inside it; what stands in `enum`, `const` or `default` is a value, not a schema."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    inside = [schema.get(name) for name in ONE]
+    inside += [each for name in MANY if isinstance(schema.get(name), list) for each in schema[name]]
+    inside += [each for name in NAMED if isinstance(schema.get(name), dict) for each in schema[name].values()]
+    for each in inside:
+        yield from schemas(each)
+
+
+def _check_keywords(node: dict[str, Any]) -> None:
+    for name in IGNORED:
+        if node.get(name) not in (None, False):
+            raise GrammarError(f"the keyword `{name}` is not supported: answers would not be held to it")
+
+
+def _check_counts(node: dict[str, Any]) -> None:
+    for name in COUNTS:
+        _check_count(name, node.get(name))
+
+
+def _check_text(node: dict[str, Any]) -> None:
+    if isinstance(pattern := node.get("pattern"), str):
+        check_regex(pattern)
+    form = node.get("format")
+    if isinstance(form, str) and form not in FORMATS and node.get("type") in ("string", None):
+        raise GrammarError(f"the format {form!r:.80} is not known; known are {', '.join(sorted(FORMATS))}")
+    given = [name for name in ("format", "pattern", "minLength", "maxLength") if node.get(name) is not None]
+    if len(given) > 1 and given != ["minLength", "maxLength"]:
+        raise GrammarError(f"{' and '.join(given)} cannot be combined on one string")
+
+
+def _check_reference(node: dict[str, Any], root: Any) -> None:
+    """References lead somewhere in the same schema, and not straight back to themselves."""
+    seen: list[str] = []
+    while isinstance(reference := node.get("$ref"), str):
+        if not reference.startswith("#"):
+            raise GrammarError(f"$ref {reference!r:.80} leads elsewhere; only references within the schema (#…) work")
+        if reference in seen:
+            raise GrammarError(f"$ref {reference!r:.80} leads back to itself")
+        seen.append(reference)
+        found = _resolve(reference, root)
+        if not isinstance(found, dict):
+            return
+        node = found
+
+
+def _resolve(reference: str, root: Any) -> Any:
+    found = root
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict) or name not in found:
+            raise GrammarError(f"$ref {reference!r:.80} leads nowhere")
+        found = found[name]
+    return found

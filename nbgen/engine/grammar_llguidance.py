@@ -1,0 +1,137 @@
+"""Grammars through llguidance, whose lexer and Earley parser work lazily: little to compile, more work a token.
+
+The back end of those who choose it (`grammar_backend`). Knows no sequences and no scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set
+
+import llguidance
+import llguidance.hf
+import llguidance.numpy
+import msgspec
+import torch
+from llguidance import LLMatcher, LLTokenizer
+from transformers import PreTrainedTokenizerBase
+
+from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
+from nbgen.engine.grammar_limits import ANY_JSON
+
+WHITESPACE = {"whitespace_flexible": True, "whitespace_pattern": rf"[ \n\t\r]{{0,{MAX_WHITESPACE}}}"}
+
+
+class LLGuidanceBackend:
+    """Compiles and matches for one vocabulary."""
+
+    def __init__(self, tokenizer: str, vocab_size: int, eos_ids: list[int]) -> None:
+        """`tokenizer` is the JSON of a fast tokenizer."""
+        if not eos_ids:
+            raise GrammarError("llguidance needs a model with an end token")
+        self._parts = (tokenizer, vocab_size, eos_ids)
+        self._tokenizer = LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=eos_ids)
+
+    @classmethod
+    def from_tokenizer(
+        cls, tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_ids: Set[int]
+    ) -> LLGuidanceBackend:
+        """For a model's tokenizer. Rows of the vocabulary that no token has are never allowed."""
+        if not tokenizer.is_fast:
+            raise GrammarError("llguidance needs a fast tokenizer, which this model has not")
+        size = max(vocab_size, max(tokenizer.get_vocab().values()) + 1)
+        return cls(tokenizer.backend_tokenizer.to_str(), size, sorted(eos_ids))
+
+    @classmethod
+    def from_vocabulary(cls, vocabulary: bytes) -> LLGuidanceBackend:
+        return cls(*msgspec.msgpack.decode(vocabulary, type=tuple[str, int, list[int]]))
+
+    @property
+    def vocabulary(self) -> bytes:
+        return msgspec.msgpack.encode(self._parts)
+
+    def compile(self, grammar: Grammar) -> bytes:
+        """The grammar in llguidance's own form, tried: the rest of its work is done token by token."""
+        try:
+            text = _own_form(grammar)
+        except (ValueError, AssertionError, KeyError) as error:
+            raise GrammarError.of_library(error) from None
+        matcher = self._matcher(text)
+        mask = llguidance.numpy.allocate_token_bitmask(1, self._tokenizer.vocab_size)
+        llguidance.numpy.fill_next_token_bitmask(matcher, mask, 0)
+        if not mask.any():
+            raise GrammarError("it matches no text at all")
+        _check(matcher)
+        return text.encode()
+
+    def load(self, compiled: bytes) -> CompiledLLGuidance:
+        return CompiledLLGuidance(self._matcher(compiled.decode()), self._tokenizer, len(compiled))
+
+    def _matcher(self, text: str) -> LLMatcher:
+        matcher = LLMatcher(self._tokenizer, text, log_level=0)
+        _check(matcher)
+        return matcher
+
+
+class CompiledLLGuidance:
+    """A grammar with a matcher at its beginning, to be copied."""
+
+    def __init__(self, matcher: LLMatcher, tokenizer: LLTokenizer, num_bytes: int) -> None:
+        self._beginning = matcher
+        self._tokenizer = tokenizer
+        self.num_bytes = num_bytes
+
+    def matcher(self) -> LLGuidanceMatcher:
+        return LLGuidanceMatcher(self._beginning.deep_copy(), self._tokenizer)
+
+
+class LLGuidanceMatcher:
+    """One sequence's place in its grammar."""
+
+    def __init__(self, matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
+        self._matcher = matcher
+        self._eos_ids = frozenset(tokenizer.eos_tokens)
+        self.num_words = -(-tokenizer.vocab_size // 32)
+
+    def accept(self, token_id: int) -> bool:
+        if not self._matcher.consume_token(token_id):
+            raise GrammarError(f"the token {token_id} is none that the grammar allows here")
+        return token_id in self._eos_ids
+
+    def fill(self, bitmask: torch.Tensor, row: int) -> None:
+        llguidance.numpy.fill_next_token_bitmask(self._matcher, bitmask.numpy(), row)
+        if self._matcher.is_error():  # over its own limits
+            bitmask[row] = 0
+
+
+def _check(matcher: LLMatcher) -> None:
+    if matcher.is_error():
+        words = matcher.get_error()
+        raise GrammarError.of_library("it matches no text at all" if words.startswith("NoExtension") else words)
+
+
+def _own_form(grammar: Grammar) -> str:
+    match grammar.kind:
+        case "json_schema":
+            schema = {} if grammar.text == ANY_JSON else json.loads(grammar.text)
+            return LLMatcher.grammar_from_json_schema(schema, overrides=WHITESPACE)
+        case "regex":
+            return LLMatcher.grammar_from_regex(grammar.text.removeprefix("^").removesuffix("$"))
+        case "ebnf":
+            return llguidance.grammar_from("gbnf", grammar.text)
+    return _structures(json.loads(grammar.text))
+
+
+def _structures(tag: dict) -> str:
+    if "structures" not in tag:
+        raise GrammarError("llguidance takes structural tags of the form `structures` and `triggers` only")
+    tags = [
+        llguidance.StructTag(
+            trigger=next((t for t in tag["triggers"] if each["begin"].startswith(t)), ""),
+            begin=each["begin"],
+            grammar=each.get("schema") or {},
+            end=each["end"],
+        )
+        for each in tag["structures"]
+    ]
+    return llguidance.StructTag.to_grammar(tags, assume_special=False)

@@ -1,0 +1,65 @@
+"""The masks of a step: which tokens each constrained sequence may take, filled while the model computes.
+
+Sequences without a grammar are never touched, and a batch that has none costs nothing.
+"""
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from nbgen.engine.sequence import Sequence
+
+#: Tokens to a word of a bitmask.
+WORD = 32
+
+log = logging.getLogger(__name__)
+
+
+class GrammarMasks:
+    """Fills in a thread of its own between `start` and `apply`; matchers let the interpreter go on meanwhile."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._constrained: list[Sequence] = []
+        self._filled: Future[torch.Tensor] | None = None
+
+    def start(self, sequences: list[Sequence]) -> None:
+        """Begin with the masks of the sequences that the step samples."""
+        self._constrained = [sequence for sequence in sequences if sequence.matcher is not None]
+        if self._constrained:
+            self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="grammar-masks")
+            self._filled = self._pool.submit(_fill, self._constrained)
+
+    @torch.inference_mode()
+    def apply(self, scores: torch.Tensor, sequences: list[Sequence]) -> None:
+        """Set float32 `scores` `[rows, vocab]` to -inf where a row's grammar forbids the token, in place."""
+        if not self._constrained:
+            return
+        assert self._filled is not None
+        places = {sequence: row for row, sequence in enumerate(sequences)}
+        rows = [places[sequence] for sequence in self._constrained]
+        _apply(scores, self._filled.result().to(scores.device), rows)
+
+
+def _fill(sequences: list[Sequence]) -> torch.Tensor:
+    """Bitmasks `[sequences, words]`, the rows in order."""
+    words = sequences[0].matcher.num_words
+    bitmask = torch.zeros((len(sequences), words), dtype=torch.int32)
+    for row, sequence in enumerate(sequences):
+        try:
+            sequence.matcher.fill(bitmask, row)
+        except Exception:  # whatever a back end raises is this request's alone: it may take no token
+            log.exception("request %s: its grammar allows nothing", sequence.rid)
+            bitmask[row] = 0
+    return bitmask
+
+
+def _apply(scores: torch.Tensor, bitmask: torch.Tensor, rows: list[int]) -> None:
+    from xgrammar import apply_token_bitmask_inplace  # its kernels serve the masks of every back end
+
+    known = min(scores.shape[-1], bitmask.shape[-1] * WORD)
+    full = torch.zeros((len(scores), bitmask.shape[-1]), dtype=torch.int32, device=bitmask.device)
+    full[rows] = bitmask
+    apply_token_bitmask_inplace(scores, full, vocab_size=known, indices=rows)
+    scores[rows, known:] = float("-inf")

@@ -1,0 +1,139 @@
+"""Grammars through xgrammar (Dong et al. 2024): the default back end. Knows no sequences and no scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set
+from typing import Any
+
+import msgspec
+import torch
+import xgrammar
+from transformers import PreTrainedTokenizerBase
+
+from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
+from nbgen.engine.grammar_limits import ANY_JSON, objects, schemas
+
+#: A character that stands for itself in a JSON string.
+PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
+
+
+class XGrammarBackend:
+    """Compiles and matches for one vocabulary; where it has no end tokens, an answer ends with its grammar."""
+
+    def __init__(self, tokenizer: xgrammar.TokenizerInfo, eos_ids: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._eos_ids = eos_ids
+        self._compiler = xgrammar.GrammarCompiler(tokenizer, max_threads=1, cache_enabled=False)
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos_ids: Set[int]) -> XGrammarBackend:
+        """For a model's tokenizer. Rows of the vocabulary that no token has are never allowed."""
+        size = max(vocab_size, max(tokenizer.get_vocab().values()) + 1)
+        ids = sorted(eos_ids)
+        info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size, stop_token_ids=ids or None)
+        return cls(info, ids)
+
+    @classmethod
+    def from_vocabulary(cls, vocabulary: bytes) -> XGrammarBackend:
+        info, eos_ids = msgspec.msgpack.decode(vocabulary, type=tuple[str, list[int]])
+        return cls(xgrammar.TokenizerInfo.deserialize_json(info), eos_ids)
+
+    @property
+    def vocabulary(self) -> bytes:
+        return msgspec.msgpack.encode((self._tokenizer.serialize_json(), self._eos_ids))
+
+    def compile(self, grammar: Grammar) -> bytes:
+        try:
+            compiled = self._compile(grammar)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise GrammarError.of_library(error) from None
+        loaded = CompiledXGrammar(compiled, self._eos_ids, len(grammar.text))
+        if not loaded.matcher().allows_any():
+            raise GrammarError("it matches no text at all")
+        return compiled.serialize_json().encode()
+
+    def load(self, compiled: bytes) -> CompiledXGrammar:
+        grammar = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokenizer)
+        return CompiledXGrammar(grammar, self._eos_ids, grammar.memory_size_bytes)
+
+    def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:
+        match grammar.kind:
+            case "json_schema":
+                schema = {} if grammar.text == ANY_JSON else _without_controls(json.loads(grammar.text))
+                return self._compiler.compile_json_schema(json.dumps(schema), max_whitespace_cnt=MAX_WHITESPACE)
+            case "regex":
+                return self._compiler.compile_regex(grammar.text)
+            case "ebnf":
+                return self._compiler.compile_grammar(grammar.text)
+        tag = _current(json.loads(grammar.text))
+        for node in objects(tag):
+            if isinstance(node.get("json_schema"), dict):
+                _without_controls(node["json_schema"])
+        return self._compiler.compile_structural_tag(json.dumps(tag))
+
+
+class CompiledXGrammar:
+    """A grammar as xgrammar compiled it."""
+
+    def __init__(self, grammar: xgrammar.CompiledGrammar, eos_ids: list[int], num_bytes: int) -> None:
+        self._grammar = grammar
+        self._eos_ids = eos_ids
+        self.num_bytes = num_bytes
+
+    def matcher(self) -> XGrammarMatcher:
+        matcher = xgrammar.GrammarMatcher(
+            self._grammar,
+            override_stop_tokens=self._eos_ids or None,
+            terminate_without_stop_token=not self._eos_ids,
+        )
+        return XGrammarMatcher(matcher, self._grammar.tokenizer_info.vocab_size)
+
+
+class XGrammarMatcher:
+    """One sequence's place in its grammar."""
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher, vocab_size: int) -> None:
+        self._matcher = matcher
+        self.num_words = xgrammar.get_bitmask_shape(1, vocab_size)[1]
+
+    def accept(self, token_id: int) -> bool:
+        if not self._matcher.accept_token(token_id):
+            raise GrammarError(f"the token {token_id} is none that the grammar allows here")
+        return self._matcher.is_terminated()
+
+    def fill(self, bitmask: torch.Tensor, row: int) -> None:
+        self._matcher.fill_next_token_bitmask(bitmask, row)
+
+    def allows_any(self) -> bool:
+        """Whether any token may come next."""
+        bitmask = torch.zeros((1, self.num_words), dtype=torch.int32)
+        self.fill(bitmask, 0)
+        return bool(bitmask.any())
+
+
+def _without_controls(schema: Any) -> Any:
+    """Lengths of strings as patterns, in place: xgrammar's own count lets control characters and half pairs in."""
+    for node in schemas(schema):
+        low, high = node.get("minLength"), node.get("maxLength")
+        if isinstance(low or high, int):
+            node.pop("minLength", None), node.pop("maxLength", None)
+            node["pattern"] = f"^{PLAIN}{{{low or 0},{'' if high is None else high}}}$"
+    return schema
+
+
+def _current(tag: dict[str, Any]) -> dict[str, Any]:
+    """SGLang's older structural tags (`structures` and `triggers`) as xgrammar's own; no schema is any value."""
+    if "structures" not in tag:
+        return tag
+    tags = [
+        {
+            "type": "tag",
+            "begin": each["begin"],
+            "content": {"type": "json_schema", "json_schema": each.get("schema") or {}},
+            "end": each["end"],
+        }
+        for each in tag["structures"]
+    ]
+    triggered = {"type": "triggered_tags", "triggers": tag["triggers"], "tags": tags}
+    return {"type": "structural_tag", "format": triggered | {"at_least_one": bool(tag.get("at_least_one"))}}

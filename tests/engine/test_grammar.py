@@ -1,0 +1,236 @@
+"""Constrained answers match what constrains them, with every back end; the others never notice."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from nbgen.engine.assembly import Assembly
+from nbgen.engine.grammar import Grammar
+from nbgen.errors import InvalidRequest
+from nbgen.messages import FinishReason, GenerateRequest, LogprobOptions
+from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
+from tests.engine.conftest import Outputs, build, generate, ids, text
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "maximum": 99, "minimum": 0}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TREE = {
+    "type": "object",
+    "properties": {"leaf": {"enum": ["a", "b"]}, "left": {"$ref": "#"}},
+    "required": ["leaf"],
+}
+EOS = 0
+
+
+@pytest.fixture(scope="module", params=["xgrammar", "llguidance"])
+def engine(request: pytest.FixtureRequest, tiny_model: Path) -> Iterator[Assembly]:
+    assembly = build(tiny_model, grammar_backend=request.param)
+    yield assembly
+    assembly.grammars.close()
+
+
+def constrained(assembly: Assembly, *requests: GenerateRequest) -> Outputs:
+    """As `generate`, with each request's grammar compiled first."""
+    admit = assembly.admission.sequences
+
+    class Admission:
+        def sequences(self, request: GenerateRequest) -> list:
+            sequences = admit(request)
+            if request.params.grammar:
+                compiled = assembly.grammars.submit(Grammar(*request.params.grammar)).result()
+                for sequence in sequences:
+                    sequence.matcher = compiled.matcher()
+            return sequences
+
+    return generate(assembly._replace(admission=Admission()), list(requests))
+
+
+def ask(rid: str = "r", *, logprobs: LogprobOptions | None = None, **options: object) -> GenerateRequest:
+    params = SamplingParams.parse({"max_new_tokens": 120, "sampling_seed": 5, **options})
+    return GenerateRequest(rid=rid, input_ids=[10, 20, 30], params=params, logprobs=logprobs)
+
+
+def ended(outputs: list, index: int = 0) -> FinishReason:
+    return next(output.finish_reason for output in outputs if output.index == index and output.finish_reason)
+
+
+@pytest.mark.parametrize(
+    ("options", "pattern"),
+    [
+        ({"regex": r"\d{3}-[a-f]+!"}, r"\d{3}-[a-f]+!"),
+        ({"regex": r"^(yes|no)$"}, r"yes|no"),
+        ({"regex": "[a-zé]{4}ß?"}, "[a-zé]{4}ß?"),
+        ({"ebnf": 'root ::= greeting " " name\ngreeting ::= "hi" |\n  "hello"\nname ::= [A-Z] [a-z]{2,4}'}, None),
+        ({"ebnf": 'root ::= "(" root ")" | "x"'}, r"\(*x\)*"),
+    ],
+)
+def test_the_whole_answer_matches(engine: Assembly, options: dict[str, str], pattern: str | None) -> None:
+    for seed in range(4):
+        outputs = constrained(engine, ask(**options, sampling_seed=seed))["r"]
+        assert re.fullmatch(pattern or "(hi|hello) [A-Z][a-z]{2,4}", text(outputs)), text(outputs)
+        assert ended(outputs) == FinishReason(type="stop", matched=EOS)
+
+
+@pytest.mark.parametrize("schema", [PERSON, TREE, {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}])
+def test_json_follows_its_schema(engine: Assembly, schema: dict[str, object]) -> None:
+    outputs = constrained(engine, ask(json_schema=json.dumps(schema), n=3))["r"]
+    for index in range(3):
+        if ended(outputs, index).type == "stop":
+            jsonschema.validate(json.loads(text(outputs, index)), schema)
+        else:
+            assert ended(outputs, index) == FinishReason(type="length", length=120)
+    assert len({text(outputs, index) for index in range(3)}) > 1, "each sample has a matcher of its own"
+
+
+def test_forty_constrained_and_free_requests_at_once(engine: Assembly) -> None:
+    kinds = [{"json_schema": json.dumps(PERSON)}, {"regex": "[ab]{5,9}"}, {"ebnf": 'root ::= "x" | "y" root'}, {}]
+    requests = [ask(f"r{i}", **kinds[i % 4], sampling_seed=i, temperature=i % 2) for i in range(40)]
+    together = constrained(engine, *requests)
+    for i, request in enumerate(requests):
+        answer, reason = text(together[request.rid]), ended(together[request.rid])
+        if i % 4 < 3:
+            assert reason.type == "stop" or reason == FinishReason(type="length", length=120)
+        if i % 4 == 0 and reason.type == "stop":
+            jsonschema.validate(json.loads(answer), PERSON)
+        if i % 4 == 1:
+            assert re.fullmatch("[ab]{5,9}", answer)
+        if i % 8 >= 6:  # a few alone again, free ones among them
+            assert ids(constrained(engine, request)[request.rid]) == ids(together[request.rid])
+
+
+def test_structural_tags_constrain_what_follows_a_trigger(engine: Assembly) -> None:
+    tag = {
+        "type": "structural_tag",
+        "structures": [{"begin": "<f>", "schema": PERSON, "end": "</f>"}],
+        "triggers": ["<f"],
+    }
+    forced = dict.fromkeys(engine.admission._tokenizer.encode("<"), 100.0)
+    outputs = constrained(engine, ask(structural_tag=json.dumps(tag), logit_bias=forced, max_new_tokens=20))["r"]
+    assert text(outputs).startswith("<"), "free text comes first"
+
+
+def test_the_forms_of_structural_tags(tiny_model: Path) -> None:
+    engine = build(tiny_model)
+    elements = [{"type": "const_string", "value": "n="}, {"type": "regex", "pattern": "[0-9]{2}"}]
+    sequence = {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
+    once = {
+        "type": "structural_tag",
+        "structures": [{"begin": "<f>", "schema": {"enum": [7]}, "end": "</f>"}],
+        "triggers": ["<f>"],
+        "at_least_one": True,
+    }
+    try:
+        assert re.fullmatch("n=[0-9]{2}", text(constrained(engine, ask(structural_tag=json.dumps(sequence)))["r"]))
+        assert "<f>7</f>" in text(constrained(engine, ask(structural_tag=json.dumps(once), temperature=0))["r"])
+    finally:
+        engine.grammars.close()
+
+
+def test_a_complete_grammar_ends_the_answer_where_end_tokens_do_not(engine: Assembly) -> None:
+    outputs = constrained(engine, ask(regex="abc", ignore_eos=True))["r"]
+    assert (text(outputs), ended(outputs)) == ("abc", FinishReason(type="stop", matched=EOS))
+
+
+def test_a_stop_string_ends_it_earlier(engine: Assembly) -> None:
+    outputs = constrained(engine, ask(regex="abcdef", stop=["cd"]))["r"]
+    assert (text(outputs), ended(outputs)) == ("ab", FinishReason(type="stop", matched="cd"))
+
+
+def test_what_nothing_can_satisfy_fails_alone(engine: Assembly) -> None:
+    """The grammar leaves only the end, and `min_new_tokens` forbids it."""
+    outputs = constrained(engine, ask("bad", regex="ab", min_new_tokens=9), ask("good", regex="ab"))
+    assert ended(outputs["bad"]).type == "error"
+    assert "min_new_tokens" in (ended(outputs["bad"]).message or "")
+    assert text(outputs["good"]) == "ab"
+
+
+def test_a_bias_cannot_break_the_grammar(engine: Assembly) -> None:
+    biased = {engine.admission._tokenizer.encode("z")[0]: 100.0}
+    assert set(text(constrained(engine, ask(regex="[ab]{8}", logit_bias=biased))["r"])) <= {"a", "b"}
+
+
+def test_logprobs_are_those_of_what_is_allowed(engine: Assembly) -> None:
+    outputs = constrained(engine, ask(regex="[ab]{3}", logprobs=LogprobOptions(top=3)))["r"]
+    for entry in [entry for output in outputs for entry in output.logprobs][:3]:
+        first, second, third = [value for value, _, _ in entry.top]
+        assert math.exp(first) + math.exp(second) == pytest.approx(1, abs=1e-5)
+        assert third == -math.inf
+
+
+def test_preemption_keeps_the_place_in_the_grammar(tiny_model: Path) -> None:
+    layers, keys_and_values, block_size, heads, head_dim, float32 = 2, 2, 16, 2, 16, 4
+    block = layers * keys_and_values * block_size * heads * head_dim * float32
+    engine = build(tiny_model, kv_cache_bytes=6 * block)
+    try:
+        requests = [ask(f"r{i}", regex="[ab]{40}c", temperature=0) for i in range(3)]
+        outputs = constrained(engine, *requests)
+        assert engine.engine.status().preemptions > 0
+        assert all(re.fullmatch("[ab]{40}c", text(outputs[f"r{i}"])) for i in range(3))
+    finally:
+        engine.grammars.close()
+
+
+def save_sentencepiece(folder: Path) -> None:
+    """Replace the folder's tokenizer by one with `▁` for spaces and bytes to fall back on."""
+    letters = [chr(code) for code in range(33, 127)]
+    tokens = ["</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁he", "llo", *letters]
+    model = models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[], byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>").save_pretrained(folder)
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_sentencepiece_and_rows_that_no_token_has(backend: str, tmp_path: Path) -> None:
+    folder = save_model(tmp_path, vocab_size=400)
+    save_sentencepiece(folder)
+    engine = build(folder, grammar_backend=backend)
+    try:
+        for seed in range(3):
+            outputs = constrained(engine, ask(regex="[a-z]{2} é[0-9]{2}", sampling_seed=seed))["r"]
+            assert re.fullmatch("[a-z]{2} é[0-9]{2}", text(outputs).lstrip()), text(outputs)
+            assert max(ids(outputs)) < 400 - 40
+    finally:
+        engine.grammars.close()
+
+
+def test_a_back_end_of_none_and_one_that_is_unknown(tiny_model: Path) -> None:
+    assert build(tiny_model, grammar_backend="none").grammars is None
+    with pytest.raises(Exception, match="xgrammar, llguidance or none"):
+        build(tiny_model, grammar_backend="outlines")
+
+
+@pytest.mark.parametrize(
+    ("kind", "grammar", "words"),
+    [
+        ("json_schema", '{"type":', "json grammar: the json text is not JSON"),
+        ("json_schema", '{"type": "foo"}', "json grammar"),
+        ("json_schema", '{"enum": []}', "json grammar"),
+        ("regex", "(", "regex grammar"),
+        ("regex", r"(a)\1", "regex grammar"),
+        ("regex", "(?=a)b", "regex grammar"),
+        ("regex", r"[^\s\S]", "matches no text"),
+        ("ebnf", 'rot ::= "a"', "ebnf grammar"),
+        ("ebnf", "root ::= root", "matches no text"),
+        ("structural_tag", '{"format": {"type": "nothing"}}', "structural_tag grammar"),
+    ],
+)
+def test_a_grammar_that_cannot_be_is_refused_in_words(engine: Assembly, kind: str, grammar: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match="Failed to compile") as raised:
+        engine.grammars.submit(Grammar(kind, grammar)).result()
+    assert words in raised.value.message
+    assert not re.search(r"\.cc|0x|Traceback|site-packages", raised.value.message)

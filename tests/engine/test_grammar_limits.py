@@ -1,0 +1,86 @@
+"""What no compiler is given, and what is no reason to refuse."""
+
+import json
+
+import pytest
+
+from nbgen.engine.grammar import Grammar, GrammarError
+from nbgen.engine.grammar_limits import check
+
+
+def nested(depth: int) -> dict[str, object]:
+    schema: dict[str, object] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
+REFUSED = {
+    "keyword": {"type": "array", "uniqueItems": True},
+    "inside": {"properties": {"a": {"anyOf": [{"not": {"type": "null"}}]}}},
+    "branches": {"if": {"type": "string"}, "then": {"minLength": 1}},
+    "format": {"type": "string", "format": "credit-card"},
+    "combined": {"type": "string", "format": "date", "pattern": "a"},
+    "count": {"type": "array", "minItems": 2**63},
+    "elsewhere": {"$ref": "http://127.0.0.1/x.json"},
+    "nowhere": {"$ref": "#/$defs/missing"},
+    "cycle": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    "depth": nested(70),
+    "pattern": {"type": "string", "pattern": "(" * 70 + "a" + ")" * 70},
+}
+TAKEN = {
+    "named like a keyword": {"properties": {"not": {"type": "string"}, "if": {"type": "null"}, "contains": {}}},
+    "values": {"enum": [{"not": 1, "minItems": 10**9}], "default": {"$ref": "http://x"}},
+    "recursive": {"type": "object", "properties": {"child": {"$ref": "#"}}},
+    "definitions": {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "string"}}},
+    "lengths": {"type": "string", "minLength": 1, "maxLength": 10},
+    "false": {"type": "array", "uniqueItems": False},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_schemas(name: str) -> None:
+    with pytest.raises(GrammarError):
+        check(Grammar("json_schema", json.dumps(REFUSED[name])))
+    tag = {"format": {"type": "json_schema", "json_schema": REFUSED[name]}}
+    with pytest.raises(GrammarError):
+        check(Grammar("structural_tag", json.dumps(tag)))
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_taken_schemas(name: str) -> None:
+    check(Grammar("json_schema", json.dumps(TAKEN[name])))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", "(" * 70 + ")" * 70),
+        ("regex", "a{1,20000}"),
+        ("regex", "a{99999999999999999999}"),
+        ("ebnf", "root ::= " + "(" * 70 + '"a"' + ")" * 70),
+        ("ebnf", "\n".join(f'r{i} ::= "a"' for i in range(2_001))),
+        ("structural_tag", "[]"),
+        ("structural_tag", '{"structures": [{"begin": 1, "end": "x"}], "triggers": ["a"]}'),
+        ("structural_tag", '{"structures": [{"begin": "a", "end": "x"}]}'),
+        ("structural_tag", '{"format": {"type": "regex", "pattern": "a{20000}"}}'),
+        ("structural_tag", "{"),
+    ],
+)
+def test_refused_texts(kind: str, text: str) -> None:
+    with pytest.raises(GrammarError):
+        check(Grammar(kind, text))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", r"\(" * 100),
+        ("regex", r"[({]{3}" + "(a)(b)" * 100),
+        ("ebnf", 'root ::= "' + "(" * 100 + '"'),
+        ("ebnf", "root ::= [(] # " + "(" * 100),
+        ("json_schema", "$$ANY$$"),
+    ],
+)
+def test_taken_texts(kind: str, text: str) -> None:
+    check(Grammar(kind, text))

@@ -1,0 +1,137 @@
+"""Clients' own processors: each request's own, in SGLang's wire format, failing alone."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import dill
+import pytest
+
+from nbgen.engine.assembly import Assembly
+from nbgen.engine.logit_processors import LogitProcessors
+from nbgen.errors import InvalidRequest
+from nbgen.logit_processor import SGLANG_MODULE, CustomLogitProcessor, DisallowedTokensLogitsProcessor
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from tests.engine.conftest import build, generate, ids
+
+FORCE = """
+    def __call__(self, logits, custom_param_list):
+        for row, params in enumerate(custom_param_list):
+            token = params["token_id"] + len(params["__req__"].output_ids)
+            logits[row] = float("-inf")
+            logits[row, token] = 0.0
+        return logits
+"""
+FAULTS = {
+    "raises": "    def __call__(self, logits, params):\n        raise KeyError('secret')",
+    "returns the wrong shape": "    def __call__(self, logits, params):\n        return logits[:, :3]",
+    "returns nothing": "    def __call__(self, logits, params):\n        pass",
+    "sleeps": "    def __call__(self, logits, params):\n        import time; time.sleep(30)",
+    "returns NaN": "    def __call__(self, logits, params):\n        return logits * float('nan')",
+    "leaves": "    def __call__(self, logits, params):\n        raise SystemExit",
+}
+
+
+def wire(body: str, base: str = "nbgen.logit_processor") -> str:
+    """A processor as a client's script would send it; the class is defined in `__main__`."""
+    scope = {"__name__": "__main__"}
+    exec(f"from {base} import CustomLogitProcessor\nclass Mine(CustomLogitProcessor):\n{body}", scope)
+    return json.dumps({"callable": dill.dumps(scope["Mine"], recurse=True).hex()})
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> Assembly:
+    return build(tiny_model, enable_custom_logit_processor=True)
+
+
+def ask(rid: str, processor: str | None, **options: object) -> GenerateRequest:
+    params = SamplingParams.parse({"max_new_tokens": 5, "temperature": 0, "ignore_eos": True, **options})
+    return GenerateRequest(rid=rid, input_ids=[10, 20, 30], logit_processor=processor, params=params)
+
+
+def test_forty_eight_requests_each_get_their_own(engine: Assembly) -> None:
+    processor = wire(textwrap.dedent(FORCE).replace("\n", "\n    "))
+    requests = [ask(f"p{i}", processor, custom_params={"token_id": 50 + i}) for i in range(32)]
+    free = [ask(f"f{i}", None) for i in range(16)]
+    outputs = generate(engine, [*requests, *free])
+    for i in range(32):
+        assert ids(outputs[f"p{i}"]) == list(range(50 + i, 55 + i))
+    alone = ids(generate(engine, [ask("alone", None)])["alone"])
+    assert all(ids(outputs[f"f{i}"]) == alone for i in range(16))
+
+
+def test_a_processor_written_for_sglang_loads_without_sglang(engine: Assembly) -> None:
+    """Its base class is pickled by reference to SGLang's module, which only the client has."""
+    ours = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "sglang"}
+    parts = SGLANG_MODULE.split(".")
+    theirs = {".".join(parts[: depth + 1]): ModuleType(".".join(parts[: depth + 1])) for depth in range(len(parts))}
+    base = type("CustomLogitProcessor", (), {"__module__": SGLANG_MODULE})
+    theirs[SGLANG_MODULE].CustomLogitProcessor = base
+    sys.modules.update(theirs)
+    try:
+        processor = wire(textwrap.dedent(FORCE).replace("\n", "\n    "), SGLANG_MODULE)
+    finally:
+        for name in theirs:
+            del sys.modules[name]
+        sys.modules.update(ours)
+    assert SGLANG_MODULE.encode() in bytes.fromhex(json.loads(processor)["callable"])
+    outputs = generate(engine, [ask("r", processor, custom_params={"token_id": 90})])
+    assert ids(outputs["r"]) == [90, 91, 92, 93, 94]
+
+
+def test_the_class_writes_and_reads_itself(engine: Assembly) -> None:
+    text = DisallowedTokensLogitsProcessor.to_str()
+    assert isinstance(CustomLogitProcessor.from_str(text), DisallowedTokensLogitsProcessor)
+    free = ids(generate(engine, [ask("r", None)])["r"])
+    barred = ids(generate(engine, [ask("r", text, custom_params={"token_ids": free})])["r"])
+    assert not set(barred) & set(free)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_processor_that_fails_ends_its_own_request(engine: Assembly, fault: str) -> None:
+    alone = ids(generate(engine, [ask("good", None)])["good"])
+    outputs = generate(engine, [ask("bad", wire(FAULTS[fault])), ask("good", None)])
+    assert ids(outputs["good"]) == alone
+    reason = outputs["bad"][-1].finish_reason
+    assert (reason.type, reason.status) == ("error", 400)
+    assert "secret" not in reason.message
+
+
+def test_of_those_that_share_a_processor_only_the_one_at_fault_ends(engine: Assembly) -> None:
+    processor = wire(textwrap.dedent(FORCE).replace("\n", "\n    "))
+    requests = [ask("bad", processor, custom_params={}), ask("good", processor, custom_params={"token_id": 60})]
+    outputs = generate(engine, requests)
+    assert outputs["bad"][-1].finish_reason.type == "error"
+    assert ids(outputs["good"]) == [60, 61, 62, 63, 64]
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"callable": 5}', '{"callable": "zz"}', '{"callable": "00ff"}'])
+def test_what_is_no_processor_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be loaded"):
+        LogitProcessors().load(text)
+
+
+def test_a_pickle_of_something_else_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="TypeError"):
+        LogitProcessors().load(json.dumps({"callable": dill.dumps(len).hex()}))
+
+
+def test_without_the_owners_word_nothing_is_loaded(tiny_engine: Assembly, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+
+    class Canary:
+        def __reduce__(self) -> tuple:
+            return (Path.touch, (canary,))
+
+    hostile = json.dumps({"callable": dill.dumps(Canary()).hex()})
+    with pytest.raises(InvalidRequest, match="not configured to enable custom logit processor"):
+        tiny_engine.admission.sequences(ask("r", hostile))
+    assert not canary.exists()
+
+
+def test_custom_params_without_a_processor_are_ignored(tiny_engine: Assembly) -> None:
+    plain = ids(generate(tiny_engine, [ask("r", None)])["r"])
+    assert ids(generate(tiny_engine, [ask("r", None, custom_params=[1, {"a": 2}])])["r"]) == plain

@@ -1,0 +1,73 @@
+"""Stop regexes: Python's syntax, linear time, shown unless their own text stands there."""
+
+import time
+
+import pytest
+
+from nbgen.engine.detokenizer import StopStrings
+from nbgen.engine.stop_regex import TAIL, StopRegexes
+from nbgen.errors import InvalidRequest
+
+
+def feed(
+    pieces: list[str], patterns: list[str], stops: list[str] = (), *, keep: bool = False
+) -> tuple[str, str | None]:
+    """What is shown of the pieces, and what matched."""
+    strings = StopStrings(stops, keep_match=keep, regexes=StopRegexes(patterns))
+    shown = ""
+    for piece in pieces:
+        shown += strings.append(piece)
+        if strings.matched is not None:
+            return shown, strings.matched
+    return shown + strings.flush(), None
+
+
+@pytest.mark.parametrize(
+    ("pieces", "pattern", "shown"),
+    [
+        (["one", " and", " two"], "and|or", "one and"),
+        (["It is", " done", ". ", "More"], r"[.!?]\s*$", "It is done. "),
+        (["a.\n", "b"], r"\.$", "a.\n"),
+        (["ab", "cd"], r"b\Z", "ab"),
+        (["xé", "1", " y"], r"\w\d", "xé1"),
+        (["café", "s!"], r"\w+!", "cafés!"),
+        (["abc", "ABC"], r"(?i)CA", "abcABC"),
+        (["a\nb", "x"], r"(?m)^b$", "a\nb"),
+        (["b", "ab"], r"^a", "bab"),
+    ],
+)
+def test_what_matches_is_shown(pieces: list[str], pattern: str, shown: str) -> None:
+    text, matched = feed(pieces, [pattern])
+    assert text == shown
+    assert matched == (None if pattern == "^a" else pattern)
+
+
+def test_a_pattern_that_is_its_own_text_is_trimmed_like_a_stop_string() -> None:
+    assert feed(["one E", "ND two"], ["END"]) == ("one ", "END")
+    assert feed(["one E", "ND two"], ["END"], keep=True) == ("one END", "END")
+
+
+def test_strings_come_before_regexes() -> None:
+    assert feed(["abc"], ["b"], ["c"]) == ("ab", "c")
+
+
+def test_a_match_may_lie_across_pieces_but_not_across_the_tail() -> None:
+    assert feed(["x" * TAIL, "ye", "s"], ["yes"])[1] == "yes"
+    assert feed(["begin" + "x" * 2 * TAIL, "end"], ["^begin.*end"])[1] is None
+    assert feed(["y" + "x" * 2 * TAIL, "x"], [r"^x"])[1] is None, "the tail's beginning is not the text's"
+
+
+def test_catastrophic_patterns_take_linear_time() -> None:
+    regexes = StopRegexes(["(a+)+b", "(a|a)*c"])
+    started = time.monotonic()
+    for _ in range(500):
+        assert regexes.append("a" * 20) is None
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", r"(a)\1", "(?=a)b", "(?<!a)b", "a++", "((a{100}){100}){100}", "(?P<x>a)(?P=x)"]
+)
+def test_what_needs_backtracking_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidRequest, match="linear time"):
+        StopRegexes([pattern])

@@ -1,0 +1,152 @@
+"""Constrained answers over HTTP, in every dialect: they parse, or say why not; what cannot be is refused in time."""
+
+import json
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+
+from tests.server.conftest import TOKEN, Server, events
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 5}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+KINDS: list[dict[str, Any]] = [
+    {"json_schema": json.dumps(SCHEMA)},
+    {"regex": r"\d{3}-[a-f]{4}"},
+    {"ebnf": 'root ::= "yes" | "no, " reason\nreason ::= [a-z]{1,9}'},
+    {},
+]
+#: Minutes to compile, on any machine.
+SLOW = "(" + "|".join(f"a{{0,{9000 - i}}}b{{0,{9000 - i}}}" for i in range(300)) + ")*"
+
+
+def post(server: Server, **body: Any) -> Any:
+    return server.http.post("generate", json={"text": "hello", **body}, timeout=120)
+
+
+def test_forty_mixed_requests_at_once(server: Server) -> None:
+    def one(number: int) -> Any:
+        sampling = {"max_new_tokens": 150, "sampling_seed": number, **KINDS[number % 4]}
+        return post(server, sampling_params=sampling).json()
+
+    with ThreadPoolExecutor(40) as pool:
+        answers = list(pool.map(one, range(40)))
+    for number, answer in enumerate(answers):
+        reason = answer["meta_info"]["finish_reason"]
+        if reason["type"] == "length":
+            assert reason["length"] == 150
+        elif number % 4 == 0:
+            jsonschema.validate(json.loads(answer["text"]), SCHEMA)
+        elif number % 4 == 1:
+            assert re.fullmatch(r"\d{3}-[a-f]{4}", answer["text"])
+        elif number % 4 == 2:
+            assert re.fullmatch("yes|no, [a-z]{1,9}", answer["text"])
+    server.idle()
+
+
+def test_a_stream_is_constrained_and_so_is_each_of_n(server: Server) -> None:
+    sampling = {"regex": "[ab]{6}", "n": 3, "max_new_tokens": 20}
+    found = events(server.http, "POST", "generate", json={"text": "x", "sampling_params": sampling, "stream": True})
+    final = [json.loads(e.data) for e in found[:-1] if json.loads(e.data)["meta_info"]["finish_reason"]]
+    assert len(final) == 3
+    assert all(re.fullmatch("[ab]{6}", chunk["text"]) for chunk in final)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        ({"json_schema": '{"type": "strin"}'}, "Failed to compile json grammar"),
+        ({"json_schema": '{"type": "array", "uniqueItems": true}'}, "uniqueItems"),
+        ({"regex": "(a)\\1"}, "Failed to compile regex grammar"),
+        ({"ebnf": "root ::= "}, "Failed to compile ebnf grammar"),
+        ({"structural_tag": "{}"}, "Failed to compile structural_tag grammar"),
+        ({"regex": "a", "ebnf": 'root ::= "a"'}, "Only one of"),
+        ({"regex": "a\0"}, "NUL"),
+        ({"regex": "a" * 70_000}, "65536"),
+        ({"stop_regex": "(?=a)b"}, "linear time"),
+    ],
+)
+def test_a_bad_grammar_is_a_400_before_a_token_is_made(
+    server: Server, sampling: dict[str, str], words: str, stream: bool
+) -> None:
+    answer = post(server, sampling_params=sampling, stream=stream)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+
+
+def test_an_object_where_text_belongs_is_the_strict_layers(server: Server) -> None:
+    answer = post(server, sampling_params={"json_schema": {"type": "object"}})
+    assert answer.status_code == 400
+    assert isinstance(answer.json()["error"], str)
+
+
+def test_a_grammar_that_takes_too_long_holds_up_nobody(server: Server) -> None:
+    slow: list[Any] = []
+    caller = threading.Thread(target=lambda: slow.append(post(server, sampling_params={"regex": SLOW})))
+    caller.start()
+    for _ in range(5):
+        assert post(server, sampling_params={"max_new_tokens": 4}).status_code == 200
+    caller.join()
+    assert slow[0].status_code == 400
+    assert "longer than 5 s" in slow[0].text or "too much memory" in slow[0].text
+    assert post(server, sampling_params={"regex": "ab"}).json()["text"] == "ab"
+
+
+def test_a_request_is_aborted_while_its_grammar_is_compiled(server: Server) -> None:
+    answers: list[Any] = []
+    sampling = {"regex": SLOW + "c"}
+    caller = threading.Thread(target=lambda: answers.append(post(server, sampling_params=sampling, rid="slow")))
+    caller.start()
+    while caller.is_alive():
+        server.http.post("abort_request", json={"rid": "slow"})
+        caller.join(0.1)
+    assert answers[0].status_code in (200, 400)
+    if answers[0].status_code == 200:
+        assert answers[0].json()["meta_info"]["finish_reason"]["type"] == "abort"
+    server.idle()
+
+
+def test_a_stop_regex_ends_the_answer(server: Server) -> None:
+    answer = post(server, sampling_params={"regex": "[ab]{30}", "stop_regex": "ab|ba"}).json()
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": "ab|ba"} or "ab" not in answer["text"]
+    assert answer["text"].endswith(("ab", "ba")) or len(answer["text"]) == 30
+
+
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
+
+
+def test_openai_response_format(server: Server) -> None:
+    messages: Any = [{"role": "user", "content": "hello"}]
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+    with client(server) as ask:
+        choice = ask.chat.completions.create(
+            model="x", messages=messages, response_format=wanted, max_tokens=200, seed=1
+        ).choices[0]
+        if choice.finish_reason == "stop":
+            jsonschema.validate(json.loads(choice.message.content or ""), SCHEMA)
+        anything = ask.chat.completions.create(
+            model="x", messages=messages, response_format={"type": "json_object"}, max_tokens=20
+        ).choices[0]
+        assert (anything.message.content or "").startswith("{")
+        extra = ask.completions.create(model="x", prompt="a", max_tokens=9, extra_body={"regex": "[xy]{4}"}).choices[0]
+        assert re.fullmatch("[xy]{4}", extra.text)
+        for wrong in ({"type": "json_schema"}, {"type": "yaml"}, {"type": "json_schema", "json_schema": {"name": "x"}}):
+            with pytest.raises(openai.BadRequestError):
+                ask.chat.completions.create(model="x", messages=messages, response_format=wrong, max_tokens=9)
+
+
+def test_a_custom_logit_processor_needs_the_owners_word(server: Server) -> None:
+    answer = post(server, custom_logit_processor='{"callable": "00"}')
+    assert answer.status_code == 400
+    assert "not configured to enable custom logit processor" in answer.json()["error"]["message"]
+    assert TOKEN not in answer.text
