@@ -1,23 +1,27 @@
 """Attention on the CPU, in matrix products over gathered blocks.
 
 The cache is head-major there, so that copying a sequence's blocks side by side (whole blocks, one `memcpy` each) gives
-keys that a batched product reads as they lie. Sequences of like length are computed together, as many as fit the
-processor's caches; what they all begin with (the blocks of a shared prefix) is read once. Prompts go through torch's
-flash kernel: what is cached and what is new are two calls, merged by their log-sum-exp (Dao et al. 2022, section 3.1).
-What the kernel lacks goes the reference's way.
+keys that a batched product reads as they lie. Decodes of like length are computed together, as many as fit the
+processor's caches; what they all begin with (the blocks of a shared prefix) is read once. Prompts go in tiles whose
+scores fit there, too. Windows, soft caps and sinks are all the same to it.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
-from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window, softmax_attention
+from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
 
 #: Keys that are gathered at once. Measured: beyond it, batches leave the second-level cache and become slower.
 GATHERED_BYTES = 4 << 20
 #: Tokens that several decodes must begin with, to be read once for all.
 SHARED_TOKENS = 64
-#: Keys of a single sequence up to which the flash kernel, one call, is faster than two products and a softmax.
+#: Scores of one tile of a prompt. Measured: torch's flash kernel takes 1.5 to 2.4 times as long without AMX.
+SCORES_BYTES = 3 << 19
+FEWEST_ROWS = 16
+#: Keys of a single sequence up to which torch's own attention, one call, is faster than two products and a softmax.
 FEW_BYTES = 100_000
 
 
@@ -56,12 +60,21 @@ class CpuAttention(ReferenceAttention):
     def prefill(
         self, query: torch.Tensor, layer: Layer, span: Span, step: Step, window: Window, scores: Scores
     ) -> torch.Tensor:
-        blocks = step.once(("blocks", span.start), lambda: torch.tensor(span.block_table))
-        k, v = (_gather(t, blocks, step.cache.block_size)[:, : span.length] for t in layer)
-        if window == Window() and _is_plain(layer, scores):
-            return _causal(query.transpose(0, 1), k, v, scores.scaling).transpose(0, 1)
-        mask = step.once((window, span.start), lambda: step.prefill_mask(span, window))
-        return softmax_attention(query.transpose(0, 1)[None], k[None], v[None], mask, scores)[0].transpose(0, 1)
+        new, heads, _ = query.shape
+        size, start = step.cache.block_size, span.length - new
+        first = window.first(start) // size
+        blocks = step.once(("blocks", window, span.start), lambda: torch.tensor(span.block_table[first:]))
+        k, v = (_gather(t, blocks, size) for t in layer)
+        output = query.new_empty(new, heads, v.shape[-1])
+        rows = max(FEWEST_ROWS, SCORES_BYTES // (4 * heads * span.length))
+        for begin in range(0, new, rows):
+            end = min(begin + rows, new)
+            positions = range(start + begin, start + end)
+            seen = range(max(window.first(positions[0]), first * size), positions[-1] + 1)
+            mask = step.once(("mask", window, span.start, rows, begin), partial(_mask, window, positions, seen))
+            keys = slice(seen[0] - first * size, seen[-1] + 1 - first * size)
+            output[begin:end] = _attend_tile(query[begin:end], k[:, keys], v[:, keys], mask, scores)
+        return output
 
 
 def _groups(step: Step, window: Window, most: int) -> list[Group]:
@@ -131,11 +144,6 @@ def _group(
     )
 
 
-def _is_plain(layer: Layer, scores: Scores) -> bool:
-    """Whether the flash kernel serves."""
-    return scores.softcap is None and scores.sinks is None and layer.keys.shape[-1] == layer.values.shape[-1]
-
-
 def _gather(tensor: torch.Tensor, blocks: torch.Tensor, block_size: int) -> torch.Tensor:
     """Those blocks of a layer's keys or values `[slots, kv_heads, D]`, as `[kv_heads, tokens, D]`."""
     _, heads, dim = tensor.shape
@@ -147,9 +155,9 @@ def _attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, sc
     """Query `[B, heads, D]`, one position each. Heads that share a key head are rows of one product."""
     (batch, heads, dim), kv_heads = query.shape, layer.keys.shape[1]
     k, v = (_gather(t, group.blocks, block_size).view(kv_heads * batch, -1, t.shape[-1]) for t in layer)
-    if batch == 1 and group.shared is None and k.nbytes <= FEW_BYTES and _is_plain(layer, scores):
-        one = query.view(1, kv_heads, -1, dim)
-        return _flash(one, k[None, :, group.seen], v[None, :, group.seen], scale=scores.scaling)[0].reshape(query.shape)
+    if batch == 1 and group.shared is None and k.nbytes <= FEW_BYTES and scores.softcap is scores.sinks is None:
+        one, k, v = query.view(1, kv_heads, -1, dim), k[None, :, group.seen], v[None, :, group.seen]
+        return scaled_dot_product_attention(one, k, v, scale=scores.scaling).reshape(1, heads, -1)
     rows = query.view(batch, kv_heads, -1, dim).transpose(0, 1).reshape(kv_heads, -1, dim)
     logits = torch.bmm(rows.reshape(kv_heads * batch, -1, dim), k.transpose(1, 2)).view(
         kv_heads, batch, heads // kv_heads, -1
@@ -179,24 +187,19 @@ def _softmax(logits: torch.Tensor, mask: torch.Tensor, scores: Scores) -> torch.
     return torch.softmax(torch.cat([logits, sinks], dim=-1), dim=-1)[..., :-1].contiguous()
 
 
-def _causal(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """Query `[heads, T, D]`, the last of the tokens of `k` and `v` `[kv_heads, L, D]`."""
-    heads, new, dim = query.shape
-    kv_heads, cached = k.shape[0], k.shape[1] - new
-    own_k, own_v = (t[:, cached:].repeat_interleave(heads // kv_heads, dim=0)[None] for t in (k, v))
-    output, log_sum = _flash(query[None], own_k, own_v, is_causal=True, scale=scale)
-    if not cached:
-        return output[0]
-    grouped = query.reshape(1, kv_heads, -1, dim)
-    before, log_sum_before = _flash(grouped, k[None, :, :cached], v[None, :, :cached], scale=scale)
-    share = torch.sigmoid(log_sum_before.reshape(heads, new, 1) - log_sum.reshape(heads, new, 1))
-    return torch.lerp(output[0].float(), before.reshape(heads, new, dim).float(), share.float()).to(query.dtype)
+def _mask(window: Window, positions: range, keys: range) -> torch.Tensor:
+    """`[queries, 1, keys]`: 0 where a key may be seen, minus infinity elsewhere."""
+    seen = window.mask(torch.tensor(positions)[:, None], torch.tensor(keys)[None])
+    return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[:, None]
 
 
-def _flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, scale: float, is_causal: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp of the CPU's flash kernel, which is not public but has both."""
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, is_causal, attn_mask=None, scale=scale
-    )
+def _attend_tile(
+    query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scores: Scores
+) -> torch.Tensor:
+    """Queries `[T, heads, D]` of one sequence against `k` and `v` `[kv_heads, L, D]`."""
+    (new, heads, dim), kv_heads = query.shape, k.shape[0]
+    rows = query.view(new, kv_heads, -1, dim).transpose(0, 1)
+    logits = torch.bmm(rows.reshape(kv_heads, -1, dim), k.transpose(1, 2))
+    weights = _softmax(logits.view(kv_heads, new, heads // kv_heads, -1), mask, scores).to(v.dtype)
+    output = torch.bmm(weights.view(logits.shape), v)
+    return output.view(kv_heads, new, -1, v.shape[-1]).transpose(0, 1).reshape(new, heads, -1)
