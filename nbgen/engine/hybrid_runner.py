@@ -33,6 +33,11 @@ class HybridRunner(ModelRunner):
         self._free: list[int] = []
         self._states: Any = None
 
+    @property
+    def bytes_per_state(self) -> int:
+        """What a sequence holds besides its blocks."""
+        return self._pool.bytes_per_slot
+
     def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
         """Compute the batch's tokens: all decodes in one forward, each prompt in one of its own."""
         decodes = [item for item in batch if item.num_tokens == 1 and item.sequence.num_computed]
