@@ -54,6 +54,9 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> 
     from nbgen.engine.assembly import assemble  # only now: it takes seconds, and the server has heard why
     from nbgen.engine.loop import Loop
 
+    gc.freeze()  # before there is a model: that may have to be collected
+    gc.enable()
+
     def report(stage: str, done: int, total: int) -> None:
         channel.send(LoadProgress(stage=stage, done=done, total=total))
 
@@ -66,8 +69,6 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> 
         log.exception("%s cannot be run", first.config.model)
         channel.send(EngineFailed(message=f"{first.config.model} cannot be run; the server's log says why"))
         return
-    gc.freeze()
-    gc.enable()
     channel.send(EngineReady(model=assembly.model, load_seconds=time.monotonic() - started))
     Loop(channel, assembly).run(messages)
 

@@ -53,9 +53,10 @@ class HybridRunner(ModelRunner):
             heapq.heappush(self._free, slot)
 
     def vacate(self) -> None:
+        """Give up the states as well."""
         super().vacate()
-        self._pool, self._states = StatePool(self.model.config), None
-        self._slots, self._free = {}, []
+        self._pool.clear()
+        self._states, self._slots, self._free = None, {}, []
 
     def _run_group(self, group: list[ScheduledSequence]) -> RunOutput:
         slots = [self._slot(item.sequence) for item in group]

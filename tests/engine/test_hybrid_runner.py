@@ -65,3 +65,15 @@ def test_slots_come_back_and_serve_others(folder: Path) -> None:
     assert [sequences[0].output_ids for sequences in again] == [alone[0], alone[2]]
     runner = assembly.engine._runner
     assert sorted(runner._free) == list(range(len(REQUESTS))), "as many slots as ran at once, all free again"
+
+
+def test_states_are_given_back_and_taken_again(folder: Path) -> None:
+    assembly = build(folder)
+    expected = answers(assembly, REQUESTS)
+    runner = assembly.engine._runner
+    state = runner.bytes_per_state
+    assembly.occupation.release({"kv_cache"})
+    assert all(len(states) == 0 for states in runner._pool._states.values())
+    assembly.occupation.resume({"kv_cache"})
+    assert runner.bytes_per_state == state
+    assert answers(assembly, REQUESTS) == expected
