@@ -119,7 +119,7 @@ class ModelInfo(Struct, frozen=True):
     context_length: int
     device: str
     dtype: str
-    #: "A" paged attention, "C" transformers' own cache one sequence at a time.
+    #: "A" paged attention, "B" that and pooled recurrent state, "C" transformers' own cache one sequence at a time.
     tier: str
     has_chat_template: bool
     #: Of `generation_config.json`: the sampling fields it sets.

@@ -4,6 +4,7 @@ With `gently` it imports while it waits for that message, at the lowest priority
 of the socket FD. What goes wrong in loading is said to the server first.
 """
 
+import gc
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.errors import ModelError
@@ -22,6 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def main() -> None:
+    gc.disable()  # imports make half a million objects, and all of them stay
     live_and_die_with_parent()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     channel = Channel(int(sys.argv[1]))
@@ -45,9 +48,14 @@ def _import_gently() -> None:
 
 def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> None:
     started = time.monotonic()
+    # Beside the imports, the disk reads the weights.
+    threading.Thread(target=checkpoint.page_in, args=(first.config.model,), name="page-in", daemon=True).start()
     channel.send(LoadProgress(stage="starting torch"))
     from nbgen.engine.assembly import assemble  # only now: it takes seconds, and the server has heard why
     from nbgen.engine.loop import Loop
+
+    gc.freeze()  # before there is a model: that may have to be collected
+    gc.enable()
 
     def report(stage: str, done: int, total: int) -> None:
         channel.send(LoadProgress(stage=stage, done=done, total=total))

@@ -67,12 +67,13 @@ def _load(config: EngineConfig, report: Report) -> tuple[loader.LoadedModel, Run
 
 def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Scheduler:
     """Give the runner its KV cache, and the graphs over it; a scheduler of its blocks."""
-    num_blocks = _size_cache(runner, context_length, config)
+    max_running = _max_running(runner, config)
+    num_blocks = _size_cache(runner, context_length, config, max_running)
     if isinstance(runner, ModelRunner) and config.cuda_graphs:
-        runner.capture(config.max_running, context_length)
+        runner.capture(max_running, context_length)
     return Scheduler(
         BlockManager(num_blocks, config.block_size, caches_prefixes=runner.caches_prefixes),
-        max_running=config.max_running,
+        max_running=max_running,
         prefill_chunk=config.prefill_chunk if runner.chunks_prefill else None,
         long_after=runner.long_after,
     )
@@ -98,12 +99,20 @@ def _processors(config: EngineConfig) -> LogitProcessors | None:
     return LogitProcessors()
 
 
-def _size_cache(runner: Runner, context_length: int, config: EngineConfig) -> int:
+def _max_running(runner: Runner, config: EngineConfig) -> int:
+    """Sequences that decode together: no more than have room for their states in half of the KV cache's bytes."""
+    if not runner.bytes_per_state:
+        return config.max_running
+    room = memory.kv_cache_budget(runner.device, config.kv_cache_bytes) // 2
+    return max(1, min(config.max_running, room // runner.bytes_per_state))
+
+
+def _size_cache(runner: Runner, context_length: int, config: EngineConfig, max_running: int) -> int:
     """Give the runner its KV cache; the number of blocks, no more than all running sequences could fill."""
-    most = config.max_running * -(-context_length // config.block_size)
+    most = max_running * -(-context_length // config.block_size)
     if not isinstance(runner, ModelRunner):
         return most
-    budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes)
+    budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes) - max_running * runner.bytes_per_state
     blocks = min(most, budget // max(1, runner.cache.bytes_per_block))
     if blocks < 1:
         raise ModelError(

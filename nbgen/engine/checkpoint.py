@@ -14,6 +14,7 @@ from nbgen.errors import ModelError
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+PAGE_IN_BYTES = 8 * 2**20
 
 Report = Callable[[str, int, int], None]
 
@@ -25,6 +26,19 @@ def find(name: str, report: Report) -> Path:
 
 def weight_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def page_in(name: str) -> None:
+    """Have the operating system read the weights of a model in a folder ahead of their use; else do nothing."""
+    try:
+        folder = model_folder(name)
+    except ModelError:  # said to the owner by whoever loads the model
+        return
+    buffer = bytearray(PAGE_IN_BYTES)
+    for path in sorted(folder.glob("*.safetensors")) if folder else ():
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
 
 
 def _download(name: str, report: Report) -> Path:

@@ -33,6 +33,11 @@ class HybridRunner(ModelRunner):
         self._free: list[int] = []
         self._states: Any = None
 
+    @property
+    def bytes_per_state(self) -> int:
+        """What a sequence holds besides its blocks."""
+        return self._pool.bytes_per_slot
+
     def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
         """Compute the batch's tokens: all decodes in one forward, each prompt in one of its own."""
         decodes = [item for item in batch if item.num_tokens == 1 and item.sequence.num_computed]
@@ -48,9 +53,10 @@ class HybridRunner(ModelRunner):
             heapq.heappush(self._free, slot)
 
     def vacate(self) -> None:
+        """Give up the states as well."""
         super().vacate()
-        self._pool, self._states = StatePool(self.model.config), None
-        self._slots, self._free = {}, []
+        self._pool.clear()
+        self._states, self._slots, self._free = None, {}, []
 
     def _run_group(self, group: list[ScheduledSequence]) -> RunOutput:
         slots = [self._slot(item.sequence) for item in group]

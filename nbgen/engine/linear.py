@@ -6,6 +6,8 @@ The operators are torch's own but not public: a layer is replaced only if they a
 import torch
 from torch import nn
 
+from nbgen.engine import memory
+
 #: Rows of the input that the layout is made for: a decode step's.
 ROWS_HINT = 1
 #: Rows with which each replaced layer is tried.
@@ -36,6 +38,7 @@ def prepack(model: nn.Module) -> list[Swap]:
         for name, child in list(parent.named_children()):
             if suits(child) and (packed := _packed(child)) is not None:
                 setattr(parent, name, packed)
+                memory.drop_pages(child.weight)
                 swaps.append((parent, name, child))
     return swaps
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import mmap
 import sys
 from pathlib import Path
 
@@ -28,6 +29,27 @@ def device_memory(device: torch.device) -> tuple[int, int]:
         return 8 * 2**30, 8 * 2**30
     fields = dict(line.split(":") for line in lines.read_text().splitlines())
     return tuple(int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
+
+
+def drop_pages(tensor: torch.Tensor) -> None:
+    """Let go of the memory behind a tensor that is mapped from a safetensors file; it is read again if need be.
+
+    What lies anywhere else stays: only of a file's pages is there another copy.
+    """
+    page = mmap.PAGESIZE
+    start = -(-tensor.data_ptr() // page) * page
+    stop = (tensor.data_ptr() + tensor.nbytes) // page * page
+    if start < stop and _mapped_from_weights(start, stop):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
+
+
+def _mapped_from_weights(start: int, stop: int) -> bool:
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.is_file() else ():
+        first, last = (int(address, 16) for address in line.split(maxsplit=1)[0].split("-"))
+        if first <= start < last:
+            return stop <= last and line.endswith(".safetensors")
+    return False
 
 
 def used_memory(device: torch.device) -> int:

@@ -42,6 +42,7 @@ class ModelRunner:
     tier = "A"
     chunks_prefill = True
     caches_prefixes = True
+    bytes_per_state = 0
 
     def __init__(self, model: torch.nn.Module, cache: KVCache) -> None:
         self.model = model

@@ -22,6 +22,7 @@ class OpaqueRunner:
     tier = "C"
     chunks_prefill = False
     caches_prefixes = False
+    bytes_per_state = 0
     long_after = None
 
     def __init__(self, model: torch.nn.Module, *, cached: bool = True) -> None:

@@ -24,6 +24,8 @@ from nbgen.sampling_params import SamplingParams
 
 #: Tokens that each of two prompts computes in each step: a chunk, a mixed batch, decodes together, one alone.
 STEPS = ((10, 0), (11, 9), (1, 1), (1, 1), (1, 0))
+#: Tokens with which both prompts begin: in a causal model, what follows does not change their scores.
+COMMON = 4
 #: The same tokens for a runner that never cuts a prompt.
 UNCUT_STEPS = ((21, 0), (0, 9), (1, 1), (1, 1), (1, 0))
 #: Largest difference of scores allowed, as a share of the largest score.
@@ -40,7 +42,7 @@ def choose_runner(model: torch.nn.Module, block_size: int) -> Runner:
     Raises ModelError for a model that does not write one token after the other.
     """
     prompts = _prompts(model.config.get_text_config().vocab_size)
-    expected = [_expected_scores(model, ids) for ids in prompts]
+    expected = _expected_scores(model, prompts)
     swaps = shared_linear.share(model, prompts[1]) + linear.prepack(model)
     runner = _first_that_agrees(model, block_size, prompts, expected)
     if runner is None and swaps:
@@ -72,20 +74,22 @@ def _candidates(model: torch.nn.Module, block_size: int) -> Iterator[Runner]:
 
 
 def _prompts(vocab_size: int) -> list[list[int]]:
+    """Random tokens; all prompts begin alike."""
     generator = torch.Generator().manual_seed(0)
     lengths = [sum(counts) for counts in zip(*STEPS, strict=True)]
-    return [torch.randint(0, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+    prompts = [torch.randint(0, vocab_size, (length,), generator=generator).tolist() for length in lengths]
+    return [prompts[0][:COMMON] + prompt[COMMON:] for prompt in prompts]
 
 
-def _expected_scores(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
-    """`[tokens, vocab]` of the model as transformers ships it. Raises ModelError."""
+def _expected_scores(model: torch.nn.Module, prompts: list[list[int]]) -> list[torch.Tensor]:
+    """`[tokens, vocab]` of each prompt, of the model as transformers ships it. Raises ModelError."""
     name = type(model).__name__
     try:
-        scores, beginning = _stock_scores(model, ids), _stock_scores(model, ids[:-1])
+        scores = [_stock_scores(model, ids) for ids in prompts]
     except Exception as error:  # a model may raise anything
         log.exception("trying %s", name)
-        raise ModelError(f"{name} fails in transformers itself, on {len(ids)} random tokens") from error
-    if not _same(beginning, scores[:-1], model.dtype):
+        raise ModelError(f"{name} fails in transformers itself, on {len(prompts[0])} random tokens") from error
+    if not _same(scores[0][:COMMON], scores[1][:COMMON], model.dtype):
         raise ModelError(
             f"{name} reads text in both directions (a token's scores change with those after it), so it cannot "
             "continue a text: use a causal language model"

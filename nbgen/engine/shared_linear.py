@@ -9,6 +9,7 @@ from itertools import groupby
 import torch
 from torch import nn
 
+from nbgen.engine import memory
 from nbgen.engine.linear import PrepackedLinear, Swap, agrees, suits
 
 
@@ -50,6 +51,7 @@ def share(model: nn.Module, ids: list[int]) -> list[Swap]:
         linears = [linear for _, _, linear in places]
         for (parent, name, linear), part in zip(places, _parts(linears), strict=False):
             setattr(parent, name, part)
+            memory.drop_pages(linear.weight)
             swaps.append((parent, name, linear))
     return swaps
 

@@ -4,6 +4,7 @@ Layers are sized from the first states that a model computes, because their shap
 neither sequences nor who owns a slot.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -54,7 +55,11 @@ class StatePool:
     @property
     def bytes_per_slot(self) -> int:
         """Of the layers seen so far."""
-        return sum(states[0].nbytes for states in self._states.values())
+        return sum(math.prod(states.shape[1:]) * states.element_size() for states in self._states.values())
+
+    def clear(self) -> None:
+        """Give up all slots."""
+        self._states = {key: states[:0].clone() for key, states in self._states.items()}
 
     def fresh(self) -> Cache:
         """transformers' cache of sequences that begin."""

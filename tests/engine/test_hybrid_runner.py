@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nbgen.engine.assembly import Assembly
+from nbgen.engine.block_manager import BlockManager
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
@@ -31,11 +32,20 @@ def answers(assembly: Assembly, requests: list[GenerateRequest]) -> list[list[in
 
 
 def test_preemption_changes_no_text(folder: Path) -> None:
-    roomy = build(folder)
-    expected = answers(roomy, REQUESTS)
-    cramped = build(folder, kv_cache_bytes=6 * roomy.engine._runner.cache.bytes_per_block)
-    assert answers(cramped, REQUESTS) == expected
-    assert cramped.engine.status().preemptions > 0, "the pool was large enough: nothing was tested"
+    assembly = build(folder)
+    expected = answers(assembly, REQUESTS)
+    assembly.engine._scheduler.blocks = BlockManager(6, 16, caches_prefixes=False)
+    assert answers(assembly, REQUESTS) == expected
+    assert assembly.engine.status().preemptions > 0, "there were blocks enough: nothing was tested"
+
+
+def test_states_have_room_beside_the_blocks(folder: Path) -> None:
+    state = build(folder).engine._runner.bytes_per_state
+    assembly = build(folder, kv_cache_bytes=7 * state)
+    assert assembly.engine._scheduler.max_running == 3, "as many as half of the bytes hold states of"
+    runner = assembly.engine._runner
+    answers(assembly, REQUESTS)
+    assert 3 * state + runner.cache.num_blocks * runner.cache.bytes_per_block <= 7 * state
 
 
 def test_slots_come_back_and_serve_others(folder: Path) -> None:
@@ -55,3 +65,15 @@ def test_slots_come_back_and_serve_others(folder: Path) -> None:
     assert [sequences[0].output_ids for sequences in again] == [alone[0], alone[2]]
     runner = assembly.engine._runner
     assert sorted(runner._free) == list(range(len(REQUESTS))), "as many slots as ran at once, all free again"
+
+
+def test_states_are_given_back_and_taken_again(folder: Path) -> None:
+    assembly = build(folder)
+    expected = answers(assembly, REQUESTS)
+    runner = assembly.engine._runner
+    state = runner.bytes_per_state
+    assembly.occupation.release({"kv_cache"})
+    assert all(len(states) == 0 for states in runner._pool._states.values())
+    assembly.occupation.resume({"kv_cache"})
+    assert runner.bytes_per_state == state
+    assert answers(assembly, REQUESTS) == expected

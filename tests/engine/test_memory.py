@@ -1,0 +1,61 @@
+"""Weights are in memory once: what a packed copy replaces goes back to its file."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from nbgen.engine import checkpoint, linear, memory
+from tests.conftest import save_model
+from tests.engine.conftest import build
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+
+
+def resident(path: Path) -> int:
+    """Bytes of the file that this process holds in memory."""
+    mapped, held = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if not name.endswith(":"):
+            mapped = rest[-1] == str(path)
+        elif name == "Rss:" and mapped:
+            held += 1024 * int(rest[0])
+    return held
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> tuple[Path, torch.Tensor]:
+    """A tensor in a file, and the same mapped from it and read."""
+    path = tmp_path / "one.safetensors"
+    save_file({"weight": torch.arange(2**20, dtype=torch.float32)}, path)
+    tensor = load_file(path)["weight"]
+    assert tensor.sum() > 0
+    return path, tensor
+
+
+def test_dropped_pages_are_read_again(mapped: tuple[Path, torch.Tensor]) -> None:
+    path, tensor = mapped
+    before = resident(path)
+    memory.drop_pages(tensor)
+    assert resident(path) < before // 4, before
+    assert torch.equal(tensor, torch.arange(2**20, dtype=torch.float32))
+
+
+def test_what_is_in_no_file_stays() -> None:
+    tensor = torch.arange(2**20, dtype=torch.float32)
+    memory.drop_pages(tensor)
+    assert torch.equal(tensor, torch.arange(2**20, dtype=torch.float32))
+
+
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="nothing is packed on this CPU")
+def test_packed_weights_are_held_once(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=4)
+    AutoModelForCausalLM.from_pretrained(folder).bfloat16().save_pretrained(folder)
+    assembly = build(folder, dtype="bfloat16")
+    packed = [m for m in assembly.engine._runner.model.modules() if isinstance(m, linear.PrepackedLinear)]
+    assert packed, "nothing was packed: nothing was tested"
+    assert 0 < resident(folder / "model.safetensors") < checkpoint.weight_bytes(folder) // 4
