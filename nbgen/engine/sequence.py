@@ -24,7 +24,8 @@ class Sequence:
 
     `token_ids` is the prompt and then the output; the first `num_computed` of them have keys and values in the
     blocks of `block_table`, which begins with the cached blocks of `nodes`. `seed` and a token's position determine
-    every random choice. Sequences of one `namespace` may share cached blocks.
+    every random choice. `prefix_text` is what the answer begins with; it comes with the first token. Sequences of one
+    `namespace` may share cached blocks.
     """
 
     rid: str
@@ -37,6 +38,7 @@ class Sequence:
     stop_strings: StopStrings
     stop_token_ids: frozenset[int] = frozenset()
     namespace: str = ""
+    prefix_text: str = ""
     logprobs: LogprobOptions | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     status: SequenceStatus = SequenceStatus.WAITING
@@ -103,6 +105,7 @@ class Sequence:
             self.finish_reason = FinishReason(type="stop", matched=token_id)
         elif self.num_output >= self.budget:
             self.finish_reason = FinishReason(type="length", length=self.budget)
+        text, self.prefix_text = self.prefix_text + text, ""
         return text + self.flush() if self.finish_reason else text
 
     def flush(self) -> str:

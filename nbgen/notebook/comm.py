@@ -95,7 +95,7 @@ class RunPieces:
         self.run = run
         self._send = send
         self._lock = threading.Lock()
-        self._deltas: list[tuple[str, int]] = []
+        self._deltas: list[dict[str, Any]] = []
         self._sent = 0
         self._next = 0.0
         self._end: dict[str, Any] | None = None
@@ -105,7 +105,7 @@ class RunPieces:
         with self._lock:
             if name == "delta":
                 if data.get("index", 0) == 0:
-                    self._deltas.append((data["text"], data.get("tokens", 0)))
+                    self._deltas.append(data)
                 if time.monotonic() >= self._next:
                     self._flush()
                 return
@@ -127,8 +127,11 @@ class RunPieces:
         part = self._deltas[self._sent :]
         if not part:
             return
-        message = {"type": "delta", "run": self.run, "from": self._sent, "to": len(self._deltas)}
-        text, tokens = "".join(text for text, _ in part), sum(tokens for _, tokens in part)
-        self._send({**message, "text": text, "tokens": tokens})
+        message: dict[str, Any] = {"type": "delta", "run": self.run, "from": self._sent, "to": len(self._deltas)}
+        message["text"] = "".join(delta["text"] for delta in part)
+        message["tokens"] = sum(delta.get("tokens", 0) for delta in part)
+        if logprobs := [token for delta in part for token in delta.get("logprobs", ())]:
+            message["logprobs"] = logprobs
+        self._send(message)
         self._sent = len(self._deltas)
         self._next = time.monotonic() + FRAME_MS / 1000
