@@ -21,7 +21,7 @@ export class Comm {
 
   start(body) {
     this.#have.set(body.id, 0);
-    this.#listener("started", { run: body.id, messages: body.messages });
+    this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt });
     this.#send({ type: "start", body });
   }
 

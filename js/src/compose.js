@@ -49,6 +49,7 @@ export class Compose {
 
   #grow() {
     this.input.style.height = "auto";
+    if (!this.input.scrollHeight) return; // not in the page yet
     this.input.style.height = `${Math.min(this.input.scrollHeight, TALLEST)}px`;
   }
 }

@@ -2,12 +2,14 @@
 
 import { Chat } from "./chat.js";
 import { Comm } from "./comm.js";
+import { Compare } from "./compare.js";
 import { Direct } from "./direct.js";
 import { h } from "./dom.js";
 import { pageServer, Server } from "./server.js";
+import { Stream } from "./stream.js";
 
 const HELLO_MS = 3000;
-const PANELS = { chat: Chat };
+const PANELS = { chat: Chat, compare: Compare, stream: Stream };
 
 /** {server, name of its model} if the page's server is the one that the kernel uses, else null. */
 async function directServer(model) {
