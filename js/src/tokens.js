@@ -100,11 +100,12 @@ export class TokenView {
   #append(token, piece) {
     if (this.#spans.length % BLOCK === 0) this.#flow.append(h("span", { role: "presentation" }));
     const step = STEPS.findIndex((least) => Math.exp(token.logprob ?? 0) >= least);
-    const kind = piece ? "" : token.text.includes("\ufffd") ? " nbgen-part" : " nbgen-unsaid";
+    const part = token.text.includes("\ufffd");
+    const kind = piece ? "" : part ? " nbgen-part" : " nbgen-unsaid";
     const span = h(
       "span",
       { class: `nbgen-token nbgen-p${step < 0 ? STEPS.length : step}${kind}`, role: "option", "aria-selected": "false" },
-      piece || visible(token.text),
+      piece || (part ? "·" : visible(token.text)),
     );
     if (piece.includes("\n")) span.classList.add("nbgen-newline");
     span.dataset.index = this.#spans.length;

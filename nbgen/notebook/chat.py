@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from typing import Any
 
@@ -14,6 +15,8 @@ from nbgen.notebook import session
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import chat_messages, chat_options
 from nbgen.notebook.transcript import Transcript
+
+POLL_SECONDS = 0.1
 
 
 class Chat(Panel):
@@ -64,6 +67,12 @@ class Chat(Panel):
         next(events)
         events.close()
         self.send({"type": "started", "run": body["id"], "messages": messages})
+
+    def wait(self) -> None:
+        """Return once no answer is being written."""
+        client = session.default_client()
+        while (run := client.chat(self.chat)["run"]) and run["state"] not in ("done", "error"):
+            time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
         """End the answer that is being written, if any."""

@@ -44,9 +44,8 @@ class CommRuns:
 
     def start(self, body: dict[str, Any]) -> None:
         """Start a run that outlives its readers, tell every view of it, and read it."""
-        self._send(
-            {"type": "started", **{key: body.get(key) for key in ("chat", "messages", "prompt")}, "run": body["id"]}
-        )
+        asked = {key: body.get(key) for key in ("messages", "prompt")}
+        self._send({"type": "started", "run": body["id"], **asked})
         self._read(body["id"], lambda client: client.run({**body, "attached": False, "frame_ms": FRAME_MS}))
 
     def _again(self, run: str, start: int) -> None:

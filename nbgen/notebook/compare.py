@@ -49,9 +49,8 @@ def compare(
     """
     axes = {name: value for name, value in options.items() if _is_axis(name, value)}
     fixed = {"sampling_seed": secrets.randbelow(2**31), **{k: v for k, v in options.items() if k not in axes}}
-    cells = [
-        _cell(dict(zip(axes, values, strict=True)), fixed, complete) for values in itertools.product(*axes.values())
-    ]
+    grid = itertools.product(*axes.values())
+    cells = [_cell(dict(zip(axes, values, strict=True)), fixed, complete) for values in grid]
     if not 0 < len(cells) <= MAX_CELLS:
         raise InvalidRequest(f"these settings make {len(cells)} answers; 1 to {MAX_CELLS} can be compared")
     return Compare(

@@ -101,7 +101,7 @@ def test_markdown_with_maths_tables_and_code_that_becomes_a_cell(opened: Noteboo
 
 
 def test_options_are_sent_and_shown_as_python(opened: Notebook, panel: Panel, page: Page) -> None:
-    page.get_by_text("Options").click()
+    page.get_by_text("Options", exact=True).click()
     page.get_by_label("Preset").select_option("Precise")
     expect(page.get_by_label("Temperature")).to_have_value("0")
     page.get_by_label("Seed").fill("7")
@@ -125,14 +125,30 @@ def test_variables_are_filled_in_before_a_prompt_is_sent(opened: Notebook, panel
     expect(page.get_by_role("article", name="You")).to_contain_text("a fox")
 
 
-def test_a_notebook_opened_again_without_its_kernel_shows_the_talk(
+def test_a_notebook_opened_again_shows_the_talk_and_the_panel_finds_it(
     lab: Lab, opened: Notebook, panel: Panel, page: Page
 ) -> None:
-    answer_with(page, "It is **42** and <b>not</b> ![x](http://127.0.0.1:9/x)")
     panel.ask("What is it?")
-    expect(page.get_by_text("Transcript: 2 messages")).to_be_visible(timeout=10_000)
-    saved = json.loads((lab.root / "test_a_notebook_opened_again_without_its_kernel_shows_the_talk.ipynb").read_text())
-    assert lab.token not in json.dumps(saved)
+    expect(panel.status).to_have_text(READY, timeout=60_000)
+    transcript = page.get_by_text("Transcript: 2 messages")
+    expect(transcript).to_be_visible(timeout=10_000)
+    answer = panel.answers.first.locator(".nbgen-text").inner_text()
+    opened.command("docmanager:save")
+    saved = opened.page.evaluate("JSON.stringify(window.jupyterapp.shell.currentWidget.content.model.toJSON())")
+    assert lab.token not in saved
+    opened.shut_down()
+
+    nothing = {"chat": "x", "run": None, "messages": [], "turns": []}
+    page.route("**/api/v1/chats/*", lambda route: route.fulfill(json=nothing))  # the server was started again
+    page.reload()
+    opened.settled()
+    transcript.click()
+    expect(opened.output(0)).to_contain_text("What is it?")
+    expect(page.get_by_role("log", name="Conversation")).to_have_count(0)
+
+    opened.run(0)
+    expect(page.get_by_role("article", name="You")).to_contain_text("What is it?")
+    expect(panel.answers.first.locator(".nbgen-text")).to_have_text(answer, use_inner_text=True)
 
 
 def test_the_tab_key_goes_from_the_input_to_the_button_the_options_and_the_talk(panel: Panel, page: Page) -> None:

@@ -24,12 +24,8 @@ def chat(connected: PrivateServer) -> Iterator[Chat]:
 
 def settled(chat: Chat) -> dict[str, Any]:
     """The chat's newest run, once it has ended."""
-    for _ in range(200):
-        run = nbgen.notebook.session.default_client().chat(chat.chat)["run"]
-        if run["state"] in ("done", "error"):
-            return run
-        time.sleep(0.05)
-    raise AssertionError("the run does not end")
+    chat.wait()
+    return nbgen.notebook.session.default_client().chat(chat.chat)["run"]
 
 
 def test_traits_name_the_server_and_hold_no_secret(chat: Chat, connected: PrivateServer) -> None:

@@ -23,9 +23,9 @@ def test_every_list_is_an_axis_of_the_grid(connected: PrivateServer) -> None:
 
 def test_lists_of_stop_strings_are_values_and_lists_of_those_are_axes(connected: PrivateServer) -> None:
     one = nbgen.compare("hi", stop=["a", "b"], sampling_seed=[1, 2])
-    assert [cell["params"]["stop"] for cell in one.cells] == [["a", "b"]] * 2
+    assert [list(cell["params"]["stop"]) for cell in one.cells] == [["a", "b"]] * 2
     two = nbgen.compare("hi", stop=[["a"], ["b"]])
-    assert [cell["params"]["stop"] for cell in two.cells] == [["a"], ["b"]]
+    assert [list(cell["params"]["stop"]) for cell in two.cells] == [["a"], ["b"]]
     one.close()
     two.close()
 
