@@ -1,15 +1,16 @@
 """A Jupyter server extension for measurements: nbgen's engine is replaced by a clock.
 
-The last message of a request is "RATE COUNT": that many numbered tokens of eight characters come at that rate. All the
-rest (runs, event streams, the panel) is nbgen as it stands.
+The last message of a request is "RATE COUNT": that many numbered tokens of seven digits come at that rate, in paragraphs
+of a hundred. All the rest (runs, event streams, the panel) is nbgen as it stands.
 """
 
 import asyncio
 from typing import Any
 
-from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, TokenLogprobs
 
-WIDTH = 8
+DIGITS = 7
+PARAGRAPH = 100
 TICK = 0.004
 
 
@@ -23,28 +24,42 @@ class PacedEngine:
         """Begin to write."""
         text = request.messages[-1].content if request.messages else request.text or ""
         rate, count = map(int, text.split())
-        self._tasks[request.rid] = asyncio.create_task(self._write(request.rid, listener, rate, count))
+        write = self._write(request, listener, rate, count)
+        self._tasks[request.rid] = asyncio.create_task(write)
 
     def abort(self, rid: str) -> None:
         """Stop at once."""
         if task := self._tasks.get(rid):
             task.cancel()
 
-    async def _write(self, rid: str, listener: Any, rate: int, count: int) -> None:
+    async def _write(self, request: GenerateRequest, listener: Any, rate: int, count: int) -> None:
+        rid = request.rid
         clock = asyncio.get_running_loop().time
         start, written, reason = clock(), 0, FinishReason(type="length", length=count)
         try:
             while written < count:
                 due = min(count, 1 + int((clock() - start) * rate))
                 for place in range(written, due):
-                    text = f"{place:0{WIDTH - 1}d} "
-                    listener.add(GenerateOutput(rid=rid, text=text, token_ids=[1], completion_tokens=place + 1))
+                    listener.add(_token(request, token(place), place))
                 written = due
                 await asyncio.sleep(TICK)
         except asyncio.CancelledError:
             reason = FinishReason(type="abort")
         listener.add(GenerateOutput(rid=rid, completion_tokens=written, finish_reason=reason))
         self._tasks.pop(rid, None)
+
+
+def token(place: int) -> str:
+    """The text of the token at `place`, counted from 0."""
+    return f"{place:0{DIGITS}d}" + ("\n\n" if place % PARAGRAPH == PARAGRAPH - 1 else " ")
+
+
+def _token(request: GenerateRequest, text: str, place: int) -> GenerateOutput:
+    logprobs = []
+    if request.logprobs:
+        top = [(-0.7 * (rank + 1), rank, text) for rank in range(request.logprobs.top)]
+        logprobs = [TokenLogprobs((-(place % 5), 1, text), top)]
+    return GenerateOutput(rid=request.rid, text=text, token_ids=[1], completion_tokens=place + 1, logprobs=logprobs)
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:

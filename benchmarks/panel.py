@@ -15,7 +15,7 @@ from typing import Any
 from playwright.sync_api import Page
 
 from benchmarks.machine import describe
-from benchmarks.paced import WIDTH
+from benchmarks.paced import DIGITS, PARAGRAPH
 from tests.browser.chromium import SENTENCE, find
 from tests.browser.lab import Lab, Notebook, launched
 
@@ -23,8 +23,8 @@ RESULTS = Path(__file__).parent / "PANEL.md"
 SECONDS = 3
 PEER_LIMIT = 15
 #: Counts what `selector` shows at every animation frame, until `count` tokens are painted or `limit` seconds are over.
-WATCH = """([selector, width, count, limit]) => {
-  const shown = () => [...document.querySelectorAll(selector)].at(-1)?.textContent.length ?? 0;
+WATCH = r"""([selector, width, count, limit]) => {
+  const shown = () => [...document.querySelectorAll(selector)].at(-1)?.textContent.replace(/\s/g, "").length ?? 0;
   const state = { start: performance.now(), first: null, last: null, seen: 0, gaps: [], long: [], before: shown() };
   globalThis.watched = state;
   new PerformanceObserver((list) => state.long.push(...list.getEntries().map((entry) => entry.duration)))
@@ -50,7 +50,7 @@ PEERS = {
 }
 LOOP = """import time
 for place in range({count}):
-    put(f"{{place:07d}} ")
+    put(f"{{place:0{digits}d}}" + ("\\n\\n" if place % {paragraph} == {paragraph} - 1 else " "))
     time.sleep(max(0, start + place / {rate} - time.monotonic()))"""
 
 
@@ -60,6 +60,7 @@ def main() -> None:
         try:
             page = browser.new_page(viewport={"width": 1100, "height": 900})
             rows, stops = panel_rows(lab, page)
+            rows += token_rows(lab, page)
             rows += peer_rows(lab, page)
         finally:
             lab.stop()
@@ -90,7 +91,7 @@ def peer_rows(lab: Lab, page: Page) -> list[dict[str, Any]]:
     rows = []
     for number, (name, setup) in enumerate(PEERS.items()):
         for rate in (200, 1000):
-            loop = LOOP.format(count=rate * SECONDS, rate=rate)
+            loop = LOOP.format(count=rate * SECONDS, rate=rate, digits=DIGITS, paragraph=PARAGRAPH)
             cells = (f"import time\nimport ipywidgets as W\n{setup}", f"start = time.monotonic()\n{loop}")
             notebook = Notebook(page, lab, lab.write(f"peer{number}-{rate}.ipynb", *cells))
             notebook.run(0)
@@ -106,13 +107,24 @@ def peer_rows(lab: Lab, page: Page) -> list[dict[str, Any]]:
     return rows
 
 
-def ask(page: Page, rate: int, count: int) -> dict[str, Any]:
+def token_rows(lab: Lab, page: Page) -> list[dict[str, Any]]:
+    """The token view with six alternatives a token."""
+    notebook = Notebook(page, lab, lab.write("tokens.ipynb", "import nbgen\nnbgen.Stream()"))
+    notebook.run(0)
+    page.get_by_role("textbox", name="Prompt").wait_for()
+    ask(page, 200, 20, "Prompt")
+    tokens = row("token view", "idle", 1000, lambda: ask(page, 1000, 1000 * SECONDS, "Prompt"))
+    notebook.shut_down()
+    return [tokens]
+
+
+def ask(page: Page, rate: int, count: int, name: str = "Message") -> dict[str, Any]:
     """Send and watch until all is painted."""
-    page.get_by_role("textbox", name="Message", exact=True).fill(f"{rate} {count}")
-    watch(page, ".nbgen-text", count, count / rate + 10)
+    page.get_by_role("textbox", name=name, exact=True).fill(f"{rate} {count}")
+    watch(page, ".nbgen-text, .nbgen-tokens", count, count / rate + 10)
     page.evaluate("document.querySelector('.nbgen-send').click()")
     seen = finished(page)
-    page.wait_for_function("document.querySelector('.nbgen-send').textContent === 'Send'")
+    page.wait_for_function("!document.querySelector('.nbgen').classList.contains('nbgen-busy')")
     return seen
 
 
@@ -133,7 +145,7 @@ def stopped(page: Page) -> float:
 
 
 def watch(page: Page, selector: str, count: int, limit: float) -> None:
-    page.evaluate(WATCH, [selector, WIDTH, count, limit])
+    page.evaluate(WATCH, [selector, DIGITS, count, limit])
 
 
 def finished(page: Page) -> dict[str, Any]:
@@ -143,7 +155,7 @@ def finished(page: Page) -> dict[str, Any]:
 
 def row(name: str, kernel: str, rate: int, measure: Any) -> dict[str, Any]:
     """Of three measurements the middle one by rate; one of a peer, which takes long."""
-    seen = sorted((figures(measure(), rate) for _ in range(3 if name == "panel" else 1)), key=lambda one: one["rate"])
+    seen = sorted((figures(measure(), rate) for _ in range(1 if name in PEERS else 3)), key=lambda one: one["rate"])
     found = {"name": name, "kernel": kernel, "wanted": rate, **seen[len(seen) // 2]}
     print(found, flush=True)
     return found
@@ -173,7 +185,7 @@ def report(rows: list[dict[str, Any]], stops: dict[str, float]) -> str:
             "# What the panel paints",
             "",
             "`python -m benchmarks.panel` writes this file: JupyterLab and Chromium as a person has them, and",
-            f"{SECONDS} seconds of eight-character tokens from a clock in place of the engine. Times are the page's,",
+            f"{SECONDS} seconds of numbered tokens in paragraphs of {PARAGRAPH} from a clock in place of the engine. Times are the page's,",
             "from the click.",
             "",
             f"{date.today()}, {describe()}.",

@@ -10,5 +10,5 @@ await build({
   target: "es2022",
   charset: "utf8",
   legalComments: "none",
-  banner: { js: "/* nbgen's panels. Source: js/src. Bundles marked and temml (MIT), see THIRD_PARTY_LICENSES.txt. */" },
+  banner: { js: "/* nbgen's panels. Source: js/src. Bundles marked and temml (MIT), highlight.js (BSD-3-Clause), see THIRD_PARTY_LICENSES.txt. */" },
 });

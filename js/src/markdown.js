@@ -3,6 +3,7 @@
 
 import { Lexer } from "marked";
 import { copyButton, h } from "./dom.js";
+import { highlight } from "./highlight.js";
 import { extensions, formula } from "./maths.js";
 
 const ADDRESS = /^(https?:\/\/|mailto:|#)/i;
@@ -76,7 +77,9 @@ function table(token, depth) {
 }
 
 function codeBlock(token) {
-  const code = h("code", {}, token.text);
+  const complete = /\n {0,3}(?:`{3,}|~{3,})[ \t]*\n*$/.test(token.raw);
+  const language = /^[\w+#-]*/.exec(token.lang ?? "")[0].toLowerCase();
+  const code = h("code", {}, ...(complete ? highlight(token.text, language) : [token.text]));
   const insert = h("button", { type: "button", class: "nbgen-quiet nbgen-insert", "aria-label": "Insert code in a cell below" }, "Insert below");
   insert.addEventListener("click", () => insert.dispatchEvent(new CustomEvent(INSERT, { bubbles: true, detail: code.textContent })));
   const copy = copyButton("Copy code", () => code.textContent);

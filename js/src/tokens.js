@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { Pieces } from "./pieces.js";
 
 const STEPS = [0.95, 0.8, 0.6, 0.4, 0.2, 0.05];
-const BLOCK = 256;
+const SLOW_MS = 8;
 
 /** A token of the wire: [id, text, logprob, alternatives]. */
 export function token([id, text, logprob, top = []]) {
@@ -30,10 +30,12 @@ export class TokenView {
   #option = -1;
   #pinned = false;
   #frame = 0;
+  #timer = 0;
+  #due = false;
+  #cost = 0;
   #choose;
   #given = h("span", { class: "nbgen-given" });
-  #flow = h("span", {});
-  #tail = h("span", {});
+  #paragraph;
   #box;
 
   /** `choose(index, alternative)` is asked to go on from another token. */
@@ -43,9 +45,6 @@ export class TokenView {
     const text = h(
       "div",
       { class: "nbgen-tokens", role: "listbox", "aria-label": "Tokens", tabindex: 0, "aria-describedby": this.#box.element.id },
-      this.#given,
-      this.#flow,
-      this.#tail,
     );
     text.addEventListener("keydown", (event) => this.#key(event));
     text.addEventListener("pointerover", ({ target }) => this.#pinned || this.#point(target));
@@ -53,6 +52,7 @@ export class TokenView {
     text.addEventListener("focus", () => this.#current < 0 && this.#show(0));
     this.element = h("div", { class: "nbgen-tokenview" }, text, this.#box.element);
     this.scroller = text;
+    this.restart();
   }
 
   /** Begin again after `prompt`; `kept` are tokens that stay, whose text comes again with the answer. */
@@ -62,16 +62,15 @@ export class TokenView {
   }
 
   restart(kept = []) {
-    cancelAnimationFrame(this.#frame);
-    this.#frame = 0;
+    this.#cancel();
     Object.assign(this, { tokens: [], text: "" });
     this.#pieces = new Pieces();
     this.#arrived = [];
     this.#spans = [];
     this.#current = this.#option = -1;
     this.#pinned = false;
-    this.#flow.replaceChildren();
-    this.#tail.textContent = "";
+    this.#paragraph = paragraph(this.#given);
+    this.scroller.replaceChildren(this.#paragraph);
     this.#box.clear();
     this.scroller.removeAttribute("aria-activedescendant");
     this.add("", kept);
@@ -81,24 +80,39 @@ export class TokenView {
     this.text += text;
     this.tokens.push(...tokens);
     this.#arrived.push(...this.#pieces.add(text, tokens));
-    this.#frame ||= requestAnimationFrame(() => this.#paint());
+    if (!this.#due) this.#schedule();
   }
 
   finish() {
     this.#arrived.push(...this.#pieces.flush());
-    cancelAnimationFrame(this.#frame);
+    this.#cancel();
     this.#paint();
   }
 
+  /** At the next frame; later where painting is slow, so that the page stays free for two thirds of the time. */
+  #schedule() {
+    this.#due = true;
+    const wait = this.#cost > SLOW_MS ? 2 * this.#cost : 0;
+    this.#timer = setTimeout(() => (this.#frame = requestAnimationFrame(() => this.#paint())), wait);
+  }
+
+  #cancel() {
+    clearTimeout(this.#timer);
+    cancelAnimationFrame(this.#frame);
+    this.#due = false;
+  }
+
   #paint() {
-    this.#frame = 0;
+    this.#due = false;
+    const start = performance.now();
     const atEnd = this.scroller.scrollHeight - this.scroller.scrollTop - this.scroller.clientHeight < 40;
     for (const [token, piece] of this.#arrived.splice(0)) this.#append(token, piece);
     if (atEnd) this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.#cost = performance.now() - start;
   }
 
+  /** A line end ends a paragraph: what is laid out once need not be again. */
   #append(token, piece) {
-    if (this.#spans.length % BLOCK === 0) this.#flow.append(h("span", { role: "presentation" }));
     const step = STEPS.findIndex((least) => Math.exp(token.logprob ?? 0) >= least);
     const part = token.text.includes("\ufffd");
     const kind = piece ? "" : part ? " nbgen-part" : " nbgen-unsaid";
@@ -110,7 +124,8 @@ export class TokenView {
     if (piece.includes("\n")) span.classList.add("nbgen-newline");
     span.dataset.index = this.#spans.length;
     this.#spans.push({ span, token, piece });
-    this.#flow.lastChild.append(span);
+    this.#paragraph.append(span);
+    if (piece.includes("\n")) this.scroller.append((this.#paragraph = paragraph()));
   }
 
   #point(target) {
@@ -150,6 +165,10 @@ export class TokenView {
     this.#option = (this.#option + by + length) % length;
     this.#box.mark(this.#option);
   }
+}
+
+function paragraph(...children) {
+  return h("div", { class: "nbgen-paragraph", role: "presentation" }, ...children);
 }
 
 /** The box of the token that is looked at: what it was, and what else it could have been. */

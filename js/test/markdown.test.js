@@ -57,6 +57,15 @@ test("nor does it when it is cut anywhere", () => {
   }
 });
 
+test("complete code is coloured, whatever it says, and keeps every character", () => {
+  const code = "def f(x):\n    return '<b>' # \\u202e & $x$";
+  const shown = page(`\`\`\`python\n${code}\n\`\`\``);
+  assert.ok([...shown.elements()].some(({ attributes }) => attributes.class === "nbgen-hl-keyword"));
+  assert.ok(shown.textContent.includes(code));
+  check(shown, code);
+  assert.ok(!String(page(`\`\`\`python\n${code}`)).includes("nbgen-hl"), "not while it grows");
+});
+
 test("formulas become MathML, in a line and on their own", () => {
   const tags = (text) => [...page(text).elements()].map((element) => element.tag);
   for (const text of ["is $x^2$ here", "is \\(x^2\\) here"]) assert.ok(tags(text).includes("msup"), text);
