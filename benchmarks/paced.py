@@ -1,7 +1,7 @@
 """A Jupyter server extension for measurements: nbgen's engine is replaced by a clock.
 
-The last message of a request is "RATE COUNT": that many numbered tokens of seven digits come at that rate, in paragraphs
-of a hundred. All the rest (runs, event streams, the panel) is nbgen as it stands.
+The last message of a request is "RATE COUNT": that many numbered tokens of seven digits come at that rate, in
+paragraphs of a hundred. All the rest (runs, event streams, the panel) is nbgen as it stands.
 """
 
 import asyncio

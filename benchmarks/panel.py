@@ -21,7 +21,7 @@ from tests.browser.lab import Lab, Notebook, launched
 
 RESULTS = Path(__file__).parent / "PANEL.md"
 SECONDS = 3
-PEER_LIMIT = 15
+PEER_LIMIT = 8
 #: Counts what `selector` shows at every animation frame, until `count` tokens are painted or `limit` seconds are over.
 WATCH = r"""([selector, width, count, limit]) => {
   const shown = () => [...document.querySelectorAll(selector)].at(-1)?.textContent.replace(/\s/g, "").length ?? 0;
@@ -185,8 +185,8 @@ def report(rows: list[dict[str, Any]], stops: dict[str, float]) -> str:
             "# What the panel paints",
             "",
             "`python -m benchmarks.panel` writes this file: JupyterLab and Chromium as a person has them, and",
-            f"{SECONDS} seconds of numbered tokens in paragraphs of {PARAGRAPH} from a clock in place of the engine. Times are the page's,",
-            "from the click.",
+            f"{SECONDS} seconds of numbered tokens, in paragraphs of {PARAGRAPH}, from a clock in place of the engine.",
+            "Times are the page's, from the click.",
             "",
             f"{date.today()}, {describe()}.",
             "",
