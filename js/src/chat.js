@@ -9,6 +9,7 @@ import { Tree } from "./tree.js";
 
 const EMPTY = "Ask something. Answers stream in here, also while the kernel is busy.";
 const NEAR_END = 40;
+const BUSY_MS = 1500;
 
 export class Chat {
   #model;
@@ -20,10 +21,11 @@ export class Chat {
   #log = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
   #compose;
   #filled = "";
+  #waiting = 0;
 
   #actions = {
-    again: (turn) => this.#live || this.#run(this.#tree.messages(turn.parent)),
-    edit: (turn, text) => this.#live || this.#run([...this.#tree.messages(turn.parent), { role: "user", content: text }]),
+    again: (turn) => this.#free() && this.#run(this.#tree.messages(turn.parent)),
+    edit: (turn, text) => this.#free() && this.#run([...this.#tree.messages(turn.parent), { role: "user", content: text }]),
     step: (turn, by) => this.#step(turn, by),
     focus: () => this.#compose.input.focus(),
     painted: (work) => this.#following(work),
@@ -113,17 +115,27 @@ export class Chat {
 
   #expand(text) {
     this.#frame.say("Asking the kernel for the variables");
+    clearTimeout(this.#waiting);
+    this.#waiting = setTimeout(() => this.#frame.say("The kernel is busy: the variables come when it is free"), BUSY_MS);
     this.#model.send({ type: "expand", text });
   }
 
   #expanded({ text, error }) {
+    clearTimeout(this.#waiting);
     this.#filled = text;
     this.#compose.text = text;
     this.#frame.say(error ?? "Variables filled in: press Enter to send");
   }
 
+  /** Whether an answer may begin now; says why not. */
+  #free() {
+    if (this.#live) this.#frame.say("Stop this answer first");
+    return !this.#live;
+  }
+
   #run(messages) {
     this.#transport.start({ id: newId(), chat: this.#model.get("chat"), messages, params: this.#model.get("params") });
+    return true;
   }
 
   #retry(failed) {

@@ -33,8 +33,8 @@ export class Question {
     const area = h("textarea", { rows: Math.min(8, this.#turn.content.split("\n").length + 1), "aria-label": "Edited message" });
     area.value = this.#turn.content;
     const done = (text) => {
+      if (text?.trim() && !this.#actions.edit(this.#turn, text)) return;
       this.element.replaceChildren(this.#bubble, this.#foot);
-      if (text?.trim()) this.#actions.edit(this.#turn, text);
       this.#actions.focus();
     };
     area.addEventListener("keydown", (event) => {
