@@ -167,7 +167,7 @@ def figures(state: dict[str, Any], rate: int) -> dict[str, Any]:
     return {
         "first": state["first"] - state["start"] if state["first"] else float("nan"),
         "rate": state["seen"] / seconds if seconds else 0,
-        "lost": rate * SECONDS - state["seen"],
+        "lost": max(0, rate * SECONDS - state["seen"]),
         "p95": gaps[int(0.95 * (len(gaps) - 1))] if gaps else float("nan"),
         "max": gaps[-1] if gaps else float("nan"),
         "long": f"{len(state['long'])} ({sum(state['long']):.0f})",
