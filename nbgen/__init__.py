@@ -11,8 +11,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "Chat": "nbgen.notebook.chat",
     "Client": "nbgen.notebook.client",
+    "Compare": "nbgen.notebook.compare",
     "Result": "nbgen.notebook.result",
+    "Stream": "nbgen.notebook.stream",
     "chat": "nbgen.notebook.session",
+    "compare": "nbgen.notebook.compare",
     "connect": "nbgen.notebook.session",
     "detokenize": "nbgen.notebook.session",
     "generate": "nbgen.notebook.session",

@@ -58,7 +58,8 @@ class GenerateRequest(Struct, frozen=True):
     """One prompt, however it was written, and how to continue it. Exactly one of the three inputs is set.
 
     `messages` goes through the model's chat template; `continue_final` continues the last message instead of
-    opening an answer. Only requests of the same `namespace` share cached prefixes.
+    opening an answer. The answer begins with the tokens of `prefix_ids`: given, not sampled, their text is part of
+    it. Only requests of the same `namespace` share cached prefixes.
     """
 
     rid: str
@@ -66,6 +67,7 @@ class GenerateRequest(Struct, frozen=True):
     input_ids: list[int] | None = None
     messages: list[ChatMessage] | None = None
     continue_final: bool = False
+    prefix_ids: list[int] = []
     namespace: str = ""
     #: A client's own code for the scores, as `nbgen.logit_processor` writes it.
     logit_processor: str | None = None

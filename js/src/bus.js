@@ -42,7 +42,7 @@ export class Bus {
   start(body) {
     this.#runs.set(body.id, { chat: body.chat, seq: 0 });
     this.#starts.push(body);
-    this.#emit(body.chat, "started", { run: body.id, messages: body.messages });
+    this.#emit(body.chat, "started", { run: body.id, messages: body.messages, prompt: body.prompt });
     this.#reopen();
   }
 

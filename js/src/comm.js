@@ -21,7 +21,7 @@ export class Comm {
 
   start(body) {
     this.#have.set(body.id, 0);
-    this.#listener("started", { run: body.id, messages: body.messages });
+    this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt });
     this.#send({ type: "start", body });
   }
 
@@ -65,12 +65,12 @@ export class Comm {
     this.#asked?.(snapshot ?? null);
   }
 
-  #delta({ run, from, to, text, tokens }) {
+  #delta({ run, from, to, text, tokens, logprobs }) {
     const have = this.#have.get(run);
     if (have === undefined || to <= have) return;
     if (from !== have) return this.#send({ type: "need", run, from: have });
     this.#have.set(run, to);
-    this.#listener("delta", { run, text, tokens });
+    this.#listener("delta", { run, text, tokens, logprobs });
   }
 
   /** Whether all text before this event has come; if not, it is asked for, and the event comes again after it. */

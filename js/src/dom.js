@@ -27,12 +27,12 @@ export async function copyText(text) {
 }
 
 /** A small button that copies what `source` returns and says so for a moment. */
-export function copyButton(label, source) {
-  const button = h("button", { type: "button", class: "nbgen-quiet", "aria-label": label }, "Copy");
+export function copyButton(label, source, words = "Copy") {
+  const button = h("button", { type: "button", class: "nbgen-quiet", "aria-label": label }, words);
   button.addEventListener("click", async () => {
     await copyText(source());
     button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy"), 1500);
+    setTimeout(() => (button.textContent = words), 1500);
   });
   return button;
 }

@@ -1,12 +1,15 @@
 // Entry of the widget: chooses how the panel talks to the server and mounts it.
 
+import { Chat } from "./chat.js";
 import { Comm } from "./comm.js";
+import { Compare } from "./compare.js";
 import { Direct } from "./direct.js";
 import { h } from "./dom.js";
-import { Panel } from "./panel.js";
 import { pageServer, Server } from "./server.js";
+import { Stream } from "./stream.js";
 
 const HELLO_MS = 3000;
+const PANELS = { chat: Chat, compare: Compare, stream: Stream };
 
 /** {server, name of its model} if the page's server is the one that the kernel uses, else null. */
 async function directServer(model) {
@@ -22,7 +25,7 @@ async function directServer(model) {
 }
 
 function mount(model, host, direct) {
-  const panel = new Panel(model, direct?.name);
+  const panel = new PANELS[model.get("panel")](model, direct?.name);
   const listener = (event, data) => panel.receive(event, data);
   const chat = model.get("chat");
   host.replaceChildren(panel.element);
@@ -48,7 +51,10 @@ async function render({ model, el }) {
     panel.close();
     panel = mount(model, host, direct);
   };
-  const remote = (message) => message.type === "started" && panel.adopt(message);
+  const remote = (message) => {
+    if (message.type === "started") panel.adopt(message);
+    else if (message.type === "expanded") panel.receive("expanded", message);
+  };
   model.on("change:chat", renew);
   model.on("msg:custom", remote);
   return () => {

@@ -3,15 +3,20 @@
 
 import { Lexer } from "marked";
 import { copyButton, h } from "./dom.js";
+import { highlight } from "./highlight.js";
+import { extensions, formula } from "./maths.js";
 
 const ADDRESS = /^(https?:\/\/|mailto:|#)/i;
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—" };
 const MAX_DEPTH = 40;
 
+/** The event of a code block that is to become a cell; its detail is the code. */
+export const INSERT = "nbgen-insert";
+
 /** marked's block tokens of `text`, which has no carriage returns; one plain token where it is nested beyond measure. */
 export function lex(text) {
   try {
-    return new Lexer({ gfm: true }).lex(text);
+    return new Lexer({ gfm: true, extensions }).lex(text);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     return [{ type: "escape", raw: text, text }];
@@ -44,6 +49,7 @@ const MAKERS = {
   text: (token, depth) => (token.tokens ? nodes(token.tokens, depth) : [decode(token.text)]),
   escape: (token) => [token.text],
   html: (token) => [token.raw],
+  maths: (token) => [formula(token)],
   codespan: (token) => [h("code", {}, token.text)],
   code: (token) => [codeBlock(token)],
   link: (token, depth) => link(token.href, nodes(token.tokens, depth)),
@@ -71,8 +77,13 @@ function table(token, depth) {
 }
 
 function codeBlock(token) {
-  const code = h("code", {}, token.text);
-  const bar = h("div", { class: "nbgen-codebar" }, h("span", {}, token.lang ?? ""), copyButton("Copy code", () => code.textContent));
+  const complete = /\n {0,3}(?:`{3,}|~{3,})[ \t]*\n*$/.test(token.raw);
+  const language = /^[\w+#-]*/.exec(token.lang ?? "")[0].toLowerCase();
+  const code = h("code", {}, ...(complete ? highlight(token.text, language) : [token.text]));
+  const insert = h("button", { type: "button", class: "nbgen-quiet nbgen-insert", "aria-label": "Insert code in a cell below" }, "Insert below");
+  insert.addEventListener("click", () => insert.dispatchEvent(new CustomEvent(INSERT, { bubbles: true, detail: code.textContent })));
+  const copy = copyButton("Copy code", () => code.textContent);
+  const bar = h("div", { class: "nbgen-codebar" }, h("span", {}, token.lang ?? ""), insert, copy);
   return h("div", { class: "nbgen-code" }, bar, h("pre", {}, code));
 }
 

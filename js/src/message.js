@@ -1,43 +1,113 @@
-// One message of the conversation. An answer is painted at most once a frame.
+// The messages of a conversation as the page shows them. An answer is painted at most once a frame.
 
 import { Blocks } from "./blocks.js";
 import { copyButton, h } from "./dom.js";
 
 const SLOW_MS = 8;
+const NUMBERS_MS = 250;
 
-/** What a person wrote: shown as it is. */
-export function userMessage(text) {
-  return h("article", { class: "nbgen-user", "aria-label": "You" }, h("div", { class: "nbgen-bubble" }, text));
+/** What a person wrote: shown as it is, until it is edited in its place. */
+export class Question {
+  #bubble;
+  #foot;
+  #turn;
+  #actions;
+  #versions;
+
+  constructor(turn, actions) {
+    this.#turn = turn;
+    this.#actions = actions;
+    this.#versions = new Versions(turn, actions);
+    this.#bubble = h("div", { class: "nbgen-bubble" }, turn.content);
+    const edit = h("button", { type: "button", class: "nbgen-quiet", "aria-label": "Edit message", click: () => this.edit() }, "Edit");
+    this.#foot = h("div", { class: "nbgen-foot" }, this.#versions.element, edit);
+    this.element = h("article", { class: "nbgen-user", "aria-label": "You" }, this.#bubble, this.#foot);
+  }
+
+  show(place, count) {
+    this.#versions.show(place, count);
+  }
+
+  /** Change the text and send it again as another version. */
+  edit() {
+    const area = h("textarea", { rows: Math.min(8, this.#turn.content.split("\n").length + 1), "aria-label": "Edited message" });
+    area.value = this.#turn.content;
+    const done = (text) => {
+      if (text?.trim() && !this.#actions.edit(this.#turn, text)) return;
+      this.element.replaceChildren(this.#bubble, this.#foot);
+      this.#actions.focus();
+    };
+    area.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") event.stopPropagation();
+      if (event.key === "Escape") done();
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      done(area.value);
+    });
+    const button = (words, text) => h("button", { type: "button", class: "nbgen-small", click: () => done(text()) }, words);
+    const buttons = h("div", { class: "nbgen-foot nbgen-editing" }, button("Cancel", () => ""), button("Send edited", () => area.value));
+    this.element.replaceChildren(area, buttons);
+    area.focus();
+  }
 }
 
-export class AnswerMessage {
+/** ‹ 2/3 ›: steps through the versions of a turn. */
+class Versions {
+  #count = h("span", {});
+
+  constructor(turn, actions) {
+    const step = (by, words, sign) =>
+      h("button", { type: "button", class: "nbgen-quiet", "aria-label": words, click: () => actions.step(turn, by) }, sign);
+    this.element = h("span", { class: "nbgen-versions", hidden: true }, step(-1, "Previous version", "‹"), this.#count, step(1, "Next version", "›"));
+  }
+
+  show(place, count) {
+    this.element.hidden = count < 2;
+    this.#count.textContent = `${place + 1}/${count}`;
+  }
+}
+
+export class Answer {
   text = "";
   tokens = 0;
   #body = h("div", { class: "nbgen-text" });
   #note = h("span", { class: "nbgen-note" });
-  #foot = h("div", { class: "nbgen-foot", hidden: true }, this.#note, copyButton("Copy answer", () => this.text));
+  #tools;
+  #versions;
   #blocks = new Blocks(this.#body);
   #due = false;
   #timer = 0;
   #frame = 0;
   #cost = 0;
+  #first = 0;
+  #noted = 0;
   #painted;
 
-  /** `painted(work)` runs the work that changes the page. */
-  constructor(painted) {
-    this.#painted = painted;
-    this.element = h("article", { class: "nbgen-answer nbgen-live", "aria-label": "Answer" }, this.#body, this.#foot);
+  /** `actions.painted(work)` runs the work that changes the page; without `actions.again` there is no second try. */
+  constructor(turn, actions) {
+    this.#painted = actions.painted;
+    this.#versions = actions.step && new Versions(turn, actions);
+    const again = { type: "button", class: "nbgen-quiet", "aria-label": "Regenerate answer", click: () => actions.again(turn) };
+    this.#tools = h("span", { class: "nbgen-tools", hidden: true }, ...(actions.again ? [h("button", again, "Regenerate")] : []), copyButton("Copy answer", () => this.text));
+    const foot = h("div", { class: "nbgen-foot" }, ...(this.#versions ? [this.#versions.element] : []), this.#note, this.#tools);
+    this.element = h("article", { class: "nbgen-answer nbgen-live", "aria-label": "Answer" }, this.#body, foot);
+  }
+
+  show(place, count) {
+    this.#versions?.show(place, count);
   }
 
   add(text, tokens = 0) {
     this.text += text.replace(/\r\n?/g, "\n");
     this.tokens += tokens;
+    this.#first ||= performance.now();
     if (!this.#due) this.#schedule();
   }
 
   restart() {
     this.text = "";
     this.tokens = 0;
+    this.#first = 0;
     this.#painted(() => this.#blocks.clear());
   }
 
@@ -47,22 +117,26 @@ export class AnswerMessage {
     this.#paint((all) => this.#blocks.finish(all));
     this.#painted(() => {
       this.#note.textContent = note;
-      this.#foot.hidden = !note;
+      this.#tools.hidden = false;
     });
   }
 
   /** The end by an error, in words, with a way to try again unless the same could only fail again. */
   fail({ message, code }, retry) {
     this.finish("");
-    const button = h("button", { type: "button", class: "nbgen-retry", click: retry }, "Retry");
-    const parts = [h("span", {}, message), ...(code === 400 ? [] : [button])];
+    const button = h("button", { type: "button", class: "nbgen-small", click: retry }, "Retry");
+    const parts = [h("span", {}, message), ...(code === 400 || !retry ? [] : [button])];
+    this.#tools.hidden = !this.text;
     this.#painted(() => this.element.append(h("div", { class: "nbgen-error", role: "alert" }, ...parts)));
   }
 
   /** At the next frame; later where painting is slow, so that the page stays free for two thirds of the time. */
   #schedule() {
     this.#due = true;
-    const paint = () => this.#paint((all) => this.#blocks.update(all));
+    const paint = () => {
+      this.#paint((all) => this.#blocks.update(all));
+      this.#progress();
+    };
     const wait = this.#cost > SLOW_MS ? 2 * this.#cost : 0;
     this.#timer = setTimeout(() => (this.#frame = requestAnimationFrame(paint)), wait);
   }
@@ -74,6 +148,18 @@ export class AnswerMessage {
     const start = performance.now();
     this.#painted(() => show(this.text));
     this.#cost = performance.now() - start;
+  }
+
+  /** Tokens and their rate while they come. */
+  #progress() {
+    const now = performance.now();
+    if (now - this.#noted < NUMBERS_MS || !this.tokens) return;
+    this.#noted = now;
+    const seconds = (now - this.#first) / 1000;
+    this.#note.textContent = numbers({
+      usage: { completion_tokens: this.tokens },
+      tokens_per_s: seconds > 1 ? this.tokens / seconds : null,
+    });
   }
 }
 

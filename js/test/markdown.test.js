@@ -8,7 +8,8 @@ import { VECTORS } from "./vectors.js";
 const ALLOWED = new Set(
   "div p h3 h4 h5 h6 ul ol li strong em del code pre blockquote hr br a table thead tbody tr th td span button".split(" "),
 );
-const ATTRIBUTES = new Set(["class", "href", "target", "rel", "align", "start", "type", "aria-label"]);
+const MATHML = new Set("math mrow mi mn mo ms mtext mspace mfrac msqrt mroot mstyle mpadded mphantom menclose msub msup msubsup munder mover munderover mtable mtr mtd".split(" "));
+const ATTRIBUTES = new Set(["class", "href", "target", "rel", "align", "start", "type", "title", "aria-label"]);
 
 function page(text) {
   const root = document.createElement("div");
@@ -26,8 +27,9 @@ function streamed(text, size) {
 
 function check(root, text) {
   for (const element of root.elements()) {
-    assert.ok(ALLOWED.has(element.tag), `${element.tag} from ${JSON.stringify(text)}`);
-    for (const [name, value] of Object.entries(element.attributes)) {
+    assert.ok(ALLOWED.has(element.tag) || MATHML.has(element.tag), `${element.tag} from ${JSON.stringify(text)}`);
+    if (MATHML.has(element.tag)) assert.doesNotMatch(JSON.stringify([element.attributes, element.style]), /url|script|:\/\/|href/i);
+    else for (const [name, value] of Object.entries(element.attributes)) {
       assert.ok(ATTRIBUTES.has(name), `${name} from ${JSON.stringify(text)}`);
       if (name === "href") assert.match(value, /^(https?:\/\/|mailto:|#)/i, text);
     }
@@ -41,8 +43,49 @@ test("nothing that a model writes becomes more than text, marks and web links", 
 
 test("nor does it when it is cut anywhere", () => {
   for (const text of VECTORS) {
-    for (let size = 1; size < 9; size += 1) check(streamed(text, size), text);
+    for (let cut = 0; cut <= text.length; cut += 1) {
+      const root = document.createElement("div");
+      const blocks = new Blocks(root);
+      blocks.update(text.slice(0, cut));
+      check(root, text.slice(0, cut));
+      blocks.update(text);
+      check(root, text);
+      blocks.finish(text);
+      check(root, text);
+    }
+    check(streamed(text, 1), text);
   }
+});
+
+test("complete code is coloured, whatever it says, and keeps every character", () => {
+  const code = "def f(x):\n    return '<b>' # \\u202e & $x$";
+  const shown = page(`\`\`\`python\n${code}\n\`\`\``);
+  assert.ok([...shown.elements()].some(({ attributes }) => attributes.class === "nbgen-hl-keyword"));
+  assert.ok(shown.textContent.includes(code));
+  check(shown, code);
+  assert.ok(!String(page(`\`\`\`python\n${code}`)).includes("nbgen-hl"), "not while it grows");
+});
+
+test("formulas become MathML, in a line and on their own", () => {
+  const tags = (text) => [...page(text).elements()].map((element) => element.tag);
+  for (const text of ["is $x^2$ here", "is \\(x^2\\) here"]) assert.ok(tags(text).includes("msup"), text);
+  for (const text of ["$$\\frac{a}{b}$$", "\\[\n\\frac{a}{b}\n\\]", "so\n$$\n\\frac{a}{b}\n\n$$\nend"]) {
+    assert.ok(tags(text).includes("mfrac"), text);
+    assert.match(String(page(text)), /class="nbgen-formula"/);
+  }
+  assert.match(String(page("$a_1 * b$ and $c * d_2$")), /<\/math><\/span> and <span/);
+});
+
+test("dollars, braces and code that are no formula stay as they are", () => {
+  for (const text of ["it costs $5 and $10", "`$x$` and `\\(y\\)`", "```\n$$x$$\n```", "a $ b $ c", "\\$x$", "PID is $$"]) {
+    assert.ok(![...page(text).elements()].some(({ tag }) => tag === "math"), text);
+  }
+  assert.match(String(page("$\\nonsense{$")), /<code class="nbgen-tex">\$\\nonsense\{\$<\/code>/);
+});
+
+test("a formula that is still open does not settle", () => {
+  assert.equal(split("$$\na\n\nb").length, 0);
+  assert.equal(split("text\n\n$$\na\n\nb").length, "text\n\n".length);
 });
 
 test("markup means what it says", () => {
@@ -63,7 +106,7 @@ test("code keeps every character", () => {
   assert.ok(page(`\`\`\`python\n${code}\n\`\`\``).textContent.includes(code));
 });
 
-const LONG = "# Title\n\nOne **bold**\ntext.\n\n- a\n\n- b\n  - c\n\n```js\nlet x;\n\nlet y;\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nsee [r]\n\n> q\n> r\n\n1. x\n2. y\n\nend\n\n[r]: https://a.b\n";
+const LONG = "# Title\n\nOne **bold**\ntext.\n\n- a\n\n- b\n  - c\n\n```js\nlet x;\n\nlet y;\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nsee [r]\n\n> q\n> r\n\n1. x\n2. y\n\n$$\na^2\n\n= b\n$$\n\nwith $c$\n\nend\n\n[r]: https://a.b\n";
 
 test("streamed in pieces it looks as it does at once", () => {
   const whole = String(page(LONG));

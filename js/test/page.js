@@ -23,6 +23,7 @@ class Element {
     this.tag = tag;
     this.attributes = {};
     this.childNodes = [];
+    this.style = { setProperty: (name, value) => (this.style[name] = value) };
   }
   setAttribute(name, value) {
     this.attributes[name] = String(value);
@@ -53,4 +54,8 @@ class Element {
   }
 }
 
-globalThis.document = { createElement: (tag) => new Element(tag), createTextNode: (text) => new Text(text) };
+globalThis.document = {
+  createElement: (tag) => new Element(tag),
+  createElementNS: (_, tag) => new Element(tag),
+  createTextNode: (text) => new Text(text),
+};

@@ -40,7 +40,7 @@ class Admission:
         """One sequence for each of the request's samples. Raises InvalidRequest."""
         params = request.params.with_defaults(self._model.sampling_defaults)
         prompt = self._prompt(request)
-        self._check(prompt, params)
+        self._check([*prompt, *request.prefix_ids], params)
         self._check_logprobs(request.logprobs, len(prompt))
         self._check_processor(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
@@ -53,14 +53,17 @@ class Admission:
             skip_special_tokens=params.skip_special_tokens,
             spaces_between=params.spaces_between_special_tokens,
         )
+        detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt)
+        prefix = request.prefix_ids
         return Sequence(
             rid=request.rid,
             index=index,
-            prompt_ids=prompt,
+            prompt_ids=[*prompt, *prefix],
             params=params,
-            budget=self._budget(len(prompt), params),
+            budget=self._budget(len(prompt) + len(prefix), params),
             seed=_signed(seed),
-            detokenizer=Detokenizer(decode, self._tokenizer.is_byte, prompt),
+            detokenizer=detokenizer,
+            prefix_text="".join(map(detokenizer.append, prefix)),
             stop_strings=StopStrings(
                 params.stop,
                 keep_match=params.no_stop_trim,

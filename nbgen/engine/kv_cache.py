@@ -5,8 +5,8 @@ layer. Knows neither sequences nor who owns a block.
 """
 
 import math
+import mmap
 
-import numpy as np
 import torch
 
 
@@ -72,10 +72,13 @@ class KVCache:
 def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:
     """`[slots, heads, dim]` of zeros: slots that nobody wrote are read too, and masked, and must not be NaN.
 
-    On the CPU the zeros are the operating system's, so that memory is taken only as it is written.
+    On the CPU the zeros are the operating system's, so that memory is taken only as it is written, in small pages: a
+    large one for every head of every layer would be most of a gigabyte.
     """
     _, heads, dim = like.shape
     if like.device.type != "cpu":
         return like.new_zeros(slots, heads, dim)
-    size = slots * heads * dim * like.element_size()
-    return torch.from_numpy(np.zeros(size, np.uint8)).view(like.dtype).view(heads, slots, dim).transpose(0, 1)
+    memory = mmap.mmap(-1, slots * heads * dim * like.element_size())
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=like.dtype).view(heads, slots, dim).transpose(0, 1)

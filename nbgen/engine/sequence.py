@@ -26,7 +26,8 @@ class Sequence:
 
     `token_ids` is the prompt and then the output; the first `num_computed` of them have keys and values in the
     blocks of `block_table`, which begins with the cached blocks of `nodes`. `seed` and a token's position determine
-    every random choice. Sequences of one `namespace` may share cached blocks.
+    every random choice. `prefix_text` is what the answer begins with; it comes with the first token. Sequences of one
+    `namespace` may share cached blocks.
     """
 
     rid: str
@@ -44,6 +45,7 @@ class Sequence:
     #: Why no token may follow, where something else than the scores says so.
     fault: str | None = None
     namespace: str = ""
+    prefix_text: str = ""
     logprobs: LogprobOptions | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     status: SequenceStatus = SequenceStatus.WAITING
@@ -114,6 +116,7 @@ class Sequence:
             self.finish_reason = FinishReason(type="length", length=self.budget)
         elif complete:
             self.finish_reason = FinishReason(type="stop", matched=token_id)
+        text, self.prefix_text = self.prefix_text + text, ""
         return text + self.flush() if self.finish_reason else text
 
     def flush(self) -> str:

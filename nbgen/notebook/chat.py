@@ -1,62 +1,61 @@
-"""The chat panel as a widget: the traits that its JavaScript reads, and its conversation as Python sees it.
-
-The text of a conversation lives on the server and never in a trait; nor does a token. Knows nothing of pixels.
-"""
+"""The chat panel as a widget, and its conversation as Python sees it."""
 
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets
+from IPython.display import display
 
-from nbgen.errors import ServerNotFound
+from nbgen.errors import NbgenError
 from nbgen.notebook import session
-from nbgen.notebook.comm import CommRuns
+from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import chat_messages, chat_options
+from nbgen.notebook.transcript import Transcript
 
-_STATIC = Path(__file__).parent / "static"
+POLL_SECONDS = 0.1
 
 
-class Chat(anywidget.AnyWidget):
-    """A conversation with the model. Options are those of `nbgen.generate`; `chat` names it for the server."""
+class Chat(Panel):
+    """A conversation with the model. Options are those of `nbgen.generate`.
 
-    _esm = _STATIC / "chat.js"
-    _css = _STATIC / "chat.css"
+    With a name, `Chat("plans")`, the conversation is found again when the cell is run another time, also after the
+    notebook has been closed: its metadata keep it. Below the panel stands a transcript that needs no kernel.
+    """
 
-    chat = traitlets.Unicode(help="Names the conversation on the server.").tag(sync=True)
-    server_id = traitlets.Unicode(help="The server that this kernel uses.").tag(sync=True)
-    params = traitlets.Dict(help="Sampling options of every answer.").tag(sync=True)
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
-    height = traitlets.Int(440, min=220, help="Height in pixels.").tag(sync=True)
     placeholder = traitlets.Unicode("Message the model", help="Shown in the empty input.").tag(sync=True)
-    transport = traitlets.Enum(
-        ["auto", "direct", "comm"], "auto", help="Whether the browser asks the server itself, or the kernel does."
-    ).tag(sync=True)
 
     def __init__(
-        self, system: str | None = None, *, height: int = 440, transport: str = "auto", **options: Any
+        self,
+        name: str | None = None,
+        *,
+        system: str | None = None,
+        height: int = 440,
+        transport: str = "auto",
+        **options: Any,
     ) -> None:
         super().__init__(
-            chat=uuid.uuid4().hex,
-            server_id=_server_id(),
+            panel="chat",
+            chat=name or uuid.uuid4().hex,
             params=chat_options(options),
             system=system or "",
             height=height,
             transport=transport,
         )
-        self._runs = CommRuns(session.default_client, self.send)
-        self.on_msg(lambda _, message, buffers: self._runs.receive(message))
+        self._transcript = Transcript()
 
-    def __repr__(self) -> str:
-        return f"Chat({self.chat!r}, transport={self.transport!r})"
+    def _ipython_display_(self) -> None:
+        display(self._repr_mimebundle_()[0], raw=True)  # type: ignore[index]
+        self._transcript.show()
+        self._write_down()
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The conversation so far, an answer that is being written included."""
+        """The conversation so far, an answer that is being written included; of branches, the newest."""
         return session.default_client().chat(self.chat)["messages"]
 
     def ask(self, text: str) -> None:
@@ -69,6 +68,12 @@ class Chat(anywidget.AnyWidget):
         events.close()
         self.send({"type": "started", "run": body["id"], "messages": messages})
 
+    def wait(self) -> None:
+        """Return once no answer is being written."""
+        client = session.default_client()
+        while (run := client.chat(self.chat)["run"]) and run["state"] not in ("done", "error"):
+            time.sleep(POLL_SECONDS)
+
     def stop(self) -> None:
         """End the answer that is being written, if any."""
         client = session.default_client()
@@ -76,11 +81,14 @@ class Chat(anywidget.AnyWidget):
         if run:
             client.cancel(run["run"])
 
+    def _receive(self, message: dict[str, Any]) -> None:
+        if message.get("type") == "ended":
+            threading.Thread(target=self._write_down, daemon=True).start()
+        else:
+            super()._receive(message)
 
-def _server_id() -> str:
-    """Of the server that is there already; a private one starts meanwhile, and the panel goes through the kernel."""
-    try:
-        return session.default_client(start=False).hello()["server_id"]
-    except ServerNotFound:
-        threading.Thread(target=session.default_client, daemon=True).start()
-        return ""
+    def _write_down(self) -> None:
+        try:
+            self._transcript.update(self.messages)
+        except NbgenError:
+            return  # the transcript stays as it is until the server is there again

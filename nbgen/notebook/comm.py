@@ -44,7 +44,8 @@ class CommRuns:
 
     def start(self, body: dict[str, Any]) -> None:
         """Start a run that outlives its readers, tell every view of it, and read it."""
-        self._send({"type": "started", "run": body["id"], "messages": body["messages"]})
+        asked = {key: body.get(key) for key in ("messages", "prompt")}
+        self._send({"type": "started", "run": body["id"], **asked})
         self._read(body["id"], lambda client: client.run({**body, "attached": False, "frame_ms": FRAME_MS}))
 
     def _again(self, run: str, start: int) -> None:
@@ -95,7 +96,7 @@ class RunPieces:
         self.run = run
         self._send = send
         self._lock = threading.Lock()
-        self._deltas: list[tuple[str, int]] = []
+        self._deltas: list[dict[str, Any]] = []
         self._sent = 0
         self._next = 0.0
         self._end: dict[str, Any] | None = None
@@ -105,7 +106,7 @@ class RunPieces:
         with self._lock:
             if name == "delta":
                 if data.get("index", 0) == 0:
-                    self._deltas.append((data["text"], data.get("tokens", 0)))
+                    self._deltas.append(data)
                 if time.monotonic() >= self._next:
                     self._flush()
                 return
@@ -127,8 +128,11 @@ class RunPieces:
         part = self._deltas[self._sent :]
         if not part:
             return
-        message = {"type": "delta", "run": self.run, "from": self._sent, "to": len(self._deltas)}
-        text, tokens = "".join(text for text, _ in part), sum(tokens for _, tokens in part)
-        self._send({**message, "text": text, "tokens": tokens})
+        message: dict[str, Any] = {"type": "delta", "run": self.run, "from": self._sent, "to": len(self._deltas)}
+        message["text"] = "".join(delta["text"] for delta in part)
+        message["tokens"] = sum(delta.get("tokens", 0) for delta in part)
+        if logprobs := [token for delta in part for token in delta.get("logprobs", ())]:
+            message["logprobs"] = logprobs
+        self._send(message)
         self._sent = len(self._deltas)
         self._next = time.monotonic() + FRAME_MS / 1000

@@ -12,15 +12,15 @@ import msgspec
 
 from nbgen import sse
 from nbgen.errors import InvalidRequest, NbgenError
-from nbgen.messages import ChatMessage, FinishReason, GenerateRequest, LoadProgress
+from nbgen.messages import ChatMessage, FinishReason, GenerateRequest, LoadProgress, LogprobOptions, TokenLogprobs
 from nbgen.protocols.json_body import parse_object
-from nbgen.protocols.sample import Sample
 from nbgen.sampling_params import SamplingParams
 
 MAX_MESSAGES = 4096
 MAX_TEXT_BYTES = 4 * 2**20
 MAX_FRAME_MS = 1000
 MAX_FOLLOWED = 512
+MAX_LOGPROBS = 20
 
 IDENTIFIER = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
@@ -30,11 +30,17 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunBody(Body):
-    """What starts a run."""
+    """What starts a run.
+
+    `logprobs` asks for the log-probability of each token and of that many likeliest ones beside it. The answer begins
+    with the tokens of `prefix_ids`, as if the model had chosen them.
+    """
 
     messages: list[ChatMessage] | None = None
     prompt: str | None = None
     params: dict[str, Any] = {}
+    prefix_ids: list[int] = []
+    logprobs: int | None = None
     id: str | None = None
     chat: str | None = None
     stream: bool = True
@@ -55,13 +61,22 @@ class RunBody(Body):
         for name in ("id", "chat"):
             _check_identifier(name, getattr(self, name))
         _check_frame_ms(self.frame_ms)
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise InvalidRequest(f"`logprobs` must be 0 to {MAX_LOGPROBS}, got {self.logprobs}", field="logprobs")
 
     def request(self, rid: str) -> GenerateRequest:
         """The request that this body asks for."""
         params = SamplingParams.parse(self.params)
         if params.n == 0:
             params = msgspec.structs.replace(params, n=1)
-        return GenerateRequest(rid=rid, text=self.prompt, messages=self.messages, params=params)
+        return GenerateRequest(
+            rid=rid,
+            text=self.prompt,
+            messages=self.messages,
+            prefix_ids=self.prefix_ids,
+            params=params,
+            logprobs=None if self.logprobs is None else LogprobOptions(top=self.logprobs, text=True),
+        )
 
 
 class SubscribeBody(Body):
@@ -148,18 +163,15 @@ def model_event(name: str, body: bytes) -> bytes:
     return sse.encode(body, event=name)
 
 
+def token_fields(entry: TokenLogprobs) -> list[Any]:
+    """A token as deltas carry it: [id, text, logprob, [[id, text, logprob] of each of the likeliest]]."""
+    own, *top = ([token, text, logprob] for logprob, token, text in (entry.token, *(entry.top or ())))
+    return [*own, top]
+
+
 def progress_fields(progress: LoadProgress) -> dict[str, Any]:
     """A step of loading, as events carry it."""
     return {"stage": progress.stage, "done": progress.done, "total": progress.total}
-
-
-def usage(samples: list[Sample]) -> dict[str, int]:
-    """Tokens of a run: the prompt counts once, the answers all."""
-    return {
-        "prompt_tokens": samples[0].prompt_tokens,
-        "completion_tokens": sum(sample.completion_tokens for sample in samples),
-        "cached_tokens": samples[0].cached_tokens,
-    }
 
 
 def error_fields(error: NbgenError) -> dict[str, Any]:

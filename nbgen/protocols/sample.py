@@ -28,3 +28,12 @@ class Sample:
         self.logprobs += output.logprobs
         self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
         self.finish_reason = output.finish_reason or self.finish_reason
+
+
+def usage(samples: list[Sample]) -> dict[str, int]:
+    """Tokens of a request: the prompt counts once, the answers all."""
+    return {
+        "prompt_tokens": samples[0].prompt_tokens,
+        "completion_tokens": sum(sample.completion_tokens for sample in samples),
+        "cached_tokens": samples[0].cached_tokens,
+    }

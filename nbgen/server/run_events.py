@@ -17,7 +17,7 @@ class RunEvents:
         self._offset = min(offset, len(run.outputs))
         self._runs = runs
         self._engine = engine
-        self._state = ""
+        self._state = ("", 0)
         self._progress: LoadProgress | None = None
         self.done = False
 
@@ -35,10 +35,11 @@ class RunEvents:
         return announced + deltas + self._end(state)
 
     def _announce(self, state: str) -> bytes:
-        if state == self._state:
+        place = self._runs.place(self._run) if state == "queued" else 0
+        if (state, place) == self._state:
             return b""
-        self._state = state
-        return self._event("run", chat=self._run.chat, state=state, model=self._run.model)
+        self._state = (state, place)
+        return self._event("run", chat=self._run.chat, state=state, place=place, model=self._run.model)
 
     def _load_progress(self, state: str) -> bytes:
         progress = self._engine.progress
@@ -63,7 +64,12 @@ class RunEvents:
         self._offset += len(group)
         text = "".join(output.text for output in group)
         tokens = sum(len(output.token_ids) for output in group)
-        return self._event("delta", index=group[0].index, text=text, tokens=tokens) if text or tokens else b""
+        if not text and not tokens:
+            return b""
+        logprobs = [native.token_fields(entry) for output in group for entry in output.logprobs]
+        return self._event(
+            "delta", index=group[0].index, text=text, tokens=tokens, **({"logprobs": logprobs} if logprobs else {})
+        )
 
     def _end(self, state: str) -> bytes:
         run = self._run
@@ -73,7 +79,7 @@ class RunEvents:
             "done",
             state=state,
             finish_reason=run.finish_reason,
-            usage=native.usage(run.samples),
+            usage=run.usage,
             ttft_s=run.ttft_s,
             tokens_per_s=run.tokens_per_s,
         )

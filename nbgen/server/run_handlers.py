@@ -9,10 +9,10 @@ import uuid
 import msgspec
 
 from nbgen.errors import NotFound
-from nbgen.messages import ChatMessage
 from nbgen.protocols import native
 from nbgen.protocols.native import RunBody, Snapshot
 from nbgen.server.base_handler import GENERATE_BODY, KEEP_ALIVE_SECONDS, NbgenHandler
+from nbgen.server.chats import Chat
 from nbgen.server.run_events import RunEvents, missing
 from nbgen.server.runs import Run
 from nbgen.sse import KEEP_ALIVE
@@ -38,12 +38,12 @@ class RunsRoute(NbgenHandler):
             state=self.runs.state(run),
             messages=run.request.messages,
             prompt=run.request.text,
-            text=run.samples[0].text,
+            text=run.text,
             texts=[sample.text for sample in run.samples],
             seq=len(run.outputs),
             finish_reason=run.finish_reason,
             error=native.error_fields(run.error) if run.error else None,
-            usage=native.usage(run.samples),
+            usage=run.usage,
             ttft_s=run.ttft_s,
             tokens_per_s=run.tokens_per_s,
             model=run.model,
@@ -148,16 +148,15 @@ class SubscribeHandler(RunsRoute):
 
 
 class ChatHandler(RunsRoute):
-    """A chat's newest run, and its turns including the answer so far. A chat begins with neither."""
+    """A chat's newest run, the messages that lead to it and its answer so far, and every turn of its tree. A chat
+    begins with none of them; the run is kept for 10 minutes after its end."""
 
     _track_activity = False
 
     async def get(self, chat: str) -> None:
-        run = self.runs.newest(chat)
-        messages = list(run.request.messages or ()) if run else []
-        if run and run.samples[0].text:
-            messages.append(ChatMessage(role="assistant", content=run.samples[0].text))
-        body = {"chat": chat, "run": self.snapshot(run) if run else None, "messages": messages}
+        known = self.runs.chats.find(chat) or Chat()
+        run = self.snapshot(known.newest) if known.newest else None
+        body = {"chat": chat, "run": run, "messages": known.messages(), "turns": known.turns()}
         self.finish(msgspec.json.encode(body))
 
 

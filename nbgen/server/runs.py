@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from nbgen.errors import Conflict, NbgenError, NotFound, Unavailable, from_status
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
-from nbgen.protocols.sample import Sample
+from nbgen.protocols.sample import Sample, usage
+from nbgen.server.chats import Chats
 from nbgen.server.engine_client import EngineClient
 
 KEEP_SECONDS = 600.0
@@ -41,9 +42,19 @@ class Run:
         return self.request.rid
 
     @property
+    def text(self) -> str:
+        """Of the first sample."""
+        return self.samples[0].text
+
+    @property
     def finish_reason(self) -> FinishReason | None:
         """Of the first sample."""
         return self.samples[0].finish_reason
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens of the prompt and of all samples."""
+        return usage(self.samples)
 
     @property
     def ttft_s(self) -> float | None:
@@ -97,7 +108,7 @@ class Runs:
         self._on_activity = on_activity
         self._live: dict[str, Run] = {}
         self._finished: dict[str, Run] = {}
-        self._chats: dict[str, Run] = {}
+        self.chats = Chats()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -117,7 +128,7 @@ class Runs:
             del self._live[run.id]
             raise
         if run.kept and run.chat:
-            self._chats[run.chat] = run
+            self.chats.open(run.chat).add(run.request.messages or [], run)
         self._on_activity()
 
     def find(self, id: str) -> Run | None:
@@ -132,10 +143,6 @@ class Runs:
             raise NotFound(f"there is no run {id[:128]!r}; finished runs are kept for 10 minutes")
         return run
 
-    def newest(self, chat: str) -> Run | None:
-        """The newest run of a chat, if it has one of the last 10 minutes."""
-        return self._chats.get(chat)
-
     def state(self, run: Run) -> str:
         """The run's state in words: queued, loading, running, done or error."""
         if run.error is not None:
@@ -145,6 +152,14 @@ class Runs:
         if run.outputs:
             return "running"
         return "loading" if self._engine.state in ("starting", "loading") else "queued"
+
+    def place(self, run: Run) -> int:
+        """How many runs are before this one in the queue; 0 while it is the engine's turn to answer."""
+        status = self._engine.status
+        if run.outputs or run.ended is not None or not status or not status.waiting:
+            return 0
+        waiting = [other.id for other in self._live.values() if not other.outputs]
+        return waiting.index(run.id) if run.id in waiting else 0
 
     def abort(self, id: str) -> None:
         """End the run of exactly this id, if it is alive."""
@@ -167,8 +182,9 @@ class Runs:
                 break
             del self._finished[run.id]
             size -= len(run.outputs)
-            if run.chat and self._chats.get(run.chat) is run:
-                del self._chats[run.chat]
+            chat = self.chats.find(run.chat or "")
+            if chat is not None and chat.newest is run:
+                chat.newest = None
 
     def _settle(self, run: Run) -> None:
         if run.ended is None or run.id not in self._live:
@@ -177,5 +193,7 @@ class Runs:
         self._engine.forget(run.id)
         if run.kept:
             self._finished[run.id] = run
+        if run.chat and (chat := self.chats.find(run.chat)):
+            chat.settle(run)
         self._on_activity()
         self.sweep()

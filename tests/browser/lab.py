@@ -55,16 +55,21 @@ FOLDERS = {
 
 
 class Lab:
-    """A running `jupyter lab`, with the nbgen extension unless told otherwise; `root` holds its notebooks."""
+    """A running `jupyter lab`, with the nbgen extension unless told otherwise; `root` holds its notebooks.
 
-    def __init__(self, folder: Path, model: str | None = None, extension: bool = True) -> None:
+    `also` names further server extensions.
+    """
+
+    def __init__(
+        self, folder: Path, model: str | None = None, extension: bool = True, also: tuple[str, ...] = ()
+    ) -> None:
         self.folder = folder
         self.root = folder / "root"
         self.token = secrets.token_hex(16)
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}/user/test/"
         self.log = folder / "lab.log"
-        self._process = self._start(model, extension)
+        self._process = self._start(model, {"nbgen": extension, **dict.fromkeys(also, True)})
         self._wait()
 
     def write(self, name: str, *cells: str) -> str:
@@ -88,7 +93,7 @@ class Lab:
             self._process.kill()
             self._process.wait()
 
-    def _start(self, model: str | None, extension: bool) -> subprocess.Popen[bytes]:
+    def _start(self, model: str | None, extensions: dict[str, bool]) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **{name: str(self.folder / place) for name, place in FOLDERS.items()}}
         for name in ("NBGEN_URL", "NBGEN_TOKEN"):
             environment.pop(name, None)
@@ -98,11 +103,11 @@ class Lab:
         (news / "notification.jupyterlab-settings").write_text(NO_NEWS)
         options = {**LAB_OPTIONS, "ServerApp.port": self.port, "ServerApp.root_dir": self.root}
         options["IdentityProvider.token"] = self.token
-        options["ServerApp.jpserver_extensions"] = f"nbgen={extension}"
         if model:
             options["NbgenApp.model"] = model
         command = [sys.executable, "-m", "jupyterlab", "--no-browser"]
         command += [f"--{name}={value}" for name, value in options.items()]
+        command += [f"--ServerApp.jpserver_extensions={name}={on}" for name, on in extensions.items()]
         with self.log.open("wb") as log:
             return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self.folder)
 

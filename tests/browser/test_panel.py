@@ -6,30 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.lab import Lab, Notebook
+from tests.browser.panel import Panel, running, until
 
 CHAT = "import nbgen\nchat = nbgen.Chat(max_new_tokens={tokens}, ignore_eos=True{more})\nchat"
 STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
-
-
-class Panel:
-    """The panel by the names that people and screen readers find it by."""
-
-    def __init__(self, place: Page | Locator) -> None:
-        self.message = place.get_by_role("textbox", name="Message", exact=True)
-        self.send = place.get_by_role("button", name="Send", exact=True)
-        self.stop = place.get_by_role("button", name="Stop", exact=True)
-        self.answers = place.get_by_role("log", name="Conversation").get_by_role("article", name="Answer")
-        self.status = place.locator(".nbgen").get_by_role("status")
-
-    def ask(self, text: str) -> None:
-        self.message.fill(text)
-        self.message.press("Enter")
-
-    def length(self) -> int:
-        return len(self.answers.last.inner_text())
 
 
 @pytest.fixture
@@ -49,17 +32,6 @@ def panel(opened: Notebook) -> Panel:
     panel = Panel(opened.page)
     panel.message.wait_for()
     return panel
-
-
-def running(lab: Lab) -> int:
-    return (lab.get("nbgen/api/v1/model")["status"] or {}).get("running", 0)
-
-
-def until(condition: object, seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "still not so"
-        time.sleep(0.05)
 
 
 def test_text_arrives_and_stops_while_the_kernel_is_busy(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
@@ -94,7 +66,7 @@ def test_a_reload_shows_the_conversation_and_reads_on(lab: Lab, opened: Notebook
     page.reload()
     opened.settled()
     expect(panel.stop).to_be_visible()
-    expect(page.get_by_role("article", name="You")).to_have_text("tell me **everything**")
+    expect(page.get_by_role("article", name="You")).to_contain_text("tell me **everything**")
     before = panel.length()
     assert before > 200
     until(lambda: panel.length() > before)
@@ -133,7 +105,7 @@ def test_keys_and_turns(opened: Notebook, panel: Panel, page: Page) -> None:
     expect(panel.status).to_have_text("Answer ready, 12 tokens", timeout=60_000)
     expect(panel.message).to_have_value("")
     expect(panel.message).to_be_focused()
-    expect(page.get_by_role("article", name="You")).to_have_text("dd abc\nxy")
+    expect(page.get_by_role("article", name="You")).to_contain_text("dd abc\nxy")
     panel.ask("second")
     expect(panel.answers).to_have_count(2)
     expect(panel.status).to_have_text("Answer ready, 12 tokens")
@@ -141,7 +113,7 @@ def test_keys_and_turns(opened: Notebook, panel: Panel, page: Page) -> None:
         "[turn['role'] for turn in chat.messages]"
     )
     opened.kernel_value("chat.ask('from Python')")
-    expect(page.get_by_role("article", name="You").last).to_have_text("from Python")
+    expect(page.get_by_role("article", name="You").last).to_contain_text("from Python")
     expect(panel.answers.nth(2)).to_contain_text("12 tokens")
     page.get_by_role("button", name="New chat").click()
     expect(panel.answers).to_have_count(0)

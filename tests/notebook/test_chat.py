@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 import nbgen
 from nbgen.errors import InvalidRequest
@@ -23,12 +24,8 @@ def chat(connected: PrivateServer) -> Iterator[Chat]:
 
 def settled(chat: Chat) -> dict[str, Any]:
     """The chat's newest run, once it has ended."""
-    for _ in range(200):
-        run = nbgen.notebook.session.default_client().chat(chat.chat)["run"]
-        if run["state"] in ("done", "error"):
-            return run
-        time.sleep(0.05)
-    raise AssertionError("the run does not end")
+    chat.wait()
+    return nbgen.notebook.session.default_client().chat(chat.chat)["run"]
 
 
 def test_traits_name_the_server_and_hold_no_secret(chat: Chat, connected: PrivateServer) -> None:
@@ -65,6 +62,17 @@ def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
 
 def test_stopping_nothing_is_no_error(chat: Chat) -> None:
     chat.stop()
+
+
+def test_variables_in_a_prompt_are_filled_in_for_the_panel(chat: Chat, shell: InteractiveShell) -> None:
+    shell.user_ns["animal"] = "fox"
+    sent: list[dict[str, Any]] = []
+    chat.send = sent.append
+    chat._receive({"type": "expand", "text": "a {{animal}} and {x}"})
+    chat._receive({"type": "expand", "text": "a {{animals}}"})
+    assert sent[0] == {"type": "expanded", "text": "a fox and {x}"}
+    assert sent[1]["text"] == "a {{animals}}"
+    assert "animals" in sent[1]["error"]
 
 
 def collected(runs: list[dict[str, Any]], run: str) -> str:

@@ -31,6 +31,7 @@ def test_messages_or_a_prompt_become_a_request() -> None:
         ({"prompt": "a", "id": "no spaces"}, "id"),
         ({"prompt": "a", "chat": "x" * 129}, "chat"),
         ({"prompt": "a", "frame_ms": -1}, "frame_ms"),
+        ({"prompt": "a", "logprobs": 21}, "logprobs"),
         ({"prompt": "a" * (4 * 2**20 + 1)}, "prompt"),
     ],
 )

@@ -116,7 +116,7 @@ def test_frames_join_deltas(server: Server) -> None:
 
 def test_a_chat_is_its_newest_run(server: Server) -> None:
     chat = uuid.uuid4().hex
-    assert server.http.get(f"api/v1/chats/{chat}").json() == {"chat": chat, "run": None, "messages": []}
+    assert server.http.get(f"api/v1/chats/{chat}").json() == {"chat": chat, "run": None, "messages": [], "turns": []}
     body = new(chat=chat, stream=False, messages=[{"role": "user", "content": "hi"}])
     del body["prompt"]
     answer = server.http.post("api/v1/runs", json=body).json()
@@ -124,6 +124,44 @@ def test_a_chat_is_its_newest_run(server: Server) -> None:
     assert stored["run"]["run"] == body["id"]
     assert [m["role"] for m in stored["messages"]] == ["user", "assistant"]
     assert stored["messages"][1]["content"] == answer["text"]
+
+
+def test_another_answer_and_an_edited_question_are_branches(server: Server) -> None:
+    chat, hi = uuid.uuid4().hex, [{"role": "user", "content": "hi"}]
+    edited = [{"role": "user", "content": "ho"}]
+    for messages in (hi, hi, edited):
+        body = {"id": uuid.uuid4().hex, "chat": chat, "messages": messages, "params": GREEDY, "stream": False}
+        assert server.http.post("api/v1/runs", json=body).json()["state"] == "done"
+    stored = server.http.get(f"api/v1/chats/{chat}").json()
+    assert [(turn["parent"], turn["role"]) for turn in stored["turns"]] == [
+        (None, "user"),
+        (0, "assistant"),
+        (0, "assistant"),
+        (None, "user"),
+        (3, "assistant"),
+    ]
+    assert stored["messages"] == [*edited, {"role": "assistant", "content": stored["turns"][4]["content"]}]
+    assert stored["turns"][4]["usage"]["completion_tokens"] == 8
+
+
+def test_deltas_carry_what_the_model_thought_of_each_token(server: Server) -> None:
+    found = events(server.http, "POST", "api/v1/runs", json=new(logprobs=3))
+    tokens = [token for event in found if event.event == "delta" for token in json.loads(event.data)["logprobs"]]
+    assert len(tokens) == 8
+    for id, text, logprob, top in tokens:
+        assert (top[0][0], len(top)) == (id, 3), "greedy takes the likeliest"
+        assert [entry[2] for entry in top] == sorted((entry[2] for entry in top), reverse=True)
+        assert (top[0][1], top[0][2]) == (text, logprob)
+
+
+def test_an_answer_goes_on_from_tokens_that_are_given(server: Server) -> None:
+    whole = server.http.post("api/v1/runs", json=new(stream=False)).json()
+    found = events(server.http, "POST", "api/v1/runs", json=new(logprobs=0))
+    ids = [token[0] for event in found if event.event == "delta" for token in json.loads(event.data)["logprobs"]]
+    rest = new(stream=False, prefix_ids=ids[:5], params={**GREEDY, "max_new_tokens": 3})
+    assert server.http.post("api/v1/runs", json=rest).json()["text"] == whole["text"]
+    refused = server.http.post("api/v1/runs", json=new(stream=False, prefix_ids=[10**9]))
+    assert (refused.status_code, "vocabulary" in refused.text) == (400, True)
 
 
 def test_what_cannot_be_is_refused_in_words(server: Server) -> None:

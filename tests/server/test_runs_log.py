@@ -91,7 +91,7 @@ def test_what_is_kept_is_bounded_in_number_and_size(runs: Runs, monkeypatch: pyt
     for number in range(5):
         end(start(runs, f"r{number}", chat=f"c{number}"))
     assert [number for number in range(5) if runs.find(f"r{number}")] == [2, 3, 4]
-    assert runs.newest("c0") is None
+    assert runs.chats.open("c0").newest is None
     monkeypatch.setattr(runs_module, "KEEP_OUTPUTS", 1)
     runs.sweep()
     assert [number for number in range(5) if runs.find(f"r{number}")] == [4]

@@ -1,0 +1,267 @@
+// The chat panel: a conversation with branches and one input. Knows a transport by its five methods, not which.
+
+import { Compose } from "./compose.js";
+import { h, newId } from "./dom.js";
+import { common, Frame } from "./frame.js";
+import { Answer, numbers, Question } from "./message.js";
+import { settings } from "./settings.js";
+import { Tree } from "./tree.js";
+
+const EMPTY = "Ask something. Answers stream in here, also while the kernel is busy.";
+const NEAR_END = 40;
+const BUSY_MS = 1500;
+
+export class Chat {
+  #model;
+  #transport = null;
+  #tree = new Tree();
+  #views = new Map();
+  #live = null;
+  #frame;
+  #log = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
+  #compose;
+  #filled = "";
+  #waiting = 0;
+
+  #actions = {
+    again: (turn) => this.#free() && this.#run(this.#tree.messages(turn.parent)),
+    edit: (turn, text) => this.#free() && this.#run([...this.#tree.messages(turn.parent), { role: "user", content: text }]),
+    step: (turn, by) => this.#step(turn, by),
+    focus: () => this.#compose.input.focus(),
+    painted: (work) => this.#following(work),
+  };
+
+  #handlers = {
+    delta: ({ text, tokens, index = 0 }, turn) => {
+      if (index !== 0) return;
+      turn.content += text;
+      this.#view(turn).add(text, tokens);
+    },
+    restart: (_, turn) => {
+      turn.content = "";
+      this.#view(turn).restart();
+    },
+    done: (data, turn) => {
+      const { finish_reason, usage, ttft_s, tokens_per_s } = data;
+      Object.assign(turn, { finish_reason, usage, ttft_s, tokens_per_s });
+      this.#view(turn).finish(numbers(data));
+      const tokens = usage?.completion_tokens ?? this.#view(turn).tokens;
+      this.#end(turn, finish_reason?.type === "abort" ? "Stopped" : `Answer ready, ${tokens} tokens`);
+    },
+    error: ({ error }, turn) => {
+      turn.error = error.message;
+      this.#view(turn).fail(error, () => this.#retry(turn));
+      this.#end(turn, "Failed");
+    },
+  };
+
+  constructor(model, name) {
+    this.#model = model;
+    this.#compose = new Compose({ send: (text) => this.#send(text), stop: () => this.#stop(), placeholder: model.get("placeholder") });
+    const fresh = h("button", { type: "button", class: "nbgen-quiet", click: () => this.#newChat() }, "New chat");
+    this.#frame = new Frame(model, {
+      name,
+      label: "Chat",
+      key: (event) => this.#key(event),
+      height: model.get("height"),
+      tools: [fresh],
+      parts: [this.#compose.element, settings(model, { messages: () => this.#asked() }), this.#log],
+    });
+    this.element = this.#frame.element;
+    this.#show();
+  }
+
+  /** Show what is known of the chat, and go on reading an answer that is being written. */
+  async open(transport) {
+    this.#transport = transport;
+    try {
+      const chat = await transport.snapshot();
+      const turns = chat?.turns?.length ? chat.turns : this.#frame.notebook.kept(this.#model.get("chat"));
+      if (turns?.length && !this.#tree.path().length) this.#restore(turns, chat);
+    } catch (error) {
+      this.#frame.say(error.message);
+    }
+  }
+
+  close() {
+    this.#transport?.close();
+  }
+
+  /** Show a run that some other program started. */
+  adopt({ run, messages }) {
+    if (this.#tree.answer(run)) return;
+    this.#started({ run, messages });
+    this.#transport.follow(run, 0);
+  }
+
+  /** An event of this chat, whichever view or program caused it. */
+  receive(event, data) {
+    if (event === "started") return this.#started(data);
+    if (event === "expanded") return this.#expanded(data);
+    const turn = this.#tree.answer(data.run);
+    if (data.run && (!turn || !Tree.unfinished(turn))) return;
+    if (!common(this.#frame, event, data, this.#live)) this.#handlers[event]?.(data, turn);
+  }
+
+  /** Text goes to the model once its `{{…}}` have been filled in and seen. */
+  #send(text) {
+    if (!text.trim() || this.#live || !this.#transport) return;
+    if (/\{\{[^]+?\}\}/.test(text) && text !== this.#filled) return this.#expand(text);
+    const system = this.#model.get("system");
+    const before = this.#tree.messages(this.#tree.path().at(-1)).filter(({ role }) => role !== "system");
+    this.#run([...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: text }]);
+    this.#compose.text = "";
+  }
+
+  #expand(text) {
+    this.#frame.say("Asking the kernel for the variables");
+    clearTimeout(this.#waiting);
+    this.#waiting = setTimeout(() => this.#frame.say("The kernel is busy: the variables come when it is free"), BUSY_MS);
+    this.#model.send({ type: "expand", text });
+  }
+
+  #expanded({ text, error }) {
+    clearTimeout(this.#waiting);
+    this.#filled = text;
+    this.#compose.text = text;
+    this.#frame.say(error ?? "Variables filled in: press Enter to send");
+  }
+
+  /** Whether an answer may begin now; says why not. */
+  #free() {
+    if (this.#live) this.#frame.say("Stop this answer first");
+    return !this.#live;
+  }
+
+  #run(messages) {
+    this.#transport.start({ id: newId(), chat: this.#model.get("chat"), messages, params: this.#model.get("params") });
+    return true;
+  }
+
+  #retry(failed) {
+    if (this.#live) return;
+    const messages = this.#tree.messages(failed.parent);
+    if (!failed.content) this.#tree.drop(failed);
+    this.#run(messages);
+  }
+
+  #started({ run, messages }) {
+    this.#begin(this.#tree.add(messages, run));
+    this.#frame.say("Sending");
+  }
+
+  #begin(turn) {
+    this.#live = turn;
+    this.#frame.busy = true;
+    this.#compose.busy = true;
+    this.#show();
+    this.#log.scrollTop = this.#log.scrollHeight;
+  }
+
+  #restore(turns, chat) {
+    this.#tree = Tree.from(turns);
+    this.#show();
+    this.#log.scrollTop = this.#log.scrollHeight;
+    const live = this.#tree.path().at(-1);
+    if (!Tree.unfinished(live)) return;
+    if (chat?.run?.run !== live.run) return this.#lost(live);
+    this.#begin(live);
+    this.#frame.state(chat.run);
+    live.content = "";
+    this.#view(live).restart();
+    this.#transport.follow(live.run, 0);
+  }
+
+  /** The server has forgotten the run: what had come is all there is. */
+  #lost(turn) {
+    turn.error = "The end of this answer is lost: the server has been started again since.";
+    this.#view(turn).fail({ message: turn.error }, () => this.#retry(turn));
+  }
+
+  #asked() {
+    const messages = this.#tree.messages(this.#tree.path().at(-1));
+    return messages.at(-1)?.role === "assistant" ? messages.slice(0, -1) : messages;
+  }
+
+  async #stop() {
+    this.#frame.say("Stopping");
+    try {
+      await this.#transport.cancel(this.#live.run);
+    } catch (error) {
+      this.#frame.say(error.message);
+    }
+  }
+
+  #key(event) {
+    if (event.key === "Escape" && this.#live) this.#stop();
+    if (event.key === "ArrowUp" && event.target === this.#compose.input && !this.#compose.text) this.#editLast(event);
+    else this.#compose.key(event);
+  }
+
+  #editLast(event) {
+    const turn = this.#tree.path().findLast(({ role }) => role === "user");
+    if (!turn || this.#live) return;
+    event.preventDefault();
+    this.#view(turn).edit();
+  }
+
+  #step(turn, by) {
+    const versions = this.#tree.versions(turn);
+    const next = versions[(versions.indexOf(turn) + by + versions.length) % versions.length];
+    this.#tree.choose(next);
+    this.#show();
+    this.#view(next).element.querySelector(`[aria-label="${by < 0 ? "Previous" : "Next"} version"]`)?.focus();
+    this.#frame.say(`Version ${versions.indexOf(next) + 1} of ${versions.length}`);
+  }
+
+  #newChat() {
+    if (this.#live) this.#stop();
+    this.#model.set("chat", newId());
+    this.#model.save_changes();
+    this.#compose.input.focus();
+  }
+
+  #end(turn, words) {
+    this.#frame.notebook.keep(this.#model.get("chat"), this.#tree.list());
+    this.#model.send({ type: "ended", run: turn.run });
+    if (turn !== this.#live) return;
+    this.#live = null;
+    this.#compose.busy = false;
+    this.#frame.rest(words);
+  }
+
+  #view(turn) {
+    if (!this.#views.has(turn)) this.#views.set(turn, this.#make(turn));
+    return this.#views.get(turn);
+  }
+
+  #make(turn) {
+    if (turn.role === "user") return new Question(turn, this.#actions);
+    const view = new Answer(turn, this.#actions);
+    if (Tree.unfinished(turn)) return view;
+    view.add(turn.content);
+    if (turn.error) view.fail({ message: turn.error }, () => this.#retry(turn));
+    else view.finish(numbers(turn));
+    return view;
+  }
+
+  /** The chosen branch, with as little change to the page as possible. */
+  #show() {
+    const turns = this.#tree.path().filter(({ role }) => role !== "system");
+    for (const turn of turns) {
+      const versions = this.#tree.versions(turn);
+      this.#view(turn).show(versions.indexOf(turn), versions.length);
+    }
+    const shown = turns.length ? turns.map((turn) => this.#view(turn).element) : [h("p", { class: "nbgen-empty" }, EMPTY)];
+    shown.forEach((element, i) => this.#log.children[i] === element || this.#log.insertBefore(element, this.#log.children[i] ?? null));
+    while (this.#log.children.length > shown.length) this.#log.lastChild.remove();
+  }
+
+  /** Do `work`, and keep the end in sight of a reader who is there. */
+  #following(work) {
+    const { scrollHeight, scrollTop, clientHeight } = this.#log;
+    const atEnd = scrollHeight - scrollTop - clientHeight < NEAR_END;
+    work();
+    if (atEnd) this.#log.scrollTop = this.#log.scrollHeight;
+  }
+}

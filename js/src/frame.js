@@ -1,0 +1,89 @@
+// What every panel has around its content: the model's name, one line of status that speaks, a bar while a model loads.
+
+import { h } from "./dom.js";
+import { INSERT } from "./markdown.js";
+import { Notebook } from "./notebook.js";
+
+const STATES = { queued: "Reading the prompt", loading: "Loading model", running: "Generating" };
+
+export class Frame {
+  #status = h("span", { class: "nbgen-status", role: "status" });
+  #dot = h("span", { class: "nbgen-dot", "aria-hidden": "true" });
+  #name = h("span", { class: "nbgen-name" }, "nbgen");
+  #bar = h("progress", { class: "nbgen-progress", "aria-label": "Loading model", max: 1, hidden: true });
+
+  /** `key(event)` hears every key pressed within. Parts are in the order of the Tab key; CSS puts the head first. */
+  constructor(model, { name, label, key, height, tools = [], parts }) {
+    this.element = h(
+      "div",
+      { class: "nbgen", role: "region", "aria-label": label, "data-lm-suppress-shortcuts": "true" },
+      ...parts,
+      h("header", { class: "nbgen-head" }, this.#dot, this.#name, this.#bar, this.#status, ...tools),
+    );
+    this.element.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      key(event);
+    });
+    this.notebook = new Notebook(model, this.element);
+    this.element.classList.toggle("nbgen-in-notebook", this.notebook.reachable);
+    this.element.addEventListener(INSERT, ({ detail }) => this.#insert(detail));
+    if (height) this.element.style.height = `${height}px`;
+    this.call(name);
+  }
+
+  set busy(busy) {
+    this.element.classList.toggle("nbgen-busy", busy);
+  }
+
+  say(words = "", title = "") {
+    if (this.#status.textContent !== words) this.#status.textContent = words;
+    this.#status.title = title;
+  }
+
+  /** The model's name without the folders or the owner before it. */
+  call(model) {
+    if (!model) return;
+    this.#name.textContent = model.split(/[\\/]/).at(-1);
+    this.#name.title = model;
+  }
+
+  /** What a run does before its first token. */
+  state({ state, place, model }) {
+    this.say(place ? `Queued, ${place} before it` : STATES[state] ?? this.#status.textContent);
+    this.call(model);
+    this.#bar.hidden = state !== "loading";
+  }
+
+  /** How far loading is; `total` is 0 where nothing can be counted. */
+  progress({ stage, done, total }) {
+    this.say(`Loading model${total ? ` ${Math.floor((100 * done) / total)}%` : ""}`, stage);
+    this.#bar.hidden = false;
+    if (total) this.#bar.value = done / total;
+    else this.#bar.removeAttribute("value");
+  }
+
+  /** Nothing is written any more. */
+  rest(words) {
+    this.busy = false;
+    this.#bar.hidden = true;
+    this.say(words);
+  }
+
+  #insert(code) {
+    this.say(this.notebook.insertBelow(code) ? "Inserted in the cell below" : "There is no notebook to insert into");
+  }
+}
+
+/** Events that mean the same to every panel; whether this was one. */
+export function common(frame, event, data, live) {
+  const say = {
+    offline: () => frame.say("Reconnecting"),
+    online: () => frame.say(live ? STATES.running : ""),
+    notice: () => frame.say(data.message),
+    busy: () => frame.say("The kernel is busy; interrupt it (■) to be heard now"),
+    run: () => frame.state(data),
+    progress: () => frame.progress(data),
+  }[event];
+  say?.();
+  return Boolean(say);
+}

@@ -1,0 +1,80 @@
+// Maths between $…$, $$…$$, \(…\) and \[…\]: found before Markdown is, never inside code, and shown as MathML that is
+// built from temml's tree by a list of what is allowed.
+
+import temml from "temml";
+import { h } from "./dom.js";
+
+const MATHML = "http://www.w3.org/1998/Math/MathML";
+const TAGS = new Set(
+  "math mrow mi mn mo ms mtext mspace mfrac msqrt mroot mstyle merror mpadded mphantom menclose msub msup msubsup munder mover munderover mtable mtr mtd mmultiscripts mprescripts".split(" "),
+);
+const ATTRIBUTES = new Set(
+  "display displaystyle scriptlevel mathvariant fence form stretchy symmetric movablelimits accent accentunder separator largeop lspace rspace minsize maxsize width height depth voffset linethickness notation columnalign rowspacing columnspacing columnlines rowlines rowspan columnspan mathbackground mathcolor".split(" "),
+);
+const STYLES = { color: "color", paddingLeft: "padding-left", paddingRight: "padding-right", mathDepth: "math-depth" };
+const PLAIN = /^[#\w.,%() +-]*$/;
+const OPTIONS = { trust: false, throwOnError: true, maxExpand: 200, maxSize: [20, 20] };
+const MAX_LENGTH = 5000;
+
+const INLINE = [
+  [/^\\\(([\s\S]+?)\\\)/, false],
+  [/^\\\[([\s\S]+?)\\\]/, true],
+  [/^\$\$([^$]+?)\$\$/, true],
+  [/^\$(?!\s)((?:\\[^\n]|[^$\\\n])+?)(?<!\s)\$(?!\d)/, false],
+];
+// A block that is still open takes all that follows, so that blank lines within do not settle.
+const BLOCK = [/^ {0,3}\$\$([\s\S]+?)\$\$[ \t]*(?:\n|$)/, /^ {0,3}\\\[([\s\S]+?)\\\][ \t]*(?:\n|$)/];
+const OPEN = /^ {0,3}(?:\$\$|\\\[)[ \t]*\n[^]*$/;
+
+/** marked's options for text that may hold maths. */
+export const extensions = {
+  startInline: [(text) => text.search(/\$|\\[([]/)],
+  inline: [inline],
+  startBlock: [(text) => text.search(/(?<=\n) {0,3}(?:\$\$|\\\[)/)],
+  block: [block],
+};
+
+function inline(text) {
+  for (const [pattern, display] of INLINE) {
+    const found = pattern.exec(text);
+    if (found) return { type: "maths", raw: found[0], tex: found[1], display };
+  }
+}
+
+function block(text) {
+  for (const pattern of BLOCK) {
+    const found = pattern.exec(text);
+    if (found) return { type: "maths", raw: found[0], tex: found[1], display: true };
+  }
+  const open = OPEN.exec(text);
+  return open ? { type: "maths", raw: open[0], tex: null, display: true } : undefined;
+}
+
+/** A formula; its source where it cannot be shown. */
+export function formula({ raw, tex, display }) {
+  if (tex === null || tex.length > MAX_LENGTH) return raw;
+  try {
+    const tree = temml.__renderToMathMLTree(tex.trim(), { ...OPTIONS, displayMode: display });
+    const box = h(display ? "div" : "span", { class: display ? "nbgen-formula" : "nbgen-maths", title: tex.trim() });
+    box.append(...element(tree));
+    return box;
+  } catch {
+    return h("code", { class: "nbgen-tex" }, raw.trim());
+  }
+}
+
+/** DOM nodes of a node of temml's tree. */
+function element(node) {
+  if (node.text !== undefined) return [node.text];
+  const children = (node.children ?? []).flatMap(element);
+  if (!TAGS.has(node.type)) return children;
+  const made = document.createElementNS(MATHML, node.type);
+  for (const [name, value] of Object.entries(node.attributes ?? {})) {
+    if (ATTRIBUTES.has(name) && PLAIN.test(value)) made.setAttribute(name, value);
+  }
+  for (const [name, value] of Object.entries(node.style ?? {})) {
+    if (STYLES[name] && PLAIN.test(value)) made.style.setProperty(STYLES[name], value);
+  }
+  made.append(...children);
+  return [made];
+}

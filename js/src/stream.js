@@ -1,0 +1,190 @@
+// The completion panel: a prompt, its continuation token by token, and what else the model could have said. Choosing an
+// alternative goes on from there.
+
+import { Compose } from "./compose.js";
+import { copyButton, h, newId } from "./dom.js";
+import { common, Frame } from "./frame.js";
+import { numbers } from "./message.js";
+import { settings } from "./settings.js";
+import { token, TokenView } from "./tokens.js";
+
+const WORDS = { send: "Continue", stop: "Stop", input: "Prompt" };
+
+export class Stream {
+  #model;
+  #transport = null;
+  #run = null;
+  #live = false;
+  #prompt = "";
+  #before = [];
+  #kept = [];
+  #last = null;
+  #frame;
+  #compose;
+  #view = new TokenView((index, alternative) => this.#branch(index, alternative));
+  #note = h("span", { class: "nbgen-note" });
+  #more = button("More", "Go on where it ended", () => this.#go(this.#goingOn()));
+  #undo = button("Undo", "Back to the text before", () => this.#back());
+  #alert = h("div", { class: "nbgen-error", role: "alert", hidden: true });
+
+  #handlers = {
+    delta: ({ text, logprobs = [], index = 0 }) => index === 0 && this.#view.add(text, logprobs.map(token)),
+    restart: () => this.#view.restart(this.#kept),
+    done: (data) => {
+      this.#note.textContent = numbers(data);
+      this.#last = data.finish_reason?.matched;
+      const tokens = data.usage?.completion_tokens ?? this.#view.tokens.length;
+      this.#end(data.finish_reason?.type === "abort" ? "Stopped" : `Text ready, ${tokens} tokens`);
+    },
+    error: ({ error }) => {
+      this.#alert.textContent = error.message;
+      this.#alert.hidden = false;
+      this.#end("Failed");
+    },
+  };
+
+  constructor(model, name) {
+    this.#model = model;
+    const send = (text) => text && this.#begin(text);
+    this.#compose = new Compose({ send, stop: () => this.#stop(), placeholder: "Text to continue", rows: 2, words: WORDS });
+    this.#compose.text = model.get("prompt");
+    const foot = h("div", { class: "nbgen-foot" }, this.#note, this.#more, this.#undo, copyButton("Copy text", () => this.#prompt + this.#view.text));
+    this.#frame = new Frame(model, {
+      name,
+      label: "Completion",
+      key: (event) => this.#key(event),
+      height: model.get("height"),
+      tools: [legend()],
+      parts: [
+        this.#compose.element,
+        settings(model, { prompt: () => this.#compose.text, system: false }),
+        h("div", { class: "nbgen-log nbgen-completion" }, this.#view.element, this.#alert, foot),
+      ],
+    });
+    this.element = this.#frame.element;
+    this.#rest();
+  }
+
+  /** Show the text that the server knows, and go on reading it. */
+  async open(transport) {
+    this.#transport = transport;
+    try {
+      const { run } = (await transport.snapshot()) ?? {};
+      if (run && !this.#run) this.#restore(run);
+    } catch (error) {
+      this.#frame.say(error.message);
+    }
+  }
+
+  close() {
+    this.#transport?.close();
+  }
+
+  /** Follow a run that some other program started. */
+  adopt({ run, prompt }) {
+    if (this.#run === run) return;
+    this.#kept = [];
+    this.#started({ run, prompt });
+    this.#transport.follow(run, 0);
+  }
+
+  receive(event, data) {
+    if (event === "started") return this.#started(data);
+    if (data.run && (data.run !== this.#run || !this.#live)) return;
+    if (!common(this.#frame, event, data, this.#live)) this.#handlers[event]?.(data);
+  }
+
+  #begin(prompt) {
+    if (this.#live || !this.#transport) return;
+    this.#prompt = prompt;
+    this.#go([]);
+  }
+
+  /** Go on from `kept`, the tokens that stay. */
+  #go(kept) {
+    if (this.#live || !this.#prompt) return;
+    const { tokens, text } = this.#view;
+    if (tokens.length) this.#before.push({ prompt: this.#prompt, tokens, text, note: this.#note.textContent });
+    this.#kept = [...kept];
+    const prefix_ids = kept.map(({ id }) => id);
+    const body = { id: newId(), chat: this.#model.get("chat"), prompt: this.#prompt, prefix_ids, params: this.#model.get("params") };
+    this.#transport.start({ ...body, logprobs: this.#model.get("alternatives") });
+  }
+
+  /** All tokens but the one that ended the text. */
+  #goingOn() {
+    const { tokens } = this.#view;
+    return tokens.at(-1)?.id === this.#last ? tokens.slice(0, -1) : tokens;
+  }
+
+  #branch(index, alternative) {
+    const { top } = this.#view.tokens[index];
+    this.#go([...this.#view.tokens.slice(0, index), { ...alternative, top }]);
+  }
+
+  #back() {
+    const before = this.#before.pop();
+    if (this.#live || !before) return;
+    this.#prompt = before.prompt;
+    this.#view.begin(before.prompt);
+    this.#view.add(before.text, before.tokens);
+    this.#view.finish();
+    this.#note.textContent = before.note;
+    this.#rest("Back");
+  }
+
+  #started({ run, prompt }) {
+    this.#run = run;
+    this.#live = true;
+    this.#prompt = prompt ?? this.#prompt;
+    this.#view.begin(this.#prompt, this.#kept);
+    this.#note.textContent = "";
+    this.#alert.hidden = true;
+    this.#frame.busy = this.#compose.busy = true;
+    this.#more.hidden = this.#undo.hidden = true;
+    this.#frame.say("Sending");
+  }
+
+  #restore({ run, prompt, model }) {
+    this.#compose.text = prompt;
+    this.#started({ run, prompt });
+    this.#frame.call(model);
+    this.#transport.follow(run, 0);
+  }
+
+  async #stop() {
+    this.#frame.say("Stopping");
+    try {
+      await this.#transport.cancel(this.#run);
+    } catch (error) {
+      this.#frame.say(error.message);
+    }
+  }
+
+  #key(event) {
+    if (event.key === "Escape" && this.#live) this.#stop();
+    this.#compose.key(event);
+  }
+
+  #end(words) {
+    this.#view.finish();
+    this.#live = false;
+    this.#compose.busy = false;
+    this.#rest(words);
+  }
+
+  #rest(words) {
+    this.#frame.rest(words);
+    this.#more.hidden = !this.#view.tokens.length;
+    this.#undo.hidden = !this.#before.length;
+  }
+}
+
+function button(words, label, click) {
+  return h("button", { type: "button", class: "nbgen-small", "aria-label": label, hidden: true, click }, words);
+}
+
+function legend() {
+  const steps = [0, 1, 2, 3, 4, 5, 6].map((step) => h("span", { class: `nbgen-token nbgen-p${step}` }, " "));
+  return h("span", { class: "nbgen-legend", "aria-hidden": "true" }, "likely ", ...steps, " unlikely");
+}

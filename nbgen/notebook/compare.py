@@ -1,0 +1,89 @@
+"""Several settings on one prompt, side by side, as a widget."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import traitlets
+
+from nbgen.errors import InvalidRequest
+from nbgen.notebook import session
+from nbgen.notebook.panel import Panel
+from nbgen.notebook.request import chat_options, sampling_options
+from nbgen.notebook.result import Result
+
+MAX_CELLS = 16
+#: Options whose value is a list by itself; a list of lists makes a grid of them.
+LISTS = ("stop", "stop_token_ids")
+
+
+class Compare(Panel):
+    """A grid of answers to one prompt, one for each combination of settings. Made by `nbgen.compare`."""
+
+    prompt = traitlets.Unicode(help="The prompt of all answers.").tag(sync=True)
+    system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
+    complete = traitlets.Bool(help="Continue the prompt as it stands, rather than answer it.").tag(sync=True)
+    cells = traitlets.List(help="A label and the sampling options of each answer.").tag(sync=True)
+    columns = traitlets.Int(help="Answers in a row.").tag(sync=True)
+
+    @property
+    def results(self) -> list[Result]:
+        """The newest answer of each setting as far as it has come, in the order of the grid."""
+        turns = session.default_client().chat(self.chat)["turns"]
+        newest = {turn["run"].rpartition(".")[2]: turn for turn in turns if turn.get("run")}
+        return [_result(newest.get(str(place), {}), cell["params"]) for place, cell in enumerate(self.cells)]
+
+
+def compare(
+    prompt: str, *, system: str | None = None, complete: bool = False, transport: str = "auto", **options: Any
+) -> Compare:
+    """Answers to one prompt under several settings, streaming side by side.
+
+    Every option given as a list makes the grid wider: `compare("Hi", temperature=[0, 0.7, 1.2], top_p=[0.5, 1])` shows
+    six answers. All have the same seed unless `sampling_seed` is such a list. Raises InvalidRequest for a wrong option
+    and for more than 16 answers.
+    """
+    axes = {name: value for name, value in options.items() if _is_axis(name, value)}
+    fixed = {"sampling_seed": secrets.randbelow(2**31), **{k: v for k, v in options.items() if k not in axes}}
+    grid = itertools.product(*axes.values())
+    cells = [_cell(dict(zip(axes, values, strict=True)), fixed, complete) for values in grid]
+    if not 0 < len(cells) <= MAX_CELLS:
+        raise InvalidRequest(f"these settings make {len(cells)} answers; 1 to {MAX_CELLS} can be compared")
+    return Compare(
+        panel="compare",
+        chat=uuid.uuid4().hex,
+        prompt=prompt,
+        system=system or "",
+        complete=complete,
+        cells=cells,
+        columns=min(4, len(list(axes.values())[-1]) if axes else 1),
+        transport=transport,
+    )
+
+
+def _is_axis(name: str, value: Any) -> bool:
+    if name in LISTS:
+        return isinstance(value, list) and any(isinstance(item, list) for item in value)
+    return isinstance(value, list | tuple)
+
+
+def _cell(chosen: Mapping[str, Any], fixed: Mapping[str, Any], complete: bool) -> dict[str, Any]:
+    checked = (sampling_options if complete else chat_options)({**fixed, **chosen})
+    label = " · ".join(f"{name} {'default' if value is None else value}" for name, value in chosen.items())
+    return {"label": label or "answer", "params": checked}
+
+
+def _result(turn: Mapping[str, Any], params: dict[str, Any]) -> Result:
+    reason = turn.get("finish_reason") or {}
+    return Result(
+        text=turn.get("content", ""),
+        finish_reason=reason.get("type"),
+        usage=dict(turn.get("usage") or {}),
+        ttft_s=turn.get("ttft_s"),
+        tokens_per_s=turn.get("tokens_per_s"),
+        params=params,
+    )

@@ -1,0 +1,70 @@
+"""What every panel of nbgen is as a widget: one bundle of JavaScript, and the traits that it reads.
+
+The text of an answer lives on the server and never in a trait; nor does a token. Knows nothing of pixels.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+from IPython.core.getipython import get_ipython
+
+from nbgen.errors import InvalidRequest, ServerNotFound
+from nbgen.notebook import session
+from nbgen.notebook.comm import CommRuns
+from nbgen.notebook.template import fill
+
+_STATIC = Path(__file__).parent / "static"
+
+
+class Panel(anywidget.AnyWidget):
+    """A widget whose answers the browser reads from the server itself, or through this kernel where it cannot."""
+
+    _esm = _STATIC / "panel.js"
+    _css = _STATIC / "panel.css"
+
+    panel = traitlets.Unicode(help="Which panel the JavaScript shows.").tag(sync=True)
+    chat = traitlets.Unicode(help="Names the conversation on the server and in the notebook.").tag(sync=True)
+    server_id = traitlets.Unicode(help="The server that this kernel uses.").tag(sync=True)
+    params = traitlets.Dict(help="Sampling options of every answer.").tag(sync=True)
+    height = traitlets.Int(440, min=220, help="Height in pixels.").tag(sync=True)
+    transport = traitlets.Enum(
+        ["auto", "direct", "comm"], "auto", help="Whether the browser asks the server itself, or the kernel does."
+    ).tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(server_id=_server_id(), **traits)
+        self._runs = CommRuns(session.default_client, self.send)
+        self.on_msg(lambda _, message, buffers: self._receive(message))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.chat!r}, transport={self.transport!r})"
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        if message.get("type") == "expand":
+            self.send({"type": "expanded", **_expanded(message["text"])})
+        else:
+            self._runs.receive(message)
+
+
+def _expanded(text: str) -> dict[str, str]:
+    """The text with its `{{…}}` filled in from the user's variables, or the text and why not."""
+    shell = get_ipython()
+    try:
+        return {"text": fill(text, shell.user_ns if shell else {})}
+    except InvalidRequest as error:
+        reason = str(error).partition(" Nothing was sent")[0]
+        return {"text": text, "error": f"{reason} Press Enter again to send the braces as they are."}
+
+
+def _server_id() -> str:
+    """Of the server that is there already; a private one starts meanwhile, and the panel goes through the kernel."""
+    try:
+        return session.default_client(start=False).hello()["server_id"]
+    except ServerNotFound:
+        threading.Thread(target=session.default_client, daemon=True).start()
+        return ""

@@ -1,0 +1,49 @@
+"""The completion panel as a widget: a text, its continuation, and what else the model could have said at each token."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import traitlets
+
+from nbgen.notebook import session
+from nbgen.notebook.panel import Panel
+from nbgen.notebook.request import sampling_options
+
+MAX_ALTERNATIVES = 20
+
+
+class Stream(Panel):
+    """A text and its continuation, coloured by probability. Options are those of `nbgen.generate(complete=True)`.
+
+    `alternatives` (0 to 20) is how many of the likeliest tokens are shown at each place; choosing one goes on from it.
+    """
+
+    prompt = traitlets.Unicode(help="The text that stands in the input at first.").tag(sync=True)
+    alternatives = traitlets.Int(6, min=0, max=MAX_ALTERNATIVES, help="Tokens shown at each place.").tag(sync=True)
+
+    def __init__(
+        self,
+        prompt: str = "",
+        *,
+        alternatives: int = 6,
+        height: int = 440,
+        transport: str = "auto",
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            panel="stream",
+            chat=uuid.uuid4().hex,
+            prompt=prompt,
+            alternatives=alternatives,
+            params=sampling_options(options),
+            height=height,
+            transport=transport,
+        )
+
+    @property
+    def text(self) -> str:
+        """The prompt and its newest continuation, as far as it has come; empty before the first."""
+        run = session.default_client().chat(self.chat)["run"]
+        return run["prompt"] + run["text"] if run else ""

@@ -1,0 +1,67 @@
+"""A conversation as an output of its own: what is left to read where there is no kernel and no widget.
+
+Markdown without markup of the model's: nothing in it runs, and nothing in it is fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.display import display
+
+from nbgen.notebook.result import visible, without_images
+
+NAMES = {"system": "System", "user": "You", "assistant": "Answer"}
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_WORD_JOINER = "\u2060"
+
+
+class Transcript:
+    """Displays one output and changes it later, from any cell or thread."""
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+
+    def show(self) -> None:
+        """A new output, still empty."""
+        self._handles.append(display(bundle([]), raw=True, display_id=True))
+
+    def update(self, messages: Sequence[dict[str, str]]) -> None:
+        """Show these messages wherever `show` was called."""
+        if not messages:
+            return
+        for handle in self._handles:
+            handle.update(bundle(messages), raw=True)
+
+
+def bundle(messages: Sequence[dict[str, str]]) -> dict[str, str]:
+    """The messages for display. No HTML: what front ends do with Markdown, they do to untrusted text as well."""
+    plain = "\n\n".join(f"{NAMES[turn['role']]}: {visible(turn['content'])}" for turn in messages)
+    return {"text/plain": plain, "text/markdown": _folded(messages) if messages else ""}
+
+
+def _folded(messages: Sequence[dict[str, str]]) -> str:
+    count = sum(turn["role"] != "system" for turn in messages)
+    head = f"<details><summary>Transcript: {count} message{'' if count == 1 else 's'}</summary>"
+    return "\n\n".join([head, *map(_turn, messages), "</details>"])
+
+
+def _turn(turn: dict[str, str]) -> str:
+    text = _TAG.sub("<" + _WORD_JOINER, without_images(visible(turn["content"])))
+    if turn["role"] != "assistant":
+        text = "\n".join(f"> {line}" for line in text.split("\n"))
+    return f"**{NAMES[turn['role']]}**\n\n{_closed(text)}"
+
+
+def _closed(text: str) -> str:
+    """A code block that was cut off must not swallow what follows."""
+    open_fence = ""
+    for line in text.split("\n"):
+        fence = re.match(r" {0,3}(`{3,}|~{3,})", line)
+        if fence and not open_fence:
+            open_fence = fence[1]
+        elif fence and fence[1].startswith(open_fence):
+            open_fence = ""
+    return f"{text}\n{open_fence}" if open_fence else text

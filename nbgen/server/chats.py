@@ -1,0 +1,140 @@
+"""Conversations as trees: every run of a chat adds a path of turns, so that an edited question or a second answer
+becomes a branch and nothing is lost.
+
+Kept in memory, the least recently used forgotten first. Knows no HTTP; a run is read, never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from nbgen.errors import NbgenError
+from nbgen.messages import ChatMessage, FinishReason
+
+KEEP_CHATS = 256
+KEEP_CHARACTERS = 16 * 2**20
+
+
+class Answer(Protocol):
+    """What a chat reads of a run."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def usage(self) -> dict[str, int]: ...
+    @property
+    def finish_reason(self) -> FinishReason | None: ...
+    @property
+    def ttft_s(self) -> float | None: ...
+    @property
+    def tokens_per_s(self) -> float | None: ...
+
+    error: NbgenError | None
+
+
+class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One message; `parent` is the place in the chat of the one before it. Answers name their run and its numbers."""
+
+    parent: int | None
+    role: str
+    content: str
+    run: str | None = None
+    finish_reason: FinishReason | None = None
+    usage: dict[str, int] | None = None
+    ttft_s: float | None = None
+    tokens_per_s: float | None = None
+    error: str | None = None
+
+
+class Chat:
+    """One conversation: its turns in the order they came. `newest` is the run of the last answer, while it is kept."""
+
+    def __init__(self) -> None:
+        self.newest: Any = None
+        self._turns: list[Turn] = []
+        self._writing: dict[int, Answer] = {}
+
+    def add(self, messages: Sequence[ChatMessage], run: Answer) -> None:
+        """An answer that begins, after the turns before it."""
+        place: int | None = None
+        for message in messages:
+            place = self._find(place, message)
+        self._turns.append(Turn(parent=place, role="assistant", content="", run=run.id))
+        self._writing[len(self._turns) - 1] = run
+        self.newest = run
+
+    def turns(self) -> list[Turn]:
+        """All turns, answers as far as they have come."""
+        for place, run in self._writing.items():
+            _fill(self._turns[place], run)
+        return self._turns
+
+    def settle(self, run: Answer) -> None:
+        """The run is over: keep its text and numbers."""
+        for place in [place for place, writing in self._writing.items() if writing is run]:
+            _fill(self._turns[place], run)
+            del self._writing[place]
+
+    def messages(self) -> list[ChatMessage]:
+        """From the first turn to the newest answer, which counts once it has text."""
+        turns, path = self.turns(), list[ChatMessage]()
+        place: int | None = len(turns) - 1 if turns else None
+        while place is not None:
+            turn = turns[place]
+            if turn.content or turn.role != "assistant":
+                path.append(ChatMessage(role=turn.role, content=turn.content))  # type: ignore[arg-type]
+            place = turn.parent
+        return path[::-1]
+
+    @property
+    def size(self) -> int:
+        """Characters."""
+        return sum(len(turn.content) for turn in self._turns)
+
+    def _find(self, parent: int | None, message: ChatMessage) -> int:
+        for place, turn in enumerate(self._turns):
+            if (turn.parent, turn.role, turn.content) == (parent, message.role, message.content):
+                return place
+        return self._append(parent, message)
+
+    def _append(self, parent: int | None, message: ChatMessage) -> int:
+        self._turns.append(Turn(parent=parent, role=message.role, content=message.content))
+        return len(self._turns) - 1
+
+
+class Chats:
+    """The conversations of this server."""
+
+    def __init__(self) -> None:
+        self._chats: dict[str, Chat] = {}
+
+    def open(self, name: str) -> Chat:
+        """The chat of this name, as the one used last; a new one begins empty."""
+        chat = self._chats.pop(name, None) or Chat()
+        self._chats[name] = chat
+        self._forget()
+        return chat
+
+    def find(self, name: str) -> Chat | None:
+        """The chat of this name, if it is known."""
+        return self._chats.get(name)
+
+    def _forget(self) -> None:
+        size = sum(chat.size for chat in self._chats.values())
+        for name in list(self._chats)[:-1]:
+            if len(self._chats) <= KEEP_CHATS and size <= KEEP_CHARACTERS:
+                return
+            size -= self._chats.pop(name).size
+
+
+def _fill(turn: Turn, run: Answer) -> None:
+    turn.content = run.text
+    turn.finish_reason = run.finish_reason
+    turn.usage = run.usage
+    turn.ttft_s, turn.tokens_per_s = run.ttft_s, run.tokens_per_s
+    turn.error = run.error.message if run.error else None

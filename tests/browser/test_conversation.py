@@ -1,0 +1,165 @@
+"""What a person does with a conversation: edits, branches, uses its code, closes the notebook and opens it again."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.browser.lab import Lab, Notebook
+from tests.browser.panel import Panel
+
+CHAT = 'import nbgen\nhero = "fox"\nchat = nbgen.Chat("{name}", max_new_tokens=8, ignore_eos=True)\nchat'
+READY = "Answer ready, 8 tokens"
+MARKDOWN = """Euler wrote $e^{i\\pi} = -1$ and
+
+$$\\frac{a}{b}$$
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```python
+print(1)
+```
+"""
+
+
+@pytest.fixture
+def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+    name = request.node.originalname
+    notebook = Notebook(page, lab, lab.write(f"{name}.ipynb", CHAT.format(name=name), "2 + 2"))
+    notebook.run(0)
+    yield notebook
+    notebook.shut_down()
+
+
+@pytest.fixture
+def panel(opened: Notebook) -> Panel:
+    panel = Panel(opened.page)
+    panel.message.wait_for()
+    return panel
+
+
+def answer_with(page: Page, text: str) -> None:
+    """The next answers are `text`, so that a test can say what they look like."""
+
+    def fulfil(route: Route) -> None:
+        run = route.request.post_data_json["start"]["id"]
+        events = [
+            ("delta", {"run": run, "seq": 1, "text": text, "tokens": 9}),
+            ("done", {"run": run, "seq": 1, "finish_reason": {"type": "stop"}, "usage": {"completion_tokens": 9}}),
+        ]
+        body = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
+        route.fulfill(content_type="text/event-stream", body=body)
+
+    page.route("**/api/v1/subscribe", fulfil)
+
+
+def test_regenerate_and_edit_make_branches_that_survive(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.ask("one")
+    expect(panel.status).to_have_text(READY, timeout=60_000)
+    first = panel.answers.first.locator(".nbgen-text").inner_text()
+    panel.answers.first.hover()
+    page.get_by_role("button", name="Regenerate answer").click()
+    expect(panel.answers.first).to_contain_text("2/2")
+    expect(panel.status).to_have_text(READY)
+    page.get_by_role("button", name="Previous version").click()
+    expect(panel.answers.first).to_contain_text("1/2")
+    expect(panel.answers.first.locator(".nbgen-text")).to_have_text(first, use_inner_text=True)
+
+    panel.message.press("ArrowUp")
+    edited = page.get_by_role("textbox", name="Edited message")
+    expect(edited).to_have_value("one")
+    edited.fill("two")
+    edited.press("Enter")
+    expect(page.get_by_role("article", name="You")).to_contain_text("two")
+    expect(panel.status).to_have_text(READY)
+    expect(page.get_by_role("article", name="You")).to_contain_text("2/2")
+
+    opened.command("docmanager:save")
+    page.reload()
+    opened.settled()
+    expect(page.get_by_role("article", name="You")).to_contain_text("two")
+    page.get_by_role("button", name="Previous version").click()
+    expect(page.get_by_role("article", name="You")).to_contain_text("one")
+    expect(panel.answers.first).to_contain_text("2/2")
+
+
+def test_markdown_with_maths_tables_and_code_that_becomes_a_cell(opened: Notebook, panel: Panel, page: Page) -> None:
+    answer_with(page, MARKDOWN)
+    panel.ask("hello")
+    expect(panel.status).to_have_text("Answer ready, 9 tokens")
+    answer = panel.answers.first
+    expect(answer.locator("math")).to_have_count(2)
+    assert answer.locator("mfrac").bounding_box()["height"] > 20, "the formula is laid out"
+    expect(answer.get_by_role("cell")).to_have_count(2)
+    page.get_by_role("button", name="Insert code in a cell below").click()
+    expect(opened.cell(1).locator(".jp-Editor")).to_have_text("print(1)")
+    expect(opened.cell(2).locator(".jp-Editor")).to_have_text("2 + 2")
+    expect(panel.status).to_have_text("Inserted in the cell below")
+
+
+def test_options_are_sent_and_shown_as_python(opened: Notebook, panel: Panel, page: Page) -> None:
+    page.get_by_text("Options", exact=True).click()
+    page.get_by_label("Preset").select_option("Precise")
+    expect(page.get_by_label("Temperature")).to_have_value("0")
+    page.get_by_label("Seed").fill("7")
+    page.get_by_label("Seed").press("Tab")
+    with page.expect_request("**/api/v1/subscribe") as sent:
+        panel.ask("hello")
+    params = sent.value.post_data_json["start"]["params"]
+    assert params == {"max_new_tokens": 8, "ignore_eos": True, "temperature": 0, "sampling_seed": 7}
+    expect(panel.status).to_have_text(READY, timeout=60_000)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy as Python").click()
+    code = page.evaluate("navigator.clipboard.readText()")
+    assert opened.kernel_value(f"exec({code!r}) or result.text") == opened.kernel_value("chat.messages[-1]['content']")
+
+
+def test_variables_are_filled_in_before_a_prompt_is_sent(opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.ask("a {{hero}}")
+    expect(panel.message).to_have_value("a fox")
+    expect(panel.answers).to_have_count(0)
+    panel.message.press("Enter")
+    expect(page.get_by_role("article", name="You")).to_contain_text("a fox")
+
+
+def test_a_notebook_opened_again_shows_the_talk_and_the_panel_finds_it(
+    lab: Lab, opened: Notebook, panel: Panel, page: Page
+) -> None:
+    panel.ask("What is it?")
+    expect(panel.status).to_have_text(READY, timeout=60_000)
+    transcript = page.get_by_text("Transcript: 2 messages")
+    expect(transcript).to_be_visible(timeout=10_000)
+    answer = panel.answers.first.locator(".nbgen-text").inner_text()
+    opened.command("docmanager:save")
+    saved = opened.page.evaluate("JSON.stringify(window.jupyterapp.shell.currentWidget.content.model.toJSON())")
+    assert lab.token not in saved
+    opened.shut_down()
+
+    nothing = {"chat": "x", "run": None, "messages": [], "turns": []}
+    page.route("**/api/v1/chats/*", lambda route: route.fulfill(json=nothing))  # the server was started again
+    page.reload()
+    opened.settled()
+    transcript.click()
+    expect(opened.output(0)).to_contain_text("What is it?")
+    expect(page.get_by_role("log", name="Conversation")).to_have_count(0)
+
+    opened.run(0)
+    expect(page.get_by_role("article", name="You")).to_contain_text("What is it?")
+    expect(panel.answers.first.locator(".nbgen-text")).to_have_text(answer, use_inner_text=True)
+
+
+def test_the_tab_key_goes_from_the_input_to_the_button_the_options_and_the_talk(panel: Panel, page: Page) -> None:
+    panel.ask("hello")
+    expect(panel.status).to_have_text(READY, timeout=60_000)
+    expect(panel.message).to_be_focused()
+    expect(page.get_by_role("log", name="Conversation")).to_have_attribute("aria-live", "off")
+    for role, name in (("button", "Send"), (None, "Options"), ("log", "Conversation")):
+        page.keyboard.press("Tab")
+        focused = page.locator(":focus")
+        if role:
+            assert focused.evaluate("e => e.matches('button') ? e.textContent : e.getAttribute('aria-label')") == name
+        else:
+            expect(focused).to_have_text(name)

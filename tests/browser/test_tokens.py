@@ -1,0 +1,99 @@
+"""The completion panel with its token view, and settings side by side, by mouse and by keyboard."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.lab import Lab, Notebook
+
+STREAM = "import nbgen\nstream = nbgen.Stream('Once', max_new_tokens=12, ignore_eos=True, temperature=0)\nstream"
+COMPARE = (
+    "import nbgen\ngrid = nbgen.compare('hello', temperature=[0, 1], sampling_seed=[1, 2],"
+    " max_new_tokens=20, ignore_eos=True)\ngrid"
+)
+
+
+@pytest.fixture
+def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+    notebook = Notebook(page, lab, lab.write(f"{request.node.originalname}.ipynb", request.param))
+    notebook.run(0)
+    yield notebook
+    notebook.shut_down()
+
+
+@pytest.mark.parametrize("opened", [STREAM], indirect=True)
+def test_another_token_can_be_chosen_by_keys_or_by_mouse_and_undone(opened: Notebook, page: Page) -> None:
+    expect(page.get_by_role("textbox", name="Prompt")).to_have_value("Once")
+    page.get_by_role("button", name="Continue", exact=True).click()
+    status = page.locator(".nbgen").get_by_role("status")
+    expect(status).to_have_text("Text ready, 12 tokens", timeout=60_000)
+    view = page.get_by_role("listbox", name="Tokens")
+    tokens = view.get_by_role("option")
+    expect(tokens).to_have_count(12)
+    before = tokens.all_text_contents()
+    said = view.locator(".nbgen-token:not(.nbgen-part)").all_text_contents()
+    assert "".join(said) == opened.kernel_value("stream.text").removeprefix("Once")
+
+    tokens.nth(3).hover()
+    box = page.get_by_role("group", name="Alternatives")
+    expect(box.get_by_role("button")).to_have_count(6)
+    expect(tokens.nth(3)).to_have_attribute("aria-selected", "true")
+    view.focus()
+    view.press("ArrowRight")
+    expect(tokens.nth(4)).to_have_attribute("aria-selected", "true")
+    view.press("ArrowDown")
+    view.press("ArrowDown")
+    with page.expect_request("**/api/v1/subscribe") as sent:
+        view.press("Enter")
+    prefix = sent.value.post_data_json["start"]["prefix_ids"]
+    assert len(prefix) == 5, "four tokens stay, the fifth is another"
+    expect(status).to_have_text("Text ready, 12 tokens")
+    expect(tokens).to_have_count(5 + 12)
+    assert tokens.all_text_contents()[:4] == before[:4]
+    assert tokens.all_text_contents()[4] != before[4]
+
+    page.get_by_role("button", name="Back to the text before").click()
+    assert tokens.all_text_contents() == before
+    tokens.nth(1).hover()
+    with page.expect_request("**/api/v1/subscribe") as sent:
+        box.get_by_role("button").nth(1).click()
+    assert len(sent.value.post_data_json["start"]["prefix_ids"]) == 2
+    expect(tokens).to_have_count(2 + 12)
+    page.get_by_role("button", name="Go on where it ended").click()
+    expect(tokens).to_have_count(2 + 12 + 12)
+
+
+@pytest.mark.parametrize("opened", [STREAM], indirect=True)
+def test_a_continuation_survives_a_reload(opened: Notebook, page: Page) -> None:
+    page.get_by_role("button", name="Continue", exact=True).click()
+    tokens = page.get_by_role("listbox", name="Tokens").get_by_role("option")
+    expect(tokens).to_have_count(12, timeout=60_000)
+    before = tokens.all_text_contents()
+    opened.command("docmanager:save")
+    page.reload()
+    opened.settled()
+    expect(tokens).to_have_count(12)
+    assert tokens.all_text_contents() == before
+
+
+@pytest.mark.parametrize("opened", [COMPARE], indirect=True)
+def test_settings_stream_side_by_side_over_one_connection(lab: Lab, opened: Notebook, page: Page) -> None:
+    status = page.locator(".nbgen").get_by_role("status")
+    expect(status).to_have_text("4 answers ready", timeout=60_000)
+    answers = [
+        page.get_by_role("region", name=f"temperature {heat} · sampling_seed {seed}").get_by_role("article")
+        for heat in (0, 1)
+        for seed in (1, 2)
+    ]
+    texts = [answer.locator(".nbgen-text").inner_text() for answer in answers]
+    assert texts[0] == texts[1], "without chance the seed changes nothing"
+    assert texts[2] != texts[3]
+    for answer in answers:
+        expect(answer).to_contain_text("20 tokens")
+    assert opened.kernel_value("[r.usage['completion_tokens'] for r in grid.results]") == "[20, 20, 20, 20]"
+    opened.command("docmanager:save")
+    page.reload()
+    opened.settled()
+    expect(status).to_have_text("4 answers ready")
+    assert [answer.locator(".nbgen-text").inner_text() for answer in answers] == texts

@@ -1,0 +1,35 @@
+"""The completion panel's Python side."""
+
+import time
+
+import pytest
+import traitlets
+
+import nbgen
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.private_server import PrivateServer
+
+
+def test_options_and_the_number_of_alternatives_are_checked(connected: PrivateServer) -> None:
+    stream = nbgen.Stream("Once", max_new_tokens=5, alternatives=3)
+    assert (stream.prompt, stream.alternatives, stream.params) == ("Once", 3, {"max_new_tokens": 5})
+    with pytest.raises(InvalidRequest, match="did you mean 'temperature'"):
+        nbgen.Stream("Once", temprature=1)
+    with pytest.raises(traitlets.TraitError):
+        nbgen.Stream("Once", alternatives=21)
+    stream.close()
+
+
+def test_its_text_is_the_prompt_and_what_came_of_it(connected: PrivateServer) -> None:
+    stream = nbgen.Stream("Once", max_new_tokens=5, temperature=0)
+    assert stream.text == ""
+    body = {"id": "stream-1", "chat": stream.chat, "prompt": "Once", "params": stream.params, "logprobs": 2}
+    stream._receive({"type": "start", "body": body})
+    for _ in range(200):
+        run = connected.client.chat(stream.chat)["run"]
+        if run and run["state"] == "done":
+            break
+        time.sleep(0.05)
+    assert stream.text == "Once" + run["text"]
+    assert len(run["text"]) > 0
+    stream.close()

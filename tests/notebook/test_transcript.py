@@ -1,0 +1,35 @@
+"""The transcript below a panel: readable anywhere, and nothing of the model's in it acts."""
+
+from nbgen.notebook.transcript import bundle
+
+TALK = [
+    {"role": "system", "content": "be short"},
+    {"role": "user", "content": "two\nlines"},
+    {"role": "assistant", "content": "**yes**"},
+]
+
+
+def test_it_reads_as_text_and_as_markdown() -> None:
+    shown = bundle(TALK)
+    assert shown["text/plain"] == "System: be short\n\nYou: two\nlines\n\nAnswer: **yes**"
+    assert "<summary>Transcript: 2 messages</summary>" in shown["text/markdown"]
+    assert "> two\n> lines" in shown["text/markdown"]
+    assert set(shown) == {"text/plain", "text/markdown"}
+
+
+def test_nothing_of_the_models_becomes_markup_or_is_fetched() -> None:
+    hostile = "<script>x</script> <img src=http://a.b> ![c](http://d.e) </details> 1 < 2"
+    markdown = bundle([{"role": "assistant", "content": hostile}])["text/markdown"]
+    for word in ("<script", "</script", "<img", "![c]"):
+        assert word not in markdown
+    assert markdown.count("</details>") == 1
+    assert "1 < 2" in markdown
+
+
+def test_code_that_was_cut_off_ends_with_its_answer() -> None:
+    markdown = bundle([{"role": "assistant", "content": "```python\nx = 1"}])["text/markdown"]
+    assert "x = 1\n```\n\n</details>" in markdown
+
+
+def test_a_conversation_that_has_not_begun_shows_nothing() -> None:
+    assert bundle([]) == {"text/plain": "", "text/markdown": ""}
