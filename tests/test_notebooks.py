@@ -48,5 +48,6 @@ def test_every_cell_runs(bundled: PrivateServer, name: str) -> None:
 SAID = {
     "from_outside": ("completion_tokens", "[DONE]", "Jupyter", "3 + 4 = 7"),
     "inside_the_model": ("perplexity", "Figure"),
+    "sampling": ("frequency_penalty", "'matched': '.'", "'type': 'length'", "Figure"),
     "your_data": ("positive", "negative", '"city": "Leeds"', "the prompt has 2012 tokens", "True", "cached_tokens"),
 }

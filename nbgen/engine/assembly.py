@@ -8,6 +8,7 @@ from nbgen.engine import loader, memory
 from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.checkpoint import Report
+from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.engine import Engine
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
@@ -33,11 +34,13 @@ class Assembly(NamedTuple):
 def assemble(config: EngineConfig, report: Report) -> Assembly:
     """Build everything for `config.model`. Raises ModelError."""
     loaded, runner = _load(config, report)
-    model = _info(loaded, runner, config)
     scheduler = _provide(runner, loaded.context_length, config)
+    kv_tokens = scheduler.blocks.num_blocks * config.block_size
+    model = _info(loaded, runner, config, kv_tokens)
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids), Logprobs(loaded.tokenizer.token_text)
-    engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting)
-    admission = Admission(loaded.tokenizer, model, scheduler.blocks.num_blocks * config.block_size)
+    deadlines = Deadlines(config.queue_seconds, config.run_seconds)
+    engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting, deadlines=deadlines)
+    admission = Admission(loaded.tokenizer, model, kv_tokens)
     occupation = Occupation(
         engine,
         admission,
@@ -86,7 +89,7 @@ def _size_cache(runner: Runner, context_length: int, config: EngineConfig) -> in
     return blocks
 
 
-def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig) -> ModelInfo:
+def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_tokens: int) -> ModelInfo:
     architecture = loaded.model.config
     return ModelInfo(
         name=config.model,
@@ -98,6 +101,9 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig) -> M
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         tier=runner.tier,
         has_chat_template=loaded.tokenizer.has_chat_template,
+        kv_tokens=kv_tokens,
+        caches_prefixes=runner.caches_prefixes,
+        threads=torch.get_num_threads(),
         sampling_defaults=loaded.sampling_defaults,
         parameters=loaded.parameters,
         weight_bytes=loaded.weight_bytes,

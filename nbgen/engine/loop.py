@@ -19,21 +19,23 @@ from nbgen.engine.sequence import Sequence
 from nbgen.errors import NbgenError
 from nbgen.messages import (
     AbortRequest,
+    Command,
+    ContinueGeneration,
     FinishReason,
     FlushCache,
     GenerateOutput,
     GenerateRequest,
+    LoadModel,
     MemoryState,
+    PauseGeneration,
     ReleaseMemory,
+    Request,
     ResumeMemory,
     StepOutputs,
     ToEngine,
 )
 
 STATUS_SECONDS = 0.5
-
-#: What the computing thread does itself, in the order of arrival.
-ForLoop = AbortRequest | FlushCache | ReleaseMemory | ResumeMemory
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +49,15 @@ class Loop:
         self._admission = assembly.admission
         self._device = assembly.device
         self._occupation = assembly.occupation
-        self._inbox: queue.SimpleQueue[list[Sequence] | ForLoop | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[Sequence] | Command | None] = queue.SimpleQueue()
         self._status_due = 0.0
+        self._counted = (time.monotonic(), 0)
 
     def run(self, messages: Iterable[ToEngine]) -> None:
         """Serve until the server closes its end."""
         threading.Thread(target=self._receive, args=(messages,), name="admission", daemon=True).start()
         while self._take_in():
+            self._send(self._engine.end_late())
             if self._engine.has_work:
                 self._send(self._engine.step())
                 if not self._engine.has_work:
@@ -62,22 +66,25 @@ class Loop:
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:
         for message in messages:
-            if isinstance(message, GenerateRequest):
+            if isinstance(message, Request):
                 self._admit(message)
-            elif isinstance(message, ForLoop):
+            elif not isinstance(message, LoadModel):
                 self._inbox.put(message)
         self._inbox.put(None)
 
-    def _admit(self, request: GenerateRequest) -> None:
+    def _admit(self, request: Request) -> None:
         try:
-            self._inbox.put(self._admission.sequences(request))
+            if isinstance(request, GenerateRequest):
+                self._inbox.put(self._admission.sequences(request))
+            else:
+                self._channel.send(self._admission.translate(request))
         except NbgenError as error:
             self._refuse(request, error.message, error.status)
         except Exception:  # whatever a tokenizer or a template raises is this request's alone
             log.exception("request %s could not be tokenized", request.rid)
             self._refuse(request, "the prompt could not be tokenized", 400)
 
-    def _refuse(self, request: GenerateRequest, message: str, status: int) -> None:
+    def _refuse(self, request: Request, message: str, status: int) -> None:
         reason = FinishReason(type="error", message=message, status=status)
         self._send([GenerateOutput(rid=request.rid, finish_reason=reason)])
 
@@ -94,16 +101,23 @@ class Loop:
             self._send(self._apply(item))
             timeout = 0.0
 
-    def _apply(self, item: list[Sequence] | ForLoop) -> list[GenerateOutput]:
-        if isinstance(item, AbortRequest):
-            return self._engine.abort(item.rid)
-        if isinstance(item, FlushCache):
-            self._engine.flush_cache()
-            return []
-        if isinstance(item, ReleaseMemory | ResumeMemory):
-            self._occupy(item)
-            return []
-        return self._engine.add(item)
+    def _apply(self, item: list[Sequence] | Command) -> list[GenerateOutput]:
+        match item:
+            case AbortRequest():
+                return self._engine.abort(item.rid)
+            case PauseGeneration():
+                self._status_due = 0.0
+                return self._engine.pause(item.mode)
+            case ContinueGeneration():
+                self._status_due = 0.0
+                self._engine.resume()
+            case FlushCache():
+                self._engine.flush_cache()
+            case ReleaseMemory() | ResumeMemory():
+                self._occupy(item)
+            case _:
+                return self._engine.add(item)
+        return []
 
     def _occupy(self, item: ReleaseMemory | ResumeMemory) -> None:
         """Release or resume memory, and say what is released then."""
@@ -133,4 +147,7 @@ class Loop:
         self._status_due = now + STATUS_SECONDS
         _free, total = memory.device_memory(self._device)
         used = memory.used_memory(self._device)
-        self._channel.send(msgspec.structs.replace(self._engine.status(), memory_used=used, memory_total=total))
+        status = self._engine.status()
+        (before, tokens), self._counted = self._counted, (now, status.generated_tokens)
+        throughput = (status.generated_tokens - tokens) / max(now - before, 1e-3)
+        self._channel.send(msgspec.structs.replace(status, memory_used=used, memory_total=total, throughput=throughput))

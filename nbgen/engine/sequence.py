@@ -24,7 +24,8 @@ class Sequence:
 
     `token_ids` is the prompt and then the output; the first `num_computed` of them have keys and values in the
     blocks of `block_table`, which begins with the cached blocks of `nodes`. `seed` and a token's position determine
-    every random choice. Sequences of one `namespace` may share cached blocks.
+    every random choice. Sequences of one `namespace` may share cached blocks. `rank` orders them: the least is served
+    first; the scheduler sets it. `arrived` and `started` are monotonic seconds.
     """
 
     rid: str
@@ -45,6 +46,11 @@ class Sequence:
     nodes: list[Node] = field(default_factory=list)
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
+    priority: int = 0
+    group: str = ""
+    rank: tuple[int, int] = (0, 0)
+    arrived: float = 0.0
+    started: float | None = None
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
