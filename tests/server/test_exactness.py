@@ -168,7 +168,7 @@ def load(server: Server, folder: Path) -> None:
         (1, {"temperature": 0.5}),
         (2, {"temperature": 1.0, "top_k": 6}),
         (2, {"temperature": 0.4, "top_p": 0.6}),
-        (2, {"temperature": 1.0, "min_p": 0.5}),
+        (2, {"temperature": 1.0, "min_p": 0.35}),
         (2, {"temperature": 0.6, "top_k": 8, "top_p": 0.8, "min_p": 0.1}),
         (3, {"temperature": 0.7, "top_k": 4, "frequency_penalty": 1.5, "presence_penalty": -1.0}),
         (3, {"temperature": 0.7, "top_k": 4, "repetition_penalty": 1.3}),
