@@ -35,6 +35,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int = 64
     #: Requests that may wait; one more is refused.
     max_waiting: int = 2048
+    #: Seconds that a request may wait until it runs, and that it may run; None: no limit.
+    queue_seconds: float | None = 60.0
+    run_seconds: float | None = 600.0
     #: Prompt tokens that one step computes at most.
     prefill_chunk: int = 512
     #: Whether an NVIDIA GPU decodes by CUDA graphs, which are captured as batch sizes come up.

@@ -19,6 +19,8 @@ MAX_FRAME = 256 * 2**20
 #: What the engine can give back of its memory: keys and values with all cached prefixes, or the model as well.
 MemoryTag = Literal["kv_cache", "weights"]
 FinishType = Literal["stop", "length", "abort", "error"]
+#: What pausing does to what runs: end it, let it give its blocks back and wait, or leave it as it stands.
+PauseMode = Literal["abort", "retract", "in_place"]
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -58,8 +60,10 @@ class GenerateRequest(Struct, frozen=True):
     """One prompt, however it was written, and how to continue it. Exactly one of the three inputs is set.
 
     `messages` goes through the model's chat template; `continue_final` continues the last message instead of
-    opening an answer. The answer begins with the tokens of `prefix_ids`: given, not sampled, their text is part of
-    it. Only requests of the same `namespace` share cached prefixes.
+    opening an answer; `template_options` are the template's own variables. The answer begins with the tokens of
+    `prefix_ids`: given, not sampled, their text is part of it. Only requests of the same `namespace` share cached
+    prefixes. A higher `priority` is served first. Requests of one `group` (a call with many prompts) count as waiting
+    only while none of them runs.
     """
 
     rid: str
@@ -67,12 +71,44 @@ class GenerateRequest(Struct, frozen=True):
     input_ids: list[int] | None = None
     messages: list[ChatMessage] | None = None
     continue_final: bool = False
+    template_options: dict[str, bool | int | float | str] = {}
     prefix_ids: list[int] = []
     namespace: str = ""
+    priority: int = 0
+    group: str = ""
     #: A client's own code for the scores, as `nbgen.logit_processor` writes it.
     logit_processor: str | None = None
     params: SamplingParams = SamplingParams()
     logprobs: LogprobOptions | None = None
+
+
+class TokenizeRequest(Struct, frozen=True):
+    """Texts, or one chat, whose token ids are wanted. Answered by a TokenizerAnswer, as is the next."""
+
+    rid: str
+    texts: list[str] = []
+    messages: list[ChatMessage] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    template_options: dict[str, bool | int | float | str] = {}
+
+
+class DetokenizeRequest(Struct, frozen=True):
+    """Lists of token ids whose texts are wanted."""
+
+    rid: str
+    token_ids: list[list[int]]
+    skip_special_tokens: bool = True
+
+
+class PauseGeneration(Struct, frozen=True):
+    """Compute nothing until told to continue; requests are taken in and wait."""
+
+    mode: PauseMode = "abort"
+
+
+class ContinueGeneration(Struct, frozen=True):
+    """Compute again."""
 
 
 class FlushCache(Struct, frozen=True):
@@ -124,6 +160,11 @@ class ModelInfo(Struct, frozen=True):
     #: "A" paged attention, "B" that and pooled recurrent state, "C" transformers' own cache one sequence at a time.
     tier: str
     has_chat_template: bool
+    #: Tokens that the KV cache holds.
+    kv_tokens: int = 0
+    caches_prefixes: bool = True
+    #: CPU threads that compute.
+    threads: int = 0
     #: Of `generation_config.json`: the sampling fields it sets.
     sampling_defaults: dict[str, float] = {}
     parameters: int = 0
@@ -197,6 +238,14 @@ class GenerateOutput(Struct, frozen=True):
     prompt_logprobs: list[TokenLogprobs] = []
 
 
+class TokenizerAnswer(Struct, frozen=True):
+    """The ids of texts, or the texts of ids. A refusal is a GenerateOutput that ends in an error."""
+
+    rid: str
+    token_ids: list[list[int]] = []
+    texts: list[str] = []
+
+
 class StepOutputs(Struct, frozen=True):
     """All that one step gained."""
 
@@ -216,6 +265,9 @@ class EngineStatus(Struct, frozen=True):
     #: Free ones and cached ones that nobody uses.
     blocks_free: int = 0
     blocks_cached: int = 0
+    paused: bool = False
+    #: Tokens a second, all requests together, since the last pulse.
+    throughput: float = 0.0
     #: Sequences that had to give their blocks back and start again.
     preemptions: int = 0
     #: Bytes of the engine's device: taken by this process, and in all.
@@ -223,8 +275,12 @@ class EngineStatus(Struct, frozen=True):
     memory_total: int = 0
 
 
-ToEngine = LoadModel | GenerateRequest | AbortRequest | FlushCache | ReleaseMemory | ResumeMemory
-FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | EngineStatus | MemoryState
+#: What is answered, by the id that each of them has.
+Request = GenerateRequest | TokenizeRequest | DetokenizeRequest
+#: What the engine is told between two steps; only memory has an answer.
+Command = AbortRequest | FlushCache | PauseGeneration | ContinueGeneration | ReleaseMemory | ResumeMemory
+ToEngine = LoadModel | Request | Command
+FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | TokenizerAnswer | EngineStatus | MemoryState
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -49,5 +49,6 @@ SAID = {
     "structured_output": ("Person(name=", "stop", "negative", "Failed to compile regex grammar"),
     "from_outside": ("completion_tokens", "[DONE]", "Jupyter", "3 + 4 = 7"),
     "inside_the_model": ("perplexity", "Figure"),
+    "sampling": ("frequency_penalty", "'matched': '.'", "'type': 'length'", "Figure"),
     "your_data": ("positive", "negative", '"city": "Leeds"', "the prompt has 2012 tokens", "True", "cached_tokens"),
 }

@@ -13,11 +13,20 @@ from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import StopRegexes
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, LogprobOptions, ModelInfo
+from nbgen.messages import (
+    DetokenizeRequest,
+    GenerateRequest,
+    LogprobOptions,
+    ModelInfo,
+    TokenizerAnswer,
+    TokenizeRequest,
+)
 from nbgen.sampling_params import SamplingParams
 
 #: Tokens of the context that SGLang 0.5.23 leaves free.
 RESERVED_TOKENS = 2
+#: Log-probabilities of a prompt besides its own tokens': 64 MB of JSON or so.
+MAX_PROMPT_LOGPROBS = 2**22
 
 
 class Admission:
@@ -45,6 +54,22 @@ class Admission:
         self._check_processor(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
         return [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
+
+    def translate(self, request: TokenizeRequest | DetokenizeRequest) -> TokenizerAnswer:
+        """Ids of text, or text of ids. Raises InvalidRequest."""
+        if isinstance(request, DetokenizeRequest):
+            for ids in request.token_ids:
+                self._check_ids(ids, "tokens")
+            decode = self._tokenizer.decoder(skip_special_tokens=request.skip_special_tokens, spaces_between=True)
+            return TokenizerAnswer(rid=request.rid, texts=[decode(ids) for ids in request.token_ids])
+        if request.messages is None:
+            special = request.add_special_tokens
+            found = [self._tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
+            return TokenizerAnswer(rid=request.rid, token_ids=found)
+        ids = self._tokenizer.encode_chat(
+            request.messages, opens_answer=request.add_generation_prompt, options=request.template_options
+        )
+        return TokenizerAnswer(rid=request.rid, token_ids=[ids])
 
     def _sequence(
         self, request: GenerateRequest, index: int, prompt: list[int], params: SamplingParams, seed: int
@@ -74,11 +99,19 @@ class Admission:
             logit_processor=request.logit_processor,
             custom_params=copy.deepcopy(params.custom_params),
             logprobs=request.logprobs,
+            priority=request.priority,
+            group=request.group or request.rid,
         )
 
     def _prompt(self, request: GenerateRequest) -> list[int]:
         if request.messages is not None:
-            return self._tokenizer.encode_chat(request.messages, continue_final=request.continue_final)
+            opens = not request.continue_final
+            return self._tokenizer.encode_chat(
+                request.messages,
+                opens_answer=opens,
+                continues_last=request.continue_final,
+                options=request.template_options,
+            )
         if request.text is not None:
             return self._tokenizer.encode(request.text)
         return request.input_ids or []
@@ -98,8 +131,8 @@ class Admission:
         asked = params.max_new_tokens
         if isinstance(asked, int) and length + asked > context:
             raise InvalidRequest(
-                f"{length} prompt tokens and max_new_tokens {asked} are {length + asked} tokens, which exceeds the "
-                f"model's maximum context length of {context}",
+                f"max_new_tokens is too large: {asked} tokens after a prompt of {length} are {length + asked}, which "
+                f"exceeds the model's maximum context length of {context}",
                 field="max_new_tokens",
             )
 
@@ -110,6 +143,14 @@ class Admission:
         if options.start is not None and options.start > length:
             raise InvalidRequest(
                 f"logprob_start_len is {options.start}; the prompt has {length} tokens", field="logprob_start_len"
+            )
+        rows = 0 if options.start is None else length - options.start
+        asked = rows * (options.top + len(options.token_ids))
+        if asked > MAX_PROMPT_LOGPROBS:
+            raise InvalidRequest(
+                f"top_logprobs_num and token_ids_logprob over this prompt are {asked} log-probabilities; "
+                f"at most {MAX_PROMPT_LOGPROBS}",
+                field="top_logprobs_num",
             )
 
     def _check_processor(self, processor: str | None) -> None:

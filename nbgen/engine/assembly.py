@@ -9,6 +9,7 @@ from nbgen.engine import loader, memory
 from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.checkpoint import Report
+from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.engine import Engine
 from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_worker import BACKENDS, backend_class
@@ -40,11 +41,13 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
     """Build everything for `config.model`. Raises ModelError."""
     backend, processors = _grammar_backend(config.grammar_backend), _processors(config)
     loaded, runner = _load(config, report)
-    model = _info(loaded, runner, config)
     scheduler = _provide(runner, loaded.context_length, config)
+    kv_tokens = scheduler.blocks.num_blocks * config.block_size
+    model = _info(loaded, runner, config, kv_tokens)
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors), Logprobs(loaded.tokenizer.token_text)
-    engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting)
-    admission = Admission(loaded.tokenizer, model, scheduler.blocks.num_blocks * config.block_size, processors)
+    deadlines = Deadlines(config.queue_seconds, config.run_seconds)
+    engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting, deadlines=deadlines)
+    admission = Admission(loaded.tokenizer, model, kv_tokens, processors)
     grammars = backend and GrammarCompiler(
         config.grammar_backend,
         lambda: backend.from_tokenizer(loaded.tokenizer.pretrained, model.vocab_size, loaded.tokenizer.eos_ids),
@@ -126,7 +129,7 @@ def _size_cache(runner: Runner, context_length: int, config: EngineConfig, max_r
     return blocks
 
 
-def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig) -> ModelInfo:
+def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_tokens: int) -> ModelInfo:
     architecture = loaded.model.config
     return ModelInfo(
         name=config.model,
@@ -138,6 +141,9 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig) -> M
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         tier=runner.tier,
         has_chat_template=loaded.tokenizer.has_chat_template,
+        kv_tokens=kv_tokens,
+        caches_prefixes=runner.caches_prefixes,
+        threads=torch.get_num_threads(),
         sampling_defaults=loaded.sampling_defaults,
         parameters=loaded.parameters,
         weight_bytes=loaded.weight_bytes,

@@ -9,6 +9,7 @@ import time
 import msgspec
 import torch
 
+from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_masks import GrammarMasks
 from nbgen.engine.logprobs import Logprobs
@@ -16,7 +17,10 @@ from nbgen.engine.probe import Runner
 from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
-from nbgen.messages import EngineStatus, FinishReason, GenerateOutput
+from nbgen.messages import EngineStatus, FinishReason, GenerateOutput, PauseMode
+
+#: Seconds between two looks at who is late.
+DEADLINE_SECONDS = 0.25
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +29,19 @@ class Engine:
     """All sequences of one loaded model."""
 
     def __init__(
-        self, runner: Runner, sampler: Sampler, scheduler: Scheduler, logprobs: Logprobs, *, max_waiting: int
+        self,
+        runner: Runner,
+        sampler: Sampler,
+        scheduler: Scheduler,
+        logprobs: Logprobs,
+        *,
+        max_waiting: int,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self.max_waiting = max_waiting
+        self._deadlines = deadlines or Deadlines()
+        self._deadlines_due = 0.0
+        self._paused_at: float | None = None
         self._runner = runner
         self._sampler = sampler
         self._logprobs = logprobs
@@ -41,7 +55,8 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        """Whether a step would compute something: nothing does while paused."""
+        return self._scheduler.has_work and self._paused_at is None
 
     def add(self, sequences: list[Sequence]) -> list[GenerateOutput]:
         """Take in the sequences of one request; refusals where the queue is full."""
@@ -49,6 +64,7 @@ class Engine:
             return [msgspec.structs.replace(_output(s, "", []), finish_reason=reason) for s in sequences]
         self._sequences[sequences[0].rid] = list(sequences)
         for sequence in sequences:
+            sequence.arrived = time.monotonic()
             self._logprobs.last_alone(sequence)
             self._scheduler.add(sequence)
         return []
@@ -73,6 +89,32 @@ class Engine:
     def flush_cache(self) -> None:
         """Forget every cached prefix that no sequence uses."""
         self._scheduler.blocks.cache.flush()
+
+    def pause(self, mode: PauseMode) -> list[GenerateOutput]:
+        """Compute nothing until `resume`; the last outputs of what `mode` ends."""
+        outputs = [self._abort(sequence) for sequence in self._living()] if mode == "abort" else []
+        if mode == "retract":
+            for sequence in self._scheduler.running:
+                self._runner.release(sequence)
+            self._scheduler.retract()
+        if self._paused_at is None:
+            self._paused_at = time.monotonic()
+        return outputs
+
+    def resume(self) -> None:
+        """Compute again. The pause counts neither as waiting nor as running."""
+        if self._paused_at is not None:
+            self._deadlines.shift(self._living(), time.monotonic() - self._paused_at)
+            self._paused_at = None
+
+    def end_late(self) -> list[GenerateOutput]:
+        """End what has waited or run too long; its last outputs."""
+        now = time.monotonic()
+        if now < self._deadlines_due or self._paused_at is not None:
+            return []
+        self._deadlines_due = now + DEADLINE_SECONDS
+        late = list(self._deadlines.late(self._living(), now))
+        return [self._end(sequence, reason, sequence.flush()) for sequence, reason in late]
 
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sampled sequence gained."""
@@ -102,6 +144,7 @@ class Engine:
             blocks_free=blocks.num_free,
             blocks_cached=blocks.cache.num_blocks,
             preemptions=self._scheduler.preemptions,
+            paused=self._paused_at is not None,
         )
 
     def _refusal(self, arriving: int) -> FinishReason | None:
@@ -110,6 +153,9 @@ class Engine:
         if waiting + arriving > self.max_waiting:
             return FinishReason(type="error", message=f"the queue is full ({waiting} waiting)", status=503)
         return self._closed
+
+    def _living(self) -> list[Sequence]:
+        return [sequence for siblings in self._sequences.values() for sequence in siblings]
 
     def _advance(self, sequence: Sequence, token: int, scores: torch.Tensor) -> GenerateOutput:
         """Add a token to its sequence; `scores` `[vocab]` are those it was sampled from."""

@@ -22,21 +22,23 @@ from nbgen.engine.sequence import Sequence
 from nbgen.errors import InvalidRequest, NbgenError, Unavailable
 from nbgen.messages import (
     AbortRequest,
+    Command,
+    ContinueGeneration,
     FinishReason,
     FlushCache,
     GenerateOutput,
     GenerateRequest,
+    LoadModel,
     MemoryState,
+    PauseGeneration,
     ReleaseMemory,
+    Request,
     ResumeMemory,
     StepOutputs,
     ToEngine,
 )
 
 STATUS_SECONDS = 0.5
-
-#: What the computing thread does itself, in the order of arrival.
-ForLoop = AbortRequest | FlushCache | ReleaseMemory | ResumeMemory
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ class Constrained(NamedTuple):
     grammar: Future[Compiled]
 
 
-Item = list[Sequence] | Constrained | ForLoop
+Item = list[Sequence] | Constrained | Command
 
 
 class Loop:
@@ -65,11 +67,13 @@ class Loop:
         #: Those that wait for their grammar, by rid.
         self._compiling: dict[str, list[Sequence]] = {}
         self._status_due = 0.0
+        self._counted = (time.monotonic(), 0)
 
     def run(self, messages: Iterable[ToEngine]) -> None:
         """Serve until the server closes its end."""
         threading.Thread(target=self._receive, args=(messages,), name="admission", daemon=True).start()
         while self._take_in():
+            self._send(self._engine.end_late())
             if self._engine.has_work:
                 self._send(self._engine.step())
                 if not self._engine.has_work:
@@ -78,14 +82,17 @@ class Loop:
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:
         for message in messages:
-            if isinstance(message, GenerateRequest):
+            if isinstance(message, Request):
                 self._admit(message)
-            elif isinstance(message, ForLoop):
+            elif not isinstance(message, LoadModel):
                 self._inbox.put(message)
         self._inbox.put(None)
 
-    def _admit(self, request: GenerateRequest) -> None:
+    def _admit(self, request: Request) -> None:
         try:
+            if not isinstance(request, GenerateRequest):
+                self._channel.send(self._admission.translate(request))
+                return
             sequences = self._admission.sequences(request)
             if request.params.grammar is None:
                 self._inbox.put(sequences)
@@ -110,7 +117,7 @@ class Loop:
         future = self._grammars.submit(grammar)
         future.add_done_callback(lambda done: self._inbox.put(Constrained(sequences, done)))
 
-    def _refuse(self, request: GenerateRequest, message: str, status: int) -> None:
+    def _refuse(self, request: Request, message: str, status: int) -> None:
         reason = FinishReason(type="error", message=message, status=status)
         self._send([GenerateOutput(rid=request.rid, finish_reason=reason)])
 
@@ -131,15 +138,21 @@ class Loop:
         match item:
             case AbortRequest():
                 return self._abort_compiling(item.rid) or self._engine.abort(item.rid)
+            case PauseGeneration():
+                self._status_due = 0.0
+                return self._engine.pause(item.mode)
+            case ContinueGeneration():
+                self._status_due = 0.0
+                self._engine.resume()
             case FlushCache():
                 self._engine.flush_cache()
-                return []
             case ReleaseMemory() | ResumeMemory():
                 self._occupy(item)
-                return []
             case Constrained():
                 return self._constrain(item)
-        return self._engine.add(item)
+            case _:
+                return self._engine.add(item)
+        return []
 
     def _constrain(self, item: Constrained) -> list[GenerateOutput]:
         """Give each sequence its matcher and let them run; refuse them if there is none to give."""
@@ -190,5 +203,11 @@ class Loop:
         _free, total = memory.device_memory(self._device)
         used = memory.used_memory(self._device)
         status = self._engine.status()
+        (before, tokens), self._counted = self._counted, (now, status.generated_tokens)
+        throughput = (status.generated_tokens - tokens) / max(now - before, 1e-3)
         waiting = status.waiting + len(self._compiling)
-        self._channel.send(msgspec.structs.replace(status, waiting=waiting, memory_used=used, memory_total=total))
+        self._channel.send(
+            msgspec.structs.replace(
+                status, waiting=waiting, memory_used=used, memory_total=total, throughput=throughput
+            )
+        )

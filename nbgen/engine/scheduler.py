@@ -1,15 +1,20 @@
 """Which sequences compute how many tokens in the next step. Plain Python, no tensors, no clock.
 
-Decodes come first, then prefills in chunks while the step has room; sequences wait in order of arrival and are
-admitted by what fits now. When blocks run out the youngest running sequence is preempted: it gives its blocks back,
-waits at the head, and later computes its tokens again (vLLM's recompute preemption, Kwon et al. 2023, section 4.5).
+Decodes come first, then prefills in chunks while the step has room; sequences wait by priority, then in order of
+arrival, and are admitted by what fits now. When blocks run out the last running sequence of that order is preempted: it
+gives its blocks back, waits at its place, and later computes its tokens again (vLLM's recompute preemption, Kwon et al.
+2023, section 4.5).
 """
 
-from collections import deque
+import bisect
+import itertools
+from operator import attrgetter
 from typing import NamedTuple
 
 from nbgen.engine.block_manager import BlockManager, Copy
 from nbgen.engine.sequence import Sequence, SequenceStatus
+
+_rank = attrgetter("rank")
 
 #: More tokens than any prompt has.
 WHOLE = 2**31
@@ -29,7 +34,7 @@ class ScheduledSequence(NamedTuple):
 
 
 class Scheduler:
-    """Sequences that wait, sequences that run, and the choice between them."""
+    """Sequences that wait, sequences that run, and the choice between them. Both lists are in order of rank."""
 
     def __init__(
         self, blocks: BlockManager, *, max_running: int, prefill_chunk: int | None, long_after: int | None = None
@@ -43,7 +48,8 @@ class Scheduler:
         self.cuts_prompts = prefill_chunk is not None
         self.prefill_chunk = WHOLE if prefill_chunk is None else prefill_chunk
         self.long_after = WHOLE if long_after is None else long_after
-        self.waiting: deque[Sequence] = deque()
+        self._arrivals = itertools.count()
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.copies: list[Copy] = []
         self.preemptions = 0
@@ -56,7 +62,8 @@ class Scheduler:
         """Let the sequence wait for its turn. It must be one that the blocks can hold."""
         if self._has_grown_long(sequence):
             sequence.namespace = LONG + sequence.namespace
-        self.waiting.append(sequence)
+        sequence.rank = (-sequence.priority, next(self._arrivals))
+        bisect.insort(self.waiting, sequence, key=_rank)
 
     def finish(self, sequence: Sequence) -> None:
         """Take the sequence out, wherever it is, and its blocks back."""
@@ -74,10 +81,16 @@ class Scheduler:
         for sequence in [s for s in self.running if s.num_uncomputed > 1]:
             room -= self._prefill(sequence, room, batch)
         while self.waiting and room > 0 and len(self.running) < self.max_running:
-            if not self._admit(self.waiting[0]):
+            sequence = self.waiting[0]
+            if not self._admit(sequence):
                 break
-            room -= self._prefill(self.running[-1], room, batch)
+            room -= self._prefill(sequence, room, batch)
         return batch or self._untangle()
+
+    def retract(self) -> None:
+        """Let all that runs give its blocks back and wait."""
+        while self.running:
+            self._preempt(self.running[-1])
 
     def computed(self, batch: list[ScheduledSequence]) -> None:
         """The batch's tokens have their keys and values."""
@@ -88,7 +101,7 @@ class Scheduler:
             self.blocks.share(sequence)
 
     def _untangle(self) -> list[ScheduledSequence]:
-        """Half-computed prompts hold all blocks: let the youngest go until an older one moves."""
+        """Half-computed prompts hold all blocks: let the last go until one before it moves."""
         if not self.running:
             return []
         self._preempt(self.running[-1])
@@ -124,8 +137,8 @@ class Scheduler:
             self.copies.append(copy)
         if not sequence.num_output:
             sequence.cached_tokens = sequence.num_computed
-        self.waiting.popleft()
-        self.running.append(sequence)
+        self.waiting.pop(0)
+        bisect.insort(self.running, sequence, key=_rank)
         sequence.status = SequenceStatus.RUNNING
         return True
 
@@ -146,11 +159,11 @@ class Scheduler:
         )
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Preempt the youngest until the sequence's next token fits; False if it was itself the youngest."""
+        """Preempt the last until the sequence's next token fits; False if it was itself the last."""
         while not self.blocks.can_allocate(sequence, len(sequence)):
-            youngest = self.running[-1]
-            self._preempt(youngest)
-            if youngest is sequence:
+            last = self.running[-1]
+            self._preempt(last)
+            if last is sequence:
                 return False
         return True
 
@@ -170,7 +183,7 @@ class Scheduler:
         self.running.remove(sequence)
         self._give_back(sequence)
         sequence.status = SequenceStatus.WAITING
-        self.waiting.appendleft(sequence)
+        bisect.insort(self.waiting, sequence, key=_rank)
 
     def _give_back(self, sequence: Sequence) -> None:
         self.blocks.free(sequence)

@@ -27,7 +27,8 @@ class Sequence:
     `token_ids` is the prompt and then the output; the first `num_computed` of them have keys and values in the
     blocks of `block_table`, which begins with the cached blocks of `nodes`. `seed` and a token's position determine
     every random choice. `prefix_text` is what the answer begins with; it comes with the first token. Sequences of one
-    `namespace` may share cached blocks.
+    `namespace` may share cached blocks. `rank` orders them: the least is served first; the scheduler sets it. `arrived`
+    and `started` are monotonic seconds.
     """
 
     rid: str
@@ -54,6 +55,11 @@ class Sequence:
     nodes: list[Node] = field(default_factory=list)
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
+    priority: int = 0
+    group: str = ""
+    rank: tuple[int, int] = (0, 0)
+    arrived: float = 0.0
+    started: float | None = None
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)

@@ -1,6 +1,7 @@
 """Between text and token ids: encoding, the chat template, decoding, end tokens. Knows nothing of sequences."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
+from typing import Any
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
@@ -31,13 +32,23 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._tokenizer.chat_template is not None
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of plain text, with the special tokens that the tokenizer puts in front."""
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of plain text, with the special tokens that the tokenizer puts around it unless told otherwise."""
         self._check_length(text)
-        return self._tokenizer.encode(text)
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    def encode_chat(self, messages: list[ChatMessage], *, continue_final: bool) -> list[int]:
-        """Ids of a chat through the model's template. Raises InvalidRequest where there is none or it refuses."""
+    def encode_chat(
+        self,
+        messages: list[ChatMessage],
+        *,
+        opens_answer: bool = True,
+        continues_last: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Ids of a chat through the model's template, whose own variables are `options`.
+
+        Raises InvalidRequest where there is no template or it refuses.
+        """
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
         self._check_length("".join(m.content for m in messages))
@@ -45,8 +56,9 @@ class Tokenizer:
             text = self._tokenizer.apply_chat_template(
                 [{"role": m.role, "content": m.content} for m in messages],
                 tokenize=False,
-                add_generation_prompt=not continue_final,
-                continue_final_message=continue_final,
+                add_generation_prompt=opens_answer,
+                continue_final_message=continues_last,
+                **(options or {}),
             )
         except (jinja2.TemplateError, ValueError):
             raise InvalidRequest(

@@ -14,14 +14,15 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import ChatMessage, GenerateRequest, LogprobOptions
+from nbgen.messages import GenerateRequest, LogprobOptions
+from nbgen.protocols.chat_messages import Turn, chat_messages, template_options
 from nbgen.protocols.json_body import parse_object
+from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.sampling_params import SamplingParams
 
 COMPLETION_TOKENS = 16
 MAX_SAMPLES = 1024
 MAX_TOP_LOGPROBS = 20
-MAX_MESSAGES = 4096
 
 #: Known fields that are not served yet, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -58,26 +59,13 @@ SAMPLING = {
     "ebnf": "ebnf",
     "json_schema": "json_schema",
     "custom_params": "custom_params",
+    "spaces_between_special_tokens": "spaces_between_special_tokens",
 }
 
 
 class StreamOptions(msgspec.Struct):
     include_usage: bool = False
     continuous_usage_stats: bool = False
-
-
-class Part(msgspec.Struct):
-    """A piece of a message's content."""
-
-    type: str
-    text: str = ""
-
-
-class Turn(msgspec.Struct):
-    """A message of a chat."""
-
-    role: str
-    content: str | list[Part] | None = None
 
 
 class JsonSchema(msgspec.Struct):
@@ -105,6 +93,9 @@ class Body(msgspec.Struct, kw_only=True):
     response_format: ResponseFormat | None = None
     custom_logit_processor: str | None = None
     cache_salt: str | None = None
+    extra_key: str | None = None
+    rid: str | list[str] | None = None
+    priority: int | None = None
 
 
 class CompletionBody(Body, kw_only=True):
@@ -119,6 +110,8 @@ class ChatBody(Body, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
 
 
 class Call(NamedTuple):
@@ -135,6 +128,7 @@ class Call(NamedTuple):
 
 
 B = TypeVar("B", bound=Body)
+T = TypeVar("T")
 
 
 def parse_completion(raw: bytes) -> Call:
@@ -145,14 +139,17 @@ def parse_completion(raw: bytes) -> Call:
     limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     params = _sampling(fields, limit)
     prompts = _prompts(body.prompt)
+    single = len(prompts) == 1 and not isinstance(body.rid, list)
+    rids = request_ids(body.rid, len(prompts), params.n, single=single)
     wanted = None if top is None else LogprobOptions(start=0 if echo else None, top=top, text=True)
     requests = [
-        _request(body, params, text=None if isinstance(p, list) else p, input_ids=p if isinstance(p, list) else None)
-        for p in prompts
+        _request(body, rid, params, **({"input_ids": p} if isinstance(p, list) else {"text": p}))
+        for rid, p in zip(rids, prompts, strict=True)
     ]
     if echo and wanted is None:  # the text of ids comes with their log-probabilities
         wanted = LogprobOptions(start=0, text=True)
-    requests = [msgspec.structs.replace(request, logprobs=wanted) for request in requests]
+    group = uuid.uuid4().hex
+    requests = [msgspec.structs.replace(request, logprobs=wanted, group=group) for request in requests]
     return _call(body, requests, chat=False)._replace(echo=echo, logprobs=top is not None)
 
 
@@ -162,24 +159,39 @@ def parse_chat(raw: bytes) -> Call:
     _within("top_logprobs", body.top_logprobs, MAX_TOP_LOGPROBS)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
-    if not 0 < len(body.messages) <= MAX_MESSAGES:
-        raise InvalidRequest(
-            f"messages must hold 1 to {MAX_MESSAGES} turns, got {len(body.messages)}", field="messages"
-        )
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     wanted = LogprobOptions(top=body.top_logprobs or 0, text=True) if body.logprobs else None
-    request = _request(body, _sampling(fields, limit), messages=[_message(turn) for turn in body.messages])
-    request = msgspec.structs.replace(request, logprobs=wanted, continue_final=body.continue_final_message)
+    params = _sampling(fields, limit)
+    (rid,) = request_ids(body.rid, 1, params.n, single=True)
+    request = _request(body, rid, params, messages=chat_messages(body.messages))
+    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    request = msgspec.structs.replace(
+        request,
+        logprobs=wanted,
+        continue_final=body.continue_final_message,
+        template_options=template_options({**effort, **(body.chat_template_kwargs or {})}),
+    )
     return _call(body, [request], chat=True)._replace(logprobs=wanted is not None)
 
 
 def _parse(raw: bytes, kind: type[B]) -> tuple[dict[str, Any], B]:
     fields = parse_object(raw)
+    refuse_unsupported(fields)
+    return fields, convert(fields, kind)
+
+
+def refuse_unsupported(fields: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for what is known and not served, except tools that the model is not to see."""
+    hidden = {"tools", "functions"} if fields.get("tool_choice") == "none" else set[str]()
     for name, unset in UNSUPPORTED.items():
-        if fields.get(name) not in unset:
+        if name not in hidden and fields.get(name) not in unset:
             raise InvalidRequest(f"`{name}` is not supported by this server yet", field=name)
+
+
+def convert(fields: dict[str, Any], kind: type[T]) -> T:
+    """The fields as a struct of ours. Raises InvalidRequest naming the first that does not fit."""
     try:
-        return fields, msgspec.convert(fields, kind)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `$.")
         name = path.rstrip("`")
@@ -216,10 +228,11 @@ def _format(fields: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-def _request(body: Body, params: SamplingParams, **prompt: Any) -> GenerateRequest:
+def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> GenerateRequest:
     return GenerateRequest(
-        rid=uuid.uuid4().hex,
-        namespace=body.cache_salt or "",
+        rid=rid,
+        namespace=namespace(body.extra_key, body.cache_salt),
+        priority=body.priority or 0,
         logit_processor=body.custom_logit_processor or None,
         params=params,
         **prompt,
@@ -250,20 +263,6 @@ def _prompts(prompt: Any) -> list[str] | list[list[int]]:
 
 def _are_ids(values: list[Any]) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 for value in values)
-
-
-def _message(turn: Turn) -> ChatMessage:
-    role = "system" if turn.role == "developer" else turn.role
-    if role not in ("system", "user", "assistant"):
-        raise InvalidRequest(f"messages of the role {turn.role!r} are not supported yet", field="messages")
-    if turn.content is None:
-        raise InvalidRequest(f"a message of the role {turn.role!r} has no content", field="messages")
-    if isinstance(turn.content, str):
-        return ChatMessage(role=role, content=turn.content)  # type: ignore[arg-type]
-    other = next((part.type for part in turn.content if part.type != "text"), None)
-    if other is not None:
-        raise InvalidRequest(f"content of the type {other!r} is not supported yet", field="messages")
-    return ChatMessage(role=role, content="".join(part.text for part in turn.content))  # type: ignore[arg-type]
 
 
 def _within(name: str, value: int | None, most: int) -> None:

@@ -6,22 +6,23 @@ a context length, which the engine checks, nor of how answers look (`sglang_answ
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
+
+import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest
+from nbgen.messages import GenerateRequest, PauseMode
 from nbgen.protocols import sglang_logprobs
-from nbgen.protocols.json_body import parse_json
+from nbgen.protocols.json_body import parse_json, parse_object
+from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.sampling_params import SamplingParams, WrongType
 
 MAX_PROMPTS = 1024
 MAX_TEXT_BYTES = 4 * 2**20
 MAX_TOKEN_ID = 2**31
-
-RID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+MAX_TIMEOUT = 600
 
 #: Known fields that this server does not serve yet, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -57,8 +58,8 @@ class Generation(NamedTuple):
     requests: list[GenerateRequest]
     single: bool
     stream: bool
-    #: Tokens between two chunks of a stream.
-    interval: int = 1
+    #: Tokens between two chunks of a stream; None: as the server does.
+    interval: int | None = None
 
 
 class Prompt(NamedTuple):
@@ -81,30 +82,52 @@ def parse_generate(body: bytes) -> Generation:
     if len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
     single = single and n == 1
-    rids = _rids(fields.get("rid"), len(prompts), n, single)
+    rids = request_ids(fields.get("rid"), len(prompts), n, single=single)
     logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
     processors = _processors(fields, len(prompts), listed=not single and n == 1)
-    namespace = _namespace(fields)
+    template = GenerateRequest(
+        rid="",
+        namespace=namespace(fields.get("extra_key"), fields.get("cache_salt")),
+        priority=fields.get("priority") or 0,
+        group=uuid.uuid4().hex,
+    )
     requests = [
-        GenerateRequest(
+        msgspec.structs.replace(
+            template,
             rid=rid,
             text=prompt.text,
             input_ids=prompt.input_ids,
-            namespace=namespace,
-            logit_processor=processor,
             params=option,
             logprobs=wanted,
+            logit_processor=processor,
         )
         for rid, prompt, option, processor, wanted in zip(rids, prompts, params, processors, logprobs, strict=True)
     ]
     return Generation(requests, single, fields.get("stream", False), interval)
 
 
+def parse_pause(body: bytes) -> PauseMode:
+    """The mode of `/pause_generation`."""
+    mode = parse_object(body).get("mode", "abort")
+    if mode not in get_args(PauseMode):
+        raise SchemaError(f"`mode` must be one of {', '.join(get_args(PauseMode))}", field="mode")
+    return mode  # type: ignore[no-any-return]
+
+
+def parse_timeout(digits: str) -> float:
+    """Seconds to wait, in a query."""
+    try:
+        seconds = float(digits)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MAX_TIMEOUT:
+        raise InvalidRequest(f"timeout must be 0 to {MAX_TIMEOUT} seconds", field="timeout")
+    return seconds
+
+
 def parse_abort(body: bytes) -> tuple[str, bool]:
     """The rid of `/abort_request`, matched exactly ("" matches nothing), and whether all are meant."""
-    fields = parse_json(body) if body.strip() else {}
-    if not isinstance(fields, dict):
-        raise SchemaError("the body must be a JSON object")
+    fields = parse_object(body)
     rid, every = fields.get("rid"), fields.get("abort_all")
     if not isinstance(rid, str | None):
         raise SchemaError("`rid` must be text")
@@ -136,6 +159,14 @@ def _is_bool_or_null(value: Any) -> bool:
     return value is None or isinstance(value, bool)
 
 
+def _is_text_or_null(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_media(value: Any) -> bool:
+    return value is None or isinstance(value, str | dict | list)
+
+
 def _is_ids_or_null(value: Any) -> bool:
     return value is None or _is_ids(value)
 
@@ -157,6 +188,11 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("custom_logit_processor", "text or a list of text", _one_or_many(_is_text_or_null)),
     ("extra_key", "text", _is_text),
     ("cache_salt", "text", _is_text),
+    ("priority", "an integer", _is_integer),
+    ("lora_path", "text or a list of text", _one_or_many(_is_text_or_null)),
+    ("image_data", "text, an object or a list of these", _is_media),
+    ("audio_data", "text, an object or a list of these", _is_media),
+    ("video_data", "text, an object or a list of these", _is_media),
     ("logprob_start_len", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
     ("top_logprobs_num", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
     ("token_ids_logprob", "a list of integers or a list of such lists", _one_or_many(_is_ids_or_null)),
@@ -165,6 +201,8 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 STRICT_TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("return_logprob", "true, false or a list of these", _one_or_many(_is_bool_or_null)),
     ("return_text_in_logprobs", "true or false", _is_bool_or_null),
+    ("return_hidden_states", "true, false or a list of these", _one_or_many(_is_bool_or_null)),
+    ("return_routed_experts", "true or false", _is_bool_or_null),
 )
 
 
@@ -241,8 +279,10 @@ def _options(sampling: Any, prompts: int, single: bool) -> list[dict[str, Any]]:
     return sampling
 
 
-def _interval(options: list[dict[str, Any]]) -> int:
-    interval = next((value for option in options if (value := option.get("stream_interval")) is not None), 1)
+def _interval(options: list[dict[str, Any]]) -> int | None:
+    interval = next((value for option in options if (value := option.get("stream_interval")) is not None), None)
+    if interval is None:
+        return None
     if not _is_integer(interval):
         raise ContractError("stream_interval: expected an integer", field="stream_interval")
     if interval < 1:
@@ -264,11 +304,6 @@ def _params(options: dict[str, Any]) -> SamplingParams:
         raise ContractError(error.message, field=error.field) from None
 
 
-def _namespace(fields: Mapping[str, Any]) -> str:
-    """Where the request's prefixes may be cached: `extra_key` and `cache_salt` keep callers apart."""
-    return "\0".join(fields.get(name) or "" for name in ("extra_key", "cache_salt")).rstrip("\0")
-
-
 def _processors(fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str | None]:
     name = "custom_logit_processor"
     given = sglang_logprobs.per_prompt(name, fields.get(name), prompts, default=None, listed=listed)
@@ -280,23 +315,3 @@ def _samples(params: list[SamplingParams]) -> int:
     if len(counts) > 1:
         raise InvalidRequest("all `sampling_params` of a batch must have the same `n`", field="n")
     return counts.pop()
-
-
-# --- request ids
-
-
-def _rids(rid: Any, prompts: int, n: int, single: bool) -> list[str]:
-    """The ids of the requests. With n > 1 fresh ones replace the caller's, as SGLang does."""
-    given = rid if isinstance(rid, list) else [rid] if isinstance(rid, str) else []
-    for name in given:
-        if not RID.fullmatch(name):
-            raise InvalidRequest("`rid` must be 1 to 128 letters, digits or _.:-", field="rid")
-    if isinstance(rid, list) and (single or len(rid) != prompts):
-        raise InvalidRequest(f"`rid` is a list of {len(rid)} ids for {prompts} prompts: a mismatch", field="rid")
-    if len(set(given)) < len(given):
-        raise InvalidRequest("Duplicate request IDs detected in the batch", field="rid")
-    if rid is None or n > 1:
-        return [uuid.uuid4().hex for _ in range(prompts)]
-    if isinstance(rid, str) and not single:
-        return [f"{rid}_{position}" for position in range(prompts)]
-    return given

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from nbgen import sse
-from nbgen.engine_config import EngineConfig
 from nbgen.errors import (
     InvalidRequest,
     MethodNotAllowed,
@@ -20,7 +19,7 @@ from nbgen.errors import (
     NotFound,
     Unauthorized,
 )
-from nbgen.messages import FinishReason, GenerateRequest, ModelInfo
+from nbgen.messages import FinishReason, GenerateRequest
 from nbgen.protocols import sglang_logprobs
 from nbgen.protocols.json_body import MalformedBody
 from nbgen.protocols.sample import Sample
@@ -32,13 +31,15 @@ DONE = sse.encode(b"[DONE]")
 class Answer:
     """One sequence of a call: its id, its place in the list, and how much of it a stream has sent.
 
-    `index` is None where the call answers a single object.
+    `index` is None where the call answers a single object. Chunks of a stream are cumulative unless `incremental`.
     """
 
-    def __init__(self, request: GenerateRequest, index: int | None = None) -> None:
+    def __init__(self, request: GenerateRequest, index: int | None = None, *, incremental: bool = False) -> None:
         self.id = request.rid if request.params.n == 1 else uuid.uuid4().hex
         self.index = index
         self._logprobs = request.logprobs
+        self._incremental = incremental
+        self._sent_text = 0
         self._sent_tokens = 0
         self._finished = False
 
@@ -49,7 +50,7 @@ class Answer:
         return body
 
     def chunk(self, sample: Sample, started: float, interval: int = 1) -> bytes:
-        """The next event of the stream, or nothing when too little is new. Cumulative, as SGLang's are."""
+        """The next event of the stream, or nothing when too little is new."""
         new = len(sample.output_ids) - self._sent_tokens
         final = sample.finish_reason is not None
         due = new >= (interval if self._sent_tokens else 1)
@@ -62,8 +63,17 @@ class Answer:
             body["meta_info"]["response_sent_to_client_ts"] = time.time()
         if final:
             body["meta_info"] |= _final(sample, started)
+        if self._incremental:
+            self._drop_sent(body)
+        self._sent_text = len(sample.text)
         self._sent_tokens, self._finished = len(sample.output_ids), final
         return sse.encode(msgspec.json.encode(body))
+
+    def _drop_sent(self, body: dict[str, Any]) -> None:
+        body["text"] = body["text"][self._sent_text :]
+        body["output_ids"] = body["output_ids"][self._sent_tokens :]
+        for name in sglang_logprobs.OUTPUT_LISTS & body["meta_info"].keys():
+            body["meta_info"][name] = body["meta_info"][name][self._sent_tokens :]
 
     def _body(self, sample: Sample) -> dict[str, Any]:
         meta_info = {
@@ -130,26 +140,9 @@ def error_event(error: NbgenError) -> bytes:
     return sse.encode(_encode({"error": fields}))
 
 
-def model_info(config: EngineConfig, model: ModelInfo | None) -> bytes:
-    """`/model_info`: what is configured, and what is known once the model is loaded."""
-    return _encode(
-        {
-            "model_path": config.model,
-            "served_model_name": model.name if model else config.model,
-            "tokenizer_path": config.model,
-            "is_generation": True,
-            "preferred_sampling_params": None,
-            "weight_version": "default",
-            "load_format": "auto",
-            "reasoning_parser": None,
-            "tool_call_parser": None,
-            "disaggregation_mode": "null",
-            "has_image_understanding": False,
-            "has_audio_understanding": False,
-            "model_type": model.model_type if model else None,
-            "architectures": model.architectures if model else None,
-        }
-    )
+def done(message: str) -> bytes:
+    """The answer of a command that was carried out."""
+    return _encode({"status": "ok", "message": message})
 
 
 def _openai(message: str, kind: str, code: int) -> dict[str, Any]:

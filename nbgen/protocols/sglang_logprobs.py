@@ -15,6 +15,8 @@ from nbgen.protocols.sample import Sample
 MAX_TOP = 1024
 MAX_TOKEN_IDS = 1024
 NO_PROMPT = -1
+#: Keys of `meta_info` that have an entry for each output token.
+OUTPUT_LISTS = {"output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs"}
 
 
 def parse(fields: Mapping[str, Any], prompts: int, *, single: bool, n: int) -> list[LogprobOptions | None]:

@@ -18,13 +18,15 @@ from typing import Any, ClassVar
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from tornado.ioloop import PeriodicCallback
-from traitlets import Bool, Enum, Int, Unicode, default
+from traitlets import Bool, Enum, Float, Int, Unicode, default
 
 import nbgen
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import NbgenError
+from nbgen.protocols.sglang_info import Streaming
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.handlers import PREFIX, routes
+from nbgen.server.metrics import Metrics
 from nbgen.server.runs import Runs
 from nbgen.server.runtime_file import RuntimeFile
 from nbgen.server.standalone import StandaloneServerApp
@@ -39,6 +41,8 @@ ENGINE_OPTIONS = (
     "kv_cache_bytes",
     "max_running",
     "max_waiting",
+    "queue_seconds",
+    "run_seconds",
     "prefill_chunk",
     "cuda_graphs",
     "sampling_defaults",
@@ -63,6 +67,14 @@ class NbgenApp(ExtensionApp):
         "model": "NbgenApp.model",
         "device": "NbgenApp.device",
         "dtype": "NbgenApp.dtype",
+        # As SGLang's launch options are called.
+        "model-path": "NbgenApp.model",
+        "context-length": "NbgenApp.context_length",
+        "sampling-defaults": "NbgenApp.sampling_defaults",
+        "max-running-requests": "NbgenApp.max_running",
+        "max-queued-requests": "NbgenApp.max_waiting",
+        "chunked-prefill-size": "NbgenApp.prefill_chunk",
+        "stream-interval": "NbgenApp.stream_interval",
     }
 
     model = Unicode(
@@ -87,6 +99,19 @@ class NbgenApp(ExtensionApp):
     ).tag(config=True)
     max_running = Int(DEFAULTS.max_running, min=1, help="Sequences that decode together.").tag(config=True)
     max_waiting = Int(DEFAULTS.max_waiting, min=1, help="Requests that may wait; one more is refused.").tag(config=True)
+    queue_seconds = Float(
+        DEFAULTS.queue_seconds, allow_none=True, help="Seconds a request may wait for its turn; None: no limit."
+    ).tag(config=True)
+    run_seconds = Float(DEFAULTS.run_seconds, allow_none=True, help="Seconds a request may run; None: no limit.").tag(
+        config=True
+    )
+    reader_seconds = Float(30.0, help="Seconds a reader may take nothing before its connection is closed.").tag(
+        config=True
+    )
+    stream_interval = Int(1, min=1, help="Tokens between two chunks of /generate's streams.").tag(config=True)
+    incremental_streaming_output = Bool(
+        False, help="Let the chunks of /generate's streams hold what is new, not all there is."
+    ).tag(config=True)
     prefill_chunk = Int(DEFAULTS.prefill_chunk, min=1, help="Prompt tokens that one step computes at most.").tag(
         config=True
     )
@@ -149,7 +174,9 @@ class NbgenApp(ExtensionApp):
         self.key = secrets.token_urlsafe(32)
         self.server_id = secrets.token_hex(8)
         self.engine = EngineClient(config, self.log, standby=self.standby)
-        self.runs = Runs(self.engine, self._touch)
+        self.metrics = Metrics(self.engine)
+        self.streaming = Streaming(self.stream_interval, self.incremental_streaming_output)
+        self.runs = Runs(self.engine, self._touch, self.metrics.follow)
         self._sweep = PeriodicCallback(self.runs.sweep, SWEEP_MS)
         self._file: RuntimeFile | None = None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tornado import web
@@ -30,7 +30,6 @@ from nbgen.server.runs import Runs
 SMALL_BODY = 2**20
 GENERATE_BODY = 8 * 2**20
 BODY_SECONDS = 60
-STALLED_SECONDS = 30
 KEEP_ALIVE_SECONDS = 10.0
 RETRY_AFTER = "5"
 
@@ -132,14 +131,22 @@ class NbgenHandler(AuthenticatedHandler):
             self.set_header("Cache-Control", "no-cache, no-transform")
             self.set_header("X-Accel-Buffering", "no")
         self.write(chunk)
+        await self._taken(self.flush())
+
+    async def write_whole(self, body: bytes) -> None:
+        """Send an answer that may be large. The same holds for its reader."""
+        await self._taken(self.finish(body))
+
+    async def _taken(self, written: Awaitable[None]) -> None:
+        seconds = self.settings["nbgen"].reader_seconds
         try:
-            await asyncio.wait_for(self.flush(), STALLED_SECONDS)
+            await asyncio.wait_for(written, seconds)
         except StreamClosedError:
             self.reader.leave()
         except TimeoutError:
-            self.log.warning("A reader took nothing for %s seconds; its stream is closed", STALLED_SECONDS)
-            connection: Any = self.request.connection
-            connection.close()
+            self.log.warning("A reader took nothing for %g seconds: its connection is closed", seconds)
+            stream: Any = self.request.connection.stream
+            stream.close()
             self.reader.leave()
 
     def end_events(self) -> None:

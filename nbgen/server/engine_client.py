@@ -10,7 +10,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from logging import Logger
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -18,11 +18,11 @@ from nbgen.engine_config import EngineConfig, model_folder
 from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable, from_status
 from nbgen.messages import (
     AbortRequest,
+    Command,
     EngineFailed,
     EngineReady,
     EngineStatus,
     FinishReason,
-    FlushCache,
     FromEngine,
     GenerateOutput,
     GenerateRequest,
@@ -31,10 +31,13 @@ from nbgen.messages import (
     MemoryState,
     ModelInfo,
     ReleaseMemory,
+    Request,
     ResumeMemory,
     StepOutputs,
+    TokenizerAnswer,
 )
 from nbgen.server.engine_process import EngineProcess
+from nbgen.server.listener import Listener
 from nbgen.server.restarts import MAX_RESTARTS, Restarts
 from nbgen.server.standby import Standby
 
@@ -43,13 +46,6 @@ State = Literal["stopped", "starting", "loading", "ready", "released", "stopping
 SILENT_SECONDS = 30
 STOP_PATIENCE = 5.0
 CRASH_PATIENCE = 0.5
-
-
-class Listener(Protocol):
-    """Who asked: gets every output of its request, or the error that ends it."""
-
-    def add(self, output: GenerateOutput) -> None: ...
-    def fail(self, error: NbgenError) -> None: ...
 
 
 class EngineClient:
@@ -69,7 +65,7 @@ class EngineClient:
         self.watchers: set[Callable[[], None]] = set()
         self._log = log
         self._listeners: dict[str, Listener] = {}
-        self._unsent: dict[str, GenerateRequest] = {}
+        self._unsent: dict[str, Request] = {}
         self._process: EngineProcess | None = None
         self._standby = Standby(log, wanted=standby)
         self._life: asyncio.Task[None] | None = None
@@ -92,7 +88,7 @@ class EngineClient:
 
     # --- requests
 
-    def submit(self, request: GenerateRequest, listener: Listener) -> None:
+    def submit(self, request: Request, listener: Listener) -> None:
         """Send the request, or keep it until the engine is ready. Raises what keeps the engine down."""
         if self._closed:
             raise Unavailable("the server is stopping")
@@ -114,19 +110,22 @@ class EngineClient:
         if request is not None:
             listener = self._listeners.pop(rid)
             reason = FinishReason(type="abort", message="Abort in waiting queue")
-            for index in range(request.params.n):
+            for index in range(request.params.n if isinstance(request, GenerateRequest) else 0):
                 listener.add(GenerateOutput(rid=rid, index=index, finish_reason=reason))
         elif rid in self._listeners and self._process:
             self._process.send(AbortRequest(rid=rid))
 
-    def flush_cache(self) -> None:
-        """Forget cached prefixes, before any request that is submitted after this."""
-        if self.state == "ready" and self._process:
-            self._process.send(FlushCache())
+    def tell(self, command: Command) -> bool:
+        """Have a loaded engine do this before any request that is submitted later; False where none is loaded."""
+        if self.state != "ready" or self._process is None:
+            return False
+        self._process.send(command)
+        return True
 
     def forget(self, rid: str) -> None:
         """The request has ended: nothing more is expected of it."""
         self._listeners.pop(rid, None)
+        self._unsent.pop(rid, None)
         if self._closed and not self._listeners:
             self._drained.set()
 
@@ -291,6 +290,9 @@ class EngineClient:
                 for output in message.outputs:
                     if (listener := self._listeners.get(output.rid)) is not None:
                         listener.add(output)
+            case TokenizerAnswer():
+                if (listener := self._listeners.get(message.rid)) is not None:
+                    listener.add(message)
             case EngineStatus():
                 self.status = message
             case _ if self.state == "stopping":

@@ -11,8 +11,8 @@ from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
 from nbgen.server.runs import Run
 
 
-class GenerationHandler(NbgenHandler):
-    """Runs that live as long as their caller stays: whoever leaves aborts them."""
+class ModelNeededHandler(NbgenHandler):
+    """A route that loads the configured model if need be."""
 
     body_limit = GENERATE_BODY
 
@@ -20,6 +20,10 @@ class GenerationHandler(NbgenHandler):
         """A model that cannot be loaded is the server's trouble here: the caller named none."""
         ours = super().as_ours(status, error)
         return Unavailable(ours.message) if isinstance(ours, ModelError) else ours
+
+
+class GenerationHandler(ModelNeededHandler):
+    """Runs that live as long as their caller stays: whoever leaves aborts them."""
 
     def whole(self, runs: list[Run]) -> bytes:
         """The answer to a call without streaming, once all runs have ended well."""
@@ -61,7 +65,7 @@ class GenerationHandler(NbgenHandler):
             _raise_first_error(runs)
         if not self.reader.gone:
             _raise_first_error(runs)
-            self.finish(self.whole(runs))
+            await self.write_whole(self.whole(runs))
 
     async def _stream(self, runs: list[Run]) -> None:
         """Headers wait for the first output, so that a refusal is still a real status."""

@@ -8,7 +8,14 @@ import msgspec
 
 from nbgen import __version__
 from nbgen.errors import NotFound
-from nbgen.server import memory_handlers, model_handlers, openai_handlers, run_handlers, sglang_handlers
+from nbgen.server import (
+    memory_handlers,
+    model_handlers,
+    openai_handlers,
+    run_handlers,
+    sglang_handlers,
+    tokenizer_handlers,
+)
 from nbgen.server.base_handler import NbgenHandler
 
 PREFIX = "nbgen/"
@@ -33,6 +40,7 @@ class NotFoundHandler(NbgenHandler):
 
 HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *sglang_handlers.HANDLERS,
+    *tokenizer_handlers.HANDLERS,
     *openai_handlers.HANDLERS,
     *model_handlers.HANDLERS,
     *memory_handlers.HANDLERS,

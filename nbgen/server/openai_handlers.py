@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from nbgen.errors import NbgenError, NotFound
+from nbgen.errors import InvalidRequest, NbgenError, NotFound
 from nbgen.protocols import openai, openai_answer
 from nbgen.protocols.openai import Call
 from nbgen.server.base_handler import NbgenHandler
@@ -22,6 +22,15 @@ class OpenaiHandler(NbgenHandler):
 
 class CallHandler(OpenaiHandler, GenerationHandler):
     """A call of either kind. The model's name in it is not looked at: one model is served."""
+
+    #: What this route calls the option that the engine knows as max_new_tokens.
+    limit_name = "max_tokens"
+
+    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
+        ours = super().as_ours(status, error)
+        if isinstance(ours, InvalidRequest) and "max_new_tokens" in ours.message:
+            return InvalidRequest(ours.message.replace("max_new_tokens", self.limit_name), field=self.limit_name)
+        return ours
 
     async def serve(self, call: Call) -> None:
         """Answer the call, whole or as a stream."""
@@ -47,6 +56,8 @@ class CompletionsHandler(CallHandler):
 
 class ChatCompletionsHandler(CallHandler):
     """A chat, answered through the model's own template."""
+
+    limit_name = "max_completion_tokens"
 
     async def post(self) -> None:
         await self.serve(openai.parse_chat(self.body))

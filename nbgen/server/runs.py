@@ -100,11 +100,17 @@ class Run:
 class Runs:
     """All runs of this server: those alive, and for a while those that ended.
 
-    `on_activity` is called when a run starts or ends, and by `sweep` while any is alive.
+    `on_activity` is called when a run starts or ends, and by `sweep` while any is alive; `on_start` with each run.
     """
 
-    def __init__(self, engine: EngineClient, on_activity: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        on_activity: Callable[[], None],
+        on_start: Callable[[Run], None] = lambda run: None,
+    ) -> None:
         self._engine = engine
+        self._on_start = on_start
         self._on_activity = on_activity
         self._live: dict[str, Run] = {}
         self._finished: dict[str, Run] = {}
@@ -120,6 +126,7 @@ class Runs:
         if len(self._live) >= MAX_LIVE:
             raise Unavailable(f"the queue is full ({len(self._live)} requests)")
         run.model = self._engine.config.model
+        self._on_start(run)
         run.watchers.add(lambda: self._settle(run))
         self._live[run.id] = run
         try:

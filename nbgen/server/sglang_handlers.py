@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
+import uuid
 from collections.abc import Iterator
 
-from nbgen.errors import NbgenError
-from nbgen.protocols import sglang, sglang_answer
+from nbgen import __version__
+from nbgen.errors import NbgenError, Unavailable
+from nbgen.messages import ContinueGeneration, FlushCache, GenerateRequest, PauseGeneration
+from nbgen.protocols import sglang, sglang_answer, sglang_info
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import Generation
 from nbgen.protocols.sglang_answer import Answer
-from nbgen.server.base_handler import NbgenHandler
+from nbgen.protocols.sglang_info import Streaming
+from nbgen.sampling_params import SamplingParams
+from nbgen.server import metrics
+from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
-from nbgen.server.runs import Run
+from nbgen.server.question import ask
+from nbgen.server.runs import MAX_LIVE, Run
+
+#: How long a token may take before the engine counts as ill.
+PROBE_SECONDS = 20.0
+FLUSH_POLL_SECONDS = 0.1
 
 
 class SglangHandler(NbgenHandler):
@@ -25,7 +39,8 @@ class GenerateHandler(SglangHandler, GenerationHandler):
 
     async def post(self) -> None:
         self._generation = sglang.parse_generate(self.body)
-        self._answers: list[list[Answer]] = _answers(self._generation)
+        self._streaming: Streaming = self.settings["nbgen"].streaming
+        self._answers = _answers(self._generation, self._streaming.incremental)
         await self.generate(self._generation.requests, stream=self._generation.stream)
 
     async def put(self) -> None:
@@ -36,7 +51,7 @@ class GenerateHandler(SglangHandler, GenerationHandler):
         return sglang_answer.result_body(results, self._generation.single)
 
     def chunk(self, runs: list[Run]) -> bytes:
-        interval = self._generation.interval
+        interval = self._generation.interval or self._streaming.interval
         return b"".join(answer.chunk(sample, run.started, interval) for run, answer, sample in self._each(runs))
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
@@ -60,13 +75,35 @@ class AbortHandler(SglangHandler):
         self.finish()
 
 
+class PauseHandler(SglangHandler):
+    """Lets nothing compute until it is told to continue. Requests are taken in meanwhile, and wait."""
+
+    async def post(self) -> None:
+        mode = sglang.parse_pause(self.body)
+        if not self.engine.tell(PauseGeneration(mode=mode)):
+            raise Unavailable("no model is loaded, so there is nothing to pause")
+        self.finish(sglang_answer.done(f"Generation paused ({mode})."))
+
+
+class ContinueHandler(SglangHandler):
+    """Ends a pause."""
+
+    async def post(self) -> None:
+        self.engine.tell(ContinueGeneration())
+        self.finish(sglang_answer.done("Generation continued."))
+
+
 class FlushCacheHandler(SglangHandler):
     """Empties the prefix cache, unless requests are alive: then nothing is done and the answer says so."""
 
     async def get(self) -> None:
+        seconds = sglang.parse_timeout(self.get_query_argument("timeout", "0"))
+        deadline = time.monotonic() + seconds
+        while len(self.runs) and time.monotonic() < deadline and not self.reader.gone:
+            await self.reader.wait(FLUSH_POLL_SECONDS)
         running = len(self.runs)
         if not running:
-            self.engine.flush_cache()
+            self.engine.tell(FlushCache())
         self.set_status(400 if running else 200)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         words = f"Cache not flushed: {running} requests are alive." if running else "Cache flushed."
@@ -85,21 +122,91 @@ class HealthHandler(SglangHandler):
         self.finish()
 
 
+class HealthGenerateHandler(SglangHandler):
+    """Whether the engine gives tokens: it is asked for one, before all who wait. Loads nothing."""
+
+    _track_activity = False
+
+    async def get(self) -> None:
+        self.set_status(200 if await self._gives_tokens() else 503)
+        self.finish()
+
+    async def _gives_tokens(self) -> bool:
+        paused = self.engine.status is not None and self.engine.status.paused
+        if self.engine.state != "ready" or paused:
+            return False
+        before, probe = self._generated(), asyncio.create_task(ask(self.engine, _probe(), PROBE_SECONDS))
+        try:
+            while not probe.done():
+                await asyncio.wait({probe}, timeout=1)
+                if self._generated() > before:  # where nobody can be let in, tokens of others will do
+                    return True
+            return probe.exception() is None
+        finally:
+            probe.cancel()
+            with contextlib.suppress(NbgenError, TimeoutError, asyncio.CancelledError):
+                await probe
+
+    def _generated(self) -> int:
+        return self.engine.status.generated_tokens if self.engine.status else 0
+
+
 class ModelInfoHandler(SglangHandler):
     """What is configured and, once loaded, what it is. Loads nothing."""
 
     _track_activity = False
 
     async def get(self) -> None:
-        self.finish(sglang_answer.model_info(self.engine.config, self.engine.model))
+        self.finish(sglang_info.model_info(self.engine.config, self.engine.model))
 
 
-def _answers(generation: Generation) -> list[list[Answer]]:
+class ServerInfoHandler(SglangHandler):
+    """Options, features and limits, and how the engine does. Loads nothing."""
+
+    _track_activity = False
+
+    async def get(self) -> None:
+        engine, app = self.engine, self.settings["nbgen"]
+        limits = {"body_bytes": GENERATE_BODY, "live_requests": MAX_LIVE, "reader_seconds": app.reader_seconds}
+        self.finish(
+            sglang_info.server_info(
+                engine.config,
+                engine.model,
+                engine.status,
+                version=__version__,
+                state=engine.state,
+                streaming=app.streaming,
+                limits=limits,
+            )
+        )
+
+
+class MetricsHandler(SglangHandler):
+    """Counters, times and the engine's pulse, in Prometheus' text format."""
+
+    _track_activity = False
+
+    async def get(self) -> None:
+        self.set_header("Content-Type", metrics.CONTENT_TYPE)
+        self.finish(self.settings["nbgen"].metrics.text(), set_content_type=metrics.CONTENT_TYPE)
+
+
+def _probe() -> GenerateRequest:
+    params = SamplingParams(max_new_tokens=1, temperature=0.0)
+    return GenerateRequest(
+        rid=f"health-{uuid.uuid4().hex}", input_ids=[0], namespace="health", priority=2**31, params=params
+    )
+
+
+def _answers(generation: Generation, incremental: bool) -> list[list[Answer]]:
     """Each request's answers, numbered prompt by prompt unless the call answers one object."""
     requests = generation.requests
     places = iter(range(sum(request.params.n for request in requests)))
     return [
-        [Answer(request, None if generation.single else next(places)) for _ in range(request.params.n)]
+        [
+            Answer(request, None if generation.single else next(places), incremental=incremental)
+            for _ in range(request.params.n)
+        ]
         for request in requests
     ]
 
@@ -109,7 +216,12 @@ HANDLERS = [
     (r"abort_request", AbortHandler),
     (r"flush_cache", FlushCacheHandler),
     (r"health", HealthHandler),
-    (r"health_generate", HealthHandler),
+    (r"health_generate", HealthGenerateHandler),
     (r"model_info", ModelInfoHandler),
     (r"get_model_info", ModelInfoHandler),
+    (r"server_info", ServerInfoHandler),
+    (r"get_server_info", ServerInfoHandler),
+    (r"pause_generation", PauseHandler),
+    (r"continue_generation", ContinueHandler),
+    (r"metrics", MetricsHandler),
 ]

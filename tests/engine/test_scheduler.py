@@ -13,11 +13,11 @@ from nbgen.sampling_params import SamplingParams
 BLOCK = 4
 
 
-def sequence(prompt: list[int] | int, output: int = 1, namespace: str = "") -> Sequence:
+def sequence(prompt: list[int] | int, output: int = 1, namespace: str = "", priority: int = 0) -> Sequence:
     nothing = Detokenizer(lambda _: "", lambda _: False, [])
     ids = [1] * prompt if isinstance(prompt, int) else list(prompt)
     s = Sequence("r", 0, ids, SamplingParams(), output, 0, nothing, StopStrings(()))
-    s.namespace = namespace
+    s.namespace, s.priority = namespace, priority
     return s
 
 
@@ -57,6 +57,7 @@ class Machine:
             if s.finish_reason:
                 self.scheduler.finish(s)
         self.check_blocks()
+        self.check_order()
 
     def run(self) -> None:
         for _ in range(5000):
@@ -90,9 +91,16 @@ class Machine:
         for s in self.sequences:
             assert [node.block for node in s.nodes] == s.block_table[: len(s.nodes)]
 
+    def check_order(self) -> None:
+        for line in (self.scheduler.waiting, self.scheduler.running):
+            assert line == sorted(line, key=lambda s: s.rank), "a later one stands before an earlier one"
+
 
 prompts = st.tuples(
-    st.lists(st.integers(1, 2), min_size=1, max_size=24), st.integers(1, 20), st.sampled_from(["", "a"])
+    st.lists(st.integers(1, 2), min_size=1, max_size=24),
+    st.integers(1, 20),
+    st.sampled_from(["", "a"]),
+    st.integers(-1, 1),
 )
 
 
@@ -103,14 +111,18 @@ prompts = st.tuples(
     chunk=st.integers(1, 16),
     running=st.integers(1, 6),
     aborts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 11)), max_size=4),
+    retract=st.integers(0, 60),
 )
-def test_random_schedules_end_with_every_block_free(requests, blocks, chunk, running, aborts) -> None:
+def test_random_schedules_end_with_every_block_free(requests, blocks, chunk, running, aborts, retract) -> None:
     sequences = [sequence(*request) for request in requests]
     machine = Machine(sequences, blocks, max_running=running, prefill_chunk=chunk)
     for step in range(5000):
         for when, which in aborts:
             if when == step and which < len(sequences) and sequences[which].status is not SequenceStatus.FINISHED:
                 machine.scheduler.finish(sequences[which])
+        if step == retract:
+            machine.scheduler.retract()
+            assert machine.scheduler.blocks.num_free == blocks
         if not machine.scheduler.has_work:
             break
         machine.step()
@@ -134,14 +146,34 @@ def test_decodes_go_on_while_a_long_prompt_is_computed() -> None:
     assert long.num_computed == 96
 
 
-def test_first_come_first_served() -> None:
-    order = [sequence(4, 2) for _ in range(4)]
-    machine = Machine(order, blocks=8, max_running=1)
-    finished: list[Sequence] = []
+def finishing_order(machine: Machine) -> list[int]:
+    """Which of its sequences ended first, second, …"""
+    finished: list[int] = []
     while machine.scheduler.has_work:
         machine.step()
-        finished += [s for s in order if s.finish_reason and s not in finished]
-    assert finished == order
+        finished += [i for i, s in enumerate(machine.sequences) if s.finish_reason and i not in finished]
+    return finished
+
+
+def test_first_come_first_served() -> None:
+    assert finishing_order(Machine([sequence(4, 2) for _ in range(4)], blocks=8, max_running=1)) == [0, 1, 2, 3]
+
+
+def test_first_come_first_served_within_a_priority() -> None:
+    waiting = [sequence(4, 2, priority=priority) for priority in (0, 5, -1, 5, 0)]
+    assert finishing_order(Machine(waiting, blocks=8, max_running=1)) == [1, 3, 0, 4, 2]
+
+
+def test_what_has_to_give_way_is_the_last_of_the_lowest_priority() -> None:
+    low, high = sequence([1] * 8, 40, priority=0), sequence([2] * 8, 40, priority=1)
+    machine = Machine([low], blocks=14)
+    machine.step()
+    machine.sequences.append(high)
+    machine.scheduler.add(high)
+    machine.run()
+    assert machine.scheduler.preemptions == 1
+    assert finishing_order(machine) == []
+    assert low.num_output == high.num_output == 40
 
 
 def after(machine: Machine, s: Sequence) -> int:

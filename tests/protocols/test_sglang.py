@@ -83,6 +83,9 @@ def test_a_body_that_is_no_object_is_a_schema_error(body: bytes) -> None:
         {"input_ids": [True]},
         {"text": "a", "sampling_params": "x"},
         {"text": "a", "rid": 5},
+        {"text": "a", "lora_path": 5},
+        {"text": "a", "image_data": 5},
+        {"text": "a", "priority": "high"},
         {"text": "a", "stream": None},
     ],
 )
@@ -96,6 +99,8 @@ def test_wrong_types_are_schema_errors(fields: dict[str, Any]) -> None:
     [
         {"stream": "true"},
         {"stream": 1},
+        {"return_hidden_states": "last"},
+        {"return_routed_experts": 1},
         {"sampling_params": {"no_such": 1}},
         {"sampling_params": {"temperature": "hot"}},
         {"sampling_params": {"stop": 5}},
@@ -135,7 +140,8 @@ def test_values_out_of_range_are_refused_in_words(fields: dict[str, Any], words:
         parse(**fields)
 
 
-ASKED = {"stop_regex": "a+", "return_hidden_states": True, "beam_width": 4}
+ASKED = {"stop_regex": "a+", "beam_width": 4, "lora_path": "x", "custom_logit_processor": "x"}
+ASKED |= dict.fromkeys(("return_hidden_states", "return_routed_experts"), True)
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)

@@ -3,11 +3,11 @@
 import json
 import time
 
+import msgspec
 import pytest
 
-from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InvalidRequest, NbgenError, NotFound, Unauthorized
-from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, LogprobOptions, TokenLogprobs
 from nbgen.protocols import sglang_answer
 from nbgen.protocols.json_body import MalformedBody
 from nbgen.protocols.sample import Sample
@@ -127,6 +127,14 @@ def test_an_error_in_a_stream_says_whether_to_try_again() -> None:
     }
 
 
-def test_model_info_answers_before_anything_is_loaded() -> None:
-    info = json.loads(sglang_answer.model_info(EngineConfig(model="m"), None))
-    assert (info["model_path"], info["model_type"], info["is_generation"]) == ("m", None, True)
+def test_incremental_chunks_hold_what_is_new() -> None:
+    logprob = [TokenLogprobs((-1.0, 1, None))]
+    request = msgspec.structs.replace(REQUEST, logprobs=LogprobOptions())
+    steps = [msgspec.structs.replace(output(text, 1, total=i), logprobs=logprob) for i, text in enumerate("abc", 1)]
+    steps[-1] = msgspec.structs.replace(steps[-1], finish_reason=STOP)
+    sent = chunks(Answer(request, incremental=True), *steps)
+    assert [chunk["text"] for chunk in sent] == ["a", "b", "c"]
+    assert [len(chunk["output_ids"]) for chunk in sent] == [1, 1, 1]
+    assert [len(chunk["meta_info"]["output_token_logprobs"]) for chunk in sent] == [1, 1, 1]
+    assert [chunk["meta_info"]["output_token_logprobs_length"] for chunk in sent] == [1, 2, 3]
+    assert [chunk["meta_info"]["completion_tokens"] for chunk in sent] == [1, 2, 3]

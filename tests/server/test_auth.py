@@ -1,6 +1,7 @@
 """Who may ask: every route denies, tokens, keys and cookies open what they should and nothing else."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +108,32 @@ def test_standing_alone_there_is_no_shell_and_the_routes_are_at_the_root(server:
     for path in ("api/kernels", "api/contents", "api/terminals", "files/x", "lab"):
         assert server.http.get(server.root + path).status_code == 404
     assert server.http.get(server.root + "model_info").status_code == 200
+
+
+READ_ONLY = """
+from jupyter_server.auth import Authorizer
+
+class ReadOnly(Authorizer):
+    def is_authorized(self, handler, user, action, resource):
+        return action == "read" and resource == "nbgen"
+"""
+
+
+def test_jupyters_authorizer_decides_what_a_known_caller_may_do(tmp_path: Path) -> None:
+    (tmp_path / "read_only.py").write_text(READ_ONLY)
+    arguments = ("--ServerApp.authorizer_class=read_only.ReadOnly", "--NbgenApp.autoload=False")
+    server = Server(tmp_path, *arguments)
+    try:
+        for path in ("server_info", "v1/models", "metrics", "api/v1/model"):
+            assert server.http.get(path).status_code == 200
+        for path in ("generate", "abort_request", "pause_generation", "tokenize", "v1/completions", "api/v1/runs"):
+            answer = server.http.post(path, json={"text": "a"})
+            assert answer.status_code == 403, path
+            assert "may not write" in answer.text
+        with server.anonymous(Authorization=f"Bearer {server.key}") as owner:
+            assert owner.post("abort_request", json={}).status_code == 200
+    finally:
+        server.stop()
 
 
 def test_no_method_escapes_the_base_class() -> None:

@@ -100,6 +100,47 @@ def test_refusals_are_real_statuses_and_name_the_field(client: openai.OpenAI, st
         client.completions.create(model="any", prompt="a", max_tokens=10**6, stream=stream)
 
 
+def test_a_limit_over_the_context_is_named_as_the_caller_wrote_it(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="max_completion_tokens is too large") as refusal:
+        client.chat.completions.create(model="any", messages=CHAT, max_completion_tokens=10**6)
+    assert refusal.value.param == "max_completion_tokens"
+    with pytest.raises(openai.BadRequestError, match="max_tokens is too large"):
+        client.completions.create(model="any", prompt="a", max_tokens=10**6)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_extra_fields_of_such_servers(server: Server, client: openai.OpenAI, stream: bool) -> None:
+    extra = {"top_k": 1, "min_p": 0.1, "repetition_penalty": 1.2, "min_tokens": 3, "ignore_eos": True, "priority": 2}
+    extra |= {"rid": f"mine-{stream}", "cache_salt": "x", "skip_special_tokens": False, "no_stop_trim": True}
+    answer = client.chat.completions.create(
+        model="any", messages=CHAT, max_tokens=5, stop=["never"], seed=3, stream=stream, extra_body=extra
+    )
+    options = {"top_k": 1, "min_p": 0.1, "repetition_penalty": 1.2, "max_new_tokens": 5, "ignore_eos": True}
+    tokens = server.http.post("tokenize", json={"messages": CHAT}).json()["tokens"]
+    body = {"input_ids": tokens, "sampling_params": {**options, "skip_special_tokens": False}}
+    native = server.http.post("generate", json=body).json()
+    text = "".join(c.choices[0].delta.content or "" for c in answer) if stream else answer.choices[0].message.content
+    assert text == native["text"]
+
+
+def test_usage_in_every_chunk_and_choices_that_end_once(client: openai.OpenAI) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    stream = client.chat.completions.create(
+        model="any", messages=CHAT, n=3, stream=True, stream_options=options, temperature=1, max_tokens=4
+    )
+    chunks = list(stream)
+    assert all(chunk.usage for chunk in chunks)
+    assert sorted(c.choices[0].index for c in chunks if c.choices and c.choices[0].finish_reason) == [0, 1, 2]
+    tokens = [chunk.usage.completion_tokens for chunk in chunks]
+    assert tokens == sorted(tokens)
+
+
+def test_hidden_tools_are_no_tools(client: openai.OpenAI) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    answer = client.chat.completions.create(model="any", messages=CHAT, tools=[tool], tool_choice="none", **GREEDY)
+    assert answer.choices[0].message.content
+
+
 def test_a_wrong_key_is_401(server: Server) -> None:
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key="wrong", max_retries=0).models.list()

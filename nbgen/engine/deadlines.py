@@ -1,0 +1,56 @@
+"""How long a sequence may wait for its turn, and how long it may run. Plain Python; the clock is the caller's.
+
+Sequences of one group wait for one another without being late: only while none of them runs do they count as waiting.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from nbgen.engine.sequence import Sequence, SequenceStatus
+from nbgen.messages import FinishReason
+
+
+class Deadlines:
+    """Finds sequences that are late. All times are monotonic seconds; a limit of None never ends."""
+
+    def __init__(self, queue_seconds: float | None = None, run_seconds: float | None = None) -> None:
+        self._queue = float("inf") if queue_seconds is None else queue_seconds
+        self._run = float("inf") if run_seconds is None else run_seconds
+        #: When something of a group last ran.
+        self._ran: dict[str, float] = {}
+
+    def late(self, sequences: Iterable[Sequence], now: float) -> Iterator[tuple[Sequence, FinishReason]]:
+        """Those whose time is over, and why they end. To be called with all living sequences, a few times a second."""
+        living = list(sequences)
+        groups = {sequence.group for sequence in living}
+        self._ran = {group: at for group, at in self._ran.items() if group in groups}
+        for sequence in living:
+            self._note(sequence, now)
+        for sequence in living:
+            if sequence.started is not None:
+                if now - sequence.started > self._run:
+                    yield sequence, _ran(self._run)
+            elif now - max(sequence.arrived, self._ran.get(sequence.group, 0.0)) > self._queue:
+                yield sequence, _waited(self._queue)
+
+    def shift(self, sequences: Iterable[Sequence], seconds: float) -> None:
+        """Do not count the last `seconds`, in which nothing could run."""
+        for sequence in sequences:
+            sequence.arrived += seconds
+            if sequence.started is not None:
+                sequence.started += seconds
+        self._ran = {group: at + seconds for group, at in self._ran.items()}
+
+    def _note(self, sequence: Sequence, now: float) -> None:
+        if sequence.status is SequenceStatus.RUNNING:
+            self._ran[sequence.group] = now
+            if sequence.started is None:
+                sequence.started = now
+
+
+def _waited(seconds: float) -> FinishReason:
+    words = f"the request waited {seconds:g} seconds for its turn, as long as one may: try again later"
+    return FinishReason(type="error", message=words, status=503)
+
+
+def _ran(seconds: float) -> FinishReason:
+    return FinishReason(type="abort", message=f"timeout: the request ran {seconds:g} seconds, as long as one may")

@@ -1,0 +1,35 @@
+"""The ids that callers give their requests, and the names under which prefixes are cached. The same in every dialect.
+
+Follows SGLang 0.5.23, with a bound on what an id may be.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from nbgen.errors import InvalidRequest
+
+RID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+def request_ids(rid: str | list[str] | None, prompts: int, n: int, *, single: bool) -> list[str]:
+    """An id for each prompt. With n > 1 fresh ones replace the caller's, as SGLang does."""
+    given = rid if isinstance(rid, list) else [rid] if isinstance(rid, str) else []
+    for name in given:
+        if not RID.fullmatch(name):
+            raise InvalidRequest("`rid` must be 1 to 128 letters, digits or _.:-", field="rid")
+    if isinstance(rid, list) and (single or len(rid) != prompts):
+        raise InvalidRequest(f"`rid` is a list of {len(rid)} ids for {prompts} prompts: a mismatch", field="rid")
+    if len(set(given)) < len(given):
+        raise InvalidRequest("Duplicate request IDs detected in the batch", field="rid")
+    if rid is None or n > 1:
+        return [uuid.uuid4().hex for _ in range(prompts)]
+    if isinstance(rid, str) and not single:
+        return [f"{rid}_{position}" for position in range(prompts)]
+    return given
+
+
+def namespace(extra_key: str | None, cache_salt: str | None) -> str:
+    """Where a request's prefixes may be cached: either name keeps callers apart."""
+    return "\0".join((extra_key or "", cache_salt or "")).rstrip("\0")

@@ -1,0 +1,137 @@
+"""What SGLang's clients ask about a server: `/model_info`, `/server_info`. Names follow SGLang 0.5.23.
+
+Every feature flag is truthful: what is not there says so. No secret and no path but the model's name is told.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from nbgen import sampling_params
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import EngineStatus, ModelInfo
+from nbgen.protocols import json_body, openai, request_ids, sglang, sglang_logprobs
+
+WEIGHT_VERSION = "default"
+#: Features of SGLang's server, by their launch options, that this one does not have.
+ABSENT: dict[str, Any] = {
+    "enable_lora": False,
+    "enable_return_hidden_states": False,
+    "return_hidden_states_mode": None,
+    "enable_return_routed_experts": False,
+    "skip_tokenizer_init": False,
+    "is_embedding": False,
+    "tool_call_parser": None,
+    "reasoning_parser": None,
+}
+LIMITS: dict[str, Any] = {
+    "prompts": sglang.MAX_PROMPTS,
+    "n": sampling_params.MAX_N,
+    "text_bytes": sglang.MAX_TEXT_BYTES,
+    "json_depth": json_body.MAX_DEPTH,
+    "json_keys": json_body.MAX_KEYS,
+    "stop_strings": sampling_params.MAX_STOP_STRINGS,
+    "stop_bytes": sampling_params.MAX_STOP_BYTES,
+    "stop_token_ids": sampling_params.MAX_STOP_TOKEN_IDS,
+    "logit_bias": sampling_params.MAX_LOGIT_BIAS,
+    "top_logprobs_num": sglang_logprobs.MAX_TOP,
+    "token_ids_logprob": sglang_logprobs.MAX_TOKEN_IDS,
+    "openai_top_logprobs": openai.MAX_TOP_LOGPROBS,
+    "rid": request_ids.RID.pattern,
+}
+
+
+class Streaming(NamedTuple):
+    """How the server streams unless a request says otherwise."""
+
+    interval: int = 1
+    incremental: bool = False
+
+
+def model_info(config: EngineConfig, model: ModelInfo | None) -> bytes:
+    """`/model_info`: what is configured, and what is known once the model is loaded."""
+    return msgspec.json.encode(
+        {
+            "model_path": config.model,
+            "served_model_name": model.name if model else config.model,
+            "tokenizer_path": config.model,
+            "is_generation": True,
+            "preferred_sampling_params": None,
+            "weight_version": WEIGHT_VERSION,
+            "load_format": "auto",
+            "reasoning_parser": None,
+            "tool_call_parser": None,
+            "disaggregation_mode": "null",
+            "has_image_understanding": False,
+            "has_audio_understanding": False,
+            "model_type": model.model_type if model else None,
+            "architectures": model.architectures if model else None,
+        }
+    )
+
+
+def server_info(
+    config: EngineConfig,
+    model: ModelInfo | None,
+    status: EngineStatus | None,
+    *,
+    version: str,
+    state: str,
+    streaming: Streaming,
+    limits: dict[str, Any],
+) -> bytes:
+    """`/server_info`: options, features, limits, and how the engine does. Loads nothing."""
+    context = model.context_length if model else config.context_length
+    fields = {
+        "status": state,
+        "version": version,
+        "model_path": config.model,
+        "tokenizer_path": config.model,
+        "served_model_name": model.name if model else config.model,
+        "device": model.device if model else config.device,
+        "dtype": model.dtype if model else config.dtype,
+        "context_length": context,
+        "max_req_input_len": context and context - 1,
+        "max_total_num_tokens": model.kv_tokens if model else 0,
+        "max_running_requests": config.max_running,
+        "max_queued_requests": config.max_waiting,
+        "chunked_prefill_size": config.prefill_chunk,
+        "disable_radix_cache": model is not None and not model.caches_prefixes,
+        # Prefixes are reused to the token, whatever the size of a block.
+        "page_size": 1,
+        "block_size": config.block_size,
+        "sampling_defaults": config.sampling_defaults,
+        "preferred_sampling_params": None,
+        "weight_version": WEIGHT_VERSION,
+        "stream_interval": streaming.interval,
+        "incremental_streaming_output": streaming.incremental,
+        "enable_metrics": True,
+        "enable_priority_scheduling": True,
+        "enable_deterministic_inference": False,
+        "grammar_backend": config.grammar_backend,
+        "enable_custom_logit_processor": config.enable_custom_logit_processor,
+        "tier": model.tier if model else None,
+        "threads": model.threads if model else config.threads,
+        "limits": {**LIMITS, **limits, "queue_seconds": config.queue_seconds, "run_seconds": config.run_seconds},
+        "internal_states": [_internal_state(config, status or EngineStatus(), model)],
+    }
+    return msgspec.json.encode(ABSENT | fields)
+
+
+def _internal_state(config: EngineConfig, status: EngineStatus, model: ModelInfo | None) -> dict[str, Any]:
+    return {
+        "last_gen_throughput": status.throughput,
+        "effective_max_running_requests_per_dp": config.max_running,
+        "num_running_reqs": status.running,
+        "num_queue_reqs": status.waiting,
+        "num_used_tokens": (status.blocks_total - status.blocks_free) * config.block_size,
+        "paused": status.paused,
+        "num_retractions": status.preemptions,
+        "memory_usage": {
+            "weight": round((model.weight_bytes if model else 0) / 2**30, 3),
+            "used": round(status.memory_used / 2**30, 3),
+            "total": round(status.memory_total / 2**30, 3),
+        },
+    }

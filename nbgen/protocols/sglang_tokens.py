@@ -1,0 +1,83 @@
+"""`/tokenize` and `/detokenize`, as SGLang 0.5.23 and OpenAI-style servers have them. Errors are in OpenAI's shape.
+
+Knows no tokenizer: the engine has it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
+from nbgen.protocols import openai
+from nbgen.protocols.chat_messages import Turn, chat_messages, template_options
+from nbgen.protocols.json_body import parse_object
+
+MAX_TEXTS = 1024
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True):
+    prompt: str | list[str] | None = None
+    messages: list[Turn] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+def parse_tokenize(raw: bytes) -> tuple[TokenizeRequest, bool]:
+    """What is to be tokenized, and whether it is a single text. Raises InvalidRequest."""
+    fields = parse_object(raw)
+    openai.refuse_unsupported(fields)
+    body = openai.convert(fields, TokenizeBody)
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequest("give exactly one of `prompt` and `messages`", field="prompt")
+    texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
+    _check_count("prompt", len(texts))
+    request = TokenizeRequest(
+        rid=uuid.uuid4().hex,
+        texts=texts,
+        messages=None if body.messages is None else chat_messages(body.messages),
+        add_special_tokens=body.add_special_tokens,
+        add_generation_prompt=body.add_generation_prompt,
+        template_options=template_options(body.chat_template_kwargs or {}),
+    )
+    return request, not isinstance(body.prompt, list)
+
+
+def parse_detokenize(raw: bytes) -> tuple[DetokenizeRequest, bool]:
+    """What is to be turned into text, and whether it is a single list of ids. Raises InvalidRequest."""
+    fields = parse_object(raw)
+    tokens = fields.get("tokens")
+    single = not (isinstance(tokens, list) and tokens and isinstance(tokens[0], list))
+    lists = [tokens] if single else tokens
+    if not isinstance(lists, list) or not all(isinstance(ids, list) and all(map(_is_id, ids)) for ids in lists):
+        raise InvalidRequest("tokens must be a list of token ids, or a list of such lists", field="tokens")
+    _check_count("tokens", len(lists))
+    skip = fields.get("skip_special_tokens", True)
+    if not isinstance(skip, bool):
+        raise InvalidRequest("skip_special_tokens must be true or false", field="skip_special_tokens")
+    return DetokenizeRequest(rid=uuid.uuid4().hex, token_ids=lists, skip_special_tokens=skip), single
+
+
+def tokenized(answer: TokenizerAnswer, single: bool, context_length: int) -> bytes:
+    """The ids, how many they are, and how many the model takes."""
+    ids = answer.token_ids
+    tokens, count = (ids[0], len(ids[0])) if single else (ids, [len(each) for each in ids])
+    return msgspec.json.encode({"tokens": tokens, "count": count, "max_model_len": context_length})
+
+
+def detokenized(answer: TokenizerAnswer, single: bool) -> bytes:
+    """The text, or the list of texts."""
+    return msgspec.json.encode({"text": answer.texts[0] if single else answer.texts})
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _check_count(name: str, count: int) -> None:
+    if count > MAX_TEXTS:
+        raise InvalidRequest(f"{name} holds {count} entries; at most {MAX_TEXTS}", field=name)

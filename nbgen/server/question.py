@@ -1,0 +1,40 @@
+"""A request to the engine with one answer, awaited: a tokenization, a single token. Knows no dialect."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nbgen.errors import NbgenError, from_status
+from nbgen.messages import GenerateOutput, Request, TokenizerAnswer
+from nbgen.server.engine_client import EngineClient
+
+Answer = TokenizerAnswer | GenerateOutput
+
+
+class Question:
+    """Listens for the first answer."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def add(self, answer: Answer) -> None:
+        reason = answer.finish_reason if isinstance(answer, GenerateOutput) else None
+        if reason is not None and reason.type == "error":
+            self.fail(from_status(reason.status or 500, reason.message or "the engine refused"))
+        elif not self.answer.done():
+            self.answer.set_result(answer)
+
+    def fail(self, error: NbgenError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+async def ask(engine: EngineClient, request: Request, seconds: float | None = None) -> Answer:
+    """The engine's first answer, starting the engine if need be. Raises its refusal, or TimeoutError."""
+    question = Question()
+    engine.submit(request, question)
+    try:
+        return await asyncio.wait_for(question.answer, seconds)
+    finally:
+        engine.abort(request.rid)
+        engine.forget(request.rid)

@@ -1,0 +1,40 @@
+"""`/tokenize` and `/detokenize`: the model's own tokenizer over HTTP."""
+
+from __future__ import annotations
+
+from nbgen.protocols import openai_answer, sglang_tokens
+from nbgen.server.generation_handler import ModelNeededHandler
+from nbgen.server.question import ask
+
+
+class TokenizerHandler(ModelNeededHandler):
+    """Errors in OpenAI's shape, as both routes have them in SGLang."""
+
+    error_body = staticmethod(openai_answer.error_body)
+
+
+class TokenizeHandler(TokenizerHandler):
+    """Token ids of texts, or of a chat through the model's template."""
+
+    async def post(self) -> None:
+        request, single = sglang_tokens.parse_tokenize(self.body)
+        answer = await ask(self.engine, request)
+        model = self.engine.model
+        context = model.context_length if model else 0
+        self.finish(sglang_tokens.tokenized(answer, single, context))
+
+
+class DetokenizeHandler(TokenizerHandler):
+    """The text of token ids."""
+
+    async def post(self) -> None:
+        request, single = sglang_tokens.parse_detokenize(self.body)
+        self.finish(sglang_tokens.detokenized(await ask(self.engine, request), single))
+
+
+HANDLERS = [
+    (r"tokenize", TokenizeHandler),
+    (r"v1/tokenize", TokenizeHandler),
+    (r"detokenize", DetokenizeHandler),
+    (r"v1/detokenize", DetokenizeHandler),
+]

@@ -1,0 +1,60 @@
+"""What the server says of itself, before and after a model is loaded."""
+
+import json
+from typing import Any
+
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import EngineStatus, ModelInfo
+from nbgen.protocols import sglang_info
+from nbgen.protocols.sglang_info import Streaming
+
+MODEL = ModelInfo(
+    name="m",
+    model_type="llama",
+    architectures=["LlamaForCausalLM"],
+    vocab_size=10,
+    context_length=512,
+    device="cpu",
+    dtype="float32",
+    tier="A",
+    has_chat_template=False,
+    kv_tokens=4096,
+    threads=2,
+)
+
+
+def info(model: ModelInfo | None, status: EngineStatus | None = None) -> dict[str, Any]:
+    body = sglang_info.server_info(
+        EngineConfig(model="m"),
+        model,
+        status,
+        version="1",
+        state="ready",
+        streaming=Streaming(),
+        limits={"reader_seconds": 30},
+    )
+    return json.loads(body)
+
+
+def test_model_info_answers_before_anything_is_loaded() -> None:
+    before = json.loads(sglang_info.model_info(EngineConfig(model="m"), None))
+    assert (before["model_path"], before["model_type"], before["is_generation"]) == ("m", None, True)
+    assert json.loads(sglang_info.model_info(EngineConfig(model="m"), MODEL))["model_type"] == "llama"
+
+
+def test_server_info_has_its_types_before_and_after_a_load() -> None:
+    assert info(None)["max_total_num_tokens"] == 0
+    loaded = info(MODEL, EngineStatus(running=1, blocks_total=10, blocks_free=7, throughput=5.0))
+    assert (loaded["max_total_num_tokens"], loaded["context_length"], loaded["threads"]) == (4096, 512, 2)
+    (state,) = loaded["internal_states"]
+    assert (state["num_running_reqs"], state["num_used_tokens"], state["last_gen_throughput"]) == (1, 48, 5.0)
+    assert loaded["limits"]["queue_seconds"] == 60
+    assert loaded["limits"]["n"] == 128
+
+
+def test_features_are_told_as_they_are() -> None:
+    loaded = info(MODEL)
+    for name in ("enable_lora", "enable_return_hidden_states", "disable_radix_cache"):
+        assert loaded[name] is False
+    assert loaded["page_size"] == 1
+    assert not any("key" in name or "token" in name.split("_") for name in loaded), "no secret is told"

@@ -1,0 +1,213 @@
+"""What SGLang's clients call beside `/generate`: pausing, health, what the server is, tokens, metrics."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from transformers import AutoTokenizer
+
+from tests.server.conftest import BUSY, Server, first_events, wait_for
+
+LONG = {"temperature": 0, "max_new_tokens": 1500, "ignore_eos": True}
+CHAT = [{"role": "user", "content": "hello"}]
+
+
+@contextmanager
+def streaming(server: Server, **body: Any) -> Iterator[list[dict[str, Any]]]:
+    """A stream of `/generate` read in another thread: its chunks as they come, all of them when the context ends."""
+    chunks: list[dict[str, Any]] = []
+
+    def read() -> None:
+        with server.http.stream("POST", "generate", json={**body, "stream": True}) as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    chunks.append(json.loads(line[6:]))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield chunks
+    finally:
+        server.http.post("continue_generation")
+        reader.join(20)
+    assert chunks[-1]["meta_info"]["finish_reason"], "the stream did not end"
+
+
+def generated(server: Server) -> int:
+    return server.model()["status"]["generated_tokens"]
+
+
+def begun(chunks: list[dict[str, Any]]) -> None:
+    wait_for(lambda: chunks, 5, "the first chunk")
+
+
+@pytest.mark.parametrize("mode", ["in_place", "retract"])
+def test_a_pause_holds_all_that_runs_and_changes_nothing(server: Server, mode: str) -> None:
+    body = {"text": "a story", "sampling_params": LONG}
+    expected = server.http.post("generate", json=body).json()["text"]
+    with streaming(server, **body) as chunks:
+        begun(chunks)
+        paused = server.http.post("pause_generation", json={"mode": mode})
+        assert (paused.status_code, paused.json()["status"]) == (200, "ok")
+        wait_for(lambda: server.model()["status"]["paused"], 3, "the engine pauses")
+        assert server.model()["status"]["waiting" if mode == "retract" else "running"] == 1
+        assert server.http.get("health_generate").status_code == 503
+        assert server.http.get("health").status_code == 200
+        before = generated(server)
+        time.sleep(0.7)
+        assert generated(server) == before
+        assert chunks[-1]["meta_info"]["finish_reason"] is None
+        assert server.http.post("continue_generation", json={}).json()["status"] == "ok"
+    assert chunks[-1]["text"] == expected
+    server.idle()
+
+
+def test_a_pause_may_abort_what_runs_and_what_comes_later_waits(server: Server) -> None:
+    with streaming(server, text="a", sampling_params=BUSY) as chunks:
+        begun(chunks)
+        assert server.http.post("pause_generation").status_code == 200
+        wait_for(lambda: chunks[-1]["meta_info"]["finish_reason"], 3, "the stream ends")
+        with streaming(server, text="a", sampling_params={"max_new_tokens": 2}) as later:
+            time.sleep(0.5)
+            assert not later
+    assert chunks[-1]["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+def test_what_is_no_mode_is_refused_and_nothing_pauses(server: Server) -> None:
+    for body in ({"mode": "later"}, {"mode": 5}, {"mode": None}):
+        assert server.http.post("pause_generation", json=body).status_code == 400
+    assert server.http.get("health_generate").status_code == 200
+
+
+def test_many_requests_at_once_are_all_aborted_and_all_answer(server: Server) -> None:
+    with ThreadPoolExecutor(32) as callers:
+        body = {"text": "a", "sampling_params": BUSY}
+        pending = [callers.submit(server.http.post, "generate", json=body) for _ in range(32)]
+        wait_for(lambda: server.model()["status"]["running"] == 32, 10, "all run")
+        server.http.post("abort_request", json={"abort_all": True})
+        answers = [future.result(timeout=10) for future in pending]
+    for answer in answers:
+        meta = answer.json()["meta_info"]
+        assert meta["finish_reason"]["type"] == "abort"
+        assert meta["completion_tokens"] == len(answer.json()["output_ids"]) > 0
+        assert meta["e2e_latency"] > 0
+    server.idle()
+
+
+def test_flush_waits_as_long_as_it_is_told(server: Server) -> None:
+    with streaming(server, text="b", sampling_params=LONG) as chunks:
+        begun(chunks)
+        assert server.http.post("flush_cache").status_code == 400
+        assert server.http.post("flush_cache?timeout=20").text.startswith("Cache flushed.")
+        wait_for(lambda: chunks[-1]["meta_info"]["finish_reason"], 1, "the request had ended")
+    for timeout in ("soon", "-1", "nan", "1e9"):
+        assert server.http.get(f"flush_cache?timeout={timeout}").status_code == 400
+
+
+def test_server_info_survives_many_calls_and_tells_what_is_there(server: Server) -> None:
+    with ThreadPoolExecutor(8) as callers:
+        answers = list(callers.map(lambda _: server.http.get("server_info"), range(40)))
+    assert {answer.status_code for answer in answers} == {200}
+    info = server.http.get("get_server_info").json()
+    assert (info["status"], info["tier"], info["device"]) == ("ready", "A", "cpu")
+    assert isinstance(info["max_total_num_tokens"], int)
+    assert info["max_total_num_tokens"] >= info["context_length"] == 16_384
+    assert info["threads"] >= 1
+    assert info["limits"]["run_seconds"] == 600
+    assert server.key not in str(info)
+
+
+@pytest.mark.parametrize("prefix", ["", "v1/"])
+def test_tokens_there_and_back(server: Server, prefix: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(server.model()["name"])
+
+    def ask(path: str, **body: Any) -> Any:
+        answer = server.http.post(prefix + path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    one = ask("tokenize", prompt="hello, wörld")
+    assert one["tokens"] == tokenizer.encode("hello, wörld")
+    assert (one["count"], one["max_model_len"]) == (len(one["tokens"]), 16_384)
+    assert ask("tokenize", prompt="", add_special_tokens=False)["tokens"] == []
+    several = ask("tokenize", prompt=["a", "bc"])
+    assert several["count"] == [1, 2]
+    chat = ask("tokenize", messages=CHAT)["tokens"]
+    assert chat == tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
+    bare = ask("tokenize", messages=CHAT, add_generation_prompt=False)["tokens"]
+    assert bare == tokenizer.apply_chat_template(CHAT, return_dict=False)
+    assert ask("detokenize", tokens=one["tokens"])["text"] == "hello, wörld"
+    assert ask("detokenize", tokens=several["tokens"])["text"] == ["a", "bc"]
+    assert ask("detokenize", tokens=[])["text"] == ""
+    assert ask("detokenize", tokens=[0, 104])["text"] == tokenizer.decode([104])
+    assert ask("detokenize", tokens=[0, 104], skip_special_tokens=False)["text"] == tokenizer.decode([0, 104])
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("tokenize", {}),
+        ("tokenize", {"prompt": 5}),
+        ("tokenize", {"prompt": "x" * 300_000}),
+        ("detokenize", {"tokens": ["a"]}),
+        ("detokenize", {"tokens": [1, -1, 2]}),
+        ("detokenize", {"tokens": [10**6]}),
+    ],
+)
+def test_tokens_that_cannot_be_are_refused(server: Server, path: str, body: dict[str, Any]) -> None:
+    answer = server.http.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["object"] == "error"
+    assert answer.json()["message"]
+
+
+def test_a_template_gets_its_own_options(server: Server) -> None:
+    body = {"messages": CHAT, "max_tokens": 2, "chat_template_kwargs": {"enable_thinking": False}}
+    assert server.http.post("v1/chat/completions", json=body).status_code == 200
+    body["chat_template_kwargs"] = {"messages": "x"}
+    assert server.http.post("v1/chat/completions", json=body).status_code == 400
+
+
+def samples(server: Server) -> dict[str, float]:
+    answer = server.http.get("metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+        if "le" not in sample.labels and sample.labels["model_name"] == server.model()["name"]
+    }
+
+
+def test_metrics_count_requests_tokens_and_times(server: Server) -> None:
+    body = {"text": "count this", "sampling_params": {"max_new_tokens": 5, "ignore_eos": True}}
+    server.http.post("generate", json=body)
+    before = samples(server)
+    server.http.post("generate", json=body)
+    after = samples(server)
+    grown = {name: after[name] - before[name] for name in after}
+    assert grown["sglang:num_requests_total"] == 1
+    assert grown["sglang:prompt_tokens_total"] == 10
+    assert grown["sglang:cached_tokens_total"] == 9
+    assert grown["sglang:generation_tokens_total"] == 5
+    assert grown["sglang:num_aborted_requests_total"] == 0
+    assert grown["sglang:time_to_first_token_seconds_count"] == 1
+    assert grown["sglang:inter_token_latency_seconds_count"] == 4
+    assert grown["sglang:e2e_request_latency_seconds_count"] == 1
+    assert 0 < after["sglang:cache_hit_rate"] <= 1
+    for name in ("num_running_reqs", "num_queue_reqs", "num_used_tokens", "token_usage", "gen_throughput"):
+        assert after[f"sglang:{name}"] >= 0
+
+
+def test_an_abort_is_counted(server: Server) -> None:
+    before = samples(server)["sglang:num_aborted_requests_total"]
+    with server.http.stream("POST", "generate", json={"text": "a", "stream": True, "sampling_params": BUSY}) as answer:
+        first_events(answer, 2)
+    wait_for(lambda: samples(server)["sglang:num_aborted_requests_total"] == before + 1, 3, "the abort is counted")
+    server.idle()

@@ -1,0 +1,134 @@
+"""Nobody waits, runs or reads for ever: limits of a second or two, and what each answer says."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.conftest import BUSY, TOKEN, Server, events, wait_for
+
+SHORT = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory, long_model: Path) -> Iterator[Server]:
+    """A server that runs one sequence at a time and has little patience."""
+    limits = {"max_running": 1, "queue_seconds": 1, "run_seconds": 3, "reader_seconds": 1}
+    options = [f"--NbgenApp.{name}={value}" for name, value in limits.items()]
+    options += ["--NbgenApp.incremental_streaming_output=True", "--NbgenApp.stream_interval=3"]
+    server = Server(tmp_path_factory.mktemp("strict"), f"--model={long_model}", "--dtype=float32", *options)
+    yield server.ready()
+    server.stop()
+    assert "Traceback" not in server.log.read_text()
+
+
+class Call(threading.Thread):
+    """A request of its own thread; `answer` and `seconds` are there when it has ended."""
+
+    def __init__(self, server: Server, **body: Any) -> None:
+        super().__init__()
+        self._server, self._body = server, body
+        self.answer: httpx.Response
+        self.start()
+
+    def run(self) -> None:
+        started = time.monotonic()
+        self.answer = self._server.http.post("generate", json=self._body)
+        self.seconds = time.monotonic() - started
+
+
+def busy(server: Server) -> Call:
+    call = Call(server, text="a", sampling_params=BUSY)
+    wait_for(lambda: (server.model()["status"] or {}).get("running"), 5, "the request runs")
+    return call
+
+
+def test_who_waits_too_long_is_told_to_try_again_and_who_runs_too_long_keeps_the_text(strict: Server) -> None:
+    first = busy(strict)
+    waiting = Call(strict, text="b", sampling_params=SHORT)
+    waiting.join(20)
+    assert waiting.answer.status_code == 503
+    assert waiting.answer.headers["retry-after"]
+    body = waiting.answer.json()
+    assert (body["object"], body["code"]) == ("error", 503)
+    assert "waited 1 seconds" in body["message"]
+    first.join(20)
+    assert first.answer.status_code == 200
+    reason = first.answer.json()["meta_info"]["finish_reason"]
+    assert reason["type"] == "abort"
+    assert "timeout" in reason["message"]
+    assert len(first.answer.json()["output_ids"]) > 10
+    assert first.seconds > 2.5
+    strict.idle()
+
+
+def test_health_is_told_while_all_places_are_taken(strict: Server) -> None:
+    first = busy(strict)
+    started = time.monotonic()
+    assert strict.http.get("health_generate").status_code == 200
+    assert time.monotonic() - started < 10
+    strict.http.post("abort_request", json={"abort_all": True})
+    first.join(20)
+    strict.idle()
+
+
+def test_a_batch_may_take_longer_than_one_may_wait(strict: Server) -> None:
+    options = {**SHORT, "max_new_tokens": 300}
+    answer = strict.http.post("generate", json={"text": list("abcdefgh"), "sampling_params": options})
+    assert answer.status_code == 200, answer.text
+    assert [len(item["output_ids"]) for item in answer.json()] == [300] * 8
+
+
+def test_who_has_priority_is_served_first(strict: Server) -> None:
+    strict.http.post("pause_generation", json={"mode": "in_place"})
+    calls = []
+    for priority in (-1, 0, 7):
+        calls.append(Call(strict, text="b", sampling_params={**SHORT, "max_new_tokens": 50}, priority=priority))
+        wait_for(lambda: strict.model()["status"]["waiting"] == len(calls), 5, "it waits")
+    time.sleep(1.5)  # a pause does not count as waiting
+    strict.http.post("continue_generation")
+    for call in calls:
+        call.join(20)
+        assert call.answer.status_code == 200, call.answer.text
+    ended = [call.answer.json()["meta_info"]["response_sent_to_client_ts"] for call in calls]
+    assert ended == sorted(ended, reverse=True)
+
+
+def test_streams_may_hold_only_what_is_new(strict: Server) -> None:
+    body = {"text": "a", "sampling_params": {**SHORT, "max_new_tokens": 10}, "return_logprob": True}
+    whole = strict.http.post("generate", json=body).json()
+    found = events(strict.http, "POST", "generate", json={**body, "stream": True})
+    chunks = [json.loads(event.data) for event in found[:-1]]
+    assert "".join(chunk["text"] for chunk in chunks) == whole["text"]
+    assert [token for chunk in chunks for token in chunk["output_ids"]] == whole["output_ids"]
+    logprobs = [entry for chunk in chunks for entry in chunk["meta_info"]["output_token_logprobs"]]
+    assert logprobs == whole["meta_info"]["output_token_logprobs"]
+    assert [chunk["meta_info"]["completion_tokens"] for chunk in chunks][-1] == 10
+    assert all(len(chunk["output_ids"]) >= 3 for chunk in chunks[1:-1])
+    info = strict.http.get("server_info").json()
+    assert (info["incremental_streaming_output"], info["stream_interval"]) == (True, 3)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_reader_who_never_reads_is_cut_off_and_slows_nobody(strict: Server, stream: bool) -> None:
+    body = {"text": "a", "stream": stream, "return_logprob": True, "top_logprobs_num": 260, "sampling_params": BUSY}
+    if not stream:
+        prompt = {"input_ids": [5] * 15_000, "logprob_start_len": 0, "sampling_params": {"max_new_tokens": 1}}
+        body = {"return_logprob": True, "top_logprobs_num": 100, **prompt}
+    raw = json.dumps(body).encode()
+    head = f"POST /generate HTTP/1.1\r\nHost: localhost\r\nAuthorization: token {TOKEN}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(("127.0.0.1", strict.port))
+        reader.sendall(head.encode() + raw)
+        wait_for(lambda: "took nothing for 1 seconds" in strict.log.read_text(), 20, "the reader is cut off")
+    strict.log.write_text("")
+    strict.idle()
+    assert strict.http.post("generate", json={"text": "a", "sampling_params": SHORT}).status_code == 200
