@@ -12,9 +12,12 @@ import msgspec
 
 from nbgen.engine_config import EngineConfig
 from nbgen.sampling_params import SamplingParams
+from nbgen.tensor_spec import ModelSpec
 
 FRAME_HEADER = 4
 MAX_FRAME = 256 * 2**20
+#: Bytes of a tensor that travel in one frame, so that none holds up what is behind it.
+PIECE_BYTES = 2**21
 
 #: What the engine can give back of its memory: keys and values with all cached prefixes, or the model as well.
 MemoryTag = Literal["kv_cache", "weights"]
@@ -54,11 +57,32 @@ class LogprobOptions(Struct, frozen=True, tag=False):
     text: bool = False
 
 
+class TensorOptions(Struct, frozen=True, tag=False):
+    """Which of the model's own numbers a request wants, all of them float32.
+
+    `logits` `[prompt, vocab]` and `hidden_states` `[prompt, hidden]` (after the last norm) are of the prompt's tokens.
+    `generation_logits` `[output, vocab]` chose the output's tokens, before any sampling option changed them, and
+    `logprobs` `[output]` is their natural log-softmax at the tokens that were chosen.
+    """
+
+    logits: bool = False
+    hidden_states: bool = False
+    generation_logits: bool = False
+    logprobs: bool = False
+
+    @property
+    def of_prompt(self) -> bool:
+        """Whether every token of the prompt has to be computed for it."""
+        return self.logits or self.hidden_states
+
+
 class GenerateRequest(Struct, frozen=True):
     """One prompt, however it was written, and how to continue it. Exactly one of the three inputs is set.
 
     `messages` goes through the model's chat template; `continue_final` continues the last message instead of
-    opening an answer. Only requests of the same `namespace` share cached prefixes.
+    opening an answer. Only requests of the same `namespace` share cached prefixes. `fit` cuts max_new_tokens to what
+    the context holds instead of refusing it; `echo` sends the prompt's text back. `tensors` goes without
+    log-probabilities of the prompt.
     """
 
     rid: str
@@ -69,6 +93,9 @@ class GenerateRequest(Struct, frozen=True):
     namespace: str = ""
     params: SamplingParams = SamplingParams()
     logprobs: LogprobOptions | None = None
+    tensors: TensorOptions | None = None
+    fit: bool = False
+    echo: bool = False
 
 
 class FlushCache(Struct, frozen=True):
@@ -94,6 +121,58 @@ class AbortRequest(Struct, frozen=True):
     """End one request, named exactly."""
 
     rid: str
+
+
+class TensorPiece(Struct, frozen=True):
+    """Consecutive bytes of a tensor, row-major and little-endian: of the request `rid` or of its answer.
+
+    A tensor's bytes are those of its pieces, in order, and then those in the message that completes it.
+    """
+
+    rid: str
+    name: str
+    data: memoryview
+
+
+class Tensor(Struct, frozen=True, tag=False):
+    """A tensor of a KServe v2 datatype, row-major and little-endian. BYTES elements have a 4-byte length in front."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: memoryview = memoryview(b"")
+
+
+class ServeTensors(Struct, frozen=True):
+    """The first message to an engine process that runs plain modules instead of a language model."""
+
+    config: EngineConfig
+
+
+class LoadModule(Struct, frozen=True):
+    """Load, or load again, the module in a version's folder of the model repository."""
+
+    spec: ModelSpec
+    folder: str
+
+
+class UnloadModule(Struct, frozen=True):
+    """Let a module and its memory go."""
+
+    name: str
+
+
+class InferRequest(Struct, frozen=True):
+    """Inputs for a module, checked against its interface, and the outputs wanted of it.
+
+    A request that still waits after `timeout_us` microseconds (0: any time) is given up.
+    """
+
+    rid: str
+    model: str
+    inputs: list[Tensor]
+    outputs: list[str]
+    timeout_us: int = 0
 
 
 # --- from the engine
@@ -124,6 +203,8 @@ class ModelInfo(Struct, frozen=True):
     sampling_defaults: dict[str, float] = {}
     parameters: int = 0
     weight_bytes: int = 0
+    #: Width of a hidden state; 0 where it cannot be told.
+    hidden_size: int = 0
 
 
 class EngineReady(Struct, frozen=True):
@@ -139,6 +220,32 @@ class MemoryState(Struct, frozen=True):
     released: list[MemoryTag] = []
     error: str | None = None
     status: int = 400
+
+
+class ModuleState(Struct, frozen=True):
+    """A module is loaded, or could not be: then `error` says why."""
+
+    name: str
+    device: str = ""
+    error: str | None = None
+
+
+class InferOutput(Struct, frozen=True):
+    """A module's answer to one request, or `error` with its `status`.
+
+    Durations are nanoseconds; `executed` requests' entries were computed together, and one of those requests `leads`.
+    """
+
+    rid: str
+    outputs: list[Tensor] = []
+    error: str | None = None
+    status: int = 500
+    queue_ns: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+    executed: int = 1
+    leads: bool = True
 
 
 class EngineFailed(Struct, frozen=True):
@@ -178,7 +285,8 @@ class GenerateOutput(Struct, frozen=True):
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
     `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`. `logprobs` are those
-    of `token_ids`; a sequence's first output has the prompt's.
+    of `token_ids`; a sequence's first output has the prompt's, and the prompt's text if that was asked for. `tensors`
+    are rows that follow those of earlier outputs, named as in `TensorOptions`.
     """
 
     rid: str
@@ -191,6 +299,8 @@ class GenerateOutput(Struct, frozen=True):
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []
+    prompt_text: str | None = None
+    tensors: list[TensorPiece] = []
 
 
 class StepOutputs(Struct, frozen=True):
@@ -219,8 +329,30 @@ class EngineStatus(Struct, frozen=True):
     memory_total: int = 0
 
 
-ToEngine = LoadModel | GenerateRequest | AbortRequest | FlushCache | ReleaseMemory | ResumeMemory
-FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | EngineStatus | MemoryState
+ToEngine = (
+    LoadModel
+    | GenerateRequest
+    | AbortRequest
+    | FlushCache
+    | ReleaseMemory
+    | ResumeMemory
+    | ServeTensors
+    | LoadModule
+    | UnloadModule
+    | InferRequest
+    | TensorPiece
+)
+FromEngine = (
+    LoadProgress
+    | EngineReady
+    | EngineFailed
+    | StepOutputs
+    | EngineStatus
+    | MemoryState
+    | ModuleState
+    | InferOutput
+    | TensorPiece
+)
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -10,11 +10,14 @@ from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, LogprobOptions, ModelInfo
+from nbgen.messages import GenerateRequest, LogprobOptions, ModelInfo, TensorOptions
 from nbgen.sampling_params import SamplingParams
 
 #: Tokens of the context that SGLang 0.5.23 leaves free.
 RESERVED_TOKENS = 2
+#: Bytes of tensors that one request may ask for.
+MAX_TENSOR_BYTES = 2**30
+FLOAT32_BYTES = 4
 
 
 class Admission:
@@ -34,8 +37,9 @@ class Admission:
         """One sequence for each of the request's samples. Raises InvalidRequest."""
         params = request.params.with_defaults(self._model.sampling_defaults)
         prompt = self._prompt(request)
-        self._check(prompt, params)
+        self._check(prompt, params, fit=request.fit)
         self._check_logprobs(request.logprobs, len(prompt))
+        self._check_tensors(request.tensors, len(prompt), self._budget(len(prompt), params))
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
         return [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
 
@@ -58,6 +62,8 @@ class Admission:
             stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),
             namespace=request.namespace,
             logprobs=request.logprobs,
+            tensors=request.tensors,
+            prompt_text=decode(prompt) if request.echo else None,
         )
 
     def _prompt(self, request: GenerateRequest) -> list[int]:
@@ -67,7 +73,7 @@ class Admission:
             return self._tokenizer.encode(request.text)
         return request.input_ids or []
 
-    def _check(self, prompt: list[int], params: SamplingParams) -> None:
+    def _check(self, prompt: list[int], params: SamplingParams, *, fit: bool) -> None:
         if not prompt:
             raise InvalidRequest("the prompt has no tokens; input_ids cannot be empty", field="input_ids")
         self._check_ids(prompt, "input_ids")
@@ -80,7 +86,7 @@ class Admission:
         if length >= self._capacity:
             raise InvalidRequest(f"the prompt has {length} tokens; the KV cache holds {self._capacity}")
         asked = params.max_new_tokens
-        if isinstance(asked, int) and length + asked > context:
+        if isinstance(asked, int) and not fit and length + asked > context:
             raise InvalidRequest(
                 f"{length} prompt tokens and max_new_tokens {asked} are {length + asked} tokens, which exceeds the "
                 f"model's maximum context length of {context}",
@@ -94,6 +100,19 @@ class Admission:
         if options.start is not None and options.start > length:
             raise InvalidRequest(
                 f"logprob_start_len is {options.start}; the prompt has {length} tokens", field="logprob_start_len"
+            )
+
+    def _check_tensors(self, options: TensorOptions | None, length: int, budget: int) -> None:
+        if options is None:
+            return
+        if options.hidden_states and not self._model.hidden_size:
+            raise InvalidRequest("this model does not show its hidden states", field="hidden_states")
+        rows = length * options.logits + budget * options.generation_logits
+        width = rows * self._model.vocab_size + length * options.hidden_states * self._model.hidden_size
+        if width * FLOAT32_BYTES > MAX_TENSOR_BYTES:
+            raise InvalidRequest(
+                f"the tensors of {length} prompt tokens and {budget} new ones may take {width * FLOAT32_BYTES} bytes; "
+                f"one request gets at most {MAX_TENSOR_BYTES}"
             )
 
     def _check_ids(self, ids: list[int] | dict[int, float], field: str) -> None:

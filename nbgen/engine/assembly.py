@@ -9,6 +9,7 @@ from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.engine import Engine
+from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.occupation import Occupation
@@ -101,4 +102,5 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig) -> M
         sampling_defaults=loaded.sampling_defaults,
         parameters=loaded.parameters,
         weight_bytes=loaded.weight_bytes,
+        hidden_size=HiddenStates(loaded.model).width,
     )

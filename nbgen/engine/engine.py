@@ -10,10 +10,12 @@ import msgspec
 import torch
 
 from nbgen.engine.logprobs import Logprobs
+from nbgen.engine.model_runner import PromptScores
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
+from nbgen.engine.tensor_outputs import TensorOutputs
 from nbgen.messages import EngineStatus, FinishReason, GenerateOutput
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ class Engine:
         self._runner = runner
         self._sampler = sampler
         self._logprobs = logprobs
+        self._tensors = TensorOutputs()
         self._scheduler = scheduler
         self._sequences: dict[str, list[Sequence]] = {}
         self._closed: FinishReason | None = None
@@ -72,18 +75,20 @@ class Engine:
         self._scheduler.blocks.cache.flush()
 
     def step(self) -> list[GenerateOutput]:
-        """Compute one batch; what each sampled sequence gained."""
+        """Compute one batch; what each sequence gained."""
         batch = self._scheduler.schedule()
         started = time.perf_counter()
         output = self._runner.run(batch, self._scheduler.copies)
         self.forward_seconds += time.perf_counter() - started
         self._scheduler.computed(batch)
-        for prompt in output.prompt:
-            self._logprobs.prompt(*prompt)
+        pieces = self._describe(output.prompt)
+        raw = self._tensors.raw(output)
         tokens = self._sampler.sample(output.scores, output.sampled)
         self.steps += 1
+        for sequence, token, row in zip(output.sampled, tokens, raw, strict=True):
+            pieces += self._tensors.sampled(sequence, row, token)
         rows = zip(output.sampled, tokens, output.scores, strict=True)
-        return [self._advance(sequence, token, scores) for sequence, token, scores in rows]
+        return pieces + [self._advance(sequence, token, scores) for sequence, token, scores in rows]
 
     def status(self) -> EngineStatus:
         blocks = self._scheduler.blocks
@@ -105,6 +110,15 @@ class Engine:
         if waiting + arriving > self.max_waiting:
             return FinishReason(type="error", message=f"the queue is full ({waiting} waiting)", status=503)
         return self._closed
+
+    def _describe(self, prompts: list[PromptScores]) -> list[GenerateOutput]:
+        pieces: list[GenerateOutput] = []
+        for prompt in prompts:
+            if prompt.sequence.tensors is not None:
+                pieces += self._tensors.prompt(prompt)
+            else:
+                self._logprobs.prompt(prompt.sequence, prompt.position, prompt.scores)
+        return pieces
 
     def _advance(self, sequence: Sequence, token: int, scores: torch.Tensor) -> GenerateOutput:
         """Add a token to its sequence; `scores` `[vocab]` are those it was sampled from."""
@@ -157,4 +171,5 @@ def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutp
         cached_tokens=sequence.cached_tokens,
         finish_reason=sequence.finish_reason,
         prompt_logprobs=sequence.prompt_logprobs if sequence.num_output <= 1 else [],
+        prompt_text=sequence.prompt_text if sequence.num_output <= 1 else None,
     )

@@ -72,6 +72,11 @@ class EngineProcess:
         """Queue a message. A child that is gone is noticed where messages are read."""
         self._writer.write(encode_frame(message))
 
+    async def drain(self) -> None:
+        """Wait while the child reads more slowly than is sent."""
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+
     async def messages(self) -> AsyncIterator[FromEngine]:
         """What the child says, until the channel ends or carries something that is no message."""
         while True:
