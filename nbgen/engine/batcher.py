@@ -96,18 +96,20 @@ class Batcher:
         self._queue.put(None)
 
     def _run(self) -> None:
-        while (first := self._next(None)) is not None:
-            self._execute(self._collect(first))
+        while not self._closed:
+            if (first := self._next(None)) is not None:
+                self._execute(self._collect(first))
+        while (left := self._next(0)) is not None:
+            self._fail(left, f"{left.request.model} was unloaded", 503)
 
     def _next(self, timeout: float | None) -> Waiting | None:
         """The next request; None when the time is over or the module goes."""
-        if (held := self._held) is not None:
-            self._held = None
-            return held
-        try:
-            item = self._queue.get(timeout=timeout)
-        except queue.Empty:
-            return None
+        item, self._held = self._held, None
+        if item is None:
+            try:
+                item = self._queue.get(timeout=timeout)
+            except queue.Empty:
+                return None
         if item is not None:
             self._rids.discard(item.request.rid)
         if item is not None and item.request.rid in self._dropped:

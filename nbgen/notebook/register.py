@@ -34,7 +34,7 @@ class RegisteredModel:
 
 
 def register(
-    client: Client,
+    client: Any,
     name: str,
     module: Any,
     *,
@@ -47,6 +47,8 @@ def register(
     """Export the module, put it into the repository of the client's server, and let it be loaded."""
     if not name or name.strip(".") != name or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in name):
         raise InvalidRequest(f"a model's name is made of {ALLOWED}, got {name!r}", field="name")
+    if not isinstance(client, Client):
+        raise InvalidRequest(f"modules are registered with an nbgen server, and {client!r} is none: nbgen.serve()")
     folder = _repository(client) / name
     # The engine's own words for datatypes, and torch with them.
     exporting = importlib.import_module("nbgen.engine.module_export")
