@@ -25,6 +25,7 @@ _HOMES = {
     "map": "nbgen.notebook.dataset",
     "models": "nbgen.notebook.session",
     "monitor": "nbgen.notebook.monitor",
+    "register": "nbgen.notebook.session",
     "serve": "nbgen.notebook.session",
     "status": "nbgen.notebook.session",
     "stream": "nbgen.notebook.session",

@@ -11,6 +11,7 @@ NbgenError
 ├── UnsupportedMedia    415  a content type the route does not read
 ├── ModelError          422  the model cannot be loaded
 ├── InternalError       500  a fault of nbgen's own: fixed words, details in the log
+├── Unsupported         501  part of the protocol, but not of this server
 ├── Unavailable         503  not now: queue full, stopping, engine down; may be tried again
 │   └── EngineStopped   503  the engine process ended while the request was in it
 ├── ServerNotFound      503  (in the kernel) no nbgen server answers
@@ -95,6 +96,12 @@ class ModelError(NbgenError):
 
 class InternalError(NbgenError):
     """A fault of nbgen's own. The details are in the log under the id in the message."""
+
+
+class Unsupported(NbgenError):
+    """Part of the protocol, but not of this server."""
+
+    status = 501
 
 
 class Unavailable(NbgenError):

@@ -12,9 +12,12 @@ import msgspec
 
 from nbgen.engine_config import EngineConfig
 from nbgen.sampling_params import SamplingParams
+from nbgen.tensor_spec import ModelSpec
 
 FRAME_HEADER = 4
 MAX_FRAME = 256 * 2**20
+#: Bytes of a tensor that travel in one frame, so that none holds up what is behind it.
+PIECE_BYTES = 2**21
 
 #: What the engine can give back of its memory: keys and values with all cached prefixes, or the model as well.
 MemoryTag = Literal["kv_cache", "weights"]
@@ -56,6 +59,25 @@ class LogprobOptions(Struct, frozen=True, tag=False):
     text: bool = False
 
 
+class TensorOptions(Struct, frozen=True, tag=False):
+    """Which of the model's own numbers a request wants, all of them float32.
+
+    `logits` `[prompt, vocab]` and `hidden_states` `[prompt, hidden]` (after the last norm) are of the prompt's tokens.
+    `generation_logits` `[output, vocab]` chose the output's tokens, before any sampling option changed them, and
+    `logprobs` `[output]` is their natural log-softmax at the tokens that were chosen.
+    """
+
+    logits: bool = False
+    hidden_states: bool = False
+    generation_logits: bool = False
+    logprobs: bool = False
+
+    @property
+    def of_prompt(self) -> bool:
+        """Whether every token of the prompt has to be computed for it."""
+        return self.logits or self.hidden_states
+
+
 class GenerateRequest(Struct, frozen=True):
     """One prompt, however it was written, and how to continue it. Exactly one of the three inputs is set.
 
@@ -63,7 +85,8 @@ class GenerateRequest(Struct, frozen=True):
     opening an answer; `template_options` are the template's own variables. The answer begins with the tokens of
     `prefix_ids`: given, not sampled, their text is part of it. Only requests of the same `namespace` share cached
     prefixes. A higher `priority` is served first. Requests of one `group` (a call with many prompts) count as waiting
-    only while none of them runs.
+    only while none of them runs. `fit` cuts max_new_tokens to what the context holds instead of refusing it; `echo`
+    sends the prompt's text back. `tensors` goes without log-probabilities of the prompt.
     """
 
     rid: str
@@ -80,6 +103,9 @@ class GenerateRequest(Struct, frozen=True):
     logit_processor: str | None = None
     params: SamplingParams = SamplingParams()
     logprobs: LogprobOptions | None = None
+    tensors: TensorOptions | None = None
+    fit: bool = False
+    echo: bool = False
 
 
 class TokenizeRequest(Struct, frozen=True):
@@ -136,6 +162,58 @@ class AbortRequest(Struct, frozen=True):
     rid: str
 
 
+class TensorPiece(Struct, frozen=True):
+    """Consecutive bytes of a tensor, row-major and little-endian: of the request `rid` or of its answer.
+
+    A tensor's bytes are those of its pieces, in order, and then those in the message that completes it.
+    """
+
+    rid: str
+    name: str
+    data: memoryview
+
+
+class Tensor(Struct, frozen=True, tag=False):
+    """A tensor of a KServe v2 datatype, row-major and little-endian. BYTES elements have a 4-byte length in front."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: memoryview = memoryview(b"")
+
+
+class ServeTensors(Struct, frozen=True):
+    """The first message to an engine process that runs plain modules instead of a language model."""
+
+    config: EngineConfig
+
+
+class LoadModule(Struct, frozen=True):
+    """Load, or load again, the module in a version's folder of the model repository."""
+
+    spec: ModelSpec
+    folder: str
+
+
+class UnloadModule(Struct, frozen=True):
+    """Let a module and its memory go."""
+
+    name: str
+
+
+class InferRequest(Struct, frozen=True):
+    """Inputs for a module, checked against its interface, and the outputs wanted of it.
+
+    A request that still waits after `timeout_us` microseconds (0: any time) is given up.
+    """
+
+    rid: str
+    model: str
+    inputs: list[Tensor]
+    outputs: list[str]
+    timeout_us: int = 0
+
+
 # --- from the engine
 
 
@@ -169,6 +247,8 @@ class ModelInfo(Struct, frozen=True):
     sampling_defaults: dict[str, float] = {}
     parameters: int = 0
     weight_bytes: int = 0
+    #: Width of a hidden state; 0 where it cannot be told.
+    hidden_size: int = 0
 
 
 class EngineReady(Struct, frozen=True):
@@ -184,6 +264,32 @@ class MemoryState(Struct, frozen=True):
     released: list[MemoryTag] = []
     error: str | None = None
     status: int = 400
+
+
+class ModuleState(Struct, frozen=True):
+    """A module is loaded, or could not be: then `error` says why."""
+
+    name: str
+    device: str = ""
+    error: str | None = None
+
+
+class InferOutput(Struct, frozen=True):
+    """A module's answer to one request, or `error` with its `status`.
+
+    Durations are nanoseconds; `executed` requests' entries were computed together, and one of those requests `leads`.
+    """
+
+    rid: str
+    outputs: list[Tensor] = []
+    error: str | None = None
+    status: int = 500
+    queue_ns: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+    executed: int = 1
+    leads: bool = True
 
 
 class EngineFailed(Struct, frozen=True):
@@ -223,7 +329,8 @@ class GenerateOutput(Struct, frozen=True):
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
     `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`. `logprobs` are those
-    of `token_ids`; a sequence's first output has the prompt's.
+    of `token_ids`; a sequence's first output has the prompt's, and the prompt's text if that was asked for. `tensors`
+    are rows that follow those of earlier outputs, named as in `TensorOptions`.
     """
 
     rid: str
@@ -236,6 +343,8 @@ class GenerateOutput(Struct, frozen=True):
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []
+    prompt_text: str | None = None
+    tensors: list[TensorPiece] = []
 
 
 class TokenizerAnswer(Struct, frozen=True):
@@ -279,8 +388,21 @@ class EngineStatus(Struct, frozen=True):
 Request = GenerateRequest | TokenizeRequest | DetokenizeRequest
 #: What the engine is told between two steps; only memory has an answer.
 Command = AbortRequest | FlushCache | PauseGeneration | ContinueGeneration | ReleaseMemory | ResumeMemory
-ToEngine = LoadModel | Request | Command
-FromEngine = LoadProgress | EngineReady | EngineFailed | StepOutputs | TokenizerAnswer | EngineStatus | MemoryState
+#: What is asked of the process that runs plain modules.
+ToModules = ServeTensors | LoadModule | UnloadModule | InferRequest | TensorPiece
+ToEngine = LoadModel | Request | Command | ToModules
+FromEngine = (
+    LoadProgress
+    | EngineReady
+    | EngineFailed
+    | StepOutputs
+    | TokenizerAnswer
+    | EngineStatus
+    | MemoryState
+    | ModuleState
+    | InferOutput
+    | TensorPiece
+)
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "nbgen"
-SHARED = {"messages", "sampling_params", "engine_config", "errors", "sse", "logit_processor"}
+SHARED = {"messages", "sampling_params", "engine_config", "errors", "sse", "logit_processor", "tensor_spec"}
 BOOKKEEPING = {"sequence", "prefix_cache", "scheduler", "block_manager", "detokenizer", "grammar", "stop_regex"}
 
 #: layer -> (what it may import from nbgen, which third parties)
@@ -33,7 +33,8 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "protocols": ({"protocols"} | SHARED, {"msgspec", "numpy"}),
     "server": (
         {"server", "protocols", ""} | SHARED,
-        {"jupyter_server", "jupyter_core", "tornado", "traitlets", "msgspec", "prometheus_client"},
+        {"jupyter_server", "jupyter_core", "tornado", "traitlets", "msgspec", "prometheus_client"}
+        | {"grpc", "google", "tritonclient"},
     ),
     "engine": (
         {"engine"} | SHARED,

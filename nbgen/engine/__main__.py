@@ -1,4 +1,4 @@
-"""The engine process, `python -m nbgen.engine FD [gently]`: load what the first message names, then serve.
+"""The engine process, `python -m nbgen.engine FD [gently]`: a language model or plain modules, as it is told first.
 
 With `gently` it imports while it waits for that message, at the lowest priority. Ends when the server closes its end
 of the socket FD. What goes wrong in loading is said to the server first.
@@ -16,7 +16,7 @@ from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.errors import ModelError
-from nbgen.messages import EngineFailed, EngineReady, LoadModel, LoadProgress, ToEngine
+from nbgen.messages import EngineFailed, EngineReady, LoadModel, LoadProgress, ServeTensors, ToEngine
 
 LOWEST_PRIORITY = 19
 
@@ -34,6 +34,10 @@ def main() -> None:
     first = next(messages, None)
     if isinstance(first, LoadModel):
         _serve(channel, first, messages)
+    elif isinstance(first, ServeTensors):
+        from nbgen.engine.tensor_models import TensorModels
+
+        TensorModels(channel, first.config).run(messages)
     channel.close()
     os._exit(0)  # threads and libraries have nothing left to say
 

@@ -18,6 +18,7 @@ from nbgen.messages import (
     GenerateRequest,
     LogprobOptions,
     ModelInfo,
+    TensorOptions,
     TokenizerAnswer,
     TokenizeRequest,
 )
@@ -27,6 +28,9 @@ from nbgen.sampling_params import SamplingParams
 RESERVED_TOKENS = 2
 #: Log-probabilities of a prompt besides its own tokens': 64 MB of JSON or so.
 MAX_PROMPT_LOGPROBS = 2**22
+#: Bytes of tensors that one request may ask for.
+MAX_TENSOR_BYTES = 2**30
+FLOAT32_BYTES = 4
 
 
 class Admission:
@@ -49,8 +53,9 @@ class Admission:
         """One sequence for each of the request's samples. Raises InvalidRequest."""
         params = request.params.with_defaults(self._model.sampling_defaults)
         prompt = self._prompt(request)
-        self._check([*prompt, *request.prefix_ids], params)
+        self._check([*prompt, *request.prefix_ids], params, fit=request.fit)
         self._check_logprobs(request.logprobs, len(prompt))
+        self._check_tensors(request.tensors, len(prompt), self._budget(len(prompt), params))
         self._check_processor(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
         return [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
@@ -101,6 +106,8 @@ class Admission:
             logprobs=request.logprobs,
             priority=request.priority,
             group=request.group or request.rid,
+            tensors=request.tensors,
+            prompt_text=decode(prompt) if request.echo else None,
         )
 
     def _prompt(self, request: GenerateRequest) -> list[int]:
@@ -116,7 +123,7 @@ class Admission:
             return self._tokenizer.encode(request.text)
         return request.input_ids or []
 
-    def _check(self, prompt: list[int], params: SamplingParams) -> None:
+    def _check(self, prompt: list[int], params: SamplingParams, *, fit: bool) -> None:
         if not prompt:
             raise InvalidRequest("the prompt has no tokens; input_ids cannot be empty", field="input_ids")
         self._check_ids(prompt, "input_ids")
@@ -129,7 +136,7 @@ class Admission:
         if length >= self._capacity:
             raise InvalidRequest(f"the prompt has {length} tokens; the KV cache holds {self._capacity}")
         asked = params.max_new_tokens
-        if isinstance(asked, int) and length + asked > context:
+        if isinstance(asked, int) and not fit and length + asked > context:
             raise InvalidRequest(
                 f"max_new_tokens is too large: {asked} tokens after a prompt of {length} are {length + asked}, which "
                 f"exceeds the model's maximum context length of {context}",
@@ -163,6 +170,19 @@ class Admission:
                 field="custom_logit_processor",
             )
         self._processors.load(processor)
+
+    def _check_tensors(self, options: TensorOptions | None, length: int, budget: int) -> None:
+        if options is None:
+            return
+        if options.hidden_states and not self._model.hidden_size:
+            raise InvalidRequest("this model does not show its hidden states", field="hidden_states")
+        rows = length * options.logits + budget * options.generation_logits
+        width = rows * self._model.vocab_size + length * options.hidden_states * self._model.hidden_size
+        if width * FLOAT32_BYTES > MAX_TENSOR_BYTES:
+            raise InvalidRequest(
+                f"the tensors of {length} prompt tokens and {budget} new ones may take {width * FLOAT32_BYTES} bytes; "
+                f"one request gets at most {MAX_TENSOR_BYTES}"
+            )
 
     def _check_ids(self, ids: list[int] | dict[int, float], field: str) -> None:
         vocab = self._model.vocab_size

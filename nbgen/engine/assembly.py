@@ -13,6 +13,7 @@ from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.engine import Engine
 from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_worker import BACKENDS, backend_class
+from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
@@ -147,4 +148,5 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_t
         sampling_defaults=loaded.sampling_defaults,
         parameters=loaded.parameters,
         weight_bytes=loaded.weight_bytes,
+        hidden_size=HiddenStates(loaded.model).width,
     )

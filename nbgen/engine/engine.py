@@ -13,10 +13,12 @@ from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_masks import GrammarMasks
 from nbgen.engine.logprobs import Logprobs
+from nbgen.engine.model_runner import PromptScores
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
+from nbgen.engine.tensor_outputs import TensorOutputs
 from nbgen.messages import EngineStatus, FinishReason, GenerateOutput, PauseMode
 
 #: Seconds between two looks at who is late.
@@ -46,6 +48,7 @@ class Engine:
         self._sampler = sampler
         self._logprobs = logprobs
         self._masks = GrammarMasks()
+        self._tensors = TensorOutputs()
         self._scheduler = scheduler
         self._sequences: dict[str, list[Sequence]] = {}
         self._closed: FinishReason | None = None
@@ -117,20 +120,22 @@ class Engine:
         return [self._end(sequence, reason, sequence.flush()) for sequence, reason in late]
 
     def step(self) -> list[GenerateOutput]:
-        """Compute one batch; what each sampled sequence gained."""
+        """Compute one batch; what each sequence gained."""
         batch = self._scheduler.schedule()
         self._masks.start([item.sequence for item in batch if item.samples])
         started = time.perf_counter()
         output = self._runner.run(batch, self._scheduler.copies)
         self.forward_seconds += time.perf_counter() - started
         self._scheduler.computed(batch)
-        for prompt in output.prompt:
-            self._logprobs.prompt(*prompt)
+        pieces = self._describe(output.prompt)
+        raw = self._tensors.raw(output)
         self._masks.apply(output.scores, output.sampled)
         tokens = self._sampler.sample(output.scores, output.sampled)
         self.steps += 1
+        for sequence, token, row in zip(output.sampled, tokens, raw, strict=True):
+            pieces += self._tensors.sampled(sequence, row, token)
         rows = zip(output.sampled, tokens, output.scores, strict=True)
-        return [self._advance(sequence, token, scores) for sequence, token, scores in rows]
+        return pieces + [self._advance(sequence, token, scores) for sequence, token, scores in rows]
 
     def status(self) -> EngineStatus:
         blocks = self._scheduler.blocks
@@ -156,6 +161,15 @@ class Engine:
 
     def _living(self) -> list[Sequence]:
         return [sequence for siblings in self._sequences.values() for sequence in siblings]
+
+    def _describe(self, prompts: list[PromptScores]) -> list[GenerateOutput]:
+        pieces: list[GenerateOutput] = []
+        for prompt in prompts:
+            if prompt.sequence.tensors is not None:
+                pieces += self._tensors.prompt(prompt)
+            else:
+                self._logprobs.prompt(prompt.sequence, prompt.position, prompt.scores)
+        return pieces
 
     def _advance(self, sequence: Sequence, token: int, scores: torch.Tensor) -> GenerateOutput:
         """Add a token to its sequence; `scores` `[vocab]` are those it was sampled from."""
@@ -218,4 +232,5 @@ def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutp
         cached_tokens=sequence.cached_tokens,
         finish_reason=sequence.finish_reason,
         prompt_logprobs=sequence.prompt_logprobs if sequence.num_output <= 1 else [],
+        prompt_text=sequence.prompt_text if sequence.num_output <= 1 else None,
     )

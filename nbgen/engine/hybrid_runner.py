@@ -81,4 +81,5 @@ def _joined(outputs: list[RunOutput]) -> RunOutput:
         [sequence for output in outputs for sequence in output.sampled],
         torch.cat([output.scores for output in outputs]),
         [scores for output in outputs for scores in output.prompt],
+        {sequence: state for output in outputs for sequence, state in output.hidden.items()},
     )

@@ -192,8 +192,11 @@ class Loop:
         self._channel.send(MemoryState(released=sorted(self._occupation.released), error=error, status=status))
 
     def _send(self, outputs: list[GenerateOutput]) -> None:
-        if outputs:
-            self._channel.send(StepOutputs(outputs=outputs))
+        for output in outputs:
+            if output.tensors:  # large ones go alone, before what may end their request
+                self._channel.send(StepOutputs(outputs=[output]))
+        if plain := [output for output in outputs if not output.tensors]:
+            self._channel.send(StepOutputs(outputs=plain))
 
     def _send_status(self) -> None:
         now = time.monotonic()

@@ -14,6 +14,7 @@ from nbgen.engine import attention
 from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
+from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.rotary import LongRotary
 from nbgen.engine.scheduler import ScheduledSequence
@@ -21,19 +22,24 @@ from nbgen.engine.sequence import Sequence
 
 
 class PromptScores(NamedTuple):
-    """A prompt's scores `[rows, vocab]` at `position` and on, for its log-probabilities."""
+    """A prompt's scores `[rows, vocab]` at `position` and on, and its hidden states `[rows, hidden]` if asked for."""
 
     sequence: Sequence
     position: int
     scores: torch.Tensor
+    hidden: torch.Tensor | None = None
 
 
 class RunOutput(NamedTuple):
-    """The sequences that sample now with their float32 `scores` `[rows, vocab]`, and what prompts wanted of theirs."""
+    """The sequences that sample now with their float32 `scores` `[rows, vocab]`, and what prompts wanted of theirs.
+
+    `hidden` has the hidden states `[hidden]` behind those scores, of sequences that asked for them.
+    """
 
     sampled: list[Sequence]
     scores: torch.Tensor
     prompt: list[PromptScores]
+    hidden: dict[Sequence, torch.Tensor]
 
 
 class ModelRunner:
@@ -55,6 +61,7 @@ class ModelRunner:
         self._keeps_logits = "logits_to_keep" in names
         self._takes_positions = "position_ids" in names
         self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
+        self._hidden_states = HiddenStates(model)
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @property
@@ -70,15 +77,19 @@ class ModelRunner:
         items = sorted(batch, key=lambda item: item.num_tokens > 1)
         sampled, prompt_rows = _rows(items)
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
-        scores = self._replay(items, wanted)
+        scores, states = self._replay(items, wanted), None
         if scores is None:
-            with attention.current(self._step(items)), self._rotary.lengths(items):
+            step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
+            with attention.current(step), lengths, watched as hidden:
                 scores = self._forward(items, wanted)
+            states = hidden.rows(wanted)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
-            prompt.append(PromptScores(sequence, position, scores[end : end + len(rows)]))
+            part = slice(end, end + len(rows))
+            prompt.append(PromptScores(sequence, position, scores[part], None if states is None else states[part]))
             end += len(rows)
-        return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt)
+        last = {} if states is None else dict(zip(sampled.values(), states, strict=False))
+        return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt, last)
 
     def release(self, sequence: Sequence) -> None:
         """Blocks are all a sequence holds, and the scheduler takes them back."""
@@ -99,7 +110,7 @@ class ModelRunner:
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor | None:
         """The rows' scores where all are decodes with a graph, else None."""
-        if self.graphs is None or any(count > 1 for _, count in items):
+        if self.graphs is None or self._hidden_states.wanted(items) or any(count > 1 for _, count in items):
             return None
         computed = [(sequence, sequence.num_computed) for sequence, _ in items]
         scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.block_table) for s, at in computed])
@@ -144,7 +155,7 @@ def _rows(items: list[ScheduledSequence]) -> tuple[dict[int, Sequence], dict[tup
         sequence, count = item
         if item.samples:
             sampled[start + count - 1] = sequence
-        first = max(sequence.num_computed, sequence.next_prompt_logprob)
+        first = max(sequence.num_computed, sequence.next_prompt_row)
         stop = min(sequence.num_computed + count, sequence.num_prompt - 1)
         if first < stop:
             offset = start - sequence.num_computed

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from nbgen.engine.block_manager import Copy
+from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.model_runner import PromptScores, RunOutput
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
@@ -34,20 +35,26 @@ class OpaqueRunner:
         self._cache_name = "cache_params" if recurrent else "past_key_values"
         # Recurrent models mask the new tokens alone, and none of them is masked.
         self._takes_mask = "attention_mask" in names and not recurrent
+        self._hidden_states = HiddenStates(model)
         self._caches: dict[Sequence, Any] = {}
 
     @torch.inference_mode()
     def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
         """Compute the batch's tokens, each sequence's whole prompt at once. There are no copies."""
-        last, prompt = [], []
-        for sequence, _ in batch:
+        last, last_hidden, prompt = [], {}, []
+        for item in batch:
+            sequence = item.sequence
             known = sequence.num_computed if self.cached else 0
-            scores = self._scores(sequence, known)
+            with self._hidden_states.of(batch) as hidden:
+                scores = self._scores(sequence, known)
+            states = hidden.rows(range(len(scores)))
             last.append(scores[-1])
-            first, stop = max(known, sequence.next_prompt_logprob), sequence.num_prompt - 1
+            last_hidden |= {} if states is None else {sequence: states[-1]}
+            first, stop = max(known, sequence.next_prompt_row), sequence.num_prompt - 1
             if first < stop:
-                prompt.append(PromptScores(sequence, first, scores[first - known : stop - known]))
-        return RunOutput([item.sequence for item in batch], torch.stack(last).float(), prompt)
+                part = slice(first - known, stop - known)
+                prompt.append(PromptScores(sequence, first, scores[part], None if states is None else states[part]))
+        return RunOutput([item.sequence for item in batch], torch.stack(last).float(), prompt, last_hidden)
 
     def release(self, sequence: Sequence) -> None:
         """Drop the sequence's cache."""

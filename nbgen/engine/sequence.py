@@ -7,7 +7,7 @@ from typing import Any
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.grammar import Matcher
 from nbgen.engine.prefix_cache import Node
-from nbgen.messages import FinishReason, LogprobOptions, TokenLogprobs
+from nbgen.messages import FinishReason, LogprobOptions, TensorOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
 
 #: Prompt tokens of one step whose scores are looked at: 64 rows of 150,000 scores are 38 MB in float32.
@@ -49,6 +49,10 @@ class Sequence:
     prefix_text: str = ""
     logprobs: LogprobOptions | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    tensors: TensorOptions | None = None
+    #: Prompt tokens whose tensors have been given.
+    num_described: int = 0
+    prompt_text: str | None = None
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
@@ -82,21 +86,23 @@ class Sequence:
     @property
     def num_cacheable(self) -> int:
         """Tokens that may come from the cache: not the last, nor those whose scores are asked for."""
-        return min(len(self.token_ids) - 1, self.next_prompt_logprob)
+        return min(len(self.token_ids) - 1, self.next_prompt_row)
 
     @property
-    def next_prompt_logprob(self) -> int:
-        """The position whose scores give the next prompt token's log-probability; none is left at the last one.
+    def next_prompt_row(self) -> int:
+        """The next position of the prompt whose scores are asked for; none is left at the last one.
 
-        The first token asked for has none by convention, so its successor's is the first.
+        The first token of log-probabilities has none by convention, so its successor's is the first.
         """
+        if self.tensors is not None and self.tensors.of_prompt:
+            return self.num_described
         start = self.logprobs.start if self.logprobs else None
         return self.num_prompt if start is None else start + max(0, len(self.prompt_logprobs) - 1)
 
     @property
     def max_chunk(self) -> int:
         """The most tokens of one step: few where each row's scores over the vocabulary are wanted."""
-        return LOGPROB_CHUNK if self.next_prompt_logprob < self.num_prompt - 1 else len(self)
+        return LOGPROB_CHUNK if self.next_prompt_row < self.num_prompt - 1 else len(self)
 
     @property
     def num_uncomputed(self) -> int:

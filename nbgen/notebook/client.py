@@ -47,6 +47,10 @@ class Client(Connection):
         """End the engine process; returns when its memory is free."""
         return self.json(Call("POST", f"{API}model/unload", {}))
 
+    def load_module(self, name: str) -> None:
+        """Let the server load a plain module of its repository, as its folder is now."""
+        self.json(Call("POST", f"v2/repository/models/{quote(name, safe='')}/load", {}))
+
     def run(self, body: dict[str, Any]) -> Iterator[Event]:
         """Start a run and read its events. Closing the iterator aborts the run unless `attached` is false."""
         return self._events(Call("POST", f"{API}runs", body))

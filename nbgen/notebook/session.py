@@ -19,6 +19,8 @@ from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, sho
 from nbgen.notebook.logprobs import Logprobs
 from nbgen.notebook.models import Models
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.register import RegisteredModel, Tensors
+from nbgen.notebook.register import register as registered
 from nbgen.notebook.remote import AnyClient, open_client
 from nbgen.notebook.request import Prompt, chat_messages, run_body
 from nbgen.notebook.result import Result
@@ -184,6 +186,35 @@ def connect(url: str, token: str = "", *, kind: str = "auto", model: str | None 
     with _lock:
         _client = client
     return client
+
+
+@_plain
+def register(
+    name: str,
+    module: Any,
+    *,
+    inputs: Tensors,
+    outputs: Tensors,
+    labels: Sequence[str] = (),
+    max_batch_size: int = 0,
+    max_queue_delay_us: int = 0,
+) -> RegisteredModel:
+    """Serve a torch module under a name, beside the language model, to `tritonclient` and curl.
+
+    `inputs` and `outputs` map names to (datatype, dims), as `{"image": ("FP32", [3, 224, 224])}`; -1 is any size.
+    With `max_batch_size` every tensor has a leading batch dimension, and requests that wait up to
+    `max_queue_delay_us` microseconds are computed together. `labels` name the elements of the first output.
+    """
+    return registered(
+        default_client(),
+        name,
+        module,
+        inputs=inputs,
+        outputs=outputs,
+        labels=labels,
+        max_batch_size=max_batch_size,
+        max_queue_delay_us=max_queue_delay_us,
+    )
 
 
 def serve(model: str | None = None) -> PrivateServer:

@@ -16,6 +16,8 @@ class Sample:
         self.cached_tokens = 0
         self.logprobs: list[TokenLogprobs] = []
         self.prompt_logprobs: list[TokenLogprobs] = []
+        self.prompt_text: str | None = None
+        self.tensors: dict[str, list[memoryview]] = {}
         self.finish_reason: FinishReason | None = None
 
     def add(self, output: GenerateOutput) -> None:
@@ -27,6 +29,9 @@ class Sample:
         self.cached_tokens = output.cached_tokens or self.cached_tokens
         self.logprobs += output.logprobs
         self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
+        self.prompt_text = output.prompt_text if output.prompt_text is not None else self.prompt_text
+        for piece in output.tensors:
+            self.tensors.setdefault(piece.name, []).append(piece.data)
         self.finish_reason = output.finish_reason or self.finish_reason
 
 

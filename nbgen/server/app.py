@@ -10,6 +10,7 @@ import atexit
 import os
 import secrets
 import sys
+import tempfile
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,13 +24,17 @@ from traitlets import Bool, Enum, Float, Int, Unicode, default
 import nbgen
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import NbgenError
+from nbgen.protocols.kserve_settings import LogSettings, TraceSettings
 from nbgen.protocols.sglang_info import Streaming
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.handlers import PREFIX, routes
+from nbgen.server.language_model import LanguageModel
 from nbgen.server.metrics import Metrics
+from nbgen.server.models import Models
 from nbgen.server.runs import Runs
 from nbgen.server.runtime_file import RuntimeFile
 from nbgen.server.standalone import StandaloneServerApp
+from nbgen.server.tensor_engine import TensorEngine
 
 DEFAULTS = EngineConfig()
 ENGINE_OPTIONS = (
@@ -57,6 +62,8 @@ SWEEP_MS = 15_000
 class NbgenApp(ExtensionApp):
     """Run a language model: an engine process, and the routes that ask it."""
 
+    _grpc: Any = None
+    _private: tempfile.TemporaryDirectory[str] | None = None
     name = "nbgen"
     description = "Serve a language model to notebooks and programs, without kernels or files."
     extension_url = "/nbgen/"
@@ -142,6 +149,20 @@ class NbgenApp(ExtensionApp):
         help="Keep a second, empty engine process (some 250 MB) while a model is loaded, so that loading another one, "
         "or a restart, takes a second instead of several.",
     ).tag(config=True)
+    model_repository = Unicode(
+        "",
+        help="A folder of plain torch modules to serve beside the model. Their model.py is run: name only your own. "
+        "Empty: a private folder for nbgen.register, which ends with the server.",
+    ).tag(config=True)
+    grpc_port = Int(
+        None,
+        allow_none=True,
+        min=0,
+        help="Port of KServe v2 over gRPC (0: any free one); None: off. Needs nbgen[grpc].",
+    ).tag(config=True)
+    triton_server_name = Unicode(
+        "triton", help="What Triton's clients are told as the server's name; its examples insist on 'triton'."
+    ).tag(config=True)
     stop_on_eof = Bool(False, help="Stop when standard input ends: for a server that another program started.").tag(
         config=True
     )
@@ -177,11 +198,22 @@ class NbgenApp(ExtensionApp):
         self.metrics = Metrics(self.engine)
         self.streaming = Streaming(self.stream_interval, self.incremental_streaming_output)
         self.runs = Runs(self.engine, self._touch, self.metrics.follow)
+        self.tensor_engine = TensorEngine(config, self.log)
+        self.repository = self._own_repository()
+        self.models = Models(LanguageModel(self.engine, self.runs), self.tensor_engine, self.repository)
+        self.log_settings, self.trace_settings = LogSettings(), TraceSettings()
         self._sweep = PeriodicCallback(self.runs.sweep, SWEEP_MS)
         self._file: RuntimeFile | None = None
 
     def initialize_handlers(self) -> None:
         self.handlers.extend(routes(standalone=self._alone))
+
+    def _own_repository(self) -> Path:
+        """The configured folder of modules, or one of this server's own that nobody else can write."""
+        if self.model_repository:
+            return Path(self.model_repository).expanduser().resolve()
+        self._private = tempfile.TemporaryDirectory(prefix="nbgen-models-")
+        return Path(self._private.name)
 
     def current_activity(self) -> dict[str, int] | None:
         """Runs that are alive, for Jupyter's idle shutdown."""
@@ -198,6 +230,8 @@ class NbgenApp(ExtensionApp):
         atexit.register(self._at_exit)
         if self.stop_on_eof:
             threading.Thread(target=self._stop_at_end_of_input, daemon=True).start()
+        if self.grpc_port is not None:
+            await self._start_grpc(self.grpc_port)
         if self.autoload:
             self._loading = asyncio.create_task(self._load())
 
@@ -206,10 +240,34 @@ class NbgenApp(ExtensionApp):
         try:
             self._sweep.stop()
             self._withdraw()
-            await asyncio.wait_for(self.engine.close(DRAIN_SECONDS), STOP_SECONDS)
+            if self._grpc is not None:
+                await self._grpc.stop()
+            if self._private is not None:
+                self._private.cleanup()
+            await asyncio.wait_for(
+                asyncio.gather(self.engine.close(DRAIN_SECONDS), self.tensor_engine.close()), STOP_SECONDS
+            )
         except Exception:  # Jupyter refuses to stop when this hook raises.
             self.log.exception("nbgen did not stop in good order; its engine is killed")
             self.engine.kill()
+            self.tensor_engine.kill()
+
+    async def _start_grpc(self, port: int) -> None:
+        """Without it HTTP works on; the log says why it is off."""
+        try:
+            from nbgen.server.grpc_server import GrpcServer
+        except ImportError as error:
+            self.log.error("gRPC is off: %s. Install it with: pip install 'nbgen[grpc]'", error)
+            return
+        identity = self._server.identity_provider
+        secrets = [self.key, getattr(identity, "token", "")] if identity.auth_enabled else []
+        grpc_server = GrpcServer(self, secrets, self.log)
+        try:
+            await grpc_server.start(self._server.ip, port)
+        except RuntimeError:
+            self.log.error("gRPC is off: port %d is taken", port)
+            return
+        self._grpc = grpc_server
 
     async def _load(self) -> None:
         try:
@@ -242,6 +300,7 @@ class NbgenApp(ExtensionApp):
         if self._file is not None and self._file.pid == os.getpid():  # not in a fork of the server
             self._withdraw()
             self.engine.kill()
+            self.tensor_engine.kill()
 
     def _stop_at_end_of_input(self) -> None:
         # os.read holds no lock of sys.stdin, which an exiting interpreter would wait for.

@@ -130,6 +130,10 @@ class NbgenHandler(AuthenticatedHandler):
             self.set_header("Content-Type", "text/event-stream; charset=utf-8")
             self.set_header("Cache-Control", "no-cache, no-transform")
             self.set_header("X-Accel-Buffering", "no")
+        await self.write_patiently(chunk)
+
+    async def write_patiently(self, chunk: bytes) -> None:
+        """Send part of an answer, and wait until it is on its way."""
         self.write(chunk)
         await self._taken(self.flush())
 

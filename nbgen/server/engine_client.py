@@ -82,6 +82,11 @@ class EngineClient:
         return self._process.pid if self._process else None
 
     @property
+    def closed(self) -> bool:
+        """Whether the server is stopping, so that nothing new is taken."""
+        return self._closed
+
+    @property
     def healthy(self) -> bool:
         """Whether a request would be served: ready, or idle and never in trouble."""
         return self.state in ("ready", "stopped") and not self._closed

@@ -25,6 +25,8 @@ from nbgen.messages import FRAME_HEADER, FromEngine, ToEngine, encode_frame, fra
 
 COMMAND = ("-m", "nbgen.engine")
 LAST_LINES = 50
+#: Each way of the channel: a tensor of many megabytes then needs few turns between the two processes.
+BUFFER_BYTES = 2**22
 LONGEST_LINE = 4096
 TERM_SECONDS = 1.5
 
@@ -47,6 +49,8 @@ class EngineProcess:
     async def spawn(cls, log: Logger, *, gently: bool = False) -> EngineProcess:
         """Start the child and take the parent's end of its channel. `gently`: it imports at the lowest priority."""
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         with theirs:
             # -P keeps a torch.py or json.py beside the notebook out of the engine's imports.
             popen = subprocess.Popen(  # noqa: ASYNC220  a pool's thread would take the child with it
@@ -59,7 +63,7 @@ class EngineProcess:
                 env=_environment(),
             )
         process = cls(popen, log)
-        process._reader, process._writer = await asyncio.open_unix_connection(sock=ours)
+        process._reader, process._writer = await asyncio.open_unix_connection(sock=ours, limit=BUFFER_BYTES)
         process._log_pump = asyncio.create_task(process._read_log())
         return process
 
@@ -71,6 +75,11 @@ class EngineProcess:
     def send(self, message: ToEngine) -> None:
         """Queue a message. A child that is gone is noticed where messages are read."""
         self._writer.write(encode_frame(message))
+
+    async def drain(self) -> None:
+        """Wait while the child reads more slowly than is sent."""
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
 
     async def messages(self) -> AsyncIterator[FromEngine]:
         """What the child says, until the channel ends or carries something that is no message."""

@@ -9,12 +9,15 @@ import msgspec
 from nbgen import __version__
 from nbgen.errors import NotFound
 from nbgen.server import (
+    kserve_handlers,
+    kserve_settings_handlers,
     memory_handlers,
     model_handlers,
     openai_handlers,
     run_handlers,
     sglang_handlers,
     tokenizer_handlers,
+    triton_generate_handlers,
 )
 from nbgen.server.base_handler import NbgenHandler
 
@@ -42,6 +45,10 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *sglang_handlers.HANDLERS,
     *tokenizer_handlers.HANDLERS,
     *openai_handlers.HANDLERS,
+    *kserve_handlers.HANDLERS,
+    *triton_generate_handlers.HANDLERS,
+    *kserve_settings_handlers.HANDLERS,
+    *kserve_handlers.LAST_HANDLERS,
     *model_handlers.HANDLERS,
     *memory_handlers.HANDLERS,
     *run_handlers.HANDLERS,

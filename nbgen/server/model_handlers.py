@@ -27,6 +27,7 @@ class HelloHandler(NbgenHandler):
             "version": __version__,
             "server_id": app.server_id,
             "base_url": self.base_url,
+            "model_repository": str(app.repository),
             "model": {"name": engine.config.model, "state": engine.state},
             "features": FEATURES,
         }

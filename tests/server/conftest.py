@@ -146,9 +146,18 @@ def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, long_model: Path) -> Iterator[Server]:
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of plain torch modules."""
+    from tests.server.triton import save_repository
+
+    return save_repository(tmp_path_factory.mktemp("repository"))
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, long_model: Path, repository: Path) -> Iterator[Server]:
     """nbgen standing alone, for tests that leave its engine as they found it."""
-    server = Server(tmp_path_factory.mktemp("server"), f"--model={long_model}", "--dtype=float32")
+    modules = f"--NbgenApp.model_repository={repository}"
+    server = Server(tmp_path_factory.mktemp("server"), f"--model={long_model}", "--dtype=float32", modules)
     yield server.ready()
     server.stop()
     log = server.log.read_text()
@@ -156,9 +165,13 @@ def server(tmp_path_factory: pytest.TempPathFactory, long_model: Path) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def jupyter(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Server]:
     """nbgen inside a Jupyter server below a base URL, with no engine started."""
-    arguments = ("--ServerApp.jpserver_extensions=nbgen=True", "--NbgenApp.model=/nonexistent/model")
+    arguments = (
+        "--ServerApp.jpserver_extensions=nbgen=True",
+        "--NbgenApp.model=/nonexistent/model",
+        f"--NbgenApp.model_repository={repository}",
+    )
     server = Server(tmp_path_factory.mktemp("jupyter"), *arguments, app="jupyter_server", base="/user/x/")
     yield server
     server.stop()

@@ -10,10 +10,18 @@ import tornado.web
 from nbgen.server.handlers import routes
 from tests.server.conftest import TOKEN, Server
 
-PATHS = [
-    re.sub(r"\(\[.*?\)", "some-id", pattern).replace("nbgen/.*", "nbgen/nope").replace("/?", "/")
-    for pattern, _ in routes(standalone=True)
-]
+
+def example(pattern: str) -> str:
+    """A path that the pattern matches."""
+    path = re.sub(r"\(\?:/[^()]*\([^()]*\)\)\?", "", pattern)
+    path = re.sub(r"\(\[.*?\)|\[\^/\]\+", "some-id", path)
+    path = re.sub(r"\((?:\?:)?(\w+)\|\w+\)", r"\1", path)
+    path = path.replace("nbgen/.*", "nbgen/nope").replace("/.*", "/nope").replace("/?", "/")
+    assert re.fullmatch(pattern, path), pattern
+    return path
+
+
+PATHS = [example(pattern) for pattern, _ in routes(standalone=True)]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 NOBODY: list[dict[str, str]] = [
     {},

@@ -1,0 +1,177 @@
+"""Dynamic batching: requests of equal shapes that wait at the same time are computed together. One thread a module.
+
+Follows Triton's dynamic batcher: up to the model's batch size, for at most its queue delay. Knows no tensors.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import NamedTuple, Protocol
+
+from nbgen.errors import NbgenError
+from nbgen.messages import InferOutput, InferRequest, Tensor
+from nbgen.tensor_spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING = 4096
+
+
+class Computed(NamedTuple):
+    """The outputs of each request of a batch, and where the nanoseconds went."""
+
+    outputs: list[list[Tensor]]
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+
+
+class Module(Protocol):
+    """What computes a batch."""
+
+    spec: ModelSpec
+
+    def compute(self, requests: list[InferRequest]) -> Computed: ...
+
+
+class Waiting(NamedTuple):
+    """A request since `arrived`, in monotonic nanoseconds."""
+
+    request: InferRequest
+    arrived: int
+
+    @property
+    def entries(self) -> int:
+        """Its share of a batch."""
+        shape = self.request.inputs[0].shape if self.request.inputs else ()
+        return shape[0] if shape else 1
+
+    @property
+    def expired(self) -> bool:
+        """Whether it has waited longer than its caller wants to."""
+        timeout = self.request.timeout_us * 1000
+        return timeout > 0 and time.monotonic_ns() - self.arrived > timeout
+
+    @property
+    def likeness(self) -> Hashable:
+        """Requests that agree in this can be computed together."""
+        inputs = tuple((tensor.name, tensor.datatype, tensor.shape[1:]) for tensor in self.request.inputs)
+        return inputs, tuple(self.request.outputs)
+
+
+class Batcher:
+    """Runs one module; `send` gets an output for every request, whatever happens to it."""
+
+    def __init__(self, module: Module, send: Callable[[InferOutput], None]) -> None:
+        self._module = module
+        self._send = send
+        self._most = max(1, module.spec.max_batch_size)
+        self._delay_ns = module.spec.max_queue_delay_us * 1000
+        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._held: Waiting | None = None
+        self._rids: set[str] = set()
+        self._dropped: set[str] = set()
+        self._closed = False
+        threading.Thread(target=self._run, name=f"module-{module.spec.name}", daemon=True).start()
+
+    def add(self, request: InferRequest) -> None:
+        """Let the request wait for its turn."""
+        if self._queue.qsize() >= MAX_WAITING:
+            error = f"the queue of {request.model} is full ({MAX_WAITING} waiting)"
+            self._send(InferOutput(rid=request.rid, error=error, status=503))
+            return
+        self._rids.add(request.rid)
+        self._queue.put(Waiting(request, time.monotonic_ns()))
+
+    def drop(self, rid: str) -> None:
+        """Forget a request that has not begun."""
+        if rid in self._rids:
+            self._dropped.add(rid)
+
+    def close(self) -> None:
+        """Refuse what waits, and end once the present batch is done."""
+        self._closed = True
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while not self._closed:
+            if (first := self._next(None)) is not None:
+                self._execute(self._collect(first))
+        while (left := self._next(0)) is not None:
+            self._fail(left, f"{left.request.model} was unloaded", 503)
+
+    def _next(self, timeout: float | None) -> Waiting | None:
+        """The next request; None when the time is over or the module goes."""
+        item, self._held = self._held, None
+        if item is None:
+            try:
+                item = self._queue.get(timeout=timeout)
+            except queue.Empty:
+                return None
+        if item is not None:
+            self._rids.discard(item.request.rid)
+        if item is not None and item.request.rid in self._dropped:
+            self._dropped.discard(item.request.rid)
+            self._fail(item, "the request was cancelled", 400)
+            return self._next(timeout)
+        if item is not None and item.expired:
+            self._fail(item, f"Request timeout expired: it waited over {item.request.timeout_us} microseconds", 503)
+            return self._next(timeout)
+        return item
+
+    def _collect(self, first: Waiting) -> list[Waiting]:
+        """What can be computed with `first`: as much as fits and comes in time."""
+        batch, entries = [first], first.entries
+        deadline = first.arrived + self._delay_ns
+        while entries < self._most:
+            left = max(0, deadline - time.monotonic_ns()) / 1e9
+            if (item := self._next(left)) is None:
+                break
+            if item.likeness != first.likeness or entries + item.entries > self._most:
+                self._held = item
+                break
+            batch.append(item)
+            entries += item.entries
+        return batch
+
+    def _execute(self, batch: list[Waiting]) -> None:
+        if self._closed:
+            for item in batch:
+                self._fail(item, f"{item.request.model} was unloaded", 503)
+            return
+        started = time.monotonic_ns()
+        try:
+            computed = self._module.compute([item.request for item in batch])
+        except Exception as error:  # whatever the module raises is the fault of the one it was raised for
+            self._blame(batch, error)
+            return
+        executed = sum(item.entries for item in batch)
+        for index, (item, outputs) in enumerate(zip(batch, computed.outputs, strict=True)):
+            output = InferOutput(
+                rid=item.request.rid,
+                outputs=outputs,
+                queue_ns=started - item.arrived,
+                input_ns=computed.input_ns,
+                infer_ns=computed.infer_ns,
+                output_ns=computed.output_ns,
+                executed=executed,
+                leads=index == 0,
+            )
+            self._send(output)
+
+    def _blame(self, batch: list[Waiting], error: Exception) -> None:
+        if len(batch) > 1:
+            for item in batch:
+                self._execute([item])
+            return
+        name = batch[0].request.model
+        if isinstance(error, NbgenError):
+            self._fail(batch[0], error.message, error.status)
+            return
+        log.error("%s failed", name, exc_info=error)
+        self._fail(batch[0], f"the module of {name} failed ({type(error).__name__}); the server's log says why", 500)
+
+    def _fail(self, item: Waiting, error: str, status: int) -> None:
+        self._send(InferOutput(rid=item.request.rid, error=error, status=status))

@@ -1,0 +1,59 @@
+"""Hidden states after the last norm: what goes into the layer that makes scores of them, watched there.
+
+Works for every model that names that layer, whatever lies before it. Knows nothing of requests beyond who asks.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from nbgen.engine.scheduler import ScheduledSequence
+
+
+class Capture:
+    """The layer's input `[…, hidden]` of one forward; nothing where nobody asked."""
+
+    def __init__(self) -> None:
+        self.states: torch.Tensor | None = None
+
+    def __call__(self, _: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        self.states = inputs[0].flatten(0, -2)
+
+    def rows(self, wanted: Sequence[int]) -> torch.Tensor | None:
+        """The states of the packed rows `wanted`, whether or not the model had already picked them."""
+        if self.states is None or len(self.states) == len(wanted):
+            return self.states
+        return self.states[list(wanted)]
+
+
+class HiddenStates:
+    """Watches one model. `width` is that of a state, 0 where the model does not name the layer."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self.width = int(getattr(self._head, "in_features", 0))
+
+    @property
+    def _head(self) -> torch.nn.Module | None:
+        """Looked up anew, since the layer may be replaced by a faster one."""
+        getter = getattr(self._model, "get_output_embeddings", None)
+        return getter() if getter else None
+
+    def wanted(self, batch: Iterable[ScheduledSequence]) -> bool:
+        """Whether any of the batch asks for hidden states."""
+        return any(item.sequence.tensors and item.sequence.tensors.hidden_states for item in batch)
+
+    @contextmanager
+    def of(self, batch: Iterable[ScheduledSequence]) -> Iterator[Capture]:
+        """Capture during one forward if any of the batch asks for it."""
+        capture, head = Capture(), self._head
+        if head is None or not self.wanted(batch):
+            yield capture
+            return
+        hook = head.register_forward_pre_hook(capture)
+        try:
+            yield capture
+        finally:
+            hook.remove()

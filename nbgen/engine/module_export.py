@@ -1,0 +1,96 @@
+"""A torch module of a notebook's becomes a model's folder: its graph and weights, and the description beside them.
+
+The graph is torch.export's: what another process loads is not the notebook's code. Knows no server.
+"""
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nbgen.engine.tensor_module import DTYPES
+from nbgen.errors import ModelError
+
+#: Sizes that stand for a batch and for a dimension of any size while the graph is recorded.
+BATCH, VARIABLE_SIZE = 2, 5
+LABELS = "labels.txt"
+
+Tensors = Mapping[str, tuple[str, Sequence[int]]]
+
+
+class Positional(torch.nn.Module):
+    """Takes inputs in their declared order, whatever `forward` calls them."""
+
+    def __init__(self, module: torch.nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.module = module
+        self._names = list(names)
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.module(**dict(zip(self._names, tensors, strict=True)))
+
+
+def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_size: int) -> None:
+    """Write `model.pt2` of the module. Raises ModelError where its graph cannot be recorded."""
+    for name, (datatype, _) in inputs.items():
+        if datatype not in DTYPES:
+            raise ModelError(f"{name} is of datatype {datatype!r}; torch modules take {', '.join(DTYPES)}")
+    examples = tuple(_example(datatype, dims, max_batch_size) for datatype, dims in inputs.values())
+    dynamic = (_dynamic(inputs, max_batch_size),)
+    try:
+        program = torch.export.export(_ordered(module, inputs), examples, dynamic_shapes=dynamic)
+    except Exception as error:  # whatever in the module cannot be recorded
+        raise ModelError(f"torch.export cannot record this module's graph: {type(error).__name__}: {error}") from error
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    torch.export.save(program, folder / "model.pt2")
+
+
+def describe(
+    inputs: Tensors, outputs: Tensors, labels: Sequence[str], max_batch_size: int, max_queue_delay_us: int
+) -> str:
+    """The model's `config.json`."""
+    named = [{"name": n, "datatype": t, "dims": list(d)} for n, (t, d) in outputs.items()]
+    if labels:
+        named[0]["label_filename"] = LABELS
+    config = {
+        "max_batch_size": max_batch_size,
+        "input": [{"name": n, "datatype": t, "dims": list(d)} for n, (t, d) in inputs.items()],
+        "output": named,
+        "dynamic_batching": {"max_queue_delay_microseconds": max_queue_delay_us},
+    }
+    return json.dumps(config, indent=2)
+
+
+def _example(datatype: str, dims: Sequence[int], max_batch_size: int) -> torch.Tensor:
+    shape = [size if size > 0 else VARIABLE_SIZE for size in dims]
+    return torch.zeros([BATCH, *shape] if max_batch_size else shape, dtype=DTYPES[datatype])
+
+
+def _ordered(module: torch.nn.Module, inputs: Tensors) -> torch.nn.Module:
+    names = inspect.signature(module.forward).parameters
+    taken = all(name in names for name in inputs)
+    return (Positional(module, list(inputs)) if taken else InOrder(module)).eval()
+
+
+class InOrder(torch.nn.Module):
+    """Passes inputs on in the order in which they come."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.module(*tensors)
+
+
+def _dynamic(inputs: Tensors, max_batch_size: int) -> tuple[dict[int, Any], ...]:
+    """Which dimensions may have any size: the batch, and those declared so."""
+    batched = 1 if max_batch_size else 0
+    return tuple(
+        ({0: torch.export.Dim.AUTO} if batched else {})
+        | {index + batched: torch.export.Dim.AUTO for index, size in enumerate(dims) if size < 0}
+        for _, dims in inputs.values()
+    )

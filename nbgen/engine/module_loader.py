@@ -1,0 +1,63 @@
+"""A version's folder of the model repository becomes a torch module: `model.pt2`, or `model.py` with its weights.
+
+`model.py` defines a class `Model`, a torch module built without arguments; weights are read from `model.safetensors`
+and from nothing else. The folder belongs to the server's owner, who named it: its code is run.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from nbgen.errors import ModelError
+
+EXPORTED, SOURCE, WEIGHTS = "model.pt2", "model.py", "model.safetensors"
+PICKLES = ("model.pt", "model.pth", "model.bin", "model.ckpt")
+
+
+def load(folder: str, name: str) -> torch.nn.Module:
+    """The module in `folder`. Raises ModelError; whatever else it raises is its own code's fault."""
+    place = Path(folder)
+    if (place / EXPORTED).is_file():
+        return torch.export.load(place / EXPORTED).module()
+    if (place / SOURCE).is_file():
+        return _from_source(place, name)
+    found = next((file for file in PICKLES if (place / file).is_file()), None)
+    if found is not None:
+        raise ModelError(f"{name} is a pickle ({found}), which is not read: export it to {EXPORTED}, or save {WEIGHTS}")
+    raise ModelError(f"{name} has neither {EXPORTED} nor {SOURCE} in its version's folder")
+
+
+def _from_source(place: Path, name: str) -> torch.nn.Module:
+    spec = importlib.util.spec_from_file_location(f"nbgen_model_{name}", place / SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    source = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = source
+    spec.loader.exec_module(source)
+    build = getattr(source, "Model", None)
+    if build is None:
+        raise ModelError(f"{SOURCE} of {name} defines no class Model")
+    module = build()
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError(f"Model in {SOURCE} of {name} is no torch.nn.Module")
+    _load_weights(module, place / WEIGHTS, name)
+    return module.eval()
+
+
+def _load_weights(module: torch.nn.Module, path: Path, name: str) -> None:
+    expected = module.state_dict()
+    if not path.is_file():
+        if expected:
+            raise ModelError(f"{name} has parameters, and no {WEIGHTS} to read them from")
+        return
+    found = load_file(path)
+    wrong = sorted(expected.keys() ^ found.keys())
+    if wrong:
+        raise ModelError(f"{WEIGHTS} of {name} and its Model disagree about {', '.join(wrong[:5])}")
+    shapes = [key for key, value in expected.items() if value.shape != found[key].shape]
+    if shapes:
+        raise ModelError(f"{WEIGHTS} of {name} has other shapes than its Model for {', '.join(shapes[:5])}")
+    module.load_state_dict(found)

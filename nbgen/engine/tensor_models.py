@@ -1,0 +1,121 @@
+"""Any torch module as a model: loads modules by message, hands requests to their batches, sends what comes of them.
+
+One thread receives and each module has one that computes. Knows no wire; `module_loader` knows files, `batcher` time,
+`tensor_module` torch.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+import torch
+
+from nbgen.engine import module_loader
+from nbgen.engine.batcher import Batcher
+from nbgen.engine.channel import Channel
+from nbgen.engine.tensor_module import TensorModule
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import ModelError
+from nbgen.messages import (
+    PIECE_BYTES,
+    AbortRequest,
+    InferOutput,
+    InferRequest,
+    LoadModule,
+    ModuleState,
+    Tensor,
+    TensorPiece,
+    ToEngine,
+    UnloadModule,
+)
+
+log = logging.getLogger(__name__)
+
+
+class TensorModels:
+    """All modules of this process, by name."""
+
+    def __init__(self, channel: Channel, config: EngineConfig) -> None:
+        self._channel = channel
+        self._device = _device(config.device)
+        self._batchers: dict[str, Batcher] = {}
+        self._pieces: dict[str, dict[str, list[memoryview]]] = defaultdict(lambda: defaultdict(list))
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+
+    def run(self, messages: Iterable[ToEngine]) -> None:
+        """Serve until the server closes its end."""
+        for message in messages:
+            match message:
+                case TensorPiece():
+                    self._pieces[message.rid][message.name].append(message.data)
+                case InferRequest():
+                    self._infer(self._completed(message))
+                case AbortRequest():
+                    self._abort(message.rid)
+                case LoadModule():
+                    self._load(message)
+                case UnloadModule():
+                    self._unload(message.name)
+
+    def _load(self, message: LoadModule) -> None:
+        name = message.spec.name
+        try:
+            module = module_loader.load(message.folder, name).to(self._device)
+        except ModelError as error:
+            self._channel.send(ModuleState(name=name, error=error.message))
+            return
+        except Exception as error:  # a module of the owner's may raise anything
+            log.exception("the module of %s cannot be loaded", name)
+            words = f"{name} cannot be loaded ({type(error).__name__}); the server's log says why"
+            self._channel.send(ModuleState(name=name, error=words))
+            return
+        self._unload(name)
+        self._batchers[name] = Batcher(TensorModule(module, message.spec, self._device), self._send)
+        self._channel.send(ModuleState(name=name, device=str(self._device)))
+
+    def _unload(self, name: str) -> None:
+        if (batcher := self._batchers.pop(name, None)) is not None:
+            batcher.close()
+
+    def _infer(self, request: InferRequest) -> None:
+        batcher = self._batchers.get(request.model)
+        if batcher is None:
+            self._send(InferOutput(rid=request.rid, error=f"{request.model} is not loaded", status=503))
+        else:
+            batcher.add(request)
+
+    def _abort(self, rid: str) -> None:
+        self._pieces.pop(rid, None)
+        for batcher in self._batchers.values():
+            batcher.drop(rid)
+
+    def _completed(self, request: InferRequest) -> InferRequest:
+        """The request with the bytes that came before it."""
+        pieces = self._pieces.pop(request.rid, None)
+        if pieces is None:
+            return request
+        inputs = [
+            msgspec.structs.replace(tensor, data=memoryview(b"".join((*pieces.get(tensor.name, ()), tensor.data))))
+            for tensor in request.inputs
+        ]
+        return msgspec.structs.replace(request, inputs=inputs)
+
+    def _send(self, output: InferOutput) -> None:
+        small = [self._send_pieces(output.rid, tensor) for tensor in output.outputs]
+        self._channel.send(msgspec.structs.replace(output, outputs=small))
+
+    def _send_pieces(self, rid: str, tensor: Tensor) -> Tensor:
+        """Send all of a large tensor but its end, which is left in it."""
+        data = tensor.data
+        while len(data) > PIECE_BYTES:
+            self._channel.send(TensorPiece(rid=rid, name=tensor.name, data=data[:PIECE_BYTES]))
+            data = data[PIECE_BYTES:]
+        return msgspec.structs.replace(tensor, data=data)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)

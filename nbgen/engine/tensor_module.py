@@ -1,0 +1,134 @@
+"""One torch module behind a declared interface: bytes to tensors, one forward, tensors to bytes.
+
+Inputs go to `forward` by name where its parameters have those names, else in the declared order; outputs may be a
+tensor, a tuple in the declared order or a dict by name, and are cast to their declared datatypes.
+"""
+
+import inspect
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nbgen.engine.batcher import Computed
+from nbgen.errors import InternalError
+from nbgen.messages import InferRequest, Tensor
+from nbgen.tensor_spec import ModelSpec, TensorSpec
+
+DTYPES = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "UINT16": torch.uint16,
+    "UINT32": torch.uint32,
+    "UINT64": torch.uint64,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "FP16": torch.float16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+    "BF16": torch.bfloat16,
+}
+
+
+class TensorModule:
+    """Computes batches of requests whose tensors have been checked against `spec`."""
+
+    def __init__(self, module: torch.nn.Module, spec: ModelSpec, device: torch.device) -> None:
+        self.spec = spec
+        self._module = module
+        self._device = device
+        self._by_name = _takes_names(module, spec)
+
+    @torch.inference_mode()
+    def compute(self, requests: list[InferRequest]) -> Computed:
+        """One forward for all; requests of a batch have inputs of the same names, datatypes and inner shapes."""
+        started = time.monotonic_ns()
+        inputs = self._inputs(requests)
+        loaded = time.monotonic_ns()
+        given = self._module(**inputs) if self._by_name else self._module(*inputs.values())
+        outputs = self._named(given)
+        wanted = [name for name in outputs if name in requests[0].outputs]
+        arrays = {name: self._array(outputs[name], name) for name in wanted}
+        computed = time.monotonic_ns()
+        parts = self._split(arrays, [_entries(request) for request in requests])
+        return Computed(parts, loaded - started, computed - loaded, time.monotonic_ns() - computed)
+
+    def _inputs(self, requests: list[InferRequest]) -> dict[str, torch.Tensor]:
+        """The inputs in the declared order, of all requests behind each other."""
+        stacked = {}
+        for declared in self.spec.inputs:
+            tensors = [tensor for request in requests for tensor in request.inputs if tensor.name == declared.name]
+            if tensors:
+                parts = [_tensor(tensor) for tensor in tensors]
+                whole = torch.cat(parts) if len(parts) > 1 else parts[0]
+                stacked[declared.name] = self._reshaped(whole, declared).to(self._device)
+        return stacked
+
+    def _reshaped(self, tensor: torch.Tensor, declared: TensorSpec) -> torch.Tensor:
+        """As the module sees it."""
+        if declared.reshape is None:
+            return tensor
+        batch = tensor.shape[:1] if self.spec.max_batch_size else ()
+        return tensor.reshape(*batch, *declared.reshape)
+
+    def _named(self, given: Any) -> dict[str, torch.Tensor]:
+        names = [declared.name for declared in self.spec.outputs]
+        if isinstance(given, Mapping):
+            found = {name: given[name] for name in names if name in given}
+        else:
+            found = dict(zip(names, given if isinstance(given, Sequence) else (given,), strict=False))
+        if not found or not all(isinstance(value, torch.Tensor) for value in found.values()):
+            raise InternalError(f"the module of {self.spec.name} gave none of its declared outputs as a tensor")
+        return found
+
+    def _array(self, output: torch.Tensor, name: str) -> torch.Tensor:
+        """The output on the CPU, in its declared datatype and shape."""
+        declared = self.spec.output(name)
+        assert declared is not None
+        array = output.detach().to("cpu", DTYPES[declared.datatype]).contiguous()
+        if declared.reshape is None:
+            return array
+        batch = array.shape[:1] if self.spec.max_batch_size else ()
+        return array.reshape(*batch, *declared.dims)
+
+    def _split(self, arrays: dict[str, torch.Tensor], entries: list[int]) -> list[list[Tensor]]:
+        """Each request's part of every output, row by row where there is a batch dimension."""
+        if not self.spec.max_batch_size:
+            return [[self._output(name, array) for name, array in arrays.items()]]
+        for name, array in arrays.items():
+            if not array.dim() or array.shape[0] != sum(entries):
+                raise InternalError(
+                    f"the module of {self.spec.name} gave {name} of shape {list(array.shape)} for {sum(entries)}"
+                )
+        parts = {name: array.split(entries) for name, array in arrays.items()}
+        return [
+            [self._output(name, part[index].contiguous()) for name, part in parts.items()]
+            for index in range(len(entries))
+        ]
+
+    def _output(self, name: str, array: torch.Tensor) -> Tensor:
+        declared = self.spec.output(name)
+        assert declared is not None
+        flat = array.reshape(-1).view(torch.uint8) if array.numel() else torch.empty(0, dtype=torch.uint8)
+        data = memoryview(flat.numpy()).cast("B")
+        return Tensor(name=name, datatype=declared.datatype, shape=tuple(array.shape), data=data)
+
+
+def _tensor(tensor: Tensor) -> torch.Tensor:
+    """A copy, which the module may write into."""
+    dtype = DTYPES[tensor.datatype]
+    if not len(tensor.data):
+        return torch.empty(tensor.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(tensor.data), dtype=dtype).reshape(tensor.shape)
+
+
+def _entries(request: InferRequest) -> int:
+    return request.inputs[0].shape[0] if request.inputs and request.inputs[0].shape else 1
+
+
+def _takes_names(module: torch.nn.Module, spec: ModelSpec) -> bool:
+    names = inspect.signature(module.forward).parameters
+    return all(declared.name in names for declared in spec.inputs)

@@ -1,0 +1,69 @@
+"""A model's own numbers for those who ask: rows of scores and hidden states, cut into pieces that travel well.
+
+Follows `TensorOptions`. Holds no tensor longer than a step; knows neither wires nor text.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from nbgen.engine.model_runner import PromptScores, RunOutput
+from nbgen.engine.sequence import Sequence
+from nbgen.messages import PIECE_BYTES, GenerateOutput, TensorPiece
+
+
+class Row(NamedTuple):
+    """What a token is chosen from, before any option changes it: scores `[vocab]`, and the hidden state if asked."""
+
+    scores: torch.Tensor
+    hidden: torch.Tensor | None
+
+
+class TensorOutputs:
+    """Turns rows into outputs of their requests."""
+
+    def prompt(self, prompt: PromptScores) -> list[GenerateOutput]:
+        """Of prompt tokens that do not sample."""
+        sequence = prompt.sequence
+        sequence.num_described = prompt.position + len(prompt.scores)
+        return self._of_prompt(sequence, prompt.scores, prompt.hidden)
+
+    def raw(self, output: RunOutput) -> list[Row | None]:
+        """Copies of the rows that are asked for, taken before sampling writes into them."""
+        return [
+            Row(scores.clone(), output.hidden.get(sequence)) if sequence.tensors else None
+            for sequence, scores in zip(output.sampled, output.scores, strict=True)
+        ]
+
+    def sampled(self, sequence: Sequence, row: Row | None, token: int) -> list[GenerateOutput]:
+        """Of the row that `token` was chosen from; the prompt's last row where it is the first."""
+        options = sequence.tensors
+        if row is None or options is None:
+            return []
+        outputs = []
+        if not sequence.num_output:
+            state = None if row.hidden is None else row.hidden[None]
+            outputs += self._of_prompt(sequence, row.scores[None], state)
+        if sequence.budget and options.generation_logits:
+            outputs += _pieces(sequence, "generation_logits", row.scores[None])
+        if sequence.budget and options.logprobs and token >= 0:
+            outputs += _pieces(sequence, "logprobs", torch.log_softmax(row.scores, dim=-1)[token].view(1, 1))
+        return outputs
+
+    def _of_prompt(self, sequence: Sequence, scores: torch.Tensor, hidden: torch.Tensor | None) -> list[GenerateOutput]:
+        options, outputs = sequence.tensors, []
+        assert options is not None
+        if options.logits:
+            outputs += _pieces(sequence, "logits", scores)
+        if options.hidden_states and hidden is not None:
+            outputs += _pieces(sequence, "hidden_states", hidden)
+        return outputs
+
+
+def _pieces(sequence: Sequence, name: str, rows: torch.Tensor) -> Iterator[GenerateOutput]:
+    """The float32 bytes of `rows` `[rows, width]`, whole rows to a piece."""
+    step = max(1, PIECE_BYTES // (4 * rows.shape[-1]))
+    for part in rows.float().cpu().contiguous().split(step):
+        piece = TensorPiece(rid=sequence.rid, name=name, data=memoryview(part.numpy()).cast("B"))
+        yield GenerateOutput(rid=sequence.rid, index=sequence.index, tensors=[piece])

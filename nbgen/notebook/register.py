@@ -1,0 +1,74 @@
+"""Serve a torch module of this notebook's as a model: `nbgen.register`, and what it gives back.
+
+The module's graph and weights go into the server's repository, a folder that this user owns; the server loads them
+from there. Torch is touched only here, for a caller who holds a module of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.notebook.client import Client
+
+Tensors = Mapping[str, tuple[str, Sequence[int]]]
+ALLOWED = "letters, digits, '_', '.' and '-'"
+
+
+class RegisteredModel:
+    """A module that the server runs. `url` and `headers` are what Triton's HTTP client takes."""
+
+    def __init__(self, name: str, client: Client) -> None:
+        self.name = name
+        parts = urlsplit(client.url)
+        self.url = f"{parts.netloc}{parts.path.rstrip('/')}"
+        self.headers = client.headers
+
+    def __repr__(self) -> str:
+        return f"<model {self.name!r}: tritonclient.http.InferenceServerClient({self.url!r}).infer({self.name!r}, …)>"
+
+
+def register(
+    client: Any,
+    name: str,
+    module: Any,
+    *,
+    inputs: Tensors,
+    outputs: Tensors,
+    labels: Sequence[str] = (),
+    max_batch_size: int = 0,
+    max_queue_delay_us: int = 0,
+) -> RegisteredModel:
+    """Export the module, put it into the repository of the client's server, and let it be loaded."""
+    if not name or name.strip(".") != name or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in name):
+        raise InvalidRequest(f"a model's name is made of {ALLOWED}, got {name!r}", field="name")
+    if not isinstance(client, Client):
+        raise InvalidRequest(f"modules are registered with an nbgen server, and {client!r} is none: nbgen.serve()")
+    folder = _repository(client) / name
+    # The engine's own words for datatypes, and torch with them.
+    exporting = importlib.import_module("nbgen.engine.module_export")
+    exporting.export(folder / "1", module, inputs, max_batch_size)
+    (folder / exporting.LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+    config = exporting.describe(inputs, outputs, labels, max_batch_size, max_queue_delay_us)
+    (folder / "config.json").write_text(config, encoding="utf-8")
+    try:
+        client.load_module(name)
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return RegisteredModel(name, client)
+
+
+def _repository(client: Client) -> Path:
+    folder = client.hello().get("model_repository")
+    if not folder or not Path(folder).is_dir():
+        raise Unavailable(
+            "a module is handed to the server in a folder, and this kernel does not see the server's: register it "
+            "from a kernel on the server's own machine"
+        )
+    return Path(folder)

@@ -1,0 +1,315 @@
+"""KServe v2 over HTTP, requests: a JSON body with tensors inside or behind it becomes an `Inference`.
+
+Follows Triton 2.73 in what it takes and in the words of its errors. Whether a model takes such tensors is decided in
+`kserve_checks`. Large bodies should be parsed in a worker thread: see `tensors`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import Tensor
+from nbgen.protocols import tensors
+from nbgen.protocols.inference import RESERVED_PREFIX, Inference, Parameter, PinnedError, RequestedOutput
+from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody
+from nbgen.tensor_spec import ELEMENT_BYTES, ModelSpec
+
+#: Bytes of the JSON part of a request, of one tensor in it, and of a request that is one tensor's bytes alone.
+MAX_INPUT_BYTES = 64 * 2**20
+MAX_TENSORS = 128
+MAX_RANK = 32
+MAX_ELEMENTS = 2**63 - 1
+MAX_PARAMETERS = 256
+LIMIT_WORDS = "Use --http-max-input-size to increase the limit."
+
+_STOI = re.compile(r"\s*([+-]?\d+)")
+_INT32 = 2**31
+
+
+class _Input(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[Any]
+    data: msgspec.Raw = msgspec.Raw(b"")
+    parameters: dict[str, Any] = {}
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class _Body(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+    outputs: list[_Output] = []
+
+
+_decoder = msgspec.json.Decoder(_Body)
+
+
+def header_length(header: str | None, size: int) -> int:
+    """Bytes of JSON at the beginning of a body of `size` bytes; 0 says that the body is one tensor's.
+
+    The header is read as C's stoi reads it: blanks, a sign, digits, and whatever follows.
+    """
+    if header is None:
+        return size
+    number = _STOI.match(header)
+    if number is None:
+        raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {header[:80]}")
+    length = int(number[1]) if len(number[1]) <= 12 else _INT32
+    if not -_INT32 <= length < _INT32:
+        raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, out of range: {header[:80]}")
+    if not 0 <= length <= size:
+        raise InvalidRequest(f"inference header size should be in range (0, {size}), got: {length}")
+    return length
+
+
+def parse_infer(body: memoryview, header: str | None, spec: ModelSpec) -> Inference:
+    """The inference that an `infer` body asks of the model `spec`. Raises InvalidRequest, PinnedError."""
+    length = header_length(header, len(body))
+    if header is not None and length == 0:
+        return _raw(body, spec)
+    check_json_size(length)
+    fields = _decode(body[:length])
+    parameters = parse_parameters(fields.parameters)
+    binary, timeout = parameters.pop("binary_data_output", False), parameters.pop("timeout", 0)
+    rest = _Blobs(body[length:])
+    inputs: dict[str, Tensor] = {}
+    for item in fields.inputs:
+        if item.name in inputs:
+            raise InvalidRequest(f"input '{item.name[:200]}' already exists in request")
+        inputs[item.name] = _tensor(item, rest)
+    rest.check_empty()
+    outputs = _outputs(fields.outputs)
+    return Inference(
+        id=fields.id,
+        parameters=parameters,
+        inputs=inputs,
+        outputs=outputs,
+        binary_outputs=bool(binary),
+        timeout_us=int(timeout),
+    )
+
+
+def check_json_size(length: int) -> None:
+    """Raise InvalidRequest for more JSON than is read."""
+    if length > MAX_INPUT_BYTES:
+        raise InvalidRequest(
+            f"request JSON size of {length} bytes exceeds the maximum allowed input size of {MAX_INPUT_BYTES} bytes. "
+            + LIMIT_WORDS
+        )
+
+
+def _decode(body: memoryview) -> _Body:
+    try:
+        fields = _decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise MalformedBody(f"failed to parse the request JSON buffer: {error}") from None
+    except (RecursionError, UnicodeDecodeError):
+        raise MalformedBody(
+            f"failed to parse the request JSON buffer: JSON nesting depth exceeds {MAX_DEPTH}"
+        ) from None
+    if max(len(fields.inputs), len(fields.outputs)) > MAX_TENSORS:
+        raise InvalidRequest(f"the request names more than {MAX_TENSORS} tensors")
+    return fields
+
+
+# --- inputs
+
+
+class _Blobs:
+    """What follows the JSON: the bytes of the binary inputs, in order."""
+
+    def __init__(self, rest: memoryview) -> None:
+        self._rest = rest
+
+    def take(self, size: int, name: str) -> memoryview:
+        if size > len(self._rest):
+            raise InvalidRequest(
+                f"unexpected size for input '{name}', expecting {size - len(self._rest)} additional bytes: "
+                f"binary_data_size is {size}, and {len(self._rest)} bytes follow"
+            )
+        blob, self._rest = self._rest[:size], self._rest[size:]
+        return blob
+
+    def check_empty(self) -> None:
+        if len(self._rest):
+            raise InvalidRequest(f"unexpected additional input data: {len(self._rest)} bytes follow the last input")
+
+
+def _tensor(item: _Input, blobs: _Blobs) -> Tensor:
+    datatype, shape = check_datatype(item.datatype), parse_shape(item.shape, item.name)
+    if datatype != "BYTES" and tensors.number_of_elements(shape) * ELEMENT_BYTES[datatype] > MAX_ELEMENTS:
+        raise InvalidRequest(f"byte size overflow for input '{item.name[:200]}': {list(shape)} of {datatype}")
+    size, region = item.parameters.get("binary_data_size"), item.parameters.get("shared_memory_region")
+    json = bytes(item.data)
+    if (size is not None) + (region is not None) + bool(json) != 1:
+        raise InvalidRequest(
+            f"Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+            f"'shared_memory_region' in 'parameters' (input '{item.name[:200]}')"
+        )
+    if region is not None:
+        raise no_region(region)
+    if size is None:
+        return Tensor(name=item.name, datatype=datatype, shape=shape, data=_listed(item.name, datatype, shape, json))
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise InvalidRequest(f"Unable to parse 'binary_data_size' of '{item.name[:200]}': not an unsigned integer")
+    tensor = Tensor(name=item.name, datatype=datatype, shape=shape, data=blobs.take(size, item.name[:200]))
+    tensors.check_size(tensor)
+    return tensor
+
+
+def _listed(name: str, datatype: str, shape: tuple[int, ...], json: bytes) -> memoryview:
+    """The bytes of a tensor whose elements are listed."""
+    expected = tensors.number_of_elements(shape)
+    if expected * ELEMENT_BYTES[datatype] > MAX_INPUT_BYTES:
+        raise InvalidRequest(
+            f"input '{name[:200]}' has {expected} elements of {datatype}, which exceeds the maximum allowed value of "
+            f"{MAX_INPUT_BYTES} bytes in JSON: send it as binary data. {LIMIT_WORDS}"
+        )
+    data, found = tensors.from_json(json, datatype)
+    if datatype == "BYTES" and found != expected:
+        raise InvalidRequest(f"expected {expected} string elements for inference input '{name[:200]}', got {found}")
+    if found < expected:
+        raise InvalidRequest("Failed to parse 'data' field: shape does not match true shape")
+    if found > expected:
+        raise InvalidRequest("Unable to parse 'data': Shape does not match true shape of 'data' field")
+    return data
+
+
+def check_datatype(datatype: str) -> str:
+    """The datatype, if KServe has it."""
+    if datatype not in ELEMENT_BYTES:
+        raise InvalidRequest(f"unknown datatype '{datatype[:80]}'; there are {', '.join(ELEMENT_BYTES)}")
+    return datatype
+
+
+def parse_shape(shape: list[Any], name: str) -> tuple[int, ...]:
+    """The dimensions of a tensor. Raises PinnedError for what is no dimension."""
+    for size in shape:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise PinnedError(
+                "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"
+            )
+    if tensors.number_of_elements(shape) > MAX_ELEMENTS:
+        raise InvalidRequest(
+            f"shape of input '{name[:200]}' causes total element count to exceed maximum size of {MAX_ELEMENTS}"
+        )
+    if len(shape) > MAX_RANK:
+        raise InvalidRequest(f"input '{name[:200]}' has {len(shape)} dimensions; at most {MAX_RANK}")
+    return tuple(shape)
+
+
+def no_region(region: object) -> InvalidRequest:
+    """Why a tensor in shared memory is neither read nor written."""
+    error = InvalidRequest(f"Unable to find shared memory region: '{str(region)[:200]}'")
+    error.status = 404
+    return error
+
+
+def _raw(body: memoryview, spec: ModelSpec) -> Inference:
+    """A body that is the bytes of the model's only input."""
+    if len(spec.inputs) != 1:
+        raise InvalidRequest(
+            f"Raw request must only have 1 input (found 1) to be deduced but got {len(spec.inputs)} inputs in "
+            f"'{spec.name}' model configuration"
+        )
+    if len(body) > MAX_INPUT_BYTES:
+        raise InvalidRequest(
+            f"raw request of {len(body)} bytes exceeds the maximum allowed value of {MAX_INPUT_BYTES} bytes. "
+            + LIMIT_WORDS
+        )
+    (only,) = spec.inputs
+    if only.datatype == "BYTES":
+        if only.dims != (1,):
+            raise InvalidRequest(f"For BYTES datatype raw input '{only.name}', the model must have input shape [1]")
+        body = tensors.pack_bytes([bytes(body)])
+    shape = ((1,) if spec.max_batch_size else ()) + _raw_shape(only.name, only.dims, only.datatype, len(body))
+    tensor = Tensor(name=only.name, datatype=only.datatype, shape=shape, data=body)
+    tensors.check_size(tensor)
+    return Inference(inputs={only.name: tensor}, binary_outputs=True)
+
+
+def _raw_shape(name: str, dims: tuple[int, ...], datatype: str, size: int) -> tuple[int, ...]:
+    if dims.count(-1) > 1:
+        raise InvalidRequest(
+            f"The shape of the raw input '{name}' can not be deduced because there are more than one variable-sized "
+            "dimension"
+        )
+    fixed = tensors.number_of_elements(n for n in dims if n >= 0) * (ELEMENT_BYTES[datatype] or 1)
+    return tuple(size // max(1, fixed) if n < 0 else n for n in dims)
+
+
+# --- outputs
+
+
+def _outputs(items: list[_Output]) -> list[RequestedOutput]:
+    found: dict[str, RequestedOutput] = {}
+    for item in items:
+        if item.name in found:
+            raise InvalidRequest(f"output '{item.name[:200]}' already exists in request")
+        found[item.name] = _output(item)
+    return list(found.values())
+
+
+def _output(item: _Output) -> RequestedOutput:
+    options = item.parameters
+    if "shared_memory_region" in options:
+        raise no_region(options["shared_memory_region"])
+    binary, classes = options.get("binary_data", False), options.get("classification", 0)
+    if not isinstance(binary, bool):
+        raise InvalidRequest("Unable to parse 'binary_data': attempt to access JSON non-boolean as boolean")
+    if not _is_unsigned(classes):
+        raise InvalidRequest(
+            "Unable to parse 'classification': attempt to access JSON non-unsigned-integer as unsigned-integer"
+        )
+    return RequestedOutput(item.name, binary, classes)
+
+
+# --- parameters
+
+
+def _is_unsigned(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64
+
+
+#: What the protocol itself reads, and what each must be.
+_RESERVED: dict[str, tuple[Callable[[object], bool], str]] = {
+    "sequence_id": (lambda value: isinstance(value, str) or _is_unsigned(value), "unsigned integer or string"),
+    "sequence_start": (lambda value: isinstance(value, bool), "boolean"),
+    "sequence_end": (lambda value: isinstance(value, bool), "boolean"),
+    "priority": (_is_unsigned, "unsigned integer"),
+    "timeout": (_is_unsigned, "unsigned integer"),
+    "binary_data_output": (lambda value: isinstance(value, bool), "boolean"),
+}
+
+
+def parse_parameters(parameters: Mapping[str, Any]) -> dict[str, Parameter]:
+    """A request's parameters, the protocol's own among them."""
+    if len(parameters) > MAX_PARAMETERS:
+        raise InvalidRequest(f"the request has {len(parameters)} parameters; at most {MAX_PARAMETERS}")
+    for name, value in parameters.items():
+        if name.startswith(RESERVED_PREFIX):
+            raise InvalidRequest(
+                f"parameter keys starting with 'triton_' are reserved for Triton usage: '{name[:200]}'"
+            )
+        if name in _RESERVED and not _RESERVED[name][0](value):
+            raise InvalidRequest(f"Unable to parse '{name}': expected {_RESERVED[name][1]}")
+    return {name: parameter(name, value) for name, value in parameters.items()}
+
+
+def parameter(name: str, value: object) -> Parameter:
+    """A custom parameter's value: text, a 64-bit integer, a boolean, or else a double."""
+    if isinstance(value, str | bool | float):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else float(value)
+    raise InvalidRequest(f"parameter '{name[:200]}' has invalid type. It should be either 'int', 'bool', or 'string'.")

@@ -1,0 +1,155 @@
+"""KServe v2 over gRPC: its messages become an `Inference`, and an `InferenceResponse` becomes its messages.
+
+Follows Triton 2.73's `inference.GRPCInferenceService`. Messages are handed in, so no protobuf is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import Tensor
+from nbgen.protocols import kserve, kserve_answer, tensors
+from nbgen.protocols.inference import Inference, InferenceResponse, Parameter, PinnedError, RequestedOutput
+from nbgen.tensor_spec import ModelSpec
+
+EMPTY_FINAL = "triton_enable_empty_final_response"
+FINAL = "triton_final_response"
+
+#: The field of `contents` that holds the elements of each datatype.
+FIELDS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+
+def parse_version(version: str) -> str:
+    """A version as text; none is the latest. Raises InvalidRequest."""
+    if version and not (version.isascii() and version.isdecimal()):
+        raise InvalidRequest(f"failed to get model version from specified version string '{version[:30]}'")
+    return version
+
+
+def parse_infer(request: Any) -> Inference:
+    """The inference that a ModelInferRequest asks for. Raises InvalidRequest."""
+    given = {name: parameter_value(name, value) for name, value in request.parameters.items() if name != EMPTY_FINAL}
+    raw = iter(request.raw_input_contents)
+    inputs: dict[str, Tensor] = {}
+    for item in request.inputs:
+        if item.name in inputs:
+            raise InvalidRequest(f"input '{item.name[:200]}' already exists in request")
+        inputs[item.name] = _tensor(item, raw, bool(request.raw_input_contents))
+    if next(raw, None) is not None:
+        raise InvalidRequest("unexpected additional input data: there are more raw contents than inputs")
+    parameters = kserve.parse_parameters(given)
+    return Inference(
+        id=request.id,
+        timeout_us=int(parameters.pop("timeout", 0)),
+        parameters=parameters,
+        inputs=inputs,
+        outputs=_outputs(request.outputs),
+        binary_outputs=True,
+    )
+
+
+def parameter_value(name: str, value: Any) -> Parameter:
+    """What an InferParameter holds."""
+    kind = value.WhichOneof("parameter_choice")
+    if kind is None:
+        raise InvalidRequest(f"parameter '{name[:200]}' has no value")
+    found: Parameter = getattr(value, kind)
+    return found
+
+
+def _tensor(item: Any, raw: Iterator[bytes], has_raw: bool) -> Tensor:
+    datatype = kserve.check_datatype(item.datatype)
+    try:
+        shape = kserve.parse_shape(list(item.shape), item.name)
+    except PinnedError as error:
+        raise InvalidRequest(error.message) from None
+    if "shared_memory_region" in item.parameters:
+        raise kserve.no_region(item.parameters["shared_memory_region"].string_param)
+    if item.HasField("contents"):
+        if has_raw:
+            raise InvalidRequest(
+                f"contents field must not be specified when using raw_input_contents for '{item.name[:200]}'"
+            )
+        data = _typed(item, datatype)
+    else:
+        data = _raw(item.name, raw)
+    tensor = Tensor(name=item.name, datatype=datatype, shape=shape, data=data)
+    tensors.check_size(tensor)
+    return tensor
+
+
+def _raw(name: str, raw: Iterator[bytes]) -> memoryview:
+    data = next(raw, None)
+    if data is None:
+        raise InvalidRequest(f"unable to find data for input tensor '{name[:200]}' in request")
+    return memoryview(data)
+
+
+def _typed(item: Any, datatype: str) -> memoryview:
+    wanted = FIELDS.get(datatype)
+    filled = [field.name for field, _ in item.contents.ListFields()]
+    if any(name != wanted for name in filled) or wanted is None:
+        raise InvalidRequest(
+            f"contents of input '{item.name[:200]}' of datatype {datatype} must be in {wanted or 'raw_input_contents'}"
+        )
+    elements = getattr(item.contents, wanted)
+    return tensors.pack_bytes(elements) if datatype == "BYTES" else tensors.from_values(list(elements), datatype)
+
+
+def _outputs(items: Any) -> list[RequestedOutput]:
+    found: dict[str, RequestedOutput] = {}
+    for item in items:
+        if item.name in found:
+            raise InvalidRequest(f"output '{item.name[:200]}' already exists in request")
+        if "shared_memory_region" in item.parameters:
+            raise kserve.no_region(item.parameters["shared_memory_region"].string_param)
+        found[item.name] = RequestedOutput(item.name, True, _classes(item.parameters))
+    return list(found.values())
+
+
+def _classes(parameters: Mapping[str, Any]) -> int:
+    if "classification" not in parameters:
+        return 0
+    value = parameters["classification"]
+    if value.WhichOneof("parameter_choice") != "int64_param" or value.int64_param <= 0:
+        raise InvalidRequest("invalid value for 'classification' parameter, expected int64_param above 0")
+    return int(value.int64_param)
+
+
+def fill(message: Any, response: InferenceResponse, inference: Inference, spec: ModelSpec) -> Any:
+    """`message`, a ModelInferResponse, with the response in it: raw contents, one for each output."""
+    message.model_name, message.model_version, message.id = response.model_name, response.model_version, inference.id
+    for name, value in response.parameters.items():
+        set_parameter(message.parameters[name], value)
+    for output, _ in kserve_answer.shown(response, inference, spec):
+        message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+        message.raw_output_contents.append(bytes(output.data.joined()))
+    return message
+
+
+def set_parameter(message: Any, value: Parameter) -> None:
+    """Put a value into an InferParameter."""
+    match value:
+        case bool():
+            message.bool_param = value
+        case int():
+            message.int64_param = value
+        case float():
+            message.double_param = value
+        case _:
+            message.string_param = value

@@ -1,0 +1,169 @@
+"""KServe v2's descriptions: of the server, of a model, of its configuration, of the repository.
+
+Follows Triton 2.73's names and defaults; gRPC says the same. Knows no route.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from nbgen.errors import InvalidRequest
+from nbgen.protocols.json_body import MalformedBody, parse_object
+from nbgen.tensor_spec import ModelSpec, TensorSpec
+
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+ModelState = Literal["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]
+
+
+def server_metadata(name: str, version: str) -> dict[str, Any]:
+    """`GET v2`. Triton's own examples insist on its name, so the name is one that can be set."""
+    return {"name": name, "version": version, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(spec: ModelSpec) -> dict[str, Any]:
+    """`GET v2/models/M`: shapes as they are on the wire."""
+
+    def tensor(item: TensorSpec) -> dict[str, Any]:
+        return {"name": item.name, "datatype": item.datatype, "shape": spec.shape(item)}
+
+    return {
+        "name": spec.name,
+        "versions": [spec.version],
+        "platform": spec.platform or spec.backend,
+        "inputs": [tensor(item) for item in spec.inputs],
+        "outputs": [tensor(item) for item in spec.outputs],
+    }
+
+
+def model_config(spec: ModelSpec, device: str) -> dict[str, Any]:
+    """`GET v2/models/M/config`: dimensions without the batch."""
+    gpu = device.startswith("cuda")
+    config: dict[str, Any] = {
+        "name": spec.name,
+        "platform": spec.platform,
+        "backend": spec.backend,
+        "runtime": "",
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": spec.max_batch_size,
+        "input": [_config_input(item) for item in spec.inputs],
+        "output": [_config_output(item) for item in spec.outputs],
+        "batch_input": [],
+        "batch_output": [],
+        "instance_group": [
+            {
+                "name": f"{spec.name}_0",
+                "kind": "KIND_GPU" if gpu else "KIND_CPU",
+                "count": 1,
+                "gpus": [int(device.partition(":")[2] or 0)] if gpu else [],
+                "secondary_devices": [],
+                "profile": [],
+                "passive": False,
+                "host_policy": "",
+            }
+        ],
+        "default_model_filename": "",
+        "cc_model_filenames": {},
+        "metric_tags": {},
+        "parameters": {},
+        "model_warmup": [],
+        "model_transaction_policy": {"decoupled": spec.decoupled},
+    }
+    if spec.max_batch_size:
+        config["dynamic_batching"] = _batching(spec)
+    return config
+
+
+def _batching(spec: ModelSpec) -> dict[str, Any]:
+    return {
+        "preferred_batch_size": [spec.max_batch_size],
+        "max_queue_delay_microseconds": spec.max_queue_delay_us,
+        "preserve_ordering": False,
+        "priority_levels": 0,
+        "default_priority_level": 0,
+        "priority_queue_policy": {},
+    }
+
+
+def _config_tensor(item: TensorSpec) -> dict[str, Any]:
+    kind = "STRING" if item.datatype == "BYTES" else item.datatype
+    config: dict[str, Any] = {"name": item.name, "data_type": f"TYPE_{kind}", "dims": list(item.dims)}
+    return config | ({"reshape": {"shape": list(item.reshape)}} if item.reshape is not None else {})
+
+
+def _config_input(item: TensorSpec) -> dict[str, Any]:
+    return _config_tensor(item) | {
+        "format": item.format,
+        "is_shape_tensor": False,
+        "allow_ragged_batch": False,
+        "optional": item.optional,
+        "is_non_linear_format_io": False,
+    }
+
+
+def _config_output(item: TensorSpec) -> dict[str, Any]:
+    return _config_tensor(item) | {
+        "label_filename": item.label_filename or ("labels.txt" if item.labels else ""),
+        "is_shape_tensor": False,
+        "is_non_linear_format_io": False,
+    }
+
+
+# --- repository
+
+
+def parse_index(body: bytes) -> bool:
+    """Whether only models that are ready are asked for."""
+    words = "Invalid value for 'ready': expected a boolean"
+    try:
+        ready = parse_object(body).get("ready", False)
+    except MalformedBody:
+        raise InvalidRequest(words if b'"ready"' in body else "failed to parse the request JSON buffer") from None
+    if not isinstance(ready, bool):
+        raise InvalidRequest(words)
+    return ready
+
+
+def index_entry(spec: ModelSpec, state: ModelState, reason: str = "") -> dict[str, str]:
+    """One model of the repository; what was never loaded has only a name."""
+    if state == "UNAVAILABLE" and not reason:
+        return {"name": spec.name}
+    entry = {"name": spec.name, "version": spec.version, "state": state}
+    return entry | ({"reason": reason} if reason else {})
+
+
+def check_load(body: bytes) -> None:
+    """Refuse what a load may not bring: models are loaded as they are configured. Raises InvalidRequest."""
+    parameters = _parameters(body)
+    if parameters:
+        raise InvalidRequest(
+            f"failed to load: the parameter '{next(iter(parameters))[:80]}' would override what this server is "
+            "configured with, which it does not take over the network"
+        )
+
+
+def check_unload(body: bytes) -> None:
+    """The one option of an unload has no effect here: no model depends on another."""
+    value = _parameters(body).get("unload_dependents", False)
+    if not isinstance(value, bool):
+        raise InvalidRequest("Unable to parse 'unload_dependents': expected a boolean")
+
+
+def _parameters(body: bytes) -> dict[str, Any]:
+    parameters = parse_object(body).get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InvalidRequest("'parameters' must be a JSON object")
+    return parameters

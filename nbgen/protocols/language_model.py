@@ -1,0 +1,228 @@
+"""The language model in Triton's terms: its interface, what a request asks of it, and its answers as tensors.
+
+Text or token ids in; text, ids, the model's own numbers and counts out. Follows vLLM's and TensorRT-LLM's back ends
+in names and in the rules of echo and streaming. Knows no wire: see `kserve`, `triton_generate`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest, ModelInfo, TensorOptions
+from nbgen.protocols import triton_options
+from nbgen.protocols.inference import Inference, OutputTensor
+from nbgen.protocols.sample import Sample
+from nbgen.protocols.tensors import Binary, from_values, values
+from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
+
+TEXT_NAMES = ("text_input", "prompt", "text", "QUERY")
+#: Outputs that need the prompt alone: asked for together, no token is generated.
+OF_PROMPT = frozenset({"logits", "context_logits", "hidden_states", "num_input_tokens"})
+#: Outputs whose first dimension counts samples; the rest exist for one sample.
+OF_SAMPLES = frozenset({"text_output", "finish_reason", "num_input_tokens", "num_output_tokens"})
+#: Flags, and the outputs that each adds to the default ones.
+FLAGS = {
+    "return_context_logits": ("context_logits",),
+    "return_generation_logits": ("generation_logits",),
+    "return_log_probs": ("output_log_probs", "cum_log_probs"),
+    "return_finish_reason": ("finish_reason",),
+    "return_cumulative_logprob": ("cumulative_logprob",),
+    "return_num_input_tokens": ("num_input_tokens",),
+    "return_num_output_tokens": ("num_output_tokens",),
+}
+MAX_TEXT_BYTES = 4 * 2**20
+
+
+def serving_name(model: str) -> str:
+    """The name of a folder or hub id in URLs: its last part, without characters that need escapes."""
+    last = [part for part in re.split(r"[\\/]", model) if part][-1:]
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", last[0] if last else "model") or "model"
+
+
+def interface(name: str, model: ModelInfo | None) -> ModelSpec:
+    """What the model takes and gives; sizes that are known only once it is loaded are variable until then."""
+    vocab = model.vocab_size if model else VARIABLE
+    hidden = (model.hidden_size if model else 0) or VARIABLE
+    text = tuple(TensorSpec(name=n, datatype="BYTES", dims=(1,), optional=True) for n in TEXT_NAMES)
+    ids = TensorSpec(name="input_ids", datatype="INT64", dims=(VARIABLE,), optional=True, also=("INT32",))
+    outputs: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+        ("text_output", "BYTES", (VARIABLE,)),
+        ("output_ids", "INT32", (VARIABLE, VARIABLE)),
+        ("logits", "FP32", (VARIABLE, vocab)),
+        ("context_logits", "FP32", (VARIABLE, vocab)),
+        ("generation_logits", "FP32", (VARIABLE, VARIABLE, vocab)),
+        ("output_log_probs", "FP32", (VARIABLE, VARIABLE)),
+        ("cum_log_probs", "FP32", (VARIABLE,)),
+        ("cumulative_logprob", "FP32", (VARIABLE,)),
+        ("hidden_states", "FP32", (VARIABLE, hidden)),
+        ("finish_reason", "BYTES", (VARIABLE,)),
+        ("num_input_tokens", "UINT32", (1,)),
+        ("num_output_tokens", "UINT32", (VARIABLE,)),
+    )
+    return ModelSpec(
+        name=name,
+        inputs=(text[0], ids, *triton_options.specs(shown=True)),
+        outputs=tuple(TensorSpec(name=n, datatype=t, dims=d) for n, t, d in outputs),
+        decoupled=True,
+        undeclared=(*text[1:], *triton_options.specs(shown=False)),
+        required=1,
+    )
+
+
+class Call(NamedTuple):
+    """A request to the language model: what the engine gets, and what the answer holds.
+
+    `echo` is the text in front of a whole answer, None where the engine sends the prompt's back.
+    """
+
+    request: GenerateRequest
+    outputs: tuple[str, ...]
+    stream: bool
+    echo: str | None
+
+
+def parse(inference: Inference) -> Call:
+    """What an inference of checked tensors asks of the language model. Raises InvalidRequest."""
+    tensors = {name: values(tensor.data, tensor.datatype) for name, tensor in inference.inputs.items()}
+    text, ids = _prompt(inference, tensors)
+    options = triton_options.gather(inference.parameters, tensors)
+    triton_options.refuse_unsupported(options)
+    stream = bool(options.get("stream", False))
+    echoed = _echoes(options, stream)
+    outputs = _outputs(inference, options, of_ids=ids is not None)
+    params = triton_options.sampling_params(options, new_tokens=not OF_PROMPT.issuperset(outputs))
+    _check_samples(params.n, stream, outputs)
+    request = GenerateRequest(
+        rid=uuid.uuid4().hex,
+        text=text,
+        input_ids=ids,
+        params=params,
+        tensors=_tensor_options(outputs),
+        fit=True,
+        echo=echoed and text is None,
+    )
+    return Call(request, outputs, stream, (text if echoed else "") if text is not None or not echoed else None)
+
+
+def _prompt(inference: Inference, tensors: dict[str, list[Any]]) -> tuple[str | None, list[int] | None]:
+    texts = [tensors[name][0] for name in TEXT_NAMES if tensors.get(name)]
+    texts += [
+        value for name in TEXT_NAMES if name not in tensors and isinstance(value := inference.parameters.get(name), str)
+    ]
+    ids = tensors.get("input_ids")
+    if len(texts) + (ids is not None) > 1:
+        raise InvalidRequest("text_input and input_ids exclude each other: give one of them, once")
+    if ids is not None:
+        if not ids:
+            raise InvalidRequest("input_ids cannot be empty")
+        return None, ids
+    if not texts:
+        raise InvalidRequest("the request has neither text_input nor input_ids: expected inputs, but got none of them")
+    if len(texts[0].encode("utf-8", "replace")) > MAX_TEXT_BYTES:
+        raise InvalidRequest(f"text_input is longer than {MAX_TEXT_BYTES} bytes")
+    return texts[0], None
+
+
+def _echoes(options: dict[str, Any], stream: bool) -> bool:
+    """Whether the answer begins with the prompt: unless told otherwise where it is whole, never in a stream."""
+    excluded = options.get("exclude_input_in_output")
+    if stream and excluded is False:
+        raise InvalidRequest("exclude_input_in_output must not be false where the answer is streamed")
+    return not (stream or excluded)
+
+
+def _outputs(inference: Inference, options: dict[str, Any], *, of_ids: bool) -> tuple[str, ...]:
+    """Named ones and no others; else the text, the ids where ids came in, and those that flags ask for."""
+    if inference.outputs:
+        return tuple(output.name for output in inference.outputs)
+    flagged = [name for flag, names in FLAGS.items() if options.get(flag) for name in names]
+    if options.get("logprobs", 0) > 0:
+        flagged += FLAGS["return_log_probs"]
+    return ("text_output", *(("output_ids",) if of_ids else ()), *dict.fromkeys(flagged))
+
+
+def _check_samples(n: int, stream: bool, outputs: Sequence[str]) -> None:
+    single = [name for name in outputs if name not in OF_SAMPLES]
+    if n > 1 and (single or stream):
+        what = "a stream" if stream else single[0]
+        raise InvalidRequest(f"n is {n}, and {what} holds one sample: ask for n=1")
+
+
+def _tensor_options(outputs: Sequence[str]) -> TensorOptions | None:
+    options = TensorOptions(
+        logits="logits" in outputs or "context_logits" in outputs,
+        hidden_states="hidden_states" in outputs,
+        generation_logits="generation_logits" in outputs,
+        logprobs=any(name in outputs for name in ("output_log_probs", "cum_log_probs", "cumulative_logprob")),
+    )
+    return options if options != TensorOptions() else None
+
+
+# --- answers
+
+
+class Renderer:
+    """One call's samples as tensors: all of them, or what is new of a stream. `vocab` and `hidden` are widths."""
+
+    def __init__(self, call: Call, model: ModelInfo) -> None:
+        self._call = call
+        self._vocab, self._hidden = model.vocab_size, model.hidden_size
+
+    def outputs(self, samples: Sequence[Sample]) -> list[OutputTensor]:
+        """The call's outputs of what `samples` hold."""
+        return [self._output(name, samples) for name in self._call.outputs]
+
+    def _output(self, name: str, samples: Sequence[Sample]) -> OutputTensor:
+        first, count = samples[0], len(samples)
+        tokens = len(first.output_ids)
+        match name:
+            case "text_output":
+                return _tensor(name, "BYTES", [count], [self._text(sample) for sample in samples])
+            case "output_ids":
+                return _tensor(name, "INT32", [1, tokens], first.output_ids)
+            case "finish_reason":
+                return _tensor(name, "BYTES", [count], [_reason(sample) for sample in samples])
+            case "num_input_tokens":
+                return _tensor(name, "UINT32", [1], [first.prompt_tokens])
+            case "num_output_tokens":
+                return _tensor(name, "UINT32", [count], [len(sample.output_ids) for sample in samples])
+            case "cum_log_probs" | "cumulative_logprob":
+                return _tensor(name, "FP32", [1], [_sum(first.tensors.get("logprobs", ()))])
+            case "output_log_probs":
+                return _rows(name, [1, tokens], first, "logprobs")
+            case "generation_logits":
+                return _rows(name, [1, tokens, self._vocab], first, name)
+            case "hidden_states":
+                return _rows(name, [-1, self._hidden], first, name)
+            case _:
+                return _rows(name, [-1, self._vocab], first, "logits")
+
+    def _text(self, sample: Sample) -> str:
+        prompt = self._call.echo if self._call.echo is not None else sample.prompt_text
+        return (prompt or "") + sample.text
+
+
+def _tensor(name: str, datatype: str, shape: list[int], items: list[Any]) -> OutputTensor:
+    return OutputTensor(name, datatype, shape, Binary([from_values(items, datatype)]))
+
+
+def _rows(name: str, shape: list[int], sample: Sample, source: str) -> OutputTensor:
+    """Rows as the engine sent them; the first dimension of -1 counts them."""
+    data = Binary(sample.tensors.get(source, ()))
+    if shape[0] == VARIABLE:
+        shape = [len(data) // (4 * shape[1]) if shape[1] else 0, shape[1]]
+    return OutputTensor(name, "FP32", shape, data)
+
+
+def _reason(sample: Sample) -> str:
+    return sample.finish_reason.type if sample.finish_reason else "None"
+
+
+def _sum(pieces: Sequence[memoryview]) -> float:
+    return float(sum(float(np.frombuffer(piece, np.float32).sum()) for piece in pieces))

@@ -1,0 +1,215 @@
+"""Tensors on KServe v2's two wires: JSON lists and little-endian bytes, and the way between them.
+
+Large tensors are read and written in slices, so that no single call holds the interpreter for long: a worker thread
+may do this beside an event loop. Follows the KServe v2 binary tensor data extension. Knows no request.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import Tensor
+from nbgen.protocols.json_body import MAX_DEPTH
+from nbgen.tensor_spec import ELEMENT_BYTES
+
+NUMPY = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+#: The only datatypes that JSON cannot carry.
+BINARY_ONLY = ("FP16", "BF16")
+#: Bytes of JSON and elements that one slice has: a few milliseconds of work.
+JSON_SLICE = 2**17
+ELEMENT_SLICE = 2**14
+LENGTH_BYTES = 4
+
+_KINDS: dict[str, tuple[set[type], str]] = {
+    "S": ({str}, "non-string as string"),
+    "b": ({bool}, "non-boolean as boolean"),
+    "i": ({int}, "non-signed-integer as signed-integer"),
+    "u": ({int}, "non-unsigned-integer as unsigned-integer"),
+    "f": ({int, float}, "non-number as number"),
+}
+
+
+class Binary:
+    """The bytes of a tensor, as pieces that are never joined: each holds whole elements, but of BYTES."""
+
+    def __init__(self, pieces: Iterable[memoryview] = ()) -> None:
+        self.pieces = [piece for piece in pieces if len(piece)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
+
+    def joined(self) -> memoryview:
+        """All bytes in one."""
+        return self.pieces[0] if len(self.pieces) == 1 else memoryview(b"".join(self.pieces))
+
+
+def number_of_elements(shape: Iterable[int]) -> int:
+    """The product of the dimensions."""
+    return math.prod(shape)
+
+
+# --- JSON to bytes
+
+
+def from_values(values: list[Any], datatype: str) -> memoryview:
+    """The bytes of a flat list of JSON scalars. Raises InvalidRequest for one of another type or out of range."""
+    kind = _kind(datatype)
+    types, words = _KINDS[kind]
+    if not set(map(type, values)) <= types:
+        raise InvalidRequest(f"attempt to access JSON {words}")
+    if kind == "S":
+        return pack_bytes(value.encode("utf-8", "surrogatepass") for value in values)
+    if kind == "u" and values and min(values) < 0:
+        raise InvalidRequest(f"attempt to access JSON {words}")
+    return _numbers(values, datatype, kind)
+
+
+def _numbers(values: list[Any], datatype: str, kind: str) -> memoryview:
+    dtype = NUMPY[datatype]
+    if kind in "iu" and values:
+        info = np.iinfo(dtype.name)
+        if min(values) < info.min or max(values) > info.max:
+            raise InvalidRequest(f"a value is out of range of {datatype}: {info.min} to {info.max}")
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(values, dtype)
+    except OverflowError:
+        raise InvalidRequest(f"a value is out of range of {datatype}") from None
+    return memoryview(array.tobytes())
+
+
+def from_json(raw: bytes, datatype: str) -> tuple[memoryview, int]:
+    """The bytes of a JSON array of any nesting, and how many scalars it holds. `raw` is valid JSON."""
+    if not raw.startswith(b"["):
+        raise InvalidRequest("Unable to parse 'data': attempt to access JSON non-array as array")
+    parts, count = [], 0
+    for values in _slices(raw):
+        parts.append(from_values(values, datatype))
+        count += len(values)
+    return Binary(parts).joined() if parts else memoryview(b""), count
+
+
+def _slices(raw: bytes) -> Iterator[list[Any]]:
+    """The scalars of an array, in order, in slices where it is long and holds nothing but numbers."""
+    if len(raw) <= JSON_SLICE or raw.find(b"[", 1) >= 0 or raw.find(b'"') >= 0 or raw.find(b"{") >= 0:
+        yield flat(msgspec.json.decode(raw))
+        return
+    start, last = 1, len(raw) - 1
+    while start < last:
+        end = raw.find(b",", min(start + JSON_SLICE, last))
+        end = last if end < 0 else end
+        yield msgspec.json.decode(b"[%b]" % raw[start:end])
+        start = end + 1
+
+
+def flat(value: Any) -> list[Any]:
+    """The scalars of a JSON value in order, whatever lists they are in."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        if list not in set(map(type, level)):
+            return level
+        level = [item for entry in level for item in (entry if isinstance(entry, list) else (entry,))]
+    raise InvalidRequest(f"JSON nesting depth exceeds {MAX_DEPTH}")
+
+
+# --- bytes to JSON
+
+
+def values(data: memoryview, datatype: str) -> list[Any]:
+    """The elements as Python scalars; those of BYTES as text. FP16 and BF16 have no such form."""
+    if datatype == "BYTES":
+        return [item.decode("utf-8", "replace") for item in unpack_bytes(data)]
+    found: list[Any] = np.frombuffer(data, NUMPY[datatype]).tolist()
+    return found
+
+
+def to_json(binary: Binary, datatype: str) -> Iterator[bytes]:
+    """The elements as a flat JSON list, in slices that join to it. What is not finite is NaN, Infinity or -Infinity."""
+    yield b"["
+    comma = b""
+    for piece in _readable(binary, datatype):
+        found = _encode(values(piece, datatype))
+        if len(found) > 2:
+            yield comma + found[1:-1]
+            comma = b","
+    yield b"]"
+
+
+def _readable(binary: Binary, datatype: str) -> Iterator[memoryview]:
+    if datatype == "BYTES":
+        yield binary.joined()
+        return
+    step = ELEMENT_SLICE * ELEMENT_BYTES[datatype]
+    for piece in binary.pieces:
+        for start in range(0, len(piece), step):
+            yield piece[start : start + step]
+
+
+def _encode(found: list[Any]) -> bytes:
+    if found and isinstance(found[0], float) and not all(map(math.isfinite, found)):
+        return json.dumps(found, separators=(",", ":")).encode()
+    return msgspec.json.encode(found)
+
+
+# --- BYTES
+
+
+def pack_bytes(items: Iterable[bytes]) -> memoryview:
+    """BYTES elements, each behind its length."""
+    return memoryview(b"".join(struct.pack("<I", len(item)) + item for item in items))
+
+
+def unpack_bytes(data: memoryview) -> list[bytes]:
+    """BYTES elements. Raises InvalidRequest where lengths and bytes disagree."""
+    items, position = [], 0
+    while position < len(data):
+        if position + LENGTH_BYTES > len(data):
+            raise InvalidRequest("incomplete string length indicator: a BYTES element begins with 4 bytes of length")
+        (length,) = struct.unpack_from("<I", data, position)
+        position += LENGTH_BYTES
+        if position + length > len(data):
+            raise InvalidRequest(f"the string elements are cut: one of {length} bytes has {len(data) - position}")
+        items.append(bytes(data[position : position + length]))
+        position += length
+    return items
+
+
+def check_size(tensor: Tensor, what: str = "input") -> None:
+    """Raise InvalidRequest unless the tensor has as many bytes as its shape and datatype say."""
+    count = number_of_elements(tensor.shape)
+    if tensor.datatype == "BYTES":
+        if (found := len(unpack_bytes(tensor.data))) != count:
+            raise InvalidRequest(f"expected {count} string elements for {what} '{tensor.name}', got {found}")
+    elif len(tensor.data) != (size := count * ELEMENT_BYTES[tensor.datatype]):
+        raise InvalidRequest(
+            f"{what} byte size mismatch for {what} '{tensor.name}'. Expected {size}, got {len(tensor.data)}"
+        )
+
+
+def _kind(datatype: str) -> str:
+    if datatype == "BYTES":
+        return "S"
+    if datatype in BINARY_ONLY:
+        raise InvalidRequest(f"{datatype} has no form in JSON; send it as binary data")
+    return NUMPY[datatype].kind

@@ -1,0 +1,200 @@
+"""Triton's generate extension: flat JSON in, an `Inference`; an `InferenceResponse` out, flat JSON or an event.
+
+There is no list of fields: a member that is an input of the model becomes that tensor, any other a parameter, in the
+order they are written. Follows Triton 2.73, section "Generate Extension"; knows no model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+from nbgen import sse
+from nbgen.errors import InvalidRequest, NbgenError
+from nbgen.messages import Tensor
+from nbgen.protocols import tensors
+from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
+from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody
+from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES, parameter
+from nbgen.tensor_spec import ELEMENT_BYTES, VARIABLE, ModelSpec, TensorSpec
+
+PARAMETERS = "parameters"
+
+
+class Members(list[tuple[str, Any]]):
+    """A JSON object as it was written: order and repetitions kept."""
+
+    def first(self, name: str) -> Any:
+        """The value of the first member of this name."""
+        return next(value for key, value in self if key == name)
+
+
+def parse_generate(body: bytes, spec: ModelSpec) -> Inference:
+    """The inference that a body asks of the model `spec`. Raises InvalidRequest."""
+    if len(body) > MAX_INPUT_BYTES:
+        raise InvalidRequest(
+            f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of {MAX_INPUT_BYTES} "
+            f"bytes. {LIMIT_WORDS}"
+        )
+    members = _parse(body)
+    inference = Inference(id=_id(members), parameters={}, inputs={})
+    for name, value in members:
+        value = members.first(name)
+        if name == PARAMETERS:
+            _map_parameters(inference, value, spec)
+        else:
+            _map(inference, name, value, spec)
+    return inference
+
+
+def _parse(body: bytes) -> Members:
+    try:
+        value = json.loads(body.decode(), object_pairs_hook=Members)
+    except (ValueError, RecursionError) as error:
+        why = "nested too deep" if isinstance(error, RecursionError) else "not JSON in UTF-8"
+        raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
+    if not isinstance(value, Members):
+        raise MalformedBody("failed to parse the request JSON buffer: it is not an object")
+    return value
+
+
+def _id(members: Members) -> str:
+    value = next((value for name, value in members if name == "id"), "")
+    if not isinstance(value, str):
+        raise InvalidRequest("Unable to parse 'id': attempt to access JSON non-string as string")
+    return value
+
+
+def _map_parameters(inference: Inference, value: Any, spec: ModelSpec) -> None:
+    if not isinstance(value, Members):
+        raise InvalidRequest("Expected JSON object for keyword: 'parameters'")
+    for name, _ in value:
+        try:
+            _map(inference, name, value.first(name), spec)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"Converting keyword: 'parameters': {error.message}") from None
+
+
+def _map(inference: Inference, name: str, value: Any, spec: ModelSpec) -> None:
+    declared = spec.input(name)
+    if declared is None or (isinstance(value, bool) and declared.datatype == "BYTES" and declared in spec.undeclared):
+        inference.parameters[name] = parameter(name, value)
+        return
+    if name in inference.inputs:
+        raise InvalidRequest(f"input '{name[:200]}' already exists in request")
+    if declared.optional and (value in ([], "") if declared.dims == (VARIABLE,) else value == []):
+        return
+    inference.inputs[name] = _tensor(declared, value, spec)
+
+
+def _tensor(declared: TensorSpec, value: Any, spec: ModelSpec) -> Tensor:
+    count = len(value) if _is_list(value) else 1
+    shape = _shape(spec.shape(declared), count, declared.name)
+    if declared.datatype in tensors.BINARY_ONLY:
+        raise InvalidRequest(f"input '{declared.name}' is {declared.datatype}, which JSON cannot carry")
+    scalars = _scalars(value) if _is_list(value) else [_as_number(value, declared)]
+    data = tensors.from_values(scalars, declared.datatype)
+    if len(scalars) != count:
+        raise InvalidRequest(f"can not convert {len(scalars)} elements to the shape {list(shape)} of '{declared.name}'")
+    size = len(data) if declared.datatype == "BYTES" else count * ELEMENT_BYTES[declared.datatype]
+    if size > MAX_INPUT_BYTES:
+        raise InvalidRequest(
+            f"input '{declared.name}' of {size} bytes exceeds the maximum allowed input size of {MAX_INPUT_BYTES} "
+            f"bytes. {LIMIT_WORDS}"
+        )
+    return Tensor(name=declared.name, datatype=declared.datatype, shape=shape, data=data)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and not isinstance(value, Members)
+
+
+def _scalars(value: list[Any]) -> list[Any]:
+    """Scalars of nested lists; an object among them stays one, and is no element of any datatype."""
+    level: list[Any] = value
+    for _ in range(MAX_DEPTH):
+        if not any(_is_list(item) for item in level):
+            return level
+        level = [item for entry in level for item in (entry if _is_list(entry) else (entry,))]
+    raise InvalidRequest(f"JSON nesting depth exceeds {MAX_DEPTH}")
+
+
+def _as_number(value: Any, declared: TensorSpec) -> Any:
+    """A number that is written as text, as vLLM's clients do."""
+    if not isinstance(value, str) or declared.datatype in ("BYTES", "BOOL"):
+        return value
+    try:
+        number = float(value) if declared.datatype.startswith("FP") else int(value)
+    except ValueError:
+        return value
+    return number if math.isfinite(number) else value
+
+
+def _shape(dims: list[int], count: int, name: str) -> tuple[int, ...]:
+    """The declared shape filled with `count` elements: the innermost variable dimension takes what is left."""
+    left, shape = count, list(dims)
+    for size in (size for size in reversed(dims) if size != VARIABLE):
+        if size <= 0 or left % size:
+            raise InvalidRequest(f"input '{name}' can not convert {count} elements to the shape {dims}")
+        left //= size
+    for position in (place for place in range(len(dims) - 1, -1, -1) if dims[place] == VARIABLE):
+        shape[position], left = left, 1
+    if left != 1:
+        raise InvalidRequest(f"input '{name}' can not convert {count} elements to the shape {dims}")
+    return tuple(shape)
+
+
+# --- answers
+
+
+def response_body(response: InferenceResponse, id: str) -> bytes:
+    """The one object of a response. Raises InvalidRequest for a datatype that JSON cannot carry."""
+    fields: dict[str, Any] = {"id": id} if id else {}
+    fields |= {"model_name": response.model_name, "model_version": response.model_version}
+    body = msgspec.json.encode(fields | dict(response.parameters))[:-1]
+    return body + b"".join(b',"%b":%b' % (_name(output), _value(output)) for output in response.outputs) + b"}"
+
+
+def _name(output: OutputTensor) -> bytes:
+    return msgspec.json.encode(output.name)[1:-1]
+
+
+def _value(output: OutputTensor) -> bytes:
+    if output.datatype in tensors.BINARY_ONLY:
+        raise InvalidRequest(f"output '{output.name}' is {output.datatype}, which JSON cannot carry")
+    listed = b"".join(tensors.to_json(output.data, output.datatype))
+    return listed[1:-1] if tensors.number_of_elements(output.shape) == 1 else listed
+
+
+def event(body: bytes) -> bytes:
+    """One response of a stream."""
+    return sse.encode(body)
+
+
+def error_event(error: NbgenError) -> bytes:
+    """The response that is an error: the last event of its stream."""
+    return sse.encode(msgspec.json.encode({"error": error.message}))
+
+
+def load_metrics(wanted: str, utilization: float, capacity: int) -> str | None:
+    """The value of ORCA's `endpoint-load-metrics` header in the format that is `wanted`: of the KV cache."""
+    values = {"kv_cache_utilization": utilization, "max_token_capacity": capacity}
+    match wanted:
+        case "json":
+            return "JSON " + msgspec.json.encode({"named_metrics": values}).decode()
+        case "text":
+            named = f"named_metrics.kv_cache_utilization={utilization:f}"
+            return f"TEXT {named}, named_metrics.max_token_capacity={capacity}"
+        case _:
+            return None
+
+
+def not_one(responses: int) -> InvalidRequest:
+    """Why a request with several responses, or none, has no place at `generate`."""
+    return InvalidRequest(
+        f"generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+        f"number of responses (this one gave {responses})"
+    )

@@ -1,0 +1,113 @@
+"""The base of Triton's routes: any content type, errors as `{"error": text}`, work off the event loop, cancelling.
+
+Knows no route. Follows Triton 2.73 in statuses: what is too large is a 400 here, and is read to its end, since the
+clients of this protocol read no answer before they have sent everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from tornado import web
+
+from nbgen.errors import BodyTooLarge, InvalidRequest, NbgenError
+from nbgen.protocols import kserve_answer
+from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES
+from nbgen.server.base_handler import SMALL_BODY, NbgenHandler
+from nbgen.server.models import Models
+
+T = TypeVar("T")
+
+#: Bytes that are handled on the event loop itself, within a millisecond or two.
+INLINE_BYTES = 2**17
+#: Bytes of a refused body that are read and dropped before the answer.
+DISCARDED_BYTES = 2**31
+
+
+class TooLarge(InvalidRequest):
+    """More than the route takes, in the words of this protocol."""
+
+
+class KserveHandler(NbgenHandler):
+    """A route of Triton's."""
+
+    error_body = staticmethod(kserve_answer.error_body)
+    limit_words = f"exceeds the maximum allowed input size of {MAX_INPUT_BYTES} bytes. {LIMIT_WORDS}"
+
+    def initialize(self) -> None:
+        super().initialize()
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def models(self) -> Models:
+        found: Models = self.settings["nbgen"].models
+        return found
+
+    def compute_etag(self) -> None:
+        """None: it would hash every body."""
+
+    def _check_body(self) -> None:
+        if (length := self._body_length()) > self.body_limit:
+            raise TooLarge(f"request JSON size of {length} bytes {self.limit_words}")
+
+    def _refuse(self, error: NbgenError | web.HTTPError) -> None:
+        if not isinstance(error, TooLarge):
+            return super()._refuse(error)
+        connection: Any = self.request.connection
+        connection.set_max_body_size(DISCARDED_BYTES)
+        self._refuse_after_body(error)
+
+    def data_received(self, chunk: bytes) -> None:
+        self._body += chunk
+        if len(self._body) > self.body_limit:
+            self._body.clear()
+            self._refuse(TooLarge(f"request JSON size of more than {self.body_limit} bytes {self.limit_words}"))
+
+    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
+        ours = super().as_ours(status, error)
+        return InvalidRequest(ours.message) if isinstance(ours, BodyTooLarge) else ours
+
+    # --- work
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        if self._serving is not None:
+            self._serving.cancel()
+
+    async def serve(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work, and end it when the caller leaves."""
+        self._serving = asyncio.create_task(work)
+        try:
+            await self._serving
+        except asyncio.CancelledError:
+            if not self.reader.gone:
+                raise
+
+    async def off_loop(self, size: int, function: Callable[..., T], *arguments: Any) -> T:
+        """The function's result: from a worker thread where `size` bytes would hold up the event loop."""
+        if size <= INLINE_BYTES:
+            return function(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+    async def send(self, body: Iterator[bytes], size: int, content_type: str) -> None:
+        """Answer with a body of about `size` bytes, made as it is sent where it is large."""
+        if size <= INLINE_BYTES:
+            self.finish(b"".join(body), set_content_type=content_type)
+            return
+        self.set_header("Content-Type", content_type)
+        while not self.reader.gone:
+            part = await self.off_loop(size, next, body, None)
+            if part is None:
+                break
+            await self.write_patiently(part)
+        if not self.reader.gone:
+            self.finish(set_content_type=content_type)
+
+
+class SmallHandler(KserveHandler):
+    """A route whose body is a few options."""
+
+    body_limit = SMALL_BODY
+    limit_words = f"exceeds the maximum allowed input size of {SMALL_BODY} bytes"

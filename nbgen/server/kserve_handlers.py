@@ -1,0 +1,241 @@
+"""KServe v2 over HTTP: health, metadata, configuration, statistics, repository, inference."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from nbgen import __version__
+from nbgen.errors import InvalidRequest, NotFound, Unavailable, Unsupported
+from nbgen.protocols import kserve, kserve_answer, kserve_checks, kserve_metadata
+from nbgen.protocols.inference import Inference, InferenceResponse
+from nbgen.protocols.kserve_answer import Answer
+from nbgen.server.kserve_handler import INLINE_BYTES, KserveHandler, SmallHandler
+from nbgen.server.served_model import ServedModel
+from nbgen.tensor_spec import ModelSpec
+
+#: Bytes of one inference, its binary tensors among them.
+INFER_BODY = 2**29
+COMPRESSED = ("gzip", "deflate")
+
+
+class DescribingHandler(SmallHandler):
+    """A route that only tells."""
+
+    _track_activity = False
+
+    def tell(self, fields: Any) -> None:
+        self.finish(msgspec.json.encode(fields))
+
+
+class ServerHandler(DescribingHandler):
+    """The server's own metadata."""
+
+    async def get(self) -> None:
+        name = self.settings["nbgen"].triton_server_name
+        self.tell(kserve_metadata.server_metadata(name, __version__))
+
+
+class LiveHandler(DescribingHandler):
+    """Whether this process answers."""
+
+    async def get(self) -> None:
+        self.finish()
+
+
+class ReadyHandler(DescribingHandler):
+    """Whether every model that is in service is ready."""
+
+    async def get(self) -> None:
+        if self.engine.closed:
+            raise Unavailable("the server is stopping")
+        ready = all(model.state == "READY" for model in self.models if not model.unloaded)
+        self.set_status(200 if ready else 400)
+        self.finish()
+
+
+class ModelHandler(DescribingHandler):
+    """A model's metadata."""
+
+    async def get(self, name: str, version: str = "") -> None:
+        self.tell(kserve_metadata.model_metadata(self.models.serving(name, version).spec))
+
+
+class ModelReadyHandler(DescribingHandler):
+    """Whether a model takes requests now."""
+
+    async def get(self, name: str, version: str = "") -> None:
+        model = self.models.find(name, version)
+        if model.state != "READY":
+            raise InvalidRequest(f"model '{name[:200]}' is not ready: {model.state.lower()} {model.reason}".strip())
+        self.finish()
+
+
+class ConfigHandler(DescribingHandler):
+    """A model's configuration."""
+
+    async def get(self, name: str, version: str = "") -> None:
+        model = self.models.serving(name, version)
+        self.tell(kserve_metadata.model_config(model.spec, model.device))
+
+
+class StatisticsHandler(DescribingHandler):
+    """What has been counted: of all models, or of one. An unknown one is the caller's mistake here."""
+
+    async def get(self, name: str = "", version: str = "") -> None:
+        try:
+            models = [self.models.find(name, version)] if name else list(self.models)
+        except NotFound as error:
+            raise InvalidRequest(error.message) from None
+        self.tell({"model_stats": [statistics(model) for model in models]})
+
+
+def statistics(model: ServedModel) -> dict[str, Any]:
+    """A model's entry."""
+    spec = model.spec
+    return model.statistics.fields(spec.name, spec.version, decoupled=spec.decoupled)
+
+
+class IndexHandler(DescribingHandler):
+    """The models that this server is configured with, and how each is."""
+
+    async def post(self) -> None:
+        only_ready = kserve_metadata.parse_index(self.body)
+        entries = [
+            kserve_metadata.index_entry(model.spec, model.state, model.reason)
+            for model in self.models
+            if model.state == "READY" or not only_ready
+        ]
+        self.tell(entries)
+
+
+class LoadHandler(SmallHandler):
+    """Puts a model into service, by its configured name and as it is configured."""
+
+    async def post(self, name: str) -> None:
+        kserve_metadata.check_load(self.body)
+        await asyncio.shield(self.models.load(name))
+        self.finish()
+
+
+class UnloadHandler(SmallHandler):
+    """Takes a model out of service; one that is not there is out of it already."""
+
+    async def post(self, name: str) -> None:
+        kserve_metadata.check_unload(self.body)
+        await asyncio.shield(self.models.unload(name))
+        self.finish()
+
+
+class NamedRepositoryHandler(SmallHandler):
+    """There is one repository, without a name."""
+
+    async def post(self, repository: str, *_: str) -> None:
+        raise Unsupported(f"a repository by name is not supported: '{repository[:200]}'")
+
+
+class InferHandler(KserveHandler):
+    """Tensors in, tensors out, in one response."""
+
+    body_limit = INFER_BODY
+    limit_words = f"exceeds the maximum allowed value of {INFER_BODY} bytes for a request with binary tensors"
+
+    async def post(self, name: str, version: str = "") -> None:
+        model = self.models.serving(name, version)
+        spec = model.spec
+        body = await self._plain_body()
+        header = self.request.headers.get("Inference-Header-Content-Length")
+        parsed = await self.off_loop(_json_size(header, len(body)), kserve.parse_infer, body, header, spec)
+        inference = kserve_checks.checked(parsed, spec)
+        await self.serve(self._infer(model, spec, inference))
+
+    async def _infer(self, model: ServedModel, spec: ModelSpec, inference: Inference) -> None:
+        response = await only_response(model, inference)
+        size = sum(len(output.data) for output in response.outputs)
+        answer: Answer = await self.off_loop(size, kserve_answer.infer_answer, response, inference, spec)
+        encoding = kserve_answer.accepted_encoding(self.request.headers.get("Accept-Encoding", ""))
+        if answer.json_length is not None:
+            self.set_header("Inference-Header-Content-Length", str(answer.json_length))
+        if encoding != "identity":
+            self.set_header("Content-Encoding", encoding)
+            answer = answer._replace(body=kserve_answer.compressed(answer.body, encoding))
+        elif answer.json_length is not None and answer.size > INLINE_BYTES:
+            self.set_header("Content-Length", str(answer.size))
+        await self.send(answer.body, answer.size, answer.content_type)
+
+    async def _plain_body(self) -> memoryview:
+        encoding = self.request.headers.get("Content-Encoding", "").strip()
+        body = memoryview(self._body)
+        if encoding in ("", "identity"):
+            return body
+        if encoding not in COMPRESSED:
+            raise Unsupported(f"Content-Encoding '{encoding[:80]}' is not supported; there are gzip and deflate")
+        return await self.off_loop(len(body) * 8, kserve_answer.decompressed, body, kserve.MAX_INPUT_BYTES)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Says how bodies may be compressed, where that was the trouble."""
+        if isinstance(kwargs.get("exc_info", (None, None, None))[1], Unsupported):
+            self.set_header("Accept-Encoding", ", ".join(COMPRESSED))
+        super().write_error(status_code, **kwargs)
+
+
+async def only_response(model: ServedModel, inference: Inference) -> InferenceResponse:
+    """The one response of an inference that does not stream. Raises InvalidRequest for one that does."""
+    if streams(model.spec, inference):
+        raise InvalidRequest(
+            "a request with stream=true has several responses, which infer cannot give: use generate_stream, or gRPC's "
+            "streaming infer"
+        )
+    found: InferenceResponse | None = None
+    async with aclosing(model.responses(inference)) as responses:
+        async for response in responses:
+            found = response
+    assert found is not None
+    return found
+
+
+def streams(spec: ModelSpec, inference: Inference) -> bool:
+    """Whether the inference asks for its answer in pieces."""
+    if not spec.decoupled:
+        return False
+    given = [inference.inputs[name].data[0] for name in ("stream", "streaming") if name in inference.inputs]
+    return any(given) or any(inference.parameters.get(name) in (True, "true") for name in ("stream", "streaming"))
+
+
+def _json_size(header: str | None, size: int) -> int:
+    """Bytes of JSON in a body, as far as that decides where it is read."""
+    return min(size, int(header)) if header is not None and header.isdecimal() and len(header) < 12 else size
+
+
+class NotFoundHandler(SmallHandler):
+    """Every other path of this protocol."""
+
+    async def get(self) -> None:
+        raise NotFound(f"there is no route {self.request.path[:200]!r}")
+
+    head = post = put = patch = delete = get
+
+
+MODEL = r"v2/models/([^/]+)(?:/versions/([0-9]+))?"
+REPOSITORY_MODEL = r"v2/repository/models/([^/]+)"
+
+HANDLERS = [
+    (r"v2", ServerHandler),
+    (r"v2/health/live", LiveHandler),
+    (r"v2/health/ready", ReadyHandler),
+    (r"v2/models/stats", StatisticsHandler),
+    (MODEL, ModelHandler),
+    (rf"{MODEL}/ready", ModelReadyHandler),
+    (rf"{MODEL}/config", ConfigHandler),
+    (rf"{MODEL}/stats", StatisticsHandler),
+    (rf"{MODEL}/infer", InferHandler),
+    (r"v2/repository/index", IndexHandler),
+    (rf"{REPOSITORY_MODEL}/load", LoadHandler),
+    (rf"{REPOSITORY_MODEL}/unload", UnloadHandler),
+    (r"v2/repository/[^/]+/index", IndexHandler),
+    (r"v2/repository/([^/]+)/models/([^/]+)/(?:load|unload)", NamedRepositoryHandler),
+]
+LAST_HANDLERS = [(r"v2/.*", NotFoundHandler)]

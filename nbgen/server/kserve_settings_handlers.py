@@ -1,0 +1,75 @@
+"""Triton's side routes: logging, trace settings, and shared memory, which this server does not share."""
+
+from __future__ import annotations
+
+from nbgen.errors import NotFound, Unsupported
+from nbgen.protocols.json_body import parse_object
+from nbgen.protocols.kserve_settings import LogSettings, TraceSettings
+from nbgen.server.kserve_handlers import DescribingHandler
+
+
+class LoggingHandler(DescribingHandler):
+    """What is logged. Kept and told again; the server's own options decide."""
+
+    async def get(self) -> None:
+        self.tell(self._settings.fields)
+
+    async def post(self) -> None:
+        self._settings.update(parse_object(self.body))
+        self.tell(self._settings.fields)
+
+    @property
+    def _settings(self) -> LogSettings:
+        found: LogSettings = self.settings["nbgen"].log_settings
+        return found
+
+
+class TraceHandler(DescribingHandler):
+    """What would be traced, of all models or of one."""
+
+    async def get(self, name: str = "") -> None:
+        self._check(name)
+        self.tell(self._settings.of(name))
+
+    async def post(self, name: str = "") -> None:
+        self._check(name)
+        self._settings.update(parse_object(self.body), name)
+        self.tell(self._settings.of(name))
+
+    def _check(self, name: str) -> None:
+        if name:
+            self.models.find(name)
+
+    @property
+    def _settings(self) -> TraceSettings:
+        found: TraceSettings = self.settings["nbgen"].trace_settings
+        return found
+
+
+class SharedMemoryStatusHandler(DescribingHandler):
+    """No region is registered."""
+
+    async def get(self, kind: str, region: str | None = None) -> None:
+        if region:
+            raise NotFound(f"Unable to find {kind} shared memory region: '{region[:200]}'")
+        self.tell([])
+
+
+class SharedMemoryHandler(DescribingHandler):
+    """Memory of other processes is not read or written here. To forget all regions is to do nothing."""
+
+    async def post(self, kind: str, region: str | None, action: str) -> None:
+        if region or action == "register":
+            raise Unsupported(f"Client shared memory is disabled on this server ({kind}); send tensors as binary data")
+        self.finish()
+
+
+SHARED_MEMORY = r"v2/(system|cuda)sharedmemory(?:/region/([^/]+))?"
+
+HANDLERS = [
+    (r"v2/logging", LoggingHandler),
+    (r"v2/trace/setting", TraceHandler),
+    (r"v2/models/([^/]+)/trace/setting", TraceHandler),
+    (rf"{SHARED_MEMORY}/status", SharedMemoryStatusHandler),
+    (rf"{SHARED_MEMORY}/(register|unregister)", SharedMemoryHandler),
+]

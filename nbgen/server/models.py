@@ -1,0 +1,75 @@
+"""All models that Triton's routes serve, by name and version. Knows no wire."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+from nbgen.errors import InvalidRequest, NotFound
+from nbgen.server import repository
+from nbgen.server.served_model import ServedModel
+from nbgen.server.tensor_engine import TensorEngine
+from nbgen.server.tensor_model import TensorModel
+
+MAX_VERSION = 2**63 - 1
+
+
+class Models:
+    """The language model, and beside it the modules of the repository's folder."""
+
+    def __init__(self, language_model: ServedModel, engine: TensorEngine, folder: Path | None) -> None:
+        self._language_model = language_model
+        self._engine = engine
+        self._folder = folder
+        self._modules: dict[str, TensorModel] = {}
+        self._scan()
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        yield self._language_model
+        yield from self._modules.values()
+
+    def find(self, name: str, version: str = "") -> ServedModel:
+        """The model, whether or not it is loaded. Raises NotFound; InvalidRequest for no version number."""
+        if version and (len(version) > 19 or int(version) > MAX_VERSION):
+            raise InvalidRequest(f"failed to get model version from specified version string '{version[:30]}'")
+        model = next((model for model in self if model.spec.name == name), None)
+        if model is None:
+            raise NotFound(f"Request for unknown model: '{name[:200]}' is not found")
+        if version and int(version) != int(model.spec.version):
+            raise NotFound(f"Request for unknown model: '{name[:200]}' version {int(version)} is not found")
+        return model
+
+    def serving(self, name: str, version: str = "") -> ServedModel:
+        """The model, if it takes requests. Raises NotFound."""
+        model = self.find(name, version)
+        if model.unloaded:
+            raise NotFound(f"Request for unknown model: '{name[:200]}' has no available versions")
+        return model
+
+    async def load(self, name: str) -> None:
+        """Load a model by its configured name, as its folder has it now. Raises InvalidRequest, Unavailable."""
+        await asyncio.get_running_loop().run_in_executor(None, self._scan, name)
+        try:
+            model = self.find(name)
+        except NotFound:
+            raise InvalidRequest(f"failed to load '{name[:200]}', no such model is configured") from None
+        await model.load()
+
+    async def unload(self, name: str) -> None:
+        """Take a model out of service; one that is not there is out of it already."""
+        try:
+            model = self.find(name)
+        except NotFound:
+            return
+        await model.unload()
+
+    def _scan(self, name: str | None = None) -> None:
+        """Take in what the folder holds: all of it, or one model anew."""
+        for entry in repository.scan(self._folder):
+            if entry.name == self._language_model.spec.name or name not in (None, entry.name):
+                continue
+            if entry.name in self._modules:
+                self._modules[entry.name].configure(entry)
+            else:
+                self._modules[entry.name] = TensorModel(entry, self._engine)

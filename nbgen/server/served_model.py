@@ -1,0 +1,85 @@
+"""What Triton's routes serve: a model with an interface, a state, statistics, and responses to inferences.
+
+Knows no wire and no engine: a subclass computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from nbgen.errors import NbgenError
+from nbgen.protocols.inference import Inference, InferenceResponse
+from nbgen.protocols.kserve_metadata import ModelState
+from nbgen.server.statistics import Statistics, Timing
+from nbgen.tensor_spec import ModelSpec
+
+UNLOADED = "unloaded"
+
+
+class ServedModel:
+    """One model. `unloaded` is set while somebody has taken it out of service."""
+
+    def __init__(self) -> None:
+        self.statistics = Statistics()
+        self.unloaded = False
+
+    @property
+    def spec(self) -> ModelSpec:
+        raise NotImplementedError
+
+    @property
+    def device(self) -> str:
+        """Where it computes, or would."""
+        return "cpu"
+
+    @property
+    def state(self) -> ModelState:
+        """As the repository's index says it."""
+        raise NotImplementedError
+
+    @property
+    def reason(self) -> str:
+        """Why it is not ready, where there is more to say."""
+        return UNLOADED if self.unloaded else ""
+
+    async def load(self) -> None:
+        """Put it into service. Raises NbgenError."""
+        raise NotImplementedError
+
+    async def unload(self) -> None:
+        """Take it out of service, and give its memory back."""
+        raise NotImplementedError
+
+    def compute(self, inference: Inference) -> AsyncGenerator[tuple[InferenceResponse, Timing]]:
+        """The responses to a checked inference; the timing of the last one counts."""
+        raise NotImplementedError
+
+    async def responses(self, inference: Inference) -> AsyncIterator[InferenceResponse]:
+        """The same, counted. Closing the iterator ends the inference."""
+        started, index, timing = time.monotonic_ns(), 0, Timing()
+        self.statistics.pending += 1
+        try:
+            async with aclosing(self.compute(inference)) as computed:
+                async for response, spent in computed:
+                    timing = spent
+                    self.statistics.responded(index, time.monotonic_ns() - started)
+                    index += 1
+                    yield response
+            self.statistics.succeeded(time.monotonic_ns() - started, timing)
+        except (GeneratorExit, asyncio.CancelledError):
+            self._count_failure(index, started, "cancel")
+            raise
+        except NbgenError as error:
+            if error.status >= 500:  # the rest is refused by validation, wherever that lies
+                self._count_failure(index, started, "fail")
+            raise
+        finally:
+            self.statistics.pending -= 1
+
+    def _count_failure(self, index: int, started: int, outcome: str) -> None:
+        spent = time.monotonic_ns() - started
+        self.statistics.failed(spent)
+        self.statistics.responded(index, spent, outcome)

@@ -1,0 +1,99 @@
+"""Counts and durations of one model's inferences, in the words of Triton's statistics extension.
+
+One successful request counts once, whatever it was computed with; one that is refused counts nowhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+COMPUTE = ("compute_input", "compute_infer", "compute_output")
+
+
+class Timing(NamedTuple):
+    """Where the nanoseconds of one request went. `leads` is true for one request of each execution."""
+
+    queue: int = 0
+    compute_input: int = 0
+    compute_infer: int = 0
+    compute_output: int = 0
+    batch: int = 1
+    executed_batch: int = 1
+    leads: bool = True
+
+
+class Duration:
+    """How often, and how long in all."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ns = 0
+
+    def add(self, ns: int) -> None:
+        self.count += 1
+        self.ns += ns
+
+    def fields(self) -> dict[str, int]:
+        return {"count": self.count, "ns": self.ns}
+
+
+class Statistics:
+    """All that is counted of one model, since the server started."""
+
+    def __init__(self) -> None:
+        self.inferences = 0
+        self.executions = 0
+        self.pending = 0
+        self._last = 0
+        self._durations: dict[str, Duration] = defaultdict(Duration)
+        self._responses: dict[int, dict[str, Duration]] = defaultdict(lambda: defaultdict(Duration))
+        self._batches: dict[int, dict[str, Duration]] = defaultdict(lambda: defaultdict(Duration))
+
+    def succeeded(self, ns: int, timing: Timing) -> None:
+        """A request was answered whole, after `ns` in all."""
+        self._last = time.time_ns() // 1_000_000
+        self.inferences += max(1, timing.batch)
+        self.executions += timing.leads
+        self._durations["success"].add(ns)
+        for name in ("queue", *COMPUTE):
+            self._durations[name].add(getattr(timing, name))
+        if timing.leads:
+            for name in COMPUTE:
+                self._batches[timing.executed_batch][name].add(getattr(timing, name))
+
+    def failed(self, ns: int) -> None:
+        """A request ended in an error, or its caller left."""
+        self._durations["fail"].add(ns)
+
+    def responded(self, index: int, ns: int, outcome: str = "success") -> None:
+        """The response number `index` of a request: a success, a fail, an empty_response, or a cancel."""
+        response = self._responses[index]
+        response[outcome].add(ns)
+        if outcome == "success":
+            response["compute_infer"].add(ns)
+            response["compute_output"].add(0)
+
+    def fields(self, name: str, version: str, *, decoupled: bool) -> dict[str, Any]:
+        """One entry of `model_stats`."""
+        names = ("success", "fail", "queue", *COMPUTE, "cache_hit", "cache_miss")
+        outcomes = ("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": self._last,
+            "inference_count": self.inferences,
+            "execution_count": self.executions,
+            "inference_stats": {key: self._durations[key].fields() for key in names},
+            "response_stats": {
+                str(index): {key: found[key].fields() for key in outcomes}
+                for index, found in sorted(self._responses.items())
+                if decoupled
+            },
+            "batch_stats": [
+                {"batch_size": size, **{key: found[key].fields() for key in COMPUTE}}
+                for size, found in sorted(self._batches.items())
+            ],
+            "memory_usage": [],
+        }

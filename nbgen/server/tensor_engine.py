@@ -1,0 +1,158 @@
+"""The server's side of the engine process that runs plain modules: started when first needed, again after a crash.
+
+It is a process of its own, so that no module can take the language model with it or hold up its tokens. Knows neither
+HTTP nor the repository.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import defaultdict
+from logging import Logger
+from typing import NamedTuple
+
+import msgspec
+
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable, from_status
+from nbgen.messages import (
+    PIECE_BYTES,
+    AbortRequest,
+    FromEngine,
+    InferOutput,
+    InferRequest,
+    LoadModule,
+    ModuleState,
+    ServeTensors,
+    Tensor,
+    TensorPiece,
+    UnloadModule,
+)
+from nbgen.server.engine_process import EngineProcess
+from nbgen.tensor_spec import ModelSpec
+
+STOP_PATIENCE = 2.0
+
+
+class Result(NamedTuple):
+    """A module's answer: the message that completed it, and the pieces that came before, by name."""
+
+    output: InferOutput
+    pieces: dict[str, list[memoryview]]
+
+
+class TensorEngine:
+    """One process for all modules. `generation` counts processes: what an earlier one had loaded is gone."""
+
+    def __init__(self, config: EngineConfig, log: Logger) -> None:
+        self.generation = 0
+        self._config = config
+        self._log = log
+        self._process: EngineProcess | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._loads: dict[str, asyncio.Future[ModuleState]] = {}
+        self._answers: dict[str, asyncio.Future[Result]] = {}
+        self._pieces: dict[str, dict[str, list[memoryview]]] = defaultdict(lambda: defaultdict(list))
+        self._closed = False
+
+    async def load(self, spec: ModelSpec, folder: str) -> str:
+        """Load a module, or load it again; its device. Raises Unavailable with the reason why not."""
+        process = await self._started()
+        future = self._loads[spec.name] = asyncio.get_running_loop().create_future()
+        process.send(LoadModule(spec=spec, folder=folder))
+        state = await future
+        if state.error is not None:
+            raise Unavailable(state.error)
+        return state.device
+
+    def unload(self, name: str) -> None:
+        """Let a module go."""
+        if self._process is not None:
+            self._process.send(UnloadModule(name=name))
+
+    async def infer(self, model: str, inputs: list[Tensor], outputs: list[str], timeout_us: int = 0) -> Result:
+        """What the module makes of the inputs. Raises the error it ends in; a caller who is cancelled cancels it."""
+        process, rid = await self._started(), uuid.uuid4().hex
+        future = self._answers[rid] = asyncio.get_running_loop().create_future()
+        try:
+            whole = [await self._send_pieces(process, rid, tensor) for tensor in inputs]
+            process.send(InferRequest(rid=rid, model=model, inputs=whole, outputs=outputs, timeout_us=timeout_us))
+            result = await future
+        except asyncio.CancelledError:
+            process.send(AbortRequest(rid=rid))
+            raise
+        finally:
+            self._answers.pop(rid, None)
+            self._pieces.pop(rid, None)
+        if result.output.error is not None:
+            raise _error(result.output)
+        return result
+
+    async def close(self) -> None:
+        """End the process for good; what runs ends with an error."""
+        self._closed = True
+        if self._process is not None:
+            self._process.close()
+        if self._life is not None:
+            await asyncio.wait_for(asyncio.shield(self._life), STOP_PATIENCE + 4)
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def _send_pieces(self, process: EngineProcess, rid: str, tensor: Tensor) -> Tensor:
+        """Send all of a large tensor but its end, at the speed at which it is read."""
+        data = tensor.data
+        while len(data) > PIECE_BYTES:
+            process.send(TensorPiece(rid=rid, name=tensor.name, data=data[:PIECE_BYTES]))
+            await process.drain()
+            data = data[PIECE_BYTES:]
+        return msgspec.structs.replace(tensor, data=data)
+
+    async def _started(self) -> EngineProcess:
+        async with self._starting:
+            if self._closed:
+                raise Unavailable("the server is stopping")
+            if self._process is None:
+                try:
+                    self._process = await EngineProcess.spawn(self._log)
+                except OSError as error:
+                    raise Unavailable(f"the process for modules could not be started: {error.strerror}") from None
+                self.generation += 1
+                self._process.send(ServeTensors(config=self._config))
+                self._life = asyncio.create_task(self._live(self._process))
+            return self._process
+
+    async def _live(self, process: EngineProcess) -> None:
+        """Pass on what the process says, until its channel ends; then answer what it left."""
+        async for message in process.messages():
+            self._receive(message)
+        self._process = None
+        ended = await process.end(STOP_PATIENCE)
+        words = "the server is stopping" if self._closed else f"the process for modules stopped ({ended})"
+        for future in (*self._loads.values(), *self._answers.values()):
+            if not future.done():
+                future.set_exception(EngineStopped(words))
+        self._loads.clear()
+
+    def _receive(self, message: FromEngine) -> None:
+        match message:
+            case TensorPiece():
+                if message.rid in self._answers:
+                    self._pieces[message.rid][message.name].append(message.data)
+            case InferOutput():
+                future = self._answers.get(message.rid)
+                if future is not None and not future.done():
+                    future.set_result(Result(message, dict(self._pieces.pop(message.rid, {}))))
+            case ModuleState():
+                load = self._loads.pop(message.name, None)
+                if load is not None and not load.done():
+                    load.set_result(message)
+
+
+def _error(output: InferOutput) -> NbgenError:
+    words = output.error or "the module failed"
+    return InternalError(words) if output.status == 500 else from_status(output.status, words)

@@ -1,0 +1,118 @@
+"""A plain module as one of the models that Triton's routes serve. The first request loads it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+from nbgen.errors import Unavailable
+from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
+from nbgen.protocols.kserve_checks import batch_size
+from nbgen.protocols.kserve_metadata import ModelState
+from nbgen.protocols.tensors import Binary
+from nbgen.server.repository import Entry
+from nbgen.server.served_model import ServedModel
+from nbgen.server.statistics import Timing
+from nbgen.server.tensor_engine import Result, TensorEngine
+from nbgen.tensor_spec import ModelSpec
+
+
+class TensorModel(ServedModel):
+    """One model of the repository."""
+
+    def __init__(self, entry: Entry, engine: TensorEngine) -> None:
+        super().__init__()
+        self.entry = entry
+        self._engine = engine
+        self._loaded = 0
+        self._device = "cpu"
+        self._error = entry.error
+        self._loading = asyncio.Lock()
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.entry.spec or ModelSpec(name=self.entry.name, inputs=(), outputs=())
+
+    @property
+    def device(self) -> str:
+        return self._device
+
+    @property
+    def state(self) -> ModelState:
+        if self.unloaded or self._error:
+            return "UNAVAILABLE"
+        return "LOADING" if self._loading.locked() else "READY"
+
+    @property
+    def reason(self) -> str:
+        return super().reason or self._error
+
+    def configure(self, entry: Entry) -> None:
+        """Take what the folder says now; the next load reads the module again."""
+        self.entry, self._error = entry, entry.error
+
+    async def load(self) -> None:
+        self.unloaded = False
+        self._loaded = 0
+        await self._ensure_loaded()
+
+    async def unload(self) -> None:
+        self.unloaded = True
+        self._loaded = 0
+        self._engine.unload(self.spec.name)
+
+    async def compute(self, inference: Inference) -> AsyncGenerator[tuple[InferenceResponse, Timing]]:
+        await self._ensure_loaded()
+        spec = self.spec
+        wanted = [output.name for output in inference.outputs] or [output.name for output in spec.outputs]
+        inputs = list(inference.inputs.values())
+        result = await self._engine.infer(spec.name, inputs, wanted, inference.timeout_us)
+        response = InferenceResponse(model_name=spec.name, model_version=spec.version, outputs=_outputs(result))
+        yield response, _timing(result, batch_size(inference, spec))
+
+    async def _ensure_loaded(self) -> None:
+        """Loaded by the process that runs now: an earlier one took its modules with it."""
+        if self._loaded and self._loaded == self._engine.generation:
+            return
+        async with self._loading:
+            if self._loaded and self._loaded == self._engine.generation:
+                return
+            folder, spec = self.entry.folder, self.entry.spec
+            if spec is None or folder is None:
+                raise Unavailable(f"failed to load '{self.entry.name}': {self.entry.error}")
+            await self._load(spec, folder)
+
+    async def _load(self, spec: ModelSpec, folder: Path) -> None:
+        try:
+            self._device = await self._engine.load(spec, str(folder))
+        except Unavailable as error:
+            self._error = error.message
+            raise Unavailable(f"failed to load '{spec.name}': {error.message}") from None
+        self._error = ""
+        self._loaded = self._engine.generation
+
+
+def _outputs(result: Result) -> list[OutputTensor]:
+    return [
+        OutputTensor(
+            tensor.name,
+            tensor.datatype,
+            list(tensor.shape),
+            Binary([*result.pieces.get(tensor.name, ()), tensor.data]),
+        )
+        for tensor in result.output.outputs
+    ]
+
+
+def _timing(result: Result, batch: int) -> Timing:
+    output = result.output
+    return Timing(
+        queue=output.queue_ns,
+        compute_input=output.input_ns,
+        compute_infer=output.infer_ns,
+        compute_output=output.output_ns,
+        batch=batch,
+        executed_batch=output.executed,
+        leads=output.leads,
+    )

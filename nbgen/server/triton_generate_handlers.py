@@ -1,0 +1,85 @@
+"""Triton's generate extension: one flat object in; one out, or a stream of events."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+from nbgen.errors import InvalidRequest, NbgenError
+from nbgen.protocols import kserve_checks, triton_generate
+from nbgen.protocols.inference import Inference, InferenceResponse
+from nbgen.protocols.kserve import MAX_INPUT_BYTES
+from nbgen.server.kserve_handler import KserveHandler
+from nbgen.server.kserve_handlers import MODEL
+from nbgen.server.served_model import ServedModel
+
+JSON = "application/json"
+
+
+class GenerateHandler(KserveHandler):
+    """The one response, or an error where there are more or none."""
+
+    body_limit = MAX_INPUT_BYTES
+
+    async def post(self, name: str, version: str = "") -> None:
+        model = self.models.serving(name, version)
+        if self.request.headers.get("Content-Encoding", "identity").strip() not in ("", "identity"):
+            raise InvalidRequest("Unsupported Content-Encoding, only identity is supported")
+        spec = model.spec
+        self._tell_load(model)
+        inference = await self.off_loop(len(self._body), triton_generate.parse_generate, self.body, spec)
+        await self.serve(self.respond(model, kserve_checks.checked(inference, spec)))
+
+    async def respond(self, model: ServedModel, inference: Inference) -> None:
+        """Answer once."""
+        found: list[InferenceResponse] = []
+        async with aclosing(model.responses(inference)) as responses:
+            async for response in responses:
+                found.append(response)
+                if len(found) > 1:
+                    raise triton_generate.not_one(len(found))
+        if not found:
+            raise triton_generate.not_one(0)
+        self.finish(await self._body_of(found[0], inference), set_content_type=JSON)
+
+    def _tell_load(self, model: ServedModel) -> None:
+        """ORCA's header for load balancers, where it is asked for and there is a KV cache."""
+        wanted, status = self.request.headers.get("endpoint-load-metrics-format", ""), self.engine.status
+        if not (wanted and model.spec.decoupled and status and status.blocks_total):
+            return
+        used = 1 - (status.blocks_free / status.blocks_total)
+        capacity = status.blocks_total * self.engine.config.block_size
+        if (value := triton_generate.load_metrics(wanted, used, capacity)) is not None:
+            self.set_header("endpoint-load-metrics", value)
+
+    async def _body_of(self, response: InferenceResponse, inference: Inference) -> bytes:
+        size = sum(len(output.data) for output in response.outputs)
+        return await self.off_loop(size, triton_generate.response_body, response, inference.id)
+
+
+class GenerateStreamHandler(GenerateHandler):
+    """An event for each response, as soon as it is there."""
+
+    async def respond(self, model: ServedModel, inference: Inference) -> None:
+        """Answer with events. What is refused before the first is a plain error."""
+        try:
+            async with aclosing(model.responses(inference)) as responses:
+                async for response in responses:
+                    await self.write_event(triton_generate.event(await self._body_of(response, inference)))
+                    if self.reader.gone:
+                        return
+        except NbgenError as error:
+            await self._fail(error)
+        self.end_events()
+
+    async def _fail(self, error: NbgenError) -> None:
+        if not self._headers_written:
+            if error.status < 500:
+                raise error
+            self.set_status(error.status)
+        await self.write_event(triton_generate.error_event(error))
+
+
+HANDLERS = [
+    (rf"{MODEL}/generate", GenerateHandler),
+    (rf"{MODEL}/generate_stream", GenerateStreamHandler),
+]

@@ -1,0 +1,108 @@
+"""Dynamic batching without torch: who is computed with whom, and that every request gets an answer."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from nbgen.engine.batcher import Batcher, Computed
+from nbgen.messages import InferOutput, InferRequest, Tensor
+from nbgen.tensor_spec import ModelSpec
+
+
+class Recorder:
+    """A module that notes its batches; `gate` holds it up, and a request for `fail` fails."""
+
+    def __init__(self, most: int, delay_us: int = 0) -> None:
+        self.spec = ModelSpec(name="m", inputs=(), outputs=(), max_batch_size=most, max_queue_delay_us=delay_us)
+        self.batches: list[list[str]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.answers: queue.Queue[InferOutput] = queue.Queue()
+        self.batcher = Batcher(self, self.answers.put)
+
+    def compute(self, requests: list[InferRequest]) -> Computed:
+        self.gate.wait(5)
+        self.batches.append([request.rid for request in requests])
+        if any(request.rid == "fail" for request in requests):
+            raise ValueError("no")
+        return Computed([[] for _ in requests], 1, 2, 3)
+
+    def add(self, rid: str, entries: int = 1, width: int = 2, timeout_us: int = 0) -> None:
+        tensor = Tensor(name="x", datatype="FP32", shape=(entries, width))
+        self.batcher.add(InferRequest(rid=rid, model="m", inputs=[tensor], outputs=[], timeout_us=timeout_us))
+
+    def take(self, count: int) -> dict[str, InferOutput]:
+        found = [self.answers.get(timeout=5) for _ in range(count)]
+        return {output.rid: output for output in found}
+
+
+@pytest.fixture
+def held() -> Iterator[Recorder]:
+    """A module busy with a first request, so that others wait."""
+    module = Recorder(4, delay_us=20_000)
+    module.gate.clear()
+    module.add("first", entries=4)
+    time.sleep(0.05)
+    yield module
+    module.gate.set()
+    module.batcher.close()
+
+
+def test_those_that_wait_are_computed_together_up_to_the_batch_size(held: Recorder) -> None:
+    for rid in "abcdef":
+        held.add(rid)
+    held.gate.set()
+    answers = held.take(7)
+    assert held.batches == [["first"], ["a", "b", "c", "d"], ["e", "f"]]
+    assert [answers[rid].leads for rid in "abcdef"] == [True, False, False, False, True, False]
+    assert {answers[rid].executed for rid in "abcd"} == {4}
+
+
+def test_other_shapes_and_what_does_not_fit_wait_for_the_next(held: Recorder) -> None:
+    held.add("a", entries=2)
+    held.add("b", entries=3)
+    held.add("c", width=5)
+    held.add("d", width=5)
+    held.gate.set()
+    held.take(5)
+    assert held.batches == [["first"], ["a"], ["b"], ["c", "d"]]
+
+
+def test_a_fault_is_its_requests_alone(held: Recorder) -> None:
+    for rid in ("a", "fail", "b"):
+        held.add(rid)
+    held.gate.set()
+    answers = held.take(4)
+    assert {rid for rid, output in answers.items() if output.error} == {"fail"}
+    assert (answers["fail"].status, "ValueError" in answers["fail"].error) == (500, True)
+
+
+def test_the_dropped_and_the_late_are_not_computed(held: Recorder) -> None:
+    held.add("dropped")
+    held.add("late", timeout_us=1)
+    held.add("kept", timeout_us=60_000_000)
+    held.batcher.drop("dropped")
+    held.batcher.drop("unknown")
+    held.gate.set()
+    answers = held.take(4)
+    assert (answers["dropped"].status, answers["late"].status, answers["kept"].error) == (400, 503, None)
+    assert "Request timeout expired" in answers["late"].error
+    assert held.batches == [["first"], ["kept"]]
+
+
+def test_closing_answers_everybody_and_ends_the_thread(held: Recorder) -> None:
+    for rid in "abc":
+        held.add(rid)
+    held.batcher.close()
+    held.gate.set()
+    answers = held.take(4)
+    assert all(answers[rid].status == 503 and answers[rid].error for rid in "abc")
+    deadline = time.monotonic() + 5
+    while any(thread.name == "module-m" for thread in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(thread.name == "module-m" for thread in threading.enumerate())

@@ -1,0 +1,112 @@
+"""The model's own numbers as requests get them: those of transformers' float32 forward, however they were computed."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from nbgen.engine.assembly import Assembly
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateOutput, GenerateRequest, TensorOptions
+from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
+from tests.engine.conftest import build, generate, ids
+
+PROMPT = [(7 * i) % 250 + 4 for i in range(150)]
+EVERYTHING = TensorOptions(logits=True, hidden_states=True, generation_logits=True, logprobs=True)
+
+
+def request(tensors: TensorOptions, new: int = 5, rid: str = "a", **options: object) -> GenerateRequest:
+    params = SamplingParams(**{"max_new_tokens": new, "temperature": 0.0, "ignore_eos": True, **options})
+    return GenerateRequest(rid=rid, input_ids=PROMPT, params=params, tensors=tensors)
+
+
+def rows(outputs: list[GenerateOutput], name: str, width: int) -> np.ndarray:
+    data = b"".join(piece.data for output in outputs for piece in output.tensors if piece.name == name)
+    return np.frombuffer(data, np.float32).reshape(-1, width)
+
+
+def reference(folder: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and last hidden states `[tokens, …]`."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        output = model(torch.tensor([tokens]), output_hidden_states=True)
+    return output.logits[0].numpy(), output.hidden_states[-1][0].numpy()
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "bloom", "mamba"])
+def test_every_tensor_equals_the_reference(model_type: str, tmp_path: Path) -> None:
+    changes = {
+        "gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16},
+        "bloom": {"n_layer": 2, "n_head": 4},
+    }
+    folder = save_model(tmp_path, model_type, **changes.get(model_type, {}))
+    assembly = build(folder, prefill_chunk=40)
+    outputs = generate(assembly, [request(EVERYTHING)])["a"]
+    tokens = PROMPT + ids(outputs)
+    logits, hidden = reference(folder, tokens)
+    vocab, count = logits.shape[1], len(PROMPT)
+    np.testing.assert_allclose(rows(outputs, "logits", vocab), logits[:count], atol=2e-3)
+    np.testing.assert_allclose(rows(outputs, "hidden_states", hidden.shape[1]), hidden[:count], atol=2e-3)
+    np.testing.assert_allclose(rows(outputs, "generation_logits", vocab), logits[count - 1 : -1], atol=2e-3)
+    chosen = torch.log_softmax(torch.tensor(logits), dim=-1).numpy()
+    expected = [[chosen[count - 1 + i, token]] for i, token in enumerate(tokens[count:])]
+    np.testing.assert_allclose(rows(outputs, "logprobs", 1), expected, atol=2e-3)
+
+
+def test_a_prompt_alone_is_one_pass_without_a_token(tiny_model: Path, tiny_engine: Assembly) -> None:
+    outputs = generate(tiny_engine, [request(TensorOptions(logits=True), new=0)])["a"]
+    logits, _ = reference(tiny_model, PROMPT)
+    np.testing.assert_allclose(rows(outputs, "logits", logits.shape[1]), logits, atol=2e-3)
+    assert ids(outputs) == []
+    assert outputs[-1].finish_reason.type == "length"
+
+
+def test_sampling_options_leave_the_numbers_alone(tiny_model: Path, tiny_engine: Assembly) -> None:
+    options = {"temperature": 0.7, "top_k": 2, "repetition_penalty": 1.5, "logit_bias": {9: 50.0}, "sampling_seed": 1}
+    outputs = generate(tiny_engine, [request(TensorOptions(generation_logits=True, logprobs=True), 3, **options)])["a"]
+    logits, _ = reference(tiny_model, PROMPT + ids(outputs))
+    np.testing.assert_allclose(
+        rows(outputs, "generation_logits", logits.shape[1]), logits[len(PROMPT) - 1 : -1], atol=2e-3
+    )
+
+
+def test_beside_others_and_after_preemption(tiny_model: Path) -> None:
+    assembly = build(tiny_model, kv_cache_bytes=2**18, prefill_chunk=40)
+    prompts = {str(first): [first, *PROMPT[1:]] for first in range(4, 8)}
+    many = [
+        msgspec.structs.replace(request(EVERYTHING, 100, rid=rid), input_ids=tokens) for rid, tokens in prompts.items()
+    ]
+    outputs = generate(assembly, many)
+    assert assembly.engine.status().preemptions
+    for rid, found in outputs.items():
+        logits, hidden = reference(tiny_model, prompts[rid] + ids(found))
+        vocab, count = logits.shape[1], len(PROMPT)
+        np.testing.assert_allclose(rows(found, "logits", vocab), logits[:count], atol=2e-3)
+        np.testing.assert_allclose(rows(found, "hidden_states", hidden.shape[1]), hidden[:count], atol=2e-3)
+        np.testing.assert_allclose(rows(found, "generation_logits", vocab), logits[count - 1 : -1], atol=2e-3)
+
+
+def test_nobody_who_does_not_ask_gets_any(tiny_engine: Assembly) -> None:
+    plain = GenerateRequest(rid="p", input_ids=PROMPT, params=SamplingParams(max_new_tokens=2))
+    outputs = generate(tiny_engine, [plain, request(EVERYTHING)])["p"]
+    assert all(not output.tensors for output in outputs)
+
+
+def test_an_echo_is_the_prompts_text_and_fit_cuts_what_is_too_much(tiny_engine: Assembly) -> None:
+    params = SamplingParams(max_new_tokens=10**6, ignore_eos=True, temperature=0.0)
+    with pytest.raises(InvalidRequest, match="context length"):
+        tiny_engine.admission.sequences(GenerateRequest(rid="f", text="Hello", params=params))
+    fitted = GenerateRequest(rid="f", text="Hello", params=params, fit=True, echo=True)
+    outputs = generate(tiny_engine, [fitted])["f"]
+    assert outputs[0].prompt_text == "Hello"
+    assert len(ids(outputs)) == 512 - 2 - 5
+
+
+def test_more_than_one_request_may_have_is_refused(tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbgen.engine.admission.MAX_TENSOR_BYTES", 1000)
+    with pytest.raises(InvalidRequest, match="at most 1000"):
+        tiny_engine.admission.sequences(request(TensorOptions(logits=True), new=0))

@@ -1,0 +1,272 @@
+"""Plain torch modules as models, asked with Triton's clients and curl: numbers, batches, labels, faults, crashes."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.server.conftest import TOKEN, Server, wait_for
+from tests.server.triton import client, image_module, tensor
+
+NUMBERS = ",".join(map(str, range(1, 17)))
+CURL_BODY = f"""{{
+  "inputs": [
+    {{"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": [{NUMBERS}]}},
+    {{"name": "INPUT1", "shape": [1, 16], "datatype": "INT32", "data": [{NUMBERS}]}}
+  ],
+  "outputs": [{{"name": "OUTPUT0"}}, {{"name": "OUTPUT1"}}]
+}}"""
+
+
+SLOW_BODY = '{"inputs":[{"name":"X","shape":[1],"datatype":"INT64","data":[1]}]}'
+
+
+def counts(server: Server, model: str) -> dict[str, Any]:
+    return server.http.get(f"v2/models/{model}/stats").json()["model_stats"][0]
+
+
+def post(server: Server, model: str, body: str | bytes, **headers: str) -> Any:
+    return server.http.post(f"v2/models/{model}/infer", content=body, headers=headers)
+
+
+@pytest.mark.parametrize("place", ["server", "jupyter"])
+def test_curl_adds_and_subtracts(place: str, request: pytest.FixtureRequest) -> None:
+    """Standing alone, and inside Jupyter below a base URL with no language model at all."""
+    server: Server = request.getfixturevalue(place)
+    url = f"{server.root}nbgen/v2/models/simple/versions/1/infer"
+    headers = ["-H", "Content-Type: application/json", "-H", f"Authorization: Bearer {TOKEN}"]
+    said = subprocess.run(
+        ["curl", "-sS", "-X", "POST", url, *headers, "-d", CURL_BODY], capture_output=True, check=True
+    )
+    doubled = ",".join(str(2 * number) for number in range(1, 17))
+    zeros = ",".join(["0"] * 16)
+    assert said.stdout.decode() == (
+        '{"model_name":"simple","model_version":"1","outputs":['
+        f'{{"name":"OUTPUT0","datatype":"INT32","shape":[1,16],"data":[{doubled}]}},'
+        f'{{"name":"OUTPUT1","datatype":"INT32","shape":[1,16],"data":[{zeros}]}}]}}'
+    )
+
+
+def test_the_image_classifier_answers_as_the_module_does(server: Server) -> None:
+    image = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
+    input_tensor = triton.InferInput("data_0", image.shape, "FP32")
+    input_tensor.set_data_from_numpy(image)
+    output = triton.InferRequestedOutput("fc6_1", class_count=5)
+    with client(server) as found:
+        result = found.infer(model_name="densenet_onnx", inputs=[input_tensor], outputs=[output])
+        whole = found.infer("densenet_onnx", [input_tensor]).as_numpy("fc6_1")
+        config = found.get_model_config("densenet_onnx")
+    with torch.inference_mode():
+        expected = image_module()(torch.from_numpy(image)).flatten()
+    np.testing.assert_allclose(whole, expected.numpy(), rtol=1e-5)
+    values, indices = expected.topk(5)
+    words = [word.decode().split(":") for word in result.as_numpy("fc6_1")]
+    assert [(int(index), label) for _, index, label in words] == [(i, f"LABEL {i}") for i in indices.tolist()]
+    assert [float(value) for value, _, _ in words] == pytest.approx(values.tolist(), abs=1e-5)
+    assert config["input"][0]["format"] == "FORMAT_NCHW"
+    assert config["output"][0]["reshape"] == {"shape": [1, 10, 1, 1]}
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 1000, 3_000_000])
+def test_what_goes_in_comes_out(server: Server, binary: bool, size: int) -> None:
+    array = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    with client(server, network_timeout=120) as found:
+        outputs = [triton.InferRequestedOutput("Y", binary_data=binary)]
+        result = found.infer("echo", [tensor("X", array, binary=binary)], outputs=outputs)
+    np.testing.assert_array_equal(result.as_numpy("Y"), array)
+
+
+def test_what_is_not_finite_survives(server: Server) -> None:
+    array = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
+    with client(server) as found:
+        for binary in (True, False):
+            outputs = [triton.InferRequestedOutput("Y", binary_data=binary)]
+            np.testing.assert_array_equal(
+                found.infer("echo", [tensor("X", array)], outputs=outputs).as_numpy("Y"), array
+            )
+
+
+def test_halves_travel_as_bytes_only(server: Server) -> None:
+    array = np.array([1.5, -2], np.float16)
+    with client(server) as found:
+        np.testing.assert_array_equal(found.infer("echo_half", [tensor("X", array)]).as_numpy("Y"), array)
+        with pytest.raises(InferenceServerException, match="FP16"):
+            found.infer(
+                "echo_half", [tensor("X", array)], outputs=[triton.InferRequestedOutput("Y", binary_data=False)]
+            )
+    body = '{"inputs":[{"name":"X","shape":[1],"datatype":"FP16","data":[1]}]}'
+    assert post(server, "echo_half", body).status_code == 400
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("all_binary", [False, True])
+def test_each_output_comes_as_it_was_asked_for(server: Server, asked: bool, all_binary: bool) -> None:
+    """`binary_data_output` is for outputs that are not named."""
+    named = f',"outputs":[{{"name":"Y","parameters":{{"binary_data":{str(asked).lower()}}}}}]'
+    for outputs, binary in ((named, asked), ("", all_binary)):
+        body = (
+            f'{{"parameters":{{"binary_data_output":{str(all_binary).lower()}}},'
+            f'"inputs":[{{"name":"X","shape":[2],"datatype":"FP32","data":[[1],[2]]}}]{outputs}}}'
+        )
+        answer = post(server, "echo", body)
+        assert answer.headers["content-type"] == ("application/octet-stream" if binary else "application/json")
+        assert ("inference-header-content-length" in answer.headers) == binary
+        if binary:
+            assert answer.content.endswith(np.array([1, 2], np.float32).tobytes())
+        else:
+            assert answer.json()["outputs"][0] == {"name": "Y", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+
+
+def test_a_raw_body_is_the_only_input(server: Server) -> None:
+    array = np.arange(8, dtype=np.float32)
+    answer = post(server, "echo", array.tobytes(), **{"Inference-Header-Content-Length": "0"})
+    assert answer.status_code == 200
+    assert answer.content.endswith(array.tobytes())
+    refused = post(server, "simple", array.tobytes(), **{"Inference-Header-Content-Length": "0"})
+    assert "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in" in refused.json()["error"]
+    large = post(server, "echo", b"\0" * (64 * 2**20 + 128), **{"Inference-Header-Content-Length": "0"})
+    assert (large.status_code, "exceeds the maximum allowed value" in large.text) == (400, True)
+
+
+def test_waiting_requests_are_computed_together(server: Server) -> None:
+    before = counts(server, "echo_batch")
+
+    def ask(seed: int) -> None:
+        array = np.random.default_rng(seed).random((1 + seed % 3, 5)).astype(np.float32)
+        with client(server) as found:
+            np.testing.assert_array_equal(found.infer("echo_batch", [tensor("X", array)]).as_numpy("Y"), array)
+
+    ask(0)
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(ask, range(32)))
+    after = counts(server, "echo_batch")
+    entries = 1 + sum(1 + seed % 3 for seed in range(32))
+    assert after["inference_count"] - before["inference_count"] == entries
+    assert after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"] == 33
+    executions = after["execution_count"] - before["execution_count"]
+    assert executions < 33
+    assert sum(batch["compute_infer"]["count"] for batch in after["batch_stats"]) == after["execution_count"]
+    assert max(batch["batch_size"] for batch in after["batch_stats"]) > 3
+
+
+@pytest.mark.parametrize("width", [15, 18])
+def test_numbers_that_do_not_fill_the_shape(server: Server, width: int) -> None:
+    """Whole error bodies, with one input only: data are looked at before the inputs are counted."""
+    numbers = ",".join(map(str, range(width)))
+    body = f'{{"inputs":[{{"name":"INPUT0","shape":[1,16],"datatype":"INT32","data":[{numbers}]}}]}}'
+    answer = post(server, "simple", body)
+    few = '{"error":"Failed to parse \'data\' field: shape does not match true shape"}'
+    many = "{\"error\":\"Unable to parse 'data': Shape does not match true shape of 'data' field\"}"
+    assert (answer.status_code, answer.text) == (400, few if width < 16 else many)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ([[16], [16]], "unexpected shape for input 'INPUT0'"),
+        ([[1, 17], [1, 16]], "Expected [-1,16], got [1,17]"),
+        ([[9, 16], [9, 16]], "batch-size must be <= 8"),
+        ([[2, 16], [1, 16]], "different batch sizes"),
+        ([[1, 16]], "expected 2 inputs but got 1 inputs for model 'simple'"),
+    ],
+)
+def test_shapes_are_checked_before_the_module_sees_them(server: Server, shapes: list[list[int]], words: str) -> None:
+    inputs = [tensor(f"INPUT{index}", np.zeros(shape, np.int32)) for index, shape in enumerate(shapes)]
+    with client(server) as found, pytest.raises(InferenceServerException, match=words.replace("[", r"\[")):
+        found.infer("simple", inputs)
+
+
+def test_leading_ones_are_dropped_and_generate_works_on_any_model(server: Server) -> None:
+    inputs = [tensor(f"INPUT{index}", np.ones((1, 1, 16), np.int32)) for index in (0, 1)]
+    with client(server) as found:
+        assert found.infer("simple", inputs).as_numpy("OUTPUT0").shape == (1, 16)
+    body = {"INPUT0": list(range(16)), "INPUT1": [1] * 16, "id": "x", "more": 1}
+    answer = server.http.post("v2/models/simple/generate", json=body).json()
+    assert answer["OUTPUT0"] == [number + 1 for number in range(16)]
+    assert answer["id"] == "x"
+    short = server.http.post("v2/models/simple/generate", json={**body, "INPUT0": [1] * 15})
+    assert (short.status_code, "can not convert" in short.text) == (400, True)
+
+
+def test_a_module_that_fails_fails_alone(repository: Any, tmp_path: Any) -> None:
+    server = Server(tmp_path, "--NbgenApp.model=/nonexistent/model", f"--NbgenApp.model_repository={repository}")
+    try:
+        with client(server, concurrency=8) as found:
+            arrays = [np.full((1, 2), value, np.float32) for value in (1, 13, 2)]
+            waiting = [found.async_infer("echo_batch", [tensor("X", array)]) for array in arrays]
+            np.testing.assert_array_equal(waiting[0].get_result().as_numpy("Y"), arrays[0])
+            np.testing.assert_array_equal(waiting[2].get_result().as_numpy("Y"), arrays[2])
+            with pytest.raises(InferenceServerException, match=r"failed \(ValueError\)") as failure:
+                waiting[1].get_result()
+            assert failure.value.status() == "500"
+            with pytest.raises(InferenceServerException, match="failed to load 'broken'") as broken:
+                found.infer("broken", [tensor("X", arrays[0][0])])
+            assert "private" not in str(failure.value) + str(broken.value)
+            index = {entry["name"]: entry for entry in found.get_model_repository_index()}
+            assert index["broken"]["state"] == "UNAVAILABLE"
+            engine = next(child for child in psutil.Process(server.process.pid).children())
+            engine.kill()
+            wait_for(lambda: not psutil.pid_exists(engine.pid), 5, "the process is gone")
+            np.testing.assert_array_equal(found.infer("echo", [tensor("X", arrays[0][0])]).as_numpy("Y"), arrays[0][0])
+    finally:
+        server.stop()
+
+
+def test_unload_and_load_by_name(jupyter: Server) -> None:
+    array = np.ones(3, np.float32)
+    with client(jupyter) as found:
+        found.infer("echo", [tensor("X", array)])
+        found.unload_model("echo")
+        assert not found.is_model_ready("echo")
+        index = {entry["name"]: entry for entry in found.get_model_repository_index()}
+        assert index["echo"] == {"name": "echo", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}
+        with pytest.raises(InferenceServerException, match="has no available versions"):
+            found.infer("echo", [tensor("X", array)])
+        found.load_model("echo")
+        assert found.is_model_ready("echo")
+        np.testing.assert_array_equal(found.infer("echo", [tensor("X", array)]).as_numpy("Y"), array)
+
+
+def test_a_caller_who_leaves_takes_their_request_along(server: Server) -> None:
+    body = SLOW_BODY
+    assert post(server, "slow", body).status_code == 200
+    before = counts(server, "slow")["inference_stats"]
+    threads = [threading.Thread(target=leave, args=(server, body)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_for(
+        lambda: counts(server, "slow")["inference_stats"]["fail"]["count"] == before["fail"]["count"] + 4, 5, "fails"
+    )
+    assert post(server, "slow", body).status_code == 200
+
+
+def test_a_request_that_cannot_start_in_time_is_given_up(server: Server) -> None:
+    def within(microseconds: int) -> Any:
+        return post(server, "slow", SLOW_BODY.replace("{", f'{{"parameters":{{"timeout":{microseconds}}},', 1))
+
+    busy = [threading.Thread(target=post, args=(server, "slow", SLOW_BODY)) for _ in range(2)]
+    for thread in busy:
+        thread.start()
+    threading.Event().wait(0.2)
+    answer = within(1000)
+    assert (answer.status_code, "Request timeout expired" in answer.text) == (503, True)
+    for thread in busy:
+        thread.join()
+    assert within(30_000_000).status_code == 200
+
+
+def leave(server: Server, body: str) -> None:
+    with pytest.raises(Exception, match="timed out"):
+        server.http.post("v2/models/slow/infer", content=body, timeout=0.3)

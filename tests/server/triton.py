@@ -1,0 +1,136 @@
+"""Triton's own clients as tests use them, and a repository of plain modules for them to ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.http as triton
+from tritonclient.utils import np_to_triton_dtype
+
+from tests.server.conftest import TOKEN, Server
+
+HEADERS = {"Authorization": f"token {TOKEN}"}
+
+SIMPLE = """
+max_batch_size = 8
+input = [
+    { name = "INPUT0", datatype = "INT32", dims = [16] },
+    { name = "INPUT1", datatype = "INT32", dims = [16] },
+]
+output = [
+    { name = "OUTPUT0", datatype = "INT32", dims = [16] },
+    { name = "OUTPUT1", datatype = "INT32", dims = [16] },
+]
+"""
+SIMPLE_SOURCE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, INPUT0, INPUT1):
+        return INPUT0 + INPUT1, INPUT0 - INPUT1
+"""
+IMAGE = """{
+    "name": "densenet_onnx", "platform": "", "max_batch_size": 0,
+    "input": [{"name": "data_0", "data_type": "TYPE_FP32", "format": "FORMAT_NCHW", "dims": [3, 224, 224],
+               "reshape": {"shape": [1, 3, 224, 224]}}],
+    "output": [{"name": "fc6_1", "data_type": "TYPE_FP32", "dims": [10], "reshape": {"shape": [1, 10, 1, 1]},
+                "label_filename": "labels.txt"}]
+}"""
+IMAGE_SOURCE = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 7, stride=4)
+        self.head = torch.nn.Linear(4, 10)
+
+    def forward(self, data_0):
+        return self.head(self.conv(data_0).relu().mean((2, 3)))[:, :, None, None]
+"""
+ECHO = """
+max_batch_size = {batch}
+input = [{{ name = "X", datatype = "{datatype}", dims = [-1] }}]
+output = [{{ name = "Y", datatype = "{datatype}", dims = [-1] }}]
+dynamic_batching = {{ max_queue_delay_microseconds = {delay} }}
+"""
+ECHO_SOURCE = """
+import time
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, X):
+        if X.numel() and X.is_floating_point() and bool((X == 13).any()):
+            raise ValueError("/a/private/path")
+        time.sleep({sleep})
+        return X
+"""
+
+
+def add_model(repository: Path, name: str, config: str, source: str, *, suffix: str = "toml") -> Path:
+    """A model's folder; the folder of its only version."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version.parent / f"config.{suffix}").write_text(config)
+    (version / "model.py").write_text(source)
+    return version
+
+
+def image_module() -> Any:
+    """The classifier that the repository holds, the same every time."""
+    import torch
+
+    namespace: dict[str, Any] = {}
+    exec(IMAGE_SOURCE, namespace)
+    torch.manual_seed(0)
+    return namespace["Model"]().eval()
+
+
+def save_repository(repository: Path) -> Path:
+    """`simple`, an image classifier, and modules that give back what they get."""
+    from safetensors.torch import save_file
+
+    add_model(repository, "simple", SIMPLE, SIMPLE_SOURCE)
+    version = add_model(repository, "densenet_onnx", IMAGE, IMAGE_SOURCE, suffix="json")
+    save_file(image_module().state_dict(), version / "model.safetensors")
+    (version.parent / "labels.txt").write_text("".join(f"LABEL {index}\n" for index in range(10)))
+    for name, datatype, batch in [("echo", "FP32", 0), ("echo_batch", "FP32", 32), ("echo_half", "FP16", 0)]:
+        delay = 50_000 if name == "echo_batch" else 0
+        config = ECHO.format(datatype=datatype, batch=batch, delay=delay)
+        add_model(repository, name, config, ECHO_SOURCE.format(sleep=0))
+    add_model(repository, "slow", ECHO.format(datatype="INT64", batch=0, delay=0), ECHO_SOURCE.format(sleep=0.5))
+    add_model(repository, "broken", ECHO.format(datatype="FP32", batch=0, delay=0), "raise OSError('/a/private/path')")
+    return repository
+
+
+def client(server: Server, **options: Any) -> triton.InferenceServerClient:
+    """Triton's client of the server, with the token on every call, as its own plug-in adds it."""
+    found = triton.InferenceServerClient(server.root.removeprefix("http://").rstrip("/") + "/nbgen", **options)
+    found.register_plugin(WithToken())
+    return found
+
+
+class WithToken(triton.InferenceServerClientPlugin):
+    """Adds the token's header."""
+
+    def __call__(self, request: Any) -> None:
+        request.headers.update(HEADERS)
+
+
+def tensor(name: str, array: np.ndarray, *, binary: bool = True, kind: Any = triton) -> Any:
+    """An input of the client library `kind`."""
+    found = kind.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    options = {} if kind.__name__.startswith("tritonclient.grpc") else {"binary_data": binary}
+    found.set_data_from_numpy(array, **options)
+    return found
+
+
+def text(value: str, **options: Any) -> Any:
+    """The language model's text input."""
+    return tensor("text_input", np.array([value.encode()], dtype=object), **options)
+
+
+def flag(name: str, **options: Any) -> Any:
+    return tensor(name, np.array([True]), **options)
