@@ -48,5 +48,13 @@ def test_every_cell_runs(bundled: PrivateServer, name: str) -> None:
 SAID = {
     "from_outside": ("completion_tokens", "[DONE]", "Jupyter", "3 + 4 = 7"),
     "inside_the_model": ("perplexity", "Figure"),
-    "your_data": ("positive", "negative", '"city": "Leeds"', "the prompt has 2012 tokens", "True", "cached_tokens"),
+    "your_data": (
+        "positive",
+        "negative",
+        "Person(name='Mia', age=47, city='Rome')",
+        '"city": "Leeds"',
+        "the prompt has 2012 tokens",
+        "True",
+        "cached_tokens",
+    ),
 }
