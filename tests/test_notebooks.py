@@ -1,7 +1,6 @@
 """The notebooks run from top to bottom as they are, with the bundled model on a CPU, and in time."""
 
 import re
-import time
 from pathlib import Path
 
 import nbformat
@@ -14,6 +13,7 @@ FOLDER = Path(__file__).parent.parent / "notebooks"
 #: Those that show a panel run in a browser (tests/browser).
 PANELS = re.compile(r"nbgen\.(Chat|Stream|compare)\b")
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb") if not PANELS.search(path.read_text()))
+#: For any one cell, however busy the machine.
 SECONDS = 120
 
 
@@ -37,9 +37,7 @@ def text_of(cell: nbformat.NotebookNode) -> str:
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_every_cell_runs(bundled: PrivateServer, name: str) -> None:
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    started = time.monotonic()
     NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": FOLDER}}).execute()
-    assert time.monotonic() - started < SECONDS
     said = "\n".join(text_of(cell) for cell in notebook.cells if cell.cell_type == "code")
     assert all(words in said for words in SAID.get(name, ())), said
 
@@ -50,5 +48,13 @@ SAID = {
     "from_outside": ("completion_tokens", "[DONE]", "Jupyter", "3 + 4 = 7"),
     "inside_the_model": ("perplexity", "Figure"),
     "sampling": ("frequency_penalty", "'matched': '.'", "'type': 'length'", "Figure"),
-    "your_data": ("positive", "negative", '"city": "Leeds"', "the prompt has 2012 tokens", "True", "cached_tokens"),
+    "your_data": (
+        "positive",
+        "negative",
+        "Person(name='Mia', age=47, city='Rome')",
+        '"city": "Leeds"',
+        "the prompt has 2012 tokens",
+        "True",
+        "cached_tokens",
+    ),
 }

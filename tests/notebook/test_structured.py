@@ -1,0 +1,83 @@
+"""Typed objects from the real server: every way to say the type, streams, maps, magics, other dialects."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import pydantic
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+import nbgen
+from nbgen.errors import InvalidAnswer
+from nbgen.notebook.private_server import PrivateServer
+
+OPTIONS = {"temperature": 0, "max_new_tokens": 200}
+
+
+@dataclass
+class Verdict:
+    mood: Literal["good", "bad"]
+    sure: bool
+
+
+class Struct(msgspec.Struct):
+    mood: Literal["good", "bad"]
+
+
+class Model(pydantic.BaseModel):
+    mood: Literal["good", "bad"]
+
+
+JSON = {
+    "type": "object",
+    "properties": {"mood": {"enum": ["good", "bad"]}},
+    "required": ["mood"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("kind", [Verdict, Struct, Model])
+def test_an_answer_is_an_object_of_the_class(connected: PrivateServer, kind: type) -> None:
+    value = nbgen.generate("How was it?", schema=kind, **OPTIONS)
+    assert type(value) is kind
+    assert value.mood in ("good", "bad")
+
+
+def test_a_json_schema_gives_a_dict(connected: PrivateServer) -> None:
+    assert nbgen.generate("How was it?", schema=JSON, **OPTIONS)["mood"] in ("good", "bad")
+
+
+async def test_a_stream_has_the_object_as_its_value(connected: PrivateServer) -> None:
+    stream = nbgen.stream("How was it?", schema=Verdict, **OPTIONS)
+    assert "".join(stream) == stream.result.text
+    assert stream.result.value == (await nbgen.stream("How was it?", schema=Verdict, **OPTIONS)).value
+
+
+def test_an_answer_that_was_cut_off_is_no_object(connected: PrivateServer) -> None:
+    with pytest.raises(InvalidAnswer, match="before it was whole") as caught:
+        nbgen.generate("How was it?", schema=Verdict, temperature=0, max_new_tokens=3)
+    assert caught.value.result.finish_reason == "length"
+
+
+def test_fields_become_columns(connected: PrivateServer) -> None:
+    rows = nbgen.map(["a", "b"], "How was {{value}}?", schema=Verdict, progress=False, **OPTIONS)
+    assert rows.columns.tolist()[:3] == ["mood", "sure", "text"]
+    assert rows.mood.isin(["good", "bad"]).all()
+    assert rows.sure.isin([True, False]).all()
+    short = nbgen.map(["a"], schema=Verdict, progress=False, temperature=0, max_new_tokens=3)
+    assert "before it was whole" in short.error[0]
+
+
+def test_the_magic_takes_a_schema_by_name(shell: InteractiveShell) -> None:
+    shell.user_ns["Verdict"] = Verdict
+    outcome = shell.run_cell("%%nbgen --schema Verdict -t 0 --out verdict\nHow was it?")
+    assert outcome.success
+    assert type(shell.user_ns["verdict"].value) is Verdict
+
+
+def test_other_dialects_hold_to_schemas_too(connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    client = nbgen.connect(connected.url.removesuffix("nbgen/"), connected.client.token, kind="openai")
+    assert nbgen.generate("How was it?", schema=Verdict, **OPTIONS).mood in ("good", "bad")
+    client.close()

@@ -1,0 +1,17 @@
+"""Texts and their tokens, by the model's own tokenizer."""
+
+import nbgen
+from nbgen.notebook.private_server import PrivateServer
+
+
+def test_a_text_becomes_tokens_and_tokens_a_text(connected: PrivateServer) -> None:
+    ids = nbgen.tokenize("hello")
+    assert len(ids) == 5
+    assert nbgen.detokenize(ids) == "hello"
+
+
+def test_a_chat_is_tokenized_as_its_template_writes_it(connected: PrivateServer) -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    assert len(nbgen.tokenize(chat)) == 5  # user, h, i, end, assistant
+    thought = nbgen.logprobs(chat, max_new_tokens=2)
+    assert len(thought) == 5 + 2
