@@ -159,10 +159,6 @@ def _is_bool_or_null(value: Any) -> bool:
     return value is None or isinstance(value, bool)
 
 
-def _is_text_or_null(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
 def _is_media(value: Any) -> bool:
     return value is None or isinstance(value, str | dict | list)
 
