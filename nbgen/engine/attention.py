@@ -220,6 +220,14 @@ def _packed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _window(module: torch.nn.Module, sliding: int | None) -> Window:
+    """The layer's window. Kept with the layer: asking a configuration takes longer than a small product."""
+    kept = module.__dict__.get("_nbgen_window")
+    if kept is None or kept[0] != sliding:
+        kept = module.__dict__["_nbgen_window"] = (sliding, _find_window(module, sliding))
+    return kept[1]
+
+
+def _find_window(module: torch.nn.Module, sliding: int | None) -> Window:
     config = getattr(module, "config", None)
     types = getattr(config, "layer_types", None)
     kind = types[module.layer_idx] if types else None

@@ -21,16 +21,16 @@ SHARED_TOKENS = 64
 #: Scores of one tile of a prompt. Measured: torch's flash kernel takes 1.5 to 2.4 times as long without AMX.
 SCORES_BYTES = 3 << 19
 FEWEST_ROWS = 16
-#: Keys of a single sequence up to which torch's own attention, one call, is faster than two products and a softmax.
-FEW_BYTES = 100_000
+#: Keys of a single sequence up to which torch's own attention, in place, is faster than copies and products.
+FEW_BYTES = 300_000
 
 
 class Group(NamedTuple):
     """Decodes that are computed together: their `rows` (None for all), and blocks.
 
     All of them begin with the blocks of `shared`, which are read once; `blocks` `[B * n]` are what follows. `mask`
-    `[B, 1, keys]` is 0 where a key may be seen and minus infinity elsewhere; `seen` are the keys that the first of
-    them sees.
+    `[B, 1, keys]` is 0 where a key may be seen and minus infinity elsewhere. `run` are the slots that a single
+    sequence sees, where they stand side by side.
     """
 
     rows: torch.Tensor | None
@@ -38,7 +38,7 @@ class Group(NamedTuple):
     shared: torch.Tensor | None
     blocks: torch.Tensor
     mask: torch.Tensor
-    seen: slice
+    run: slice | None
 
 
 class CpuAttention(ReferenceAttention):
@@ -133,15 +133,24 @@ def _group(
     last = torch.tensor([[span.length - 1] for span in spans])
     keys = torch.tensor([[firsts[row] * size] for row in rows]) + torch.arange(longest * size)
     mask = torch.zeros(keys.shape).masked_fill_(~window.mask(last, keys), float("-inf"))
-    begin = firsts[rows[0]] * size
     return Group(
         rows=None if whole else torch.tensor(rows),
         size=len(rows),
         shared=torch.tensor(tables[rows[0]][:shared]) if shared else None,
         blocks=torch.tensor(own).flatten(),
         mask=mask[:, None],
-        seen=slice(window.first(spans[0].length - 1) - begin, spans[0].length - begin),
+        run=_run(spans[0], window, size) if len(rows) == 1 else None,
     )
+
+
+def _run(span: Span, window: Window, size: int) -> slice | None:
+    """The slots that the sequence's last token sees, if they are neighbours."""
+    first = window.first(span.length - 1)
+    blocks = span.block_table[first // size : -(-span.length // size)]
+    if blocks != list(range(blocks[0], blocks[0] + len(blocks))):
+        return None
+    begin = blocks[0] * size + first % size
+    return slice(begin, begin + span.length - first)
 
 
 def _gather(tensor: torch.Tensor, blocks: torch.Tensor, block_size: int) -> torch.Tensor:
@@ -154,10 +163,11 @@ def _gather(tensor: torch.Tensor, blocks: torch.Tensor, block_size: int) -> torc
 def _attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, scores: Scores) -> torch.Tensor:
     """Query `[B, heads, D]`, one position each. Heads that share a key head are rows of one product."""
     (batch, heads, dim), kv_heads = query.shape, layer.keys.shape[1]
+    if group.run is not None and scores.softcap is scores.sinks is None:
+        k, v = (t[group.run] for t in layer)
+        if k.nbytes <= FEW_BYTES:
+            return _attend_run(query, k, v, scores)
     k, v = (_gather(t, group.blocks, block_size).view(kv_heads * batch, -1, t.shape[-1]) for t in layer)
-    if batch == 1 and group.shared is None and k.nbytes <= FEW_BYTES and scores.softcap is scores.sinks is None:
-        one, k, v = query.view(1, kv_heads, -1, dim), k[None, :, group.seen], v[None, :, group.seen]
-        return scaled_dot_product_attention(one, k, v, scale=scores.scaling).reshape(1, heads, -1)
     rows = query.view(batch, kv_heads, -1, dim).transpose(0, 1).reshape(kv_heads, -1, dim)
     logits = torch.bmm(rows.reshape(kv_heads * batch, -1, dim), k.transpose(1, 2)).view(
         kv_heads, batch, heads // kv_heads, -1
@@ -173,6 +183,12 @@ def _attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, sc
         output = torch.bmm(own.reshape(kv_heads * batch, -1, k.shape[1]), v)
         output += torch.bmm(before.reshape(kv_heads, -1, shared_k.shape[1]), shared_v).view(output.shape)
     return output.view(kv_heads, batch, -1, v.shape[-1]).transpose(0, 1).reshape(batch, heads, -1)
+
+
+def _attend_run(query: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores) -> torch.Tensor:
+    """One query `[1, heads, D]` against `[L, kv_heads, D]`, where they stand."""
+    grouped, k, v = query.view(1, k.shape[1], -1, query.shape[-1]), k.transpose(0, 1)[None], v.transpose(0, 1)[None]
+    return scaled_dot_product_attention(grouped, k, v, scale=scores.scaling).reshape(1, query.shape[1], -1)
 
 
 def _softmax(logits: torch.Tensor, mask: torch.Tensor, scores: Scores) -> torch.Tensor:

@@ -10,11 +10,13 @@ from nbgen.engine.assembly import Assembly
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
 from tests.engine.test_cuda_graphs import requests
-from tests.engine.test_engine import ARCHITECTURES
 
 MB = 2**20
+
+ARCHITECTURES = ("llama", "qwen3", "mistral", "gemma2", "gpt2", "gpt_oss", "bloom", "mamba")
 
 
 def texts(assembly: Assembly) -> dict[str, list[int]]:
@@ -25,7 +27,7 @@ def texts(assembly: Assembly) -> dict[str, list[int]]:
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_greedy_equals_the_cpu_s(model_type: str, tmp_path: Path) -> None:
     """In float32, where the CPU's text is transformers' own (`tests/engine/test_engine.py`)."""
-    folder = save_model(tmp_path, model_type, **ARCHITECTURES[model_type][1])
+    folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
     expected = texts(build(folder, device="cpu"))
     assert texts(build(folder, device="cuda", cuda_graphs=False)) == expected
     assert texts(build(folder, device="cuda")) == expected
