@@ -49,9 +49,10 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
     engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting, deadlines=deadlines)
     admission = Admission(loaded.tokenizer, model, kv_tokens, processors)
+    tokenizer = loaded.tokenizer  # alone, for the compiler below must not keep the weights alive
     grammars = backend and GrammarCompiler(
         config.grammar_backend,
-        lambda: backend.from_tokenizer(loaded.tokenizer.pretrained, model.vocab_size, loaded.tokenizer.eos_ids),
+        lambda: backend.from_tokenizer(tokenizer.pretrained, model.vocab_size, tokenizer.eos_ids),
     )
     occupation = Occupation(
         engine,
