@@ -25,6 +25,9 @@ from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.messages import ModelInfo
 
+#: Measured on a CPU: 128 tokens are computed at 94% of the rate of 512, and hold running streams up a quarter as long.
+MIXED_CHUNK = 128
+
 
 class Assembly(NamedTuple):
     """What serves requests: the engine, the admission in front of it, and its hold on memory."""
@@ -80,6 +83,7 @@ def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Sched
         BlockManager(num_blocks, config.block_size, caches_prefixes=runner.caches_prefixes),
         max_running=max_running,
         prefill_chunk=config.prefill_chunk if runner.chunks_prefill else None,
+        mixed_chunk=config.mixed_chunk or (MIXED_CHUNK if runner.device.type == "cpu" else None),
         long_after=runner.long_after,
     )
 

@@ -37,9 +37,15 @@ class Scheduler:
     """Sequences that wait, sequences that run, and the choice between them. Both lists are in order of rank."""
 
     def __init__(
-        self, blocks: BlockManager, *, max_running: int, prefill_chunk: int | None, long_after: int | None = None
+        self,
+        blocks: BlockManager,
+        *,
+        max_running: int,
+        prefill_chunk: int | None,
+        mixed_chunk: int | None = None,
+        long_after: int | None = None,
     ) -> None:
-        """A `prefill_chunk` of None never cuts a prompt.
+        """A `prefill_chunk` of None never cuts a prompt; a step that decodes as well takes no more than `mixed_chunk`.
 
         A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on.
         """
@@ -47,6 +53,7 @@ class Scheduler:
         self.max_running = max_running
         self.cuts_prompts = prefill_chunk is not None
         self.prefill_chunk = WHOLE if prefill_chunk is None else prefill_chunk
+        self.mixed_chunk = min(self.prefill_chunk, mixed_chunk or WHOLE) if self.cuts_prompts else WHOLE
         self.long_after = WHOLE if long_after is None else long_after
         self._arrivals = itertools.count()
         self.waiting: list[Sequence] = []
@@ -77,7 +84,7 @@ class Scheduler:
     def schedule(self) -> list[ScheduledSequence]:
         """The next step's batch; empty when nothing waits or runs. `copies` come before it, `computed` after."""
         batch = self._decodes()
-        room = self.prefill_chunk
+        room = self.mixed_chunk if batch else self.prefill_chunk
         for sequence in [s for s in self.running if s.num_uncomputed > 1]:
             room -= self._prefill(sequence, room, batch)
         while self.waiting and room > 0 and len(self.running) < self.max_running:

@@ -49,6 +49,7 @@ ENGINE_OPTIONS = (
     "queue_seconds",
     "run_seconds",
     "prefill_chunk",
+    "mixed_chunk",
     "cuda_graphs",
     "sampling_defaults",
     "grammar_backend",
@@ -122,6 +123,12 @@ class NbgenApp(ExtensionApp):
     prefill_chunk = Int(DEFAULTS.prefill_chunk, min=1, help="Prompt tokens that one step computes at most.").tag(
         config=True
     )
+    mixed_chunk = Int(
+        DEFAULTS.mixed_chunk,
+        allow_none=True,
+        min=1,
+        help="Prompt tokens of a step that continues answers as well; None: 128 on a CPU, prefill_chunk on a GPU.",
+    ).tag(config=True)
     cuda_graphs = Bool(
         DEFAULTS.cuda_graphs, help="Decode by CUDA graphs where there is an NVIDIA GPU: faster, takes some memory."
     ).tag(config=True)

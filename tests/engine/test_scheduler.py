@@ -109,13 +109,14 @@ prompts = st.tuples(
     requests=st.lists(prompts, min_size=1, max_size=12),
     blocks=st.integers(11, 24),
     chunk=st.integers(1, 16),
+    mixed=st.one_of(st.none(), st.integers(2, 9)),
     running=st.integers(1, 6),
     aborts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 11)), max_size=4),
     retract=st.integers(0, 60),
 )
-def test_random_schedules_end_with_every_block_free(requests, blocks, chunk, running, aborts, retract) -> None:
+def test_random_schedules_end_with_every_block_free(requests, blocks, chunk, mixed, running, aborts, retract) -> None:
     sequences = [sequence(*request) for request in requests]
-    machine = Machine(sequences, blocks, max_running=running, prefill_chunk=chunk)
+    machine = Machine(sequences, blocks, max_running=running, prefill_chunk=chunk, mixed_chunk=mixed)
     for step in range(5000):
         for when, which in aborts:
             if when == step and which < len(sequences) and sequences[which].status is not SequenceStatus.FINISHED:
@@ -144,6 +145,18 @@ def test_decodes_go_on_while_a_long_prompt_is_computed() -> None:
         machine.step()
         assert short.num_output == before + 1, "the stream stalled for the prompt"
     assert long.num_computed == 96
+
+
+def test_a_prompt_alone_takes_large_steps_and_beside_streams_small_ones() -> None:
+    short, long = sequence([1, 2], 50), sequence([2] * 60, 5)
+    machine = Machine([short], prefill_chunk=32, mixed_chunk=4)
+    machine.step()
+    machine.scheduler.add(long)
+    machine.step()
+    assert long.num_computed == 4
+    machine.scheduler.finish(short)
+    machine.step()
+    assert long.num_computed == 36
 
 
 def finishing_order(machine: Machine) -> list[int]:
