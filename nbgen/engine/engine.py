@@ -51,6 +51,8 @@ class Engine:
         self._tensors = TensorOutputs()
         self._scheduler = scheduler
         self._sequences: dict[str, list[Sequence]] = {}
+        #: Those whose grammar is not compiled yet; the scheduler does not know them.
+        self._preparing: set[Sequence] = set()
         self._closed: FinishReason | None = None
         self.steps = 0
         self.generated_tokens = 0
@@ -61,20 +63,33 @@ class Engine:
         """Whether a step would compute something: nothing does while paused."""
         return self._scheduler.has_work and self._paused_at is None
 
-    def add(self, sequences: list[Sequence]) -> list[GenerateOutput]:
-        """Take in the sequences of one request; refusals where the queue is full."""
+    def add(self, sequences: list[Sequence], *, prepared: bool = True) -> list[GenerateOutput]:
+        """Take in the sequences of one request; refusals where the queue is full. Unprepared ones wait for `begin`."""
         if reason := self._refusal(len(sequences)):
             return [msgspec.structs.replace(_output(s, "", []), finish_reason=reason) for s in sequences]
         self._sequences[sequences[0].rid] = list(sequences)
+        self._preparing.update(sequences)
         for sequence in sequences:
             sequence.arrived = time.monotonic()
             self._logprobs.last_alone(sequence)
-            self._scheduler.add(sequence)
+        if prepared:
+            self.begin(sequences)
         return []
+
+    def begin(self, sequences: list[Sequence]) -> None:
+        """Let sequences wait for their turn, as far as they are still alive."""
+        for sequence in sequences:
+            if sequence in self._preparing:
+                self._preparing.remove(sequence)
+                self._scheduler.add(sequence)
 
     def abort(self, rid: str) -> list[GenerateOutput]:
         """End a request's sequences now; their last outputs. An unknown rid has none."""
         return [self._abort(sequence) for sequence in list(self._sequences.get(rid, ()))]
+
+    def refuse(self, sequences: list[Sequence], reason: FinishReason) -> list[GenerateOutput]:
+        """End those of the sequences that are still alive, for `reason`; their last outputs."""
+        return [self._end(sequence, reason) for sequence in sequences if sequence.finish_reason is None]
 
     def vacate(self, reason: FinishReason) -> list[GenerateOutput]:
         """End every sequence, and until `occupy` refuse any other, with `reason`; the last outputs."""
@@ -141,7 +156,7 @@ class Engine:
         blocks = self._scheduler.blocks
         return EngineStatus(
             running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
+            waiting=self._num_waiting,
             steps=self.steps,
             generated_tokens=self.generated_tokens,
             forward_seconds=self.forward_seconds,
@@ -152,9 +167,13 @@ class Engine:
             paused=self._paused_at is not None,
         )
 
+    @property
+    def _num_waiting(self) -> int:
+        return len(self._scheduler.waiting) + len(self._preparing)
+
     def _refusal(self, arriving: int) -> FinishReason | None:
         """Why so many sequences cannot be taken in now, if they cannot."""
-        waiting = len(self._scheduler.waiting)
+        waiting = self._num_waiting
         if waiting + arriving > self.max_waiting:
             return FinishReason(type="error", message=f"the queue is full ({waiting} waiting)", status=503)
         return self._closed
@@ -205,8 +224,11 @@ class Engine:
 
     def _release(self, sequence: Sequence) -> None:
         """Give back all that the sequence holds."""
-        self._scheduler.finish(sequence)
-        self._runner.release(sequence)
+        if sequence in self._preparing:
+            self._preparing.remove(sequence)
+        else:
+            self._scheduler.finish(sequence)
+            self._runner.release(sequence)
         siblings = self._sequences[sequence.rid]
         siblings.remove(sequence)
         if not siblings:

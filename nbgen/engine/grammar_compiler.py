@@ -42,15 +42,23 @@ class GrammarCompiler:
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="grammar")
         self._workers = threading.local()
         self._cache: OrderedDict[Grammar, Future[Compiled]] = OrderedDict()
+        #: Of each grammar that is not begun: whether those who sent it still wait.
+        self._wanted: dict[Grammar, list[Callable[[], bool]]] = {}
         self._sizes: dict[Grammar, int] = {}
         self.num_bytes = 0
 
-    def submit(self, grammar: Grammar) -> Future[Compiled]:
-        """The grammar, compiled; done already where it is known. The future raises InvalidRequest."""
+    def submit(self, grammar: Grammar, wanted: Callable[[], bool] = lambda: True) -> Future[Compiled]:
+        """The grammar, compiled; done already where it is known. The future raises InvalidRequest.
+
+        A grammar whose turn comes when no caller wants it any more is not compiled: Unavailable.
+        """
         with self._lock:
             if (future := self._cache.get(grammar)) is None:
+                self._wanted[grammar] = []
                 future = self._cache[grammar] = self._pool.submit(self._compiled, grammar)
                 future.add_done_callback(lambda done: self._remember(grammar, done))
+            if grammar in self._wanted:
+                self._wanted[grammar].append(wanted)
             self._cache.move_to_end(grammar)
         return future
 
@@ -60,10 +68,12 @@ class GrammarCompiler:
 
     def _compiled(self, grammar: Grammar) -> Compiled:
         label = LABELS[grammar.kind]
+        self._check_wanted(grammar)
         try:
             grammar_limits.check(grammar)
+            worker = self._worker()
             backend = self._loaded_backend()
-            return backend.load(self._worker(backend).compile(grammar))
+            return backend.load(worker.compile(backend, grammar))
         except GrammarError as error:
             raise InvalidRequest(f"Failed to compile {label} grammar: {error}", field=grammar.kind) from None
         except NbgenError:
@@ -78,10 +88,18 @@ class GrammarCompiler:
                 self._backend = self._make_backend()
             return self._backend
 
-    def _worker(self, backend: Backend) -> "CompilerProcess":
-        """This thread's own process."""
+    def _check_wanted(self, grammar: Grammar) -> None:
+        """Its turn has come: from now on it is compiled for whoever asks. Raises Unavailable if nobody waits."""
+        with self._lock:
+            if not any(wanted() for wanted in self._wanted.pop(grammar)):
+                del self._cache[grammar]
+                raise Unavailable("nobody waits for this grammar any more")
+
+    def _worker(self) -> "CompilerProcess":
+        """This thread's own process, on its way."""
         if not hasattr(self._workers, "process"):
-            self._workers.process = CompilerProcess(self._name, backend, self._seconds)
+            self._workers.process = CompilerProcess(self._name, self._seconds)
+        self._workers.process.start()
         return self._workers.process
 
     def _remember(self, grammar: Grammar, done: "Future[Compiled]") -> None:
@@ -89,7 +107,7 @@ class GrammarCompiler:
         error = None if done.cancelled() else done.exception()
         with self._lock:
             if done.cancelled() or isinstance(error, Unavailable):
-                self._cache.pop(grammar)
+                self._cache.pop(grammar, None)
                 return
             size = ENTRY_BYTES + len(grammar.text) + (0 if error else done.result().num_bytes)
             self._sizes[grammar] = size
@@ -103,18 +121,35 @@ class GrammarCompiler:
 class CompilerProcess:
     """A process that compiles, started when it is first needed and again after it had to be killed."""
 
-    def __init__(self, name: str, backend: Backend, seconds: float) -> None:
-        self._start = (name, backend)
+    def __init__(self, name: str, seconds: float) -> None:
+        self._name = name
         self._seconds = seconds
         self._process: subprocess.Popen | None = None
+        self._begun = False
 
     def __del__(self) -> None:
         self._kill()
 
-    def compile(self, grammar: Grammar) -> bytes:
+    def start(self) -> None:
+        """Let the process import its back end, unless it runs already."""
+        if self._process is not None and self._process.poll() is not None:
+            self._kill()
+        if self._process is not None:
+            return
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "nbgen.engine.grammar_worker", str(theirs.fileno()), self._name],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+            )
+
+    def compile(self, backend: Backend, grammar: Grammar) -> bytes:
         """Raises GrammarError also where the process takes too long, too much memory, or ends."""
-        if self._process is None:
-            self._open()
+        self.start()
+        if not self._begun:
+            self._begin(backend)
         try:
             self._channel.settimeout(self._seconds)
             send(self._channel, grammar)
@@ -129,27 +164,19 @@ class CompilerProcess:
             raise GrammarError(answer.error or "it is not valid")
         return answer.compiled
 
-    def _open(self) -> None:
-        name, backend = self._start
-        self._channel, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "nbgen.engine.grammar_worker", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-            )
+    def _begin(self, backend: Backend) -> None:
         self._channel.settimeout(START_SECONDS)
         try:
-            send(self._channel, Start(backend=name, vocabulary=backend.vocabulary))
+            send(self._channel, Start(vocabulary=backend.vocabulary))
             receive(self._channel, Answer)
         except (EOFError, OSError):
             self._kill()
             raise Unavailable("the grammar compiler does not start; the server's log says why") from None
+        self._begun = True
 
     def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._channel.close()
-            self._process = None
+            self._process, self._begun = None, False

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Set
+from typing import TYPE_CHECKING
 
 import llguidance
 import llguidance.hf
 import llguidance.numpy
 import msgspec
-import torch
 from llguidance import LLMatcher, LLTokenizer
-from transformers import PreTrainedTokenizerBase
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
 from nbgen.engine.grammar_limits import ANY_JSON
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
 
 WHITESPACE = {"whitespace_flexible": True, "whitespace_pattern": rf"[ \n\t\r]{{0,{MAX_WHITESPACE}}}"}
 

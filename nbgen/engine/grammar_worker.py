@@ -1,4 +1,4 @@
-"""The process that compiles grammars, `python -m nbgen.engine.grammar_worker FD`.
+"""The process that compiles grammars, `python -m nbgen.engine.grammar_worker FD BACKEND`.
 
 Compilers recurse and explode on hostile grammars: here one may take too long, use up its memory or crash, and only
 this process ends. Frames of length and msgpack go both ways on the socket FD; at its end of file the process ends.
@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from nbgen.engine.grammar import Backend, Grammar, GrammarError
+from nbgen.engine.light_imports import import_lightly
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.messages import FRAME_HEADER, frame_length
 
@@ -25,12 +26,13 @@ BACKENDS = {
     "xgrammar": ("nbgen.engine.grammar_xgrammar", "XGrammarBackend"),
     "llguidance": ("nbgen.engine.grammar_llguidance", "LLGuidanceBackend"),
 }
+#: Libraries beneath the back ends that use torch only where it is installed.
+WITHOUT_TORCH: dict[str, tuple[str, ...]] = {"xgrammar": ("tvm_ffi",), "llguidance": ()}
 
 
 class Start(msgspec.Struct):
-    """The first frame: which back end, and for which vocabulary."""
+    """The first frame: the vocabulary."""
 
-    backend: str
     vocabulary: bytes
 
 
@@ -44,10 +46,11 @@ class Answer(msgspec.Struct):
 T = TypeVar("T")
 
 
-def backend_class(name: str) -> type[Backend]:
-    """The class of a back end. Raises ImportError where its library is not installed."""
+def backend_class(name: str, *, lightly: bool = False) -> type[Backend]:
+    """The class of a back end; `lightly`: without torch. Raises ImportError where its library is not installed."""
     module, attribute = BACKENDS[name]
-    return getattr(import_module(module), attribute)
+    found = import_lightly(module, first=WITHOUT_TORCH[name]) if lightly else import_module(module)
+    return getattr(found, attribute)
 
 
 def send(channel: socket.socket, message: object) -> None:
@@ -66,8 +69,8 @@ def main() -> None:
     live_and_die_with_parent()
     channel = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(EOFError, OSError):
-        start = receive(channel, Start)
-        backend = backend_class(start.backend).from_vocabulary(start.vocabulary)
+        backend_kind = backend_class(sys.argv[2], lightly=True)
+        backend = backend_kind.from_vocabulary(receive(channel, Start).vocabulary)
         _limit_memory()
         send(channel, Answer())
         while True:

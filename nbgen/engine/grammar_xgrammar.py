@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import torch
+import numpy as np
 import xgrammar
-from transformers import PreTrainedTokenizerBase
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
 from nbgen.engine.grammar_limits import ANY_JSON, objects, schemas
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
 
 #: A character that stands for itself in a JSON string.
 PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
@@ -102,12 +105,12 @@ class XGrammarMatcher:
             raise GrammarError(f"the token {token_id} is none that the grammar allows here")
         return self._matcher.is_terminated()
 
-    def fill(self, bitmask: torch.Tensor, row: int) -> None:
+    def fill(self, bitmask: torch.Tensor | np.ndarray, row: int) -> None:
         self._matcher.fill_next_token_bitmask(bitmask, row)
 
     def allows_any(self) -> bool:
         """Whether any token may come next."""
-        bitmask = torch.zeros((1, self.num_words), dtype=torch.int32)
+        bitmask = np.zeros((1, self.num_words), dtype=np.int32)
         self.fill(bitmask, 0)
         return bool(bitmask.any())
 

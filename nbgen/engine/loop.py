@@ -19,7 +19,7 @@ from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
 from nbgen.engine.grammar import Compiled, Grammar
 from nbgen.engine.sequence import Sequence
-from nbgen.errors import InvalidRequest, NbgenError, Unavailable
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.messages import (
     AbortRequest,
     Command,
@@ -44,13 +44,20 @@ log = logging.getLogger(__name__)
 
 
 class Constrained(NamedTuple):
-    """A request's sequences, and what became of their grammar."""
+    """A request's sequences, and the grammar that they wait for."""
 
     sequences: list[Sequence]
-    grammar: Future[Compiled]
+    grammar: Grammar
 
 
-Item = list[Sequence] | Constrained | Command
+class Ready(NamedTuple):
+    """The same, once it has been compiled or refused."""
+
+    sequences: list[Sequence]
+    compiled: Future[Compiled]
+
+
+Item = list[Sequence] | Constrained | Ready | Command
 
 
 class Loop:
@@ -64,8 +71,6 @@ class Loop:
         self._occupation = assembly.occupation
         self._grammars = assembly.grammars
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        #: Those that wait for their grammar, by rid.
-        self._compiling: dict[str, list[Sequence]] = {}
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
 
@@ -97,25 +102,19 @@ class Loop:
             if request.params.grammar is None:
                 self._inbox.put(sequences)
             else:
-                self._compile(sequences, Grammar(*request.params.grammar))
+                self._inbox.put(Constrained(sequences, self._grammar(*request.params.grammar)))
         except NbgenError as error:
             self._refuse(request, error.message, error.status)
         except Exception:  # whatever a tokenizer or a template raises is this request's alone
             log.exception("request %s could not be tokenized", request.rid)
             self._refuse(request, "the prompt could not be tokenized", 400)
 
-    def _compile(self, sequences: list[Sequence], grammar: Grammar) -> None:
-        """Have the grammar compiled while the loop goes on; the inbox hears of it."""
+    def _grammar(self, kind: str, text: str) -> Grammar:
         if self._grammars is None:
             raise InvalidRequest(
-                f"{grammar.kind} needs a grammar back end, and this server has none (grammar_backend is 'none')",
-                field=grammar.kind,
+                f"{kind} needs a grammar back end, and this server has none (grammar_backend is 'none')", field=kind
             )
-        if len(self._compiling) >= self._engine.max_waiting:
-            raise Unavailable(f"the queue is full ({len(self._compiling)} wait for their grammars)")
-        self._compiling[sequences[0].rid] = sequences
-        future = self._grammars.submit(grammar)
-        future.add_done_callback(lambda done: self._inbox.put(Constrained(sequences, done)))
+        return Grammar(kind, text)
 
     def _refuse(self, request: Request, message: str, status: int) -> None:
         reason = FinishReason(type="error", message=message, status=status)
@@ -137,7 +136,7 @@ class Loop:
     def _apply(self, item: Item) -> list[GenerateOutput]:
         match item:
             case AbortRequest():
-                return self._abort_compiling(item.rid) or self._engine.abort(item.rid)
+                return self._engine.abort(item.rid)
             case PauseGeneration():
                 self._status_due = 0.0
                 return self._engine.pause(item.mode)
@@ -149,30 +148,33 @@ class Loop:
             case ReleaseMemory() | ResumeMemory():
                 self._occupy(item)
             case Constrained():
+                return self._compile(item)
+            case Ready():
                 return self._constrain(item)
             case _:
                 return self._engine.add(item)
         return []
 
-    def _constrain(self, item: Constrained) -> list[GenerateOutput]:
+    def _compile(self, item: Constrained) -> list[GenerateOutput]:
+        """Have the grammar compiled while the loop goes on; the inbox hears of it."""
+        sequences, grammar = item
+        refusals = self._engine.add(sequences, prepared=False)
+        if not refusals:
+            compiled = self._grammars.submit(grammar, wanted=lambda: sequences[0].finish_reason is None)
+            compiled.add_done_callback(lambda done: self._inbox.put(Ready(sequences, done)))
+        return refusals
+
+    def _constrain(self, item: Ready) -> list[GenerateOutput]:
         """Give each sequence its matcher and let them run; refuse them if there is none to give."""
-        rid = item.sequences[0].rid
-        if self._compiling.get(rid) is not item.sequences:
-            return []  # aborted meanwhile
-        del self._compiling[rid]
         try:
-            compiled = item.grammar.result()
+            compiled = item.compiled.result()
             for sequence in item.sequences:
                 sequence.matcher = compiled.matcher()
         except NbgenError as error:
             reason = FinishReason(type="error", message=error.message, status=error.status)
-            return [GenerateOutput(rid=rid, finish_reason=reason)]
-        return self._engine.add(item.sequences)
-
-    def _abort_compiling(self, rid: str) -> list[GenerateOutput]:
-        reason = FinishReason(type="abort", message="Abort in waiting queue")
-        waiting = self._compiling.pop(rid, [])
-        return [GenerateOutput(rid=rid, index=sequence.index, finish_reason=reason) for sequence in waiting]
+            return self._engine.refuse(item.sequences, reason)
+        self._engine.begin(item.sequences)
+        return []
 
     def _occupy(self, item: ReleaseMemory | ResumeMemory) -> None:
         """Release or resume memory, and say what is released then."""
@@ -208,9 +210,4 @@ class Loop:
         status = self._engine.status()
         (before, tokens), self._counted = self._counted, (now, status.generated_tokens)
         throughput = (status.generated_tokens - tokens) / max(now - before, 1e-3)
-        waiting = status.waiting + len(self._compiling)
-        self._channel.send(
-            msgspec.structs.replace(
-                status, waiting=waiting, memory_used=used, memory_total=total, throughput=throughput
-            )
-        )
+        self._channel.send(msgspec.structs.replace(status, memory_used=used, memory_total=total, throughput=throughput))

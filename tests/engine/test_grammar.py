@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -173,7 +174,11 @@ def test_preemption_keeps_the_place_in_the_grammar(tiny_model: Path) -> None:
     block = layers * keys_and_values * block_size * heads * head_dim * float32
     engine = build(tiny_model, kv_cache_bytes=6 * block)
     try:
-        requests = [ask(f"r{i}", regex="[ab]{40}c", temperature=0) for i in range(3)]
+        # Different prompts: equal ones would share their blocks.
+        requests = [
+            msgspec.structs.replace(ask(f"r{i}", regex="[ab]{40}c", temperature=0), text=f"{i} and more")
+            for i in range(3)
+        ]
         outputs = constrained(engine, *requests)
         assert engine.engine.status().preemptions > 0
         assert all(re.fullmatch("[ab]{40}c", text(outputs[f"r{i}"])) for i in range(3))
@@ -234,3 +239,16 @@ def test_a_grammar_that_cannot_be_is_refused_in_words(engine: Assembly, kind: st
         engine.grammars.submit(Grammar(kind, grammar)).result()
     assert words in raised.value.message
     assert not re.search(r"\.cc|0x|Traceback|site-packages", raised.value.message)
+
+
+@pytest.mark.parametrize("ends", ["abort", "pause", "late"])
+def test_who_waits_for_a_grammar_may_be_ended(ends: str, tiny_model: Path) -> None:
+    engine = build(tiny_model, queue_seconds=0.0).engine
+    admitted = build(tiny_model).admission.sequences(ask("waits", n=2))
+    assert engine.add(admitted, prepared=False) == []
+    end = {"abort": lambda: engine.abort("waits"), "pause": lambda: engine.pause("abort"), "late": engine.end_late}
+    outputs = end[ends]()
+    assert [output.index for output in outputs] == [0, 1]
+    assert {output.finish_reason.type for output in outputs} == {"error" if ends == "late" else "abort"}
+    engine.begin(admitted)
+    assert engine.status().waiting == 0

@@ -12,9 +12,10 @@ from nbgen.engine import grammar_compiler
 from nbgen.engine.grammar import Grammar
 from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_xgrammar import XGrammarBackend
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, Unavailable
 
-SLOW = Grammar("regex", ".{0,9000}")
+#: Minutes to compile, on any machine.
+SLOW = Grammar("regex", "(" + "|".join(f"a{{0,{9000 - i}}}b{{0,{9000 - i}}}" for i in range(300)) + ")*")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,8 @@ def compiler(tiny_model: Path) -> Iterator[GrammarCompiler]:
 
 
 def children() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "nbgen.engine.grammar_worker" in p.cmdline()]
+    alive = [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
+    return [p for p in alive if "nbgen.engine.grammar_worker" in p.cmdline()]
 
 
 def test_a_grammar_is_compiled_once(compiler: GrammarCompiler) -> None:
@@ -49,14 +51,29 @@ def test_what_takes_too_long_is_given_up_and_the_next_is_served(compiler: Gramma
     assert compiler.submit(Grammar("regex", "b")).result()
 
 
+def test_a_process_needs_neither_torch_nor_transformers(compiler: GrammarCompiler) -> None:
+    compiler.submit(Grammar("regex", "ab")).result()
+    maps = [mapped.path for child in children() for mapped in child.memory_maps()]
+    assert any("xgrammar" in path for path in maps)
+    assert not any("torch" in Path(path).name for path in maps)
+
+
+def test_what_nobody_wants_any_more_is_not_compiled(compiler: GrammarCompiler) -> None:
+    busy = [compiler.submit(Grammar("regex", SLOW.text + letter)) for letter in "ab"]
+    dropped = compiler.submit(SLOW._replace(text=SLOW.text + "c"), wanted=lambda: False)
+    shared = [compiler.submit(Grammar("regex", "shared"), wanted=lambda kept=kept: kept) for kept in (False, True)]
+    assert isinstance(dropped.exception(), Unavailable)
+    assert shared[0].result() is shared[1].result()
+    assert all(future.exception() for future in busy)
+    assert compiler.submit(SLOW._replace(text=SLOW.text + "c"), wanted=lambda: False) is not dropped
+
+
 def test_a_process_that_dies_is_started_again(compiler: GrammarCompiler) -> None:
     compiler.submit(Grammar("regex", "a")).result()
     for child in children():
         child.kill()
         child.wait(5)
-    refusals = [compiler.submit(Grammar("regex", f"b{i}")).exception() for i in range(3)]
-    assert all(isinstance(refusal, InvalidRequest | None) for refusal in refusals)
-    assert refusals[-1] is None
+    assert all(compiler.submit(Grammar("regex", f"b{i}")).result() for i in range(3))
 
 
 def test_the_least_recently_used_is_forgotten(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,3 +76,17 @@ def test_the_cache_is_sized_anew_from_what_is_free(assembly: Assembly, monkeypat
     assert assembly.engine.status().blocks_total == 5 < before, "a quarter of what is free"
     with pytest.raises(InvalidRequest, match="80"):
         assembly.admission.sequences(GenerateRequest(rid="x", input_ids=[9] * 90))
+
+
+def test_who_waits_for_a_grammar_ends_as_well_and_is_not_begun_later(assembly: Assembly) -> None:
+    waiting = assembly.admission.sequences(REQUEST)
+    assert assembly.engine.add(waiting, prepared=False) == []
+    assert assembly.engine.status().waiting == 1
+    assert not assembly.engine.has_work
+    (last,) = assembly.occupation.release({"kv_cache"})
+    assert last.finish_reason.status == 503
+    assembly.occupation.resume({"kv_cache"})
+    assembly.engine.begin(waiting)
+    assert not assembly.engine.has_work
+    assert assembly.engine.refuse(waiting, last.finish_reason) == []
+    assert assembly.engine.status().waiting == 0
