@@ -1,6 +1,7 @@
-"""A client's own code for the model's scores, and how it travels: SGLang's `CustomLogitProcessor`, wire and class.
+"""What changes the model's scores for a client, and how it travels: SGLang's `CustomLogitProcessor`, wire and class,
+and processors of our own, by name.
 
-The one module that turns bytes into code. Nothing here runs unless the server's owner has allowed it
+The one module that turns bytes into code, which happens only where the server's owner has allowed it
 (`enable_custom_logit_processor`). Knows neither engine nor requests.
 """
 
@@ -46,28 +47,109 @@ class DisallowedTokensLogitsProcessor(CustomLogitProcessor):
 
     def __call__(self, logits: Any, custom_param_list: list[dict[str, Any] | None] | None = None) -> Any:
         for row, params in enumerate(custom_param_list or ()):
-            logits[row, (params or {}).get("token_ids", [])] = float("-inf")
+            logits[row, _token_ids(params or {}, logits.shape[-1])] = float("-inf")
         return logits
 
 
-def load(text: str) -> CustomLogitProcessor:
-    """An instance of the class in `text`, JSON `{"callable": HEX}`, HEX being a dill pickle of the class.
+class AllowedTokensLogitsProcessor(CustomLogitProcessor):
+    """Forbids all tokens but those of `custom_params["token_ids"]`, request by request."""
 
-    Runs whatever code it holds. Raises ValueError or TypeError if it is none, and whatever that code raises.
+    def __call__(self, logits: Any, custom_param_list: list[dict[str, Any] | None] | None = None) -> Any:
+        for row, params in enumerate(custom_param_list or ()):
+            ids = _token_ids(params or {}, logits.shape[-1])
+            kept = logits[row, ids]
+            logits[row] = float("-inf")
+            logits[row, ids] = kept
+        return logits
+
+
+class WrongTokenIds(ValueError):
+    """`token_ids` are no list of tokens of the model."""
+
+
+#: Processors that need no code from a client: `{"name": "disallowed_tokens", "args": {"token_ids": [1, 2]}}`.
+NAMED: dict[str, type[CustomLogitProcessor]] = {
+    "allowed_tokens": AllowedTokensLogitsProcessor,
+    "disallowed_tokens": DisallowedTokensLogitsProcessor,
+}
+
+
+class Named:
+    """A processor of NAMED; `args` hold for every request that does not say otherwise in its `custom_params`."""
+
+    def __init__(self, name: str, args: dict[str, Any]) -> None:
+        self._processor = NAMED[name]()
+        self._args = args
+
+    def __call__(self, logits: Any, custom_param_list: list[dict[str, Any] | None]) -> Any:
+        given = [params if isinstance(params, dict) else {} for params in custom_param_list]
+        return self._processor(logits, [{**self._args, **params} for params in given])
+
+
+def wire(processor: Any) -> str:
+    """What `custom_logit_processor` takes for a class with `to_str`, `{"name": …, "args": {…}}`, or such a text.
+
+    Raises ValueError or AttributeError for anything else.
     """
+    if isinstance(processor, dict):
+        processor = json.dumps(processor)
+    text = processor if isinstance(processor, str) else processor.to_str()
+    _fields(text)
+    return str(text)
+
+
+def is_code(text: str) -> bool:
+    """Whether to load `text` is to run what its sender wrote. Raises ValueError for no processor at all."""
+    return "name" not in _fields(text)
+
+
+def may_be_code(text: str) -> bool:
+    """The same; of what is no processor one cannot know."""
+    try:
+        return is_code(text)
+    except ValueError:
+        return True
+
+
+def load(text: str) -> Any:
+    """A processor, ready to be called: JSON `{"name": …}` of NAMED, or `{"callable": HEX}`, a dill pickle of a class.
+
+    Runs whatever code a pickle holds. Raises ValueError or TypeError if it is none, and whatever that code raises.
+    """
+    fields = _fields(text)
+    return Named(fields["name"], fields.get("args") or {}) if "name" in fields else _unpickle(fields["callable"])
+
+
+def _fields(text: str) -> dict[str, Any]:
+    fields = json.loads(text)
+    if not isinstance(fields, dict) or not isinstance(fields.get("name", fields.get("callable")), str):
+        raise ValueError('a processor is JSON {"callable": "…"} or {"name": "…", "args": {…}}')
+    if "name" in fields and fields["name"] not in NAMED:
+        raise ValueError(f"there is no processor {fields['name']!r:.80}; there are {', '.join(NAMED)}")
+    if not isinstance(fields.get("args"), dict | None):
+        raise ValueError("`args` of a processor are an object")
+    return fields
+
+
+def _unpickle(digits: str) -> CustomLogitProcessor:
     import dill
 
-    fields = json.loads(text)
-    if not isinstance(fields, dict) or not isinstance(fields.get("callable"), str):
-        raise ValueError('a processor is JSON {"callable": "…"}')
     _offer_sglang_module()
-    processor = dill.loads(bytes.fromhex(fields["callable"]))
+    processor = dill.loads(bytes.fromhex(digits))
     if not isinstance(processor, type):
         raise TypeError("a processor is a class")
     instance = processor()
     if not callable(instance):
         raise TypeError("a processor can be called")
     return instance
+
+
+def _token_ids(params: dict[str, Any], vocab_size: int) -> list[int]:
+    """The ids that a processor was told; a GPU would not survive one outside the vocabulary."""
+    ids = params.get("token_ids", [])
+    if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < vocab_size for token in ids):
+        raise WrongTokenIds(f"token_ids must be a list of integers from 0 to {vocab_size - 1}")
+    return ids
 
 
 def _offer_sglang_module() -> None:

@@ -85,8 +85,9 @@ class GenerateRequest(Struct, frozen=True):
     opening an answer; `template_options` are the template's own variables. The answer begins with the tokens of
     `prefix_ids`: given, not sampled, their text is part of it. Only requests of the same `namespace` share cached
     prefixes. A higher `priority` is served first. Requests of one `group` (a call with many prompts) count as waiting
-    only while none of them runs. `fit` cuts max_new_tokens to what the context holds instead of refusing it; `echo`
-    sends the prompt's text back. `tensors` goes without log-probabilities of the prompt.
+    only while none of them runs. `fit` cuts max_new_tokens to what the context holds instead of refusing it,
+    `truncate` the prompt's end as well; `echo` sends the prompt's text back, `prompt_ids` its ids. `tensors` goes
+    without log-probabilities of the prompt.
     """
 
     rid: str
@@ -105,7 +106,9 @@ class GenerateRequest(Struct, frozen=True):
     logprobs: LogprobOptions | None = None
     tensors: TensorOptions | None = None
     fit: bool = False
+    truncate: bool = False
     echo: bool = False
+    prompt_ids: bool = False
 
 
 class TokenizeRequest(Struct, frozen=True):
@@ -301,13 +304,14 @@ class EngineFailed(Struct, frozen=True):
 class FinishReason(Struct, frozen=True, tag=False):
     """Why a sequence ended.
 
-    `matched` is the stop string or token id of "stop"; `length` the token budget of "length"; `message` and
-    `status` explain "abort" and "error".
+    `matched` is the stop string or token id of "stop"; `length` the token budget of "length", where `incomplete` says
+    that a constrained answer was cut before it was whole; `message` and `status` explain "abort" and "error".
     """
 
     type: FinishType
     matched: int | str | None = None
     length: int | None = None
+    incomplete: bool = False
     message: str | None = None
     status: int | None = None
 
@@ -329,8 +333,8 @@ class GenerateOutput(Struct, frozen=True):
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
     `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`. `logprobs` are those
-    of `token_ids`; a sequence's first output has the prompt's, and the prompt's text if that was asked for. `tensors`
-    are rows that follow those of earlier outputs, named as in `TensorOptions`.
+    of `token_ids`; a sequence's first output has the prompt's, and its text and ids where these were asked for.
+    `tensors` are rows that follow those of earlier outputs, named as in `TensorOptions`.
     """
 
     rid: str
@@ -344,6 +348,7 @@ class GenerateOutput(Struct, frozen=True):
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []
     prompt_text: str | None = None
+    prompt_ids: list[int] = []
     tensors: list[TensorPiece] = []
 
 

@@ -36,10 +36,8 @@ FLOAT32_BYTES = 4
 class Admission:
     """Turns requests into sequences for one loaded model."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, model: ModelInfo, capacity: int, processors: LogitProcessors | None = None
-    ) -> None:
-        """`capacity` is the most tokens that the KV cache holds; `processors` None refuses clients' own code."""
+    def __init__(self, tokenizer: Tokenizer, model: ModelInfo, capacity: int, processors: LogitProcessors) -> None:
+        """`capacity` is the most tokens that the KV cache holds."""
         self._processors = processors
         self._tokenizer = tokenizer
         self._model = model
@@ -53,10 +51,13 @@ class Admission:
         """One sequence for each of the request's samples. Raises InvalidRequest."""
         params = request.params.with_defaults(self._model.sampling_defaults)
         prompt = self._prompt(request)
-        self._check([*prompt, *request.prefix_ids], params, fit=request.fit)
+        if request.truncate:
+            prompt = prompt[: max(1, self._room - len(request.prefix_ids) - 1)]
+        self._check([*prompt, *request.prefix_ids], params, fit=request.fit or request.truncate)
         self._check_logprobs(request.logprobs, len(prompt))
         self._check_tensors(request.tensors, len(prompt), self._budget(len(prompt), params))
-        self._check_processor(request.logit_processor)
+        if request.logit_processor is not None:
+            self._processors.load(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
         return [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
 
@@ -108,6 +109,7 @@ class Admission:
             group=request.group or request.rid,
             tensors=request.tensors,
             prompt_text=decode(prompt) if request.echo else None,
+            shows_prompt_ids=request.prompt_ids,
         )
 
     def _prompt(self, request: GenerateRequest) -> list[int]:
@@ -160,17 +162,6 @@ class Admission:
                 field="top_logprobs_num",
             )
 
-    def _check_processor(self, processor: str | None) -> None:
-        if processor is None:
-            return
-        if self._processors is None:
-            raise InvalidRequest(
-                "this server is not configured to enable custom logit processor: its owner can, with "
-                "NbgenApp.enable_custom_logit_processor",
-                field="custom_logit_processor",
-            )
-        self._processors.load(processor)
-
     def _check_tensors(self, options: TensorOptions | None, length: int, budget: int) -> None:
         if options is None:
             return
@@ -193,8 +184,13 @@ class Admission:
                     field=field,
                 )
 
+    @property
+    def _room(self) -> int:
+        """Tokens of the longest sequence."""
+        return min(self._model.context_length - RESERVED_TOKENS, self._capacity)
+
     def _budget(self, length: int, params: SamplingParams) -> int:
-        room = max(0, min(self._model.context_length - RESERVED_TOKENS, self._capacity) - length)
+        room = max(0, self._room - length)
         return room if params.token_limit is None else min(params.token_limit, room)
 
 

@@ -100,12 +100,10 @@ def _grammar_backend(name: str) -> Any:
         raise ModelError(f"grammar_backend {name!r} is not installed: pip install 'nbgen[{name}]'") from None
 
 
-def _processors(config: EngineConfig) -> LogitProcessors | None:
-    if not config.enable_custom_logit_processor:
-        return None
-    if find_spec("dill") is None:
+def _processors(config: EngineConfig) -> LogitProcessors:
+    if config.enable_custom_logit_processor and find_spec("dill") is None:
         raise ModelError("enable_custom_logit_processor needs dill: pip install 'nbgen[processors]'")
-    return LogitProcessors()
+    return LogitProcessors(code=config.enable_custom_logit_processor)
 
 
 def _max_running(runner: Runner, config: EngineConfig) -> int:

@@ -255,4 +255,5 @@ def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutp
         finish_reason=sequence.finish_reason,
         prompt_logprobs=sequence.prompt_logprobs if sequence.num_output <= 1 else [],
         prompt_text=sequence.prompt_text if sequence.num_output <= 1 else None,
+        prompt_ids=sequence.prompt_ids if sequence.shows_prompt_ids and sequence.num_output <= 1 else [],
     )

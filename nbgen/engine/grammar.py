@@ -41,6 +41,10 @@ class Matcher(Protocol):
     #: Words of 32 bits that a bitmask over the vocabulary has.
     num_words: int
 
+    @property
+    def may_end(self) -> bool:
+        """Whether what has come is a whole answer."""
+
     def accept(self, token_id: int) -> bool:
         """Take a token; whether the answer is complete with it. Raises GrammarError if the grammar forbids it."""
 

@@ -96,6 +96,10 @@ class LLGuidanceMatcher:
         self._eos_ids = frozenset(tokenizer.eos_tokens)
         self.num_words = -(-tokenizer.vocab_size // 32)
 
+    @property
+    def may_end(self) -> bool:
+        return self._matcher.is_accepting()
+
     def accept(self, token_id: int) -> bool:
         if not self._matcher.consume_token(token_id):
             raise GrammarError(f"the token {token_id} is none that the grammar allows here")

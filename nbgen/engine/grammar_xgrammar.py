@@ -100,6 +100,10 @@ class XGrammarMatcher:
         self._matcher = matcher
         self.num_words = xgrammar.get_bitmask_shape(1, vocab_size)[1]
 
+    @property
+    def may_end(self) -> bool:
+        return self._matcher.is_completed()
+
     def accept(self, token_id: int) -> bool:
         if not self._matcher.accept_token(token_id):
             raise GrammarError(f"the token {token_id} is none that the grammar allows here")

@@ -4,6 +4,7 @@ It runs in a thread of its own under a time limit, on a copy of the scores, and 
 it. That is no sandbox: whoever may send it may do what the engine process may.
 """
 
+import json
 import logging
 import queue
 import threading
@@ -16,7 +17,7 @@ import torch
 from nbgen import logit_processor
 from nbgen.engine.sequence import Sequence
 from nbgen.errors import InvalidRequest
-from nbgen.logit_processor import CustomLogitProcessor
+from nbgen.logit_processor import NAMED, CustomLogitProcessor, WrongTokenIds
 from nbgen.sampling_params import SamplingParams
 
 LOAD_SECONDS = 1.0
@@ -29,14 +30,18 @@ log = logging.getLogger(__name__)
 class LogitProcessors:
     """The processors of one engine, by the text that they were sent as."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, code: bool = True) -> None:
+        """Without `code` only those that nbgen has itself, by name."""
+        self._code = code
         self._loaded: OrderedDict[str, CustomLogitProcessor] = OrderedDict()
         self._loading, self._calling = TimedThread(), TimedThread()
         self._lock = threading.Lock()
 
     def load(self, text: str) -> CustomLogitProcessor:
         """The processor in `text`, ready to be called. Raises InvalidRequest."""
-        processor = self._loaded.get(text) or self._load(text)
+        if (processor := self._loaded.get(text)) is None:
+            self._check(text)
+            processor = self._load(text)
         with self._lock:
             self._loaded[text] = processor
             self._loaded.move_to_end(text)
@@ -81,14 +86,28 @@ class LogitProcessors:
 
         return self._calling.run(call, CALL_SECONDS)
 
+    def _check(self, text: str) -> None:
+        try:
+            code = logit_processor.is_code(text)
+        except ValueError as error:
+            words = "it is not JSON" if isinstance(error, json.JSONDecodeError) else error
+            raise _refusal(f"cannot be loaded: {words}") from None
+        if code and not self._code:
+            raise _refusal(
+                "holds code, and this server is not configured to enable custom logit processor: its owner can, with "
+                f"NbgenApp.enable_custom_logit_processor. Without code there are, by name: {', '.join(NAMED)}"
+            )
+
     def _load(self, text: str) -> CustomLogitProcessor:
         try:
             return self._loading.run(lambda: logit_processor.load(text), LOAD_SECONDS)
         except Exception as error:  # whatever a pickle raises is its sender's alone
             log.exception("a custom logit processor cannot be loaded")
-            raise InvalidRequest(
-                f"custom_logit_processor cannot be loaded: {_reason(error)}", field="custom_logit_processor"
-            ) from None
+            raise _refusal(f"cannot be loaded: {_reason(error)}") from None
+
+
+def _refusal(words: str) -> InvalidRequest:
+    return InvalidRequest(f"custom_logit_processor {words}", field="custom_logit_processor")
 
 
 class WrongShape(Exception):
@@ -159,4 +178,5 @@ def _custom_params(sequence: Sequence) -> Any:
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it took too long"
-    return str(error) if isinstance(error, WrongShape) else f"it raised {type(error).__name__}"
+    told = isinstance(error, WrongShape | WrongTokenIds)
+    return str(error) if told else f"it raised {type(error).__name__}"

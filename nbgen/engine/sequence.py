@@ -53,6 +53,8 @@ class Sequence:
     #: Prompt tokens whose tensors have been given.
     num_described: int = 0
     prompt_text: str | None = None
+    #: Whether the first output has the prompt's ids.
+    shows_prompt_ids: bool = False
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
@@ -125,7 +127,8 @@ class Sequence:
         elif stops:
             self.finish_reason = FinishReason(type="stop", matched=token_id)
         elif self.num_output >= self.budget:
-            self.finish_reason = FinishReason(type="length", length=self.budget)
+            incomplete = self.matcher is not None and not complete and not self.matcher.may_end
+            self.finish_reason = FinishReason(type="length", length=self.budget, incomplete=incomplete)
         elif complete:
             self.finish_reason = FinishReason(type="stop", matched=token_id)
         text, self.prefix_text = self.prefix_text + text, ""

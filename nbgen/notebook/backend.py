@@ -83,5 +83,11 @@ def renamed(params: Mapping[str, Any], names: Mapping[str, str], dialect: str) -
     return {names[name]: value for name, value in params.items()}
 
 
+def refuse_processor(body: Mapping[str, Any], dialect: str) -> None:
+    """Raise InvalidRequest for a run with a logit processor."""
+    if body.get("logit_processor"):
+        raise _unsaid(["logit_processor"], dialect)
+
+
 def _unsaid(options: Iterable[str], dialect: str) -> InvalidRequest:
     return InvalidRequest(f"a server of {dialect} has no option for {', '.join(options)}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbgen import sse
-from nbgen.notebook.backend import Event, Words, renamed
+from nbgen.notebook.backend import Event, Words, refuse_processor, renamed
 from nbgen.notebook.connection import Call, parse_object
 
 _SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
@@ -33,6 +33,7 @@ class OpenAIBackend:
         self.model = model
 
     def run(self, body: Mapping[str, Any]) -> Call:
+        refuse_processor(body, self.name)
         params = renamed(body["params"], NAMES, self.name)
         if params.get("max_tokens", 0) is None:
             del params["max_tokens"]

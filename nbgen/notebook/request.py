@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from nbgen.errors import InvalidRequest
+from nbgen.logit_processor import wire
 from nbgen.sampling_params import SamplingParams
 
 Prompt = str | Sequence[Mapping[str, str]]
@@ -25,6 +26,15 @@ def run_body(
             raise InvalidRequest("complete=True continues one text: it takes no messages and no system prompt")
         return {"prompt": prompt, "params": sampling_options(options)}
     return {"messages": chat_messages(prompt, system), "params": chat_options(options)}
+
+
+def processor_text(processor: Any) -> str:
+    """A logit processor as the API takes it. Raises InvalidRequest for what is none."""
+    try:
+        return wire(processor)
+    except (ValueError, AttributeError, TypeError) as error:
+        words = error if isinstance(error, ValueError) else f"got {type(processor).__name__}, which has no to_str()"
+        raise InvalidRequest(f"logit_processor: {words}", field="logit_processor") from None
 
 
 def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, str]]:

@@ -22,7 +22,7 @@ from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.register import RegisteredModel, Tensors
 from nbgen.notebook.register import register as registered
 from nbgen.notebook.remote import AnyClient, open_client
-from nbgen.notebook.request import Prompt, chat_messages, run_body
+from nbgen.notebook.request import Prompt, chat_messages, processor_text, run_body
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.status import Status
@@ -56,7 +56,8 @@ def generate(
     """The model's answer to a text or to chat messages, as a Result. `complete=True` continues the text as it stands.
 
     With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
-    of that type. Options are those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …).
+    of that type. Options are those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …), and
+    a `logit_processor`, as `stream` has it.
     After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises InvalidAnswer, also with a `result`,
     if the answer is no whole value of the schema.
     """
@@ -77,18 +78,28 @@ def generate(
 
 @_plain
 def stream(
-    prompt: Prompt, *, schema: Any = None, complete: bool = False, system: str | None = None, **options: Any
+    prompt: Prompt,
+    *,
+    schema: Any = None,
+    complete: bool = False,
+    system: str | None = None,
+    logit_processor: Any = None,
+    **options: Any,
 ) -> TextStream:
     """As `generate`, but an iterator of text as it comes; its `result` holds what has come so far.
 
     In asynchronous code: `async for text in nbgen.stream(…)`, or `result = await nbgen.stream(…)`. A schema's object is
-    the `value` of the result.
+    the `value` of the result. A `logit_processor` changes the scores before each token: a class with `to_str` (see
+    `nbgen.logit_processor`; the server's owner has to allow code), or one that nbgen has by name, such as
+    `{"name": "disallowed_tokens", "args": {"token_ids": [7]}}`.
     """
     wanted = None if schema is None else Schema(schema)
     if wanted is not None:
         options["json_schema"] = wanted.json
         show_as_table(schema)
     body = run_body(prompt, complete=complete, system=system, options=options)
+    if logit_processor is not None:
+        body["logit_processor"] = processor_text(logit_processor)
     result = Result(params=body["params"], messages=body.get("messages"), prompt=body.get("prompt"), schema=wanted)
     client = default_client()
     return TextStream(client.run(body), result, LoadProgress(), client.arun(body))

@@ -23,7 +23,9 @@ class SGLangBackend(OpenAIBackend):
         if "messages" in body:
             return super().run(body)
         params = {name: value for name, value in body["params"].items() if value is not None}
-        return Call("POST", "generate", {"text": body["prompt"], "sampling_params": params, "stream": True})
+        asked = {"text": body["prompt"], "sampling_params": params, "stream": True}
+        processor = body.get("logit_processor")
+        return Call("POST", "generate", asked | ({"custom_logit_processor": processor} if processor else {}))
 
     def reader(self) -> SGLangReader:
         return SGLangReader()

@@ -33,7 +33,8 @@ class RunBody(Body):
     """What starts a run.
 
     `logprobs` asks for the log-probability of each token and of that many likeliest ones beside it. The answer begins
-    with the tokens of `prefix_ids`, as if the model had chosen them.
+    with the tokens of `prefix_ids`, as if the model had chosen them. `logit_processor` is SGLang's
+    `custom_logit_processor`.
     """
 
     messages: list[ChatMessage] | None = None
@@ -41,6 +42,7 @@ class RunBody(Body):
     params: dict[str, Any] = {}
     prefix_ids: list[int] = []
     logprobs: int | None = None
+    logit_processor: str | None = None
     id: str | None = None
     chat: str | None = None
     stream: bool = True
@@ -74,6 +76,7 @@ class RunBody(Body):
             text=self.prompt,
             messages=self.messages,
             prefix_ids=self.prefix_ids,
+            logit_processor=self.logit_processor or None,
             params=params,
             logprobs=None if self.logprobs is None else LogprobOptions(top=self.logprobs, text=True),
         )

@@ -17,6 +17,7 @@ class Sample:
         self.logprobs: list[TokenLogprobs] = []
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.prompt_text: str | None = None
+        self.prompt_ids: list[int] = []
         self.tensors: dict[str, list[memoryview]] = {}
         self.finish_reason: FinishReason | None = None
 
@@ -30,6 +31,7 @@ class Sample:
         self.logprobs += output.logprobs
         self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
         self.prompt_text = output.prompt_text if output.prompt_text is not None else self.prompt_text
+        self.prompt_ids = output.prompt_ids or self.prompt_ids
         for piece in output.tensors:
             self.tensors.setdefault(piece.name, []).append(piece.data)
         self.finish_reason = output.finish_reason or self.finish_reason

@@ -33,7 +33,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "lora_path": (None, ""),
     "return_hidden_states": (None, False),
     "return_routed_experts": (None, False),
-    "return_prompt_token_ids": (None, False),
     "session_params": (None,),
 }
 UNSUPPORTED_SAMPLING: dict[str, tuple[Any, ...]] = {
@@ -67,14 +66,18 @@ class Prompt(NamedTuple):
     input_ids: list[int] | None = None
 
 
-def parse_generate(body: bytes) -> Generation:
-    """The requests in a body of `/generate`. Raises InvalidRequest or one of its two kinds above."""
+def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, truncate: bool = False) -> Generation:
+    """The requests in a body of `/generate`. Raises InvalidRequest or one of its two kinds above.
+
+    `preferred` are sampling parameters for requests that do not set them; with `truncate`, what is too long is cut.
+    """
     fields = parse_json(body)
     if not isinstance(fields, dict):
         raise SchemaError("the body must be a JSON object")
     _check_types(fields)
     single, prompts = _prompts(fields)
     options = _options(fields.get("sampling_params"), len(prompts), single)
+    options = [{**(preferred or {}), **option} for option in options]
     interval = _interval(options)
     params = [_params(option) for option in options]
     _refuse_unsupported(fields, UNSUPPORTED)
@@ -90,6 +93,8 @@ def parse_generate(body: bytes) -> Generation:
         namespace=namespace(fields.get("extra_key"), fields.get("cache_salt")),
         priority=fields.get("priority") or 0,
         group=uuid.uuid4().hex,
+        truncate=truncate,
+        prompt_ids=fields.get("return_prompt_token_ids") or False,
     )
     requests = [
         msgspec.structs.replace(
@@ -199,6 +204,7 @@ STRICT_TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("return_text_in_logprobs", "true or false", _is_bool_or_null),
     ("return_hidden_states", "true, false or a list of these", _one_or_many(_is_bool_or_null)),
     ("return_routed_experts", "true or false", _is_bool_or_null),
+    ("return_prompt_token_ids", "true or false", _is_bool_or_null),
 )
 
 

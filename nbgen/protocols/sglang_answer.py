@@ -38,6 +38,7 @@ class Answer:
         self.id = request.rid if request.params.n == 1 else uuid.uuid4().hex
         self.index = index
         self._logprobs = request.logprobs
+        self._prompt_ids = request.prompt_ids
         self._incremental = incremental
         self._sent_text = 0
         self._sent_tokens = 0
@@ -90,12 +91,15 @@ class Answer:
         }
         if self._logprobs is not None:
             meta_info |= sglang_logprobs.meta_info(self._logprobs, sample)
-        return {"text": sample.text, "output_ids": sample.output_ids, "meta_info": meta_info}
+        body = {"text": sample.text, "output_ids": sample.output_ids, "meta_info": meta_info}
+        return body | ({"prompt_token_ids": sample.prompt_ids} if self._prompt_ids else {})
 
 
 def _final(sample: Sample, started: float) -> dict[str, Any]:
     versions = [{"version": "default", "start": 0, "end": sample.completion_tokens}]
-    return {"weight_versions": versions, "e2e_latency": time.monotonic() - started}
+    fields = {"weight_versions": versions, "e2e_latency": time.monotonic() - started}
+    cut = sample.finish_reason is not None and sample.finish_reason.incomplete
+    return fields | ({"incomplete": True} if cut else {})
 
 
 def _finish_reason(reason: FinishReason | None) -> dict[str, Any] | None:

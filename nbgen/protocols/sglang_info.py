@@ -43,14 +43,20 @@ LIMITS: dict[str, Any] = {
 }
 
 
-class Streaming(NamedTuple):
-    """How the server streams unless a request says otherwise."""
+class ServerOptions(NamedTuple):
+    """What the server's owner decides about `/generate`, unless a request says otherwise.
+
+    `interval` is of the tokens between two chunks of a stream, which are cumulative unless `incremental`; `preferred`
+    are sampling parameters; `truncate` cuts prompts and lengths that the context does not hold.
+    """
 
     interval: int = 1
     incremental: bool = False
+    preferred: dict[str, Any] = {}  # noqa: RUF012
+    truncate: bool = False
 
 
-def model_info(config: EngineConfig, model: ModelInfo | None) -> bytes:
+def model_info(config: EngineConfig, model: ModelInfo | None, options: ServerOptions) -> bytes:
     """`/model_info`: what is configured, and what is known once the model is loaded."""
     return msgspec.json.encode(
         {
@@ -58,7 +64,7 @@ def model_info(config: EngineConfig, model: ModelInfo | None) -> bytes:
             "served_model_name": model.name if model else config.model,
             "tokenizer_path": config.model,
             "is_generation": True,
-            "preferred_sampling_params": None,
+            "preferred_sampling_params": options.preferred or None,
             "weight_version": WEIGHT_VERSION,
             "load_format": "auto",
             "reasoning_parser": None,
@@ -79,7 +85,7 @@ def server_info(
     *,
     version: str,
     state: str,
-    streaming: Streaming,
+    options: ServerOptions,
     limits: dict[str, Any],
 ) -> bytes:
     """`/server_info`: options, features, limits, and how the engine does. Loads nothing."""
@@ -94,7 +100,7 @@ def server_info(
         "dtype": model.dtype if model else config.dtype,
         "context_length": context,
         "max_req_input_len": context and context - 1,
-        "max_total_num_tokens": model.kv_tokens if model else 0,
+        "max_total_num_tokens": _kv_tokens(config, model, status),
         "max_running_requests": config.max_running,
         "max_queued_requests": config.max_waiting,
         "chunked_prefill_size": config.prefill_chunk,
@@ -103,10 +109,11 @@ def server_info(
         "page_size": 1,
         "block_size": config.block_size,
         "sampling_defaults": config.sampling_defaults,
-        "preferred_sampling_params": None,
+        "preferred_sampling_params": options.preferred or None,
+        "allow_auto_truncate": options.truncate,
         "weight_version": WEIGHT_VERSION,
-        "stream_interval": streaming.interval,
-        "incremental_streaming_output": streaming.incremental,
+        "stream_interval": options.interval,
+        "incremental_streaming_output": options.incremental,
         "enable_metrics": True,
         "enable_priority_scheduling": True,
         "enable_deterministic_inference": False,
@@ -118,6 +125,13 @@ def server_info(
         "internal_states": [_internal_state(config, status or EngineStatus(), model)],
     }
     return msgspec.json.encode(ABSENT | fields)
+
+
+def _kv_tokens(config: EngineConfig, model: ModelInfo | None, status: EngineStatus | None) -> int:
+    """What the KV cache holds now: nothing while it is released, perhaps another number once it is resumed."""
+    if status is not None:
+        return status.blocks_total * config.block_size
+    return model.kv_tokens if model else 0
 
 
 def _internal_state(config: EngineConfig, status: EngineStatus, model: ModelInfo | None) -> dict[str, Any]:

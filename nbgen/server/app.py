@@ -19,16 +19,18 @@ from typing import Any, ClassVar
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from tornado.ioloop import PeriodicCallback
-from traitlets import Bool, Enum, Float, Int, Unicode, default
+from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, default, validate
 
 import nbgen
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import NbgenError
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.protocols.kserve_settings import LogSettings, TraceSettings
-from nbgen.protocols.sglang_info import Streaming
+from nbgen.protocols.sglang_info import ServerOptions
+from nbgen.sampling_params import SamplingParams
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.handlers import PREFIX, routes
 from nbgen.server.language_model import LanguageModel
+from nbgen.server.launch_options import ALIASES, FLAGS
 from nbgen.server.metrics import Metrics
 from nbgen.server.models import Models
 from nbgen.server.runs import Runs
@@ -70,20 +72,8 @@ class NbgenApp(ExtensionApp):
     extension_url = "/nbgen/"
     load_other_extensions = False
     serverapp_class = StandaloneServerApp
-    aliases: ClassVar[dict[str, Any]] = {
-        **ExtensionApp.aliases,
-        "model": "NbgenApp.model",
-        "device": "NbgenApp.device",
-        "dtype": "NbgenApp.dtype",
-        # As SGLang's launch options are called.
-        "model-path": "NbgenApp.model",
-        "context-length": "NbgenApp.context_length",
-        "sampling-defaults": "NbgenApp.sampling_defaults",
-        "max-running-requests": "NbgenApp.max_running",
-        "max-queued-requests": "NbgenApp.max_waiting",
-        "chunked-prefill-size": "NbgenApp.prefill_chunk",
-        "stream-interval": "NbgenApp.stream_interval",
-    }
+    aliases: ClassVar[dict[str, Any]] = ExtensionApp.aliases | ALIASES
+    flags: ClassVar[dict[str, Any]] = ExtensionApp.flags | FLAGS
 
     model = Unicode(
         DEFAULTS.model, help="A folder in transformers' format, a hub id, or 'bundled' for the model inside nbgen."
@@ -137,6 +127,12 @@ class NbgenApp(ExtensionApp):
         DEFAULTS.sampling_defaults,
         help="Where unset sampling options come from: the model's generation_config.json, or the constants.",
     ).tag(config=True)
+    preferred_sampling_params = Dict(help="Sampling parameters of /generate for requests that do not set them.").tag(
+        config=True
+    )
+    allow_auto_truncate = Bool(
+        False, help="Cut prompts and max_new_tokens that the context does not hold, instead of refusing them."
+    ).tag(config=True)
     grammar_backend = Enum(
         ("xgrammar", "llguidance", "none"),
         DEFAULTS.grammar_backend,
@@ -178,6 +174,14 @@ class NbgenApp(ExtensionApp):
     def _autoload_alone(self) -> bool:
         return self._alone
 
+    @validate("preferred_sampling_params")
+    def _known_parameters(self, proposal: Any) -> dict[str, Any]:
+        try:
+            SamplingParams.parse(proposal["value"])
+        except InvalidRequest as error:
+            raise TraitError(f"preferred_sampling_params: {error.message}") from None
+        return proposal["value"]
+
     @default("static_paths")
     def _panel(self) -> list[str]:
         return [str(Path(nbgen.__file__).parent / "notebook" / "static")]
@@ -203,7 +207,12 @@ class NbgenApp(ExtensionApp):
         self.server_id = secrets.token_hex(8)
         self.engine = EngineClient(config, self.log, standby=self.standby)
         self.metrics = Metrics(self.engine)
-        self.streaming = Streaming(self.stream_interval, self.incremental_streaming_output)
+        self.server_options = ServerOptions(
+            self.stream_interval,
+            self.incremental_streaming_output,
+            self.preferred_sampling_params,
+            self.allow_auto_truncate,
+        )
         self.runs = Runs(self.engine, self._touch, self.metrics.follow)
         self.tensor_engine = TensorEngine(config, self.log)
         self.repository = self._own_repository()

@@ -15,12 +15,15 @@ from tornado.iostream import StreamClosedError
 
 from nbgen.errors import (
     BodyTooLarge,
+    Forbidden,
     InternalError,
     MethodNotAllowed,
     NbgenError,
     UnsupportedMedia,
     from_status,
 )
+from nbgen.logit_processor import may_be_code
+from nbgen.messages import GenerateRequest
 from nbgen.protocols import native
 from nbgen.server.auth import METHODS, AuthenticatedHandler
 from nbgen.server.engine_client import EngineClient
@@ -152,6 +155,12 @@ class NbgenHandler(AuthenticatedHandler):
             stream: Any = self.request.connection.stream
             stream.close()
             self.reader.leave()
+
+    def check_code(self, request: GenerateRequest) -> None:
+        """Raise Forbidden for a client's own code from somebody whom only a cookie vouches for."""
+        processor = request.logit_processor
+        if processor is not None and may_be_code(processor) and not self.token_authenticated:
+            raise Forbidden("custom_logit_processor is code: send the server's token with it, a cookie is not enough")
 
     def end_events(self) -> None:
         """The stream is complete."""

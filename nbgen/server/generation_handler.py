@@ -5,7 +5,7 @@ A subclass parses the body and renders; it knows its dialect, this module knows 
 
 from __future__ import annotations
 
-from nbgen.errors import Conflict, Forbidden, InvalidRequest, ModelError, NbgenError, Unavailable
+from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable
 from nbgen.messages import GenerateRequest
 from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
 from nbgen.server.runs import Run
@@ -39,8 +39,8 @@ class GenerationHandler(ModelNeededHandler):
 
     async def generate(self, requests: list[GenerateRequest], *, stream: bool) -> None:
         """Serve the requests of one call."""
-        if any(request.logit_processor for request in requests) and not self.token_authenticated:
-            raise Forbidden("custom_logit_processor is code: send the server's token with it, a cookie is not enough")
+        for request in requests:
+            self.check_code(request)
         runs: list[Run] = []
         try:
             for request in requests:

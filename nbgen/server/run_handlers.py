@@ -26,7 +26,9 @@ class RunsRoute(NbgenHandler):
         known = self.runs.find(body.id) if body.id else None
         if known is not None:
             return known
-        run = Run(body.request(body.id or uuid.uuid4().hex), chat=body.chat, kept=True)
+        request = body.request(body.id or uuid.uuid4().hex)
+        self.check_code(request)
+        run = Run(request, chat=body.chat, kept=True)
         self.runs.start(run)
         return run
 

@@ -15,7 +15,7 @@ from nbgen.protocols import sglang, sglang_answer, sglang_info
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import Generation
 from nbgen.protocols.sglang_answer import Answer
-from nbgen.protocols.sglang_info import Streaming
+from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import metrics
 from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
@@ -33,14 +33,21 @@ class SglangHandler(NbgenHandler):
 
     error_body = staticmethod(sglang_answer.error_body)
 
+    @property
+    def server_options(self) -> ServerOptions:
+        """What the owner decided about `/generate`."""
+        return self.settings["nbgen"].server_options
+
 
 class GenerateHandler(SglangHandler, GenerationHandler):
     """One prompt or many, answered whole or as a stream. A caller who leaves aborts them."""
 
     async def post(self) -> None:
-        self._generation = sglang.parse_generate(self.body)
-        self._streaming: Streaming = self.settings["nbgen"].streaming
-        self._answers = _answers(self._generation, self._streaming.incremental)
+        self._options = self.server_options
+        self._generation = sglang.parse_generate(
+            self.body, preferred=self._options.preferred, truncate=self._options.truncate
+        )
+        self._answers = _answers(self._generation, self._options.incremental)
         await self.generate(self._generation.requests, stream=self._generation.stream)
 
     async def put(self) -> None:
@@ -51,7 +58,7 @@ class GenerateHandler(SglangHandler, GenerationHandler):
         return sglang_answer.result_body(results, self._generation.single)
 
     def chunk(self, runs: list[Run]) -> bytes:
-        interval = self._generation.interval or self._streaming.interval
+        interval = self._generation.interval or self._options.interval
         return b"".join(answer.chunk(sample, run.started, interval) for run, answer, sample in self._each(runs))
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
@@ -157,7 +164,7 @@ class ModelInfoHandler(SglangHandler):
     _track_activity = False
 
     async def get(self) -> None:
-        self.finish(sglang_info.model_info(self.engine.config, self.engine.model))
+        self.finish(sglang_info.model_info(self.engine.config, self.engine.model, self.server_options))
 
 
 class ServerInfoHandler(SglangHandler):
@@ -175,7 +182,7 @@ class ServerInfoHandler(SglangHandler):
                 engine.status,
                 version=__version__,
                 state=engine.state,
-                streaming=app.streaming,
+                options=self.server_options,
                 limits=limits,
             )
         )

@@ -135,3 +135,29 @@ def test_without_the_owners_word_nothing_is_loaded(tiny_engine: Assembly, tmp_pa
 def test_custom_params_without_a_processor_are_ignored(tiny_engine: Assembly) -> None:
     plain = ids(generate(tiny_engine, [ask("r", None)])["r"])
     assert ids(generate(tiny_engine, [ask("r", None, custom_params=[1, {"a": 2}])])["r"]) == plain
+
+
+def named(name: str, **args: object) -> str:
+    return json.dumps({"name": name, "args": args})
+
+
+def test_processors_by_name_need_no_owners_word(tiny_engine: Assembly) -> None:
+    only = ask("only", named("allowed_tokens", token_ids=[70]))
+    others = ask("others", named("disallowed_tokens"), custom_params={"token_ids": [i for i in range(260) if i != 80]})
+    outputs = generate(tiny_engine, [only, others, ask("free", None)])
+    assert set(ids(outputs["only"])) == {70}
+    assert set(ids(outputs["others"])) == {80}
+    assert ids(outputs["free"]) == ids(generate(tiny_engine, [ask("free", None)])["free"])
+
+
+@pytest.mark.parametrize("token_ids", [[10**6], [-1], ["a"], 5, [True]])
+def test_ids_outside_the_vocabulary_end_their_request_alone(token_ids: object, tiny_engine: Assembly) -> None:
+    outputs = generate(tiny_engine, [ask("bad", named("disallowed_tokens", token_ids=token_ids)), ask("good", None)])
+    assert "token_ids must be a list of integers from 0 to" in outputs["bad"][-1].finish_reason.message
+    assert outputs["good"][-1].finish_reason.type != "error"
+
+
+@pytest.mark.parametrize("text", ['{"name": "os.system"}', '{"name": 5}', '{"name": "allowed_tokens", "args": 3}'])
+def test_what_has_no_name_here_is_refused(text: str, tiny_engine: Assembly) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be loaded"):
+        tiny_engine.admission.sequences(ask("r", text))

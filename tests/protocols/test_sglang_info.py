@@ -6,7 +6,7 @@ from typing import Any
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import EngineStatus, ModelInfo
 from nbgen.protocols import sglang_info
-from nbgen.protocols.sglang_info import Streaming
+from nbgen.protocols.sglang_info import ServerOptions
 
 MODEL = ModelInfo(
     name="m",
@@ -23,6 +23,9 @@ MODEL = ModelInfo(
 )
 
 
+OPTIONS = ServerOptions(preferred={"temperature": 0.5})
+
+
 def info(model: ModelInfo | None, status: EngineStatus | None = None) -> dict[str, Any]:
     body = sglang_info.server_info(
         EngineConfig(model="m"),
@@ -30,22 +33,25 @@ def info(model: ModelInfo | None, status: EngineStatus | None = None) -> dict[st
         status,
         version="1",
         state="ready",
-        streaming=Streaming(),
+        options=OPTIONS,
         limits={"reader_seconds": 30},
     )
     return json.loads(body)
 
 
 def test_model_info_answers_before_anything_is_loaded() -> None:
-    before = json.loads(sglang_info.model_info(EngineConfig(model="m"), None))
+    before = json.loads(sglang_info.model_info(EngineConfig(model="m"), None, OPTIONS))
     assert (before["model_path"], before["model_type"], before["is_generation"]) == ("m", None, True)
-    assert json.loads(sglang_info.model_info(EngineConfig(model="m"), MODEL))["model_type"] == "llama"
+    assert json.loads(sglang_info.model_info(EngineConfig(model="m"), MODEL, OPTIONS))["model_type"] == "llama"
 
 
 def test_server_info_has_its_types_before_and_after_a_load() -> None:
     assert info(None)["max_total_num_tokens"] == 0
     loaded = info(MODEL, EngineStatus(running=1, blocks_total=10, blocks_free=7, throughput=5.0))
-    assert (loaded["max_total_num_tokens"], loaded["context_length"], loaded["threads"]) == (4096, 512, 2)
+    assert (loaded["max_total_num_tokens"], loaded["context_length"], loaded["threads"]) == (160, 512, 2)
+    assert info(MODEL)["max_total_num_tokens"] == 4096, "as the engine said before its first status"
+    assert info(MODEL, EngineStatus())["max_total_num_tokens"] == 0, "released"
+    assert loaded["preferred_sampling_params"] == {"temperature": 0.5}
     (state,) = loaded["internal_states"]
     assert (state["num_running_reqs"], state["num_used_tokens"], state["last_gen_throughput"]) == (1, 48, 5.0)
     assert loaded["limits"]["queue_seconds"] == 60

@@ -188,3 +188,12 @@ def test_a_prefix_is_cached_until_it_is_flushed_and_never_across_salts(server: S
         first_events(answer, 1)
     assert server.http.get("flush_cache").status_code == 400
     server.http.post("api/v1/runs/busy/cancel")
+
+
+def test_the_prompts_ids_come_back_where_asked(server: Server) -> None:
+    whole = generate(server, text=["ab", "cde"], return_prompt_token_ids=True)
+    assert [len(item["prompt_token_ids"]) for item in whole] == [2, 3]
+    ids = whole[1]["prompt_token_ids"]
+    streamed = chunks(server, input_ids=ids, return_prompt_token_ids=True)
+    assert all(chunk["prompt_token_ids"] == ids for chunk in streamed)
+    assert "prompt_token_ids" not in generate(server, text="ab")

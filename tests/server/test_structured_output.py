@@ -10,7 +10,7 @@ import jsonschema
 import openai
 import pytest
 
-from tests.server.conftest import TOKEN, Server, events
+from tests.server.conftest import TOKEN, Server, events, wait_for
 
 SCHEMA = {
     "type": "object",
@@ -143,6 +143,45 @@ def test_openai_response_format(server: Server) -> None:
         for wrong in ({"type": "json_schema"}, {"type": "yaml"}, {"type": "json_schema", "json_schema": {"name": "x"}}):
             with pytest.raises(openai.BadRequestError):
                 ask.chat.completions.create(model="x", messages=messages, response_format=wrong, max_tokens=9)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_cut_says_so(server: Server, stream: bool) -> None:
+    def finish(sampling: dict[str, Any]) -> dict[str, Any]:
+        body = {"text": "a", "sampling_params": sampling, "stream": stream}
+        if not stream:
+            return server.http.post("generate", json=body).json()["meta_info"]
+        return json.loads(events(server.http, "POST", "generate", json=body)[-2].data)["meta_info"]
+
+    cut = finish({"regex": "[ab]{30}", "max_new_tokens": 5})
+    assert cut["finish_reason"] == {"type": "length", "length": 5}
+    assert cut["incomplete"] is True
+    for whole in ({"regex": "[ab]{5}", "max_new_tokens": 5}, {"regex": "[ab]{5}"}, {"max_new_tokens": 2}):
+        assert "incomplete" not in finish(whole)
+
+
+def test_a_processor_by_name_needs_no_code(server: Server) -> None:
+    processor = json.dumps({"name": "allowed_tokens", "args": {"token_ids": [70, 71]}})
+    free, held = post(
+        server, text=["a", "b"], custom_logit_processor=[None, processor], sampling_params={"max_new_tokens": 6}
+    ).json()
+    assert set(held["output_ids"]) <= {70, 71}
+    assert len(free["output_ids"]) <= 6
+
+
+def test_memory_may_be_released_while_a_grammar_is_compiled(server: Server) -> None:
+    answers: list[Any] = []
+    sampling = {"regex": SLOW + "d"}
+    caller = threading.Thread(target=lambda: answers.append(post(server, sampling_params=sampling)))
+    caller.start()
+    wait_for(lambda: server.model()["status"]["waiting"] == 1, 10, "the grammar's request waits")
+    assert server.http.post("release_memory_occupation", json={"tags": ["kv_cache"]}).status_code == 200
+    caller.join(2)
+    assert answers[0].status_code == 503
+    assert server.http.get("server_info").json()["max_total_num_tokens"] == 0
+    assert server.http.post("resume_memory_occupation", json={}).status_code == 200
+    server.ready().idle()
+    assert server.http.get("server_info").json()["max_total_num_tokens"] > 0
 
 
 def test_a_custom_logit_processor_needs_the_owners_word(server: Server) -> None:
