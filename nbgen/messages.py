@@ -1,7 +1,7 @@
-"""Every type that crosses between the server and the engine process, and the frames they travel in.
+"""What crosses between the server and the process that runs a language model (`frames` says how).
 
-A frame is four bytes of length (big-endian) and one msgpack object with a tag. Nothing here is executable: decoding
-yields these structs or fails. One request is one prompt; a protocol's batch is several requests.
+Nothing here is executable: decoding yields these structs or fails. One request is one prompt; a protocol's batch is
+several requests.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ import msgspec
 
 from nbgen.engine_config import EngineConfig
 from nbgen.sampling_params import SamplingParams
-from nbgen.tensor_spec import ModelSpec
 
-FRAME_HEADER = 4
-MAX_FRAME = 256 * 2**20
 #: Bytes of a tensor that travel in one frame, so that none holds up what is behind it.
 PIECE_BYTES = 2**21
 
@@ -176,47 +173,6 @@ class TensorPiece(Struct, frozen=True):
     data: memoryview
 
 
-class Tensor(Struct, frozen=True, tag=False):
-    """A tensor of a KServe v2 datatype, row-major and little-endian. BYTES elements have a 4-byte length in front."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    data: memoryview = memoryview(b"")
-
-
-class ServeTensors(Struct, frozen=True):
-    """The first message to an engine process that runs plain modules instead of a language model."""
-
-    config: EngineConfig
-
-
-class LoadModule(Struct, frozen=True):
-    """Load, or load again, the module in a version's folder of the model repository."""
-
-    spec: ModelSpec
-    folder: str
-
-
-class UnloadModule(Struct, frozen=True):
-    """Let a module and its memory go."""
-
-    name: str
-
-
-class InferRequest(Struct, frozen=True):
-    """Inputs for a module, checked against its interface, and the outputs wanted of it.
-
-    A request that still waits after `timeout_us` microseconds (0: any time) is given up.
-    """
-
-    rid: str
-    model: str
-    inputs: list[Tensor]
-    outputs: list[str]
-    timeout_us: int = 0
-
-
 # --- from the engine
 
 
@@ -267,32 +223,6 @@ class MemoryState(Struct, frozen=True):
     released: list[MemoryTag] = []
     error: str | None = None
     status: int = 400
-
-
-class ModuleState(Struct, frozen=True):
-    """A module is loaded, or could not be: then `error` says why."""
-
-    name: str
-    device: str = ""
-    error: str | None = None
-
-
-class InferOutput(Struct, frozen=True):
-    """A module's answer to one request, or `error` with its `status`.
-
-    Durations are nanoseconds; `executed` requests' entries were computed together, and one of those requests `leads`.
-    """
-
-    rid: str
-    outputs: list[Tensor] = []
-    error: str | None = None
-    status: int = 500
-    queue_ns: int = 0
-    input_ns: int = 0
-    infer_ns: int = 0
-    output_ns: int = 0
-    executed: int = 1
-    leads: bool = True
 
 
 class EngineFailed(Struct, frozen=True):
@@ -393,36 +323,3 @@ class EngineStatus(Struct, frozen=True):
 Request = GenerateRequest | TokenizeRequest | DetokenizeRequest
 #: What the engine is told between two steps; only memory has an answer.
 Command = AbortRequest | FlushCache | PauseGeneration | ContinueGeneration | ReleaseMemory | ResumeMemory
-#: What is asked of the process that runs plain modules.
-ToModules = ServeTensors | LoadModule | UnloadModule | InferRequest | TensorPiece
-ToEngine = LoadModel | Request | Command | ToModules
-FromEngine = (
-    LoadProgress
-    | EngineReady
-    | EngineFailed
-    | StepOutputs
-    | TokenizerAnswer
-    | EngineStatus
-    | MemoryState
-    | ModuleState
-    | InferOutput
-    | TensorPiece
-)
-
-_encoder = msgspec.msgpack.Encoder()
-to_engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
-from_engine_decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
-
-
-def encode_frame(message: ToEngine | FromEngine) -> bytes:
-    """The message with its length in front."""
-    body = _encoder.encode(message)
-    return len(body).to_bytes(FRAME_HEADER, "big") + body
-
-
-def frame_length(header: bytes) -> int:
-    """Bytes that follow a frame's header. Raises ValueError for a length no peer of ours sends."""
-    length = int.from_bytes(header, "big")
-    if length > MAX_FRAME:
-        raise ValueError(f"a frame of {length} bytes; the limit is {MAX_FRAME}")
-    return length

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "nbgen"
-SHARED = {"messages", "sampling_params", "engine_config", "errors", "sse", "logit_processor", "tensor_spec"}
+MESSAGES = {"messages", "tensor_messages", "frames"}
+SHARED = MESSAGES | {"sampling_params", "engine_config", "errors", "sse", "logit_processor", "tensor_spec"}
 BOOKKEEPING = {"sequence", "prefix_cache", "scheduler", "block_manager", "detokenizer", "grammar", "stop_regex"}
 
 #: layer -> (what it may import from nbgen, which third parties)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "shared": (SHARED, {"msgspec", "dill"}),
     "notebook": (
-        {"notebook"} | SHARED - {"messages"},
+        {"notebook"} | SHARED - MESSAGES,
         {
             "httpx",
             "msgspec",

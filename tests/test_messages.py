@@ -12,18 +12,8 @@ from nbgen.errors import (
     Unavailable,
     from_status,
 )
-from nbgen.messages import (
-    FRAME_HEADER,
-    ChatMessage,
-    FinishReason,
-    GenerateOutput,
-    GenerateRequest,
-    StepOutputs,
-    encode_frame,
-    frame_length,
-    from_engine_decoder,
-    to_engine_decoder,
-)
+from nbgen.frames import FRAME_HEADER, encode_frame, frame_length, from_engine_decoder, to_engine_decoder
+from nbgen.messages import ChatMessage, FinishReason, GenerateOutput, GenerateRequest, StepOutputs
 from nbgen.sampling_params import SamplingParams
 
 

@@ -16,7 +16,9 @@ from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.errors import ModelError
-from nbgen.messages import EngineFailed, EngineReady, LoadModel, LoadProgress, ServeTensors, ToEngine
+from nbgen.frames import ToEngine
+from nbgen.messages import EngineFailed, EngineReady, LoadModel, LoadProgress
+from nbgen.tensor_messages import ServeTensors
 
 LOWEST_PRIORITY = 19
 

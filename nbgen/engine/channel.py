@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from nbgen.messages import FRAME_HEADER, FromEngine, ToEngine, encode_frame, frame_length, to_engine_decoder
+from nbgen.frames import FRAME_HEADER, FromEngine, ToEngine, encode_frame, frame_length, to_engine_decoder
 
 
 class Channel:

@@ -19,7 +19,7 @@ import msgspec
 from nbgen.engine.grammar import Backend, Grammar, GrammarError
 from nbgen.engine.light_imports import import_lightly
 from nbgen.engine.process import live_and_die_with_parent
-from nbgen.messages import FRAME_HEADER, frame_length
+from nbgen.frames import FRAME_HEADER, frame_length
 
 MAX_BYTES = 2**30
 BACKENDS = {

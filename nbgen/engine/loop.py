@@ -20,6 +20,7 @@ from nbgen.engine.channel import Channel
 from nbgen.engine.grammar import Compiled, Grammar
 from nbgen.engine.sequence import Sequence
 from nbgen.errors import InvalidRequest, NbgenError
+from nbgen.frames import ToEngine
 from nbgen.messages import (
     AbortRequest,
     Command,
@@ -35,7 +36,6 @@ from nbgen.messages import (
     Request,
     ResumeMemory,
     StepOutputs,
-    ToEngine,
 )
 
 STATUS_SECONDS = 0.5

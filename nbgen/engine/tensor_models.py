@@ -17,18 +17,9 @@ from nbgen.engine.channel import Channel
 from nbgen.engine.tensor_module import TensorModule
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
-from nbgen.messages import (
-    PIECE_BYTES,
-    AbortRequest,
-    InferOutput,
-    InferRequest,
-    LoadModule,
-    ModuleState,
-    Tensor,
-    TensorPiece,
-    ToEngine,
-    UnloadModule,
-)
+from nbgen.frames import ToEngine
+from nbgen.messages import PIECE_BYTES, AbortRequest, TensorPiece
+from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, Tensor, UnloadModule
 
 log = logging.getLogger(__name__)
 

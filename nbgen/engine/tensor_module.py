@@ -13,7 +13,7 @@ import torch
 
 from nbgen.engine.batcher import Computed
 from nbgen.errors import InternalError
-from nbgen.messages import InferRequest, Tensor
+from nbgen.tensor_messages import InferRequest, Tensor
 from nbgen.tensor_spec import ModelSpec, TensorSpec
 
 DTYPES = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import Tensor
 from nbgen.protocols.inference import Inference
+from nbgen.tensor_messages import Tensor
 from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
 
 

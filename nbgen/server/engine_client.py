@@ -16,6 +16,7 @@ import msgspec
 
 from nbgen.engine_config import EngineConfig, model_folder
 from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable, from_status
+from nbgen.frames import FromEngine
 from nbgen.messages import (
     AbortRequest,
     Command,
@@ -23,7 +24,6 @@ from nbgen.messages import (
     EngineReady,
     EngineStatus,
     FinishReason,
-    FromEngine,
     GenerateOutput,
     GenerateRequest,
     LoadModel,
@@ -39,11 +39,11 @@ from nbgen.messages import (
 from nbgen.server.engine_process import EngineProcess
 from nbgen.server.listener import Listener
 from nbgen.server.restarts import MAX_RESTARTS, Restarts
+from nbgen.server.silence import SILENT_SECONDS, Silence
 from nbgen.server.standby import Standby
 
 State = Literal["stopped", "starting", "loading", "ready", "released", "stopping", "failed"]
 
-SILENT_SECONDS = 30
 STOP_PATIENCE = 5.0
 CRASH_PATIENCE = 0.5
 
@@ -71,7 +71,7 @@ class EngineClient:
         self._life: asyncio.Task[None] | None = None
         self._restarts = Restarts()
         self._cause: str | None = None
-        self._frames = 0
+        self._silence = Silence()
         self._closed = False
         self._drained = asyncio.Event()
         self._memory_replies: deque[asyncio.Future[MemoryState]] = deque()
@@ -247,7 +247,7 @@ class EngineClient:
         process.send(LoadModel(config=self.config))
         watch = asyncio.create_task(self._watch(process))
         async for message in process.messages():
-            self._frames += 1
+            self._silence.broken()
             self._receive(process, message)
         watch.cancel()
 
@@ -324,19 +324,10 @@ class EngineClient:
             process.send(request)
 
     async def _watch(self, process: EngineProcess) -> None:
-        """Kill an engine that says nothing while requests wait for it.
-
-        Silence is counted in ticks of our own loop, so that a pause of this whole process is not one.
-        """
-        silent, seen = 0, self._frames
-        while True:
-            await asyncio.sleep(1)
-            busy = self.state == "ready" and self._listeners
-            silent, seen = (silent + 1 if busy and self._frames == seen else 0), self._frames
-            if silent >= SILENT_SECONDS:
-                self._cause = f"the engine did not answer for {SILENT_SECONDS} seconds"
-                process.kill()
-                return
+        """Kill an engine that says nothing while requests wait for it."""
+        await self._silence.lasts(lambda: self.state == "ready" and bool(self._listeners))
+        self._cause = f"the engine did not answer for {SILENT_SECONDS} seconds"
+        process.kill()
 
     def _take(self) -> dict[str, Listener]:
         taken, self._listeners = self._listeners, {}

@@ -21,7 +21,7 @@ from logging import Logger
 
 import msgspec
 
-from nbgen.messages import FRAME_HEADER, FromEngine, ToEngine, encode_frame, frame_length, from_engine_decoder
+from nbgen.frames import FRAME_HEADER, FromEngine, ToEngine, encode_frame, frame_length, from_engine_decoder
 
 COMMAND = ("-m", "nbgen.engine")
 LAST_LINES = 50

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from nbgen.engine.batcher import Batcher, Computed
-from nbgen.messages import InferOutput, InferRequest, Tensor
+from nbgen.tensor_messages import InferOutput, InferRequest, Tensor
 from nbgen.tensor_spec import ModelSpec
 
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from nbgen.engine_config import EngineConfig
+from nbgen.frames import encode_frame, frame_length, from_engine_decoder
 from nbgen.messages import (
     AbortRequest,
     EngineFailed,
@@ -23,9 +24,6 @@ from nbgen.messages import (
     LoadModel,
     LoadProgress,
     StepOutputs,
-    encode_frame,
-    frame_length,
-    from_engine_decoder,
 )
 from nbgen.sampling_params import SamplingParams
 

@@ -1,0 +1,60 @@
+"""The frames that all messages between processes travel in: four bytes of length (big-endian), one msgpack object.
+
+An object has a tag, its struct's name. Knows no sockets.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nbgen.messages import (
+    Command,
+    EngineFailed,
+    EngineReady,
+    EngineStatus,
+    LoadModel,
+    LoadProgress,
+    MemoryState,
+    Request,
+    StepOutputs,
+    TensorPiece,
+    TokenizerAnswer,
+)
+from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, ServeTensors, UnloadModule
+
+FRAME_HEADER = 4
+MAX_FRAME = 256 * 2**20
+
+#: What is asked of the process that runs plain modules.
+ToModules = ServeTensors | LoadModule | UnloadModule | InferRequest | TensorPiece
+ToEngine = LoadModel | Request | Command | ToModules
+FromEngine = (
+    LoadProgress
+    | EngineReady
+    | EngineFailed
+    | StepOutputs
+    | TokenizerAnswer
+    | EngineStatus
+    | MemoryState
+    | ModuleState
+    | InferOutput
+    | TensorPiece
+)
+
+_encoder = msgspec.msgpack.Encoder()
+to_engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+from_engine_decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode_frame(message: ToEngine | FromEngine) -> bytes:
+    """The message with its length in front."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(FRAME_HEADER, "big") + body
+
+
+def frame_length(header: bytes) -> int:
+    """Bytes that follow a frame's header. Raises ValueError for a length no peer of ours sends."""
+    length = int.from_bytes(header, "big")
+    if length > MAX_FRAME:
+        raise ValueError(f"a frame of {length} bytes; the limit is {MAX_FRAME}")
+    return length

@@ -1,0 +1,76 @@
+"""What crosses between the server and the process that runs plain modules, besides `messages.TensorPiece`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import Struct
+from nbgen.tensor_spec import ModelSpec
+
+
+class Tensor(Struct, frozen=True, tag=False):
+    """A tensor of a KServe v2 datatype, row-major and little-endian. BYTES elements have a 4-byte length in front."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: memoryview = memoryview(b"")
+
+
+class ServeTensors(Struct, frozen=True):
+    """The first message to an engine process that runs plain modules instead of a language model."""
+
+    config: EngineConfig
+
+
+class LoadModule(Struct, frozen=True):
+    """Load, or load again, the module in a version's folder of the model repository."""
+
+    spec: ModelSpec
+    folder: str
+
+
+class UnloadModule(Struct, frozen=True):
+    """Let a module and its memory go."""
+
+    name: str
+
+
+class InferRequest(Struct, frozen=True):
+    """Inputs for a module, checked against its interface, and the outputs wanted of it.
+
+    A request that still waits after `timeout_us` microseconds (0: any time) is given up.
+    """
+
+    rid: str
+    model: str
+    inputs: list[Tensor]
+    outputs: list[str]
+    timeout_us: int = 0
+
+
+class ModuleState(Struct, frozen=True):
+    """A module is loaded, or could not be: then `error` says why."""
+
+    name: str
+    device: str = ""
+    error: str | None = None
+
+
+class InferOutput(Struct, frozen=True):
+    """A module's answer to one request, or `error` with its `status`.
+
+    Durations are nanoseconds; `executed` requests' entries were computed together, and one of those requests `leads`.
+    """
+
+    rid: str
+    outputs: list[Tensor] = msgspec.field(default_factory=list)
+    error: str | None = None
+    status: int = 500
+    queue_ns: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+    executed: int = 1
+    leads: bool = True
