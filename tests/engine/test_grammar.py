@@ -252,3 +252,16 @@ def test_who_waits_for_a_grammar_may_be_ended(ends: str, tiny_model: Path) -> No
     assert {output.finish_reason.type for output in outputs} == {"error" if ends == "late" else "abort"}
     engine.begin(admitted)
     assert engine.status().waiting == 0
+
+
+def test_what_the_context_does_not_hold_is_cut_where_the_owner_says_so(tiny_engine: Assembly) -> None:
+    prompt = [10 + i % 200 for i in range(5000)]
+    params = SamplingParams(max_new_tokens=4000)
+    request = GenerateRequest(rid="r", input_ids=prompt, params=params)
+    with pytest.raises(InvalidRequest, match="longer than the model's context length"):
+        tiny_engine.admission.sequences(request)
+    (sequence,) = tiny_engine.admission.sequences(msgspec.structs.replace(request, truncate=True))
+    assert sequence.prompt_ids == prompt[: len(sequence.prompt_ids)]
+    assert sequence.budget == 1
+    (short,) = tiny_engine.admission.sequences(msgspec.structs.replace(request, input_ids=prompt[:9], truncate=True))
+    assert (short.num_prompt, short.budget) == (9, len(sequence.prompt_ids) + 1 - 9)

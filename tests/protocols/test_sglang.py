@@ -166,3 +166,10 @@ def test_abort_names_one_or_all() -> None:
     assert parse_abort(b'{"abort_all": true, "rid": null}') == ("", True)
     with pytest.raises(SchemaError):
         parse_abort(b'{"rid": 5}')
+
+
+def test_the_owners_parameters_hold_where_a_request_says_nothing() -> None:
+    body = json.dumps({"text": ["a", "b"], "sampling_params": [{"top_k": 5}, {"temperature": 0.7}]}).encode()
+    first, second = parse_generate(body, preferred={"temperature": 0.2}, truncate=True).requests
+    assert (first.params.temperature, first.params.top_k, first.truncate) == (0.2, 5, True)
+    assert second.params.temperature == 0.7
