@@ -167,9 +167,7 @@ export class Chat {
     if (chat?.run?.run !== live.run) return this.#lost(live);
     this.#begin(live);
     this.#frame.state(chat.run);
-    live.content = "";
-    this.#view(live).restart();
-    this.#transport.follow(live.run, 0);
+    this.#transport.follow(live.run, chat.run.seq);
   }
 
   /** The server has forgotten the run: what had come is all there is. */
@@ -238,8 +236,8 @@ export class Chat {
   #make(turn) {
     if (turn.role === "user") return new Question(turn, this.#actions);
     const view = new Answer(turn, this.#actions);
+    view.known(turn.content, turn.usage?.completion_tokens);
     if (Tree.unfinished(turn)) return view;
-    view.add(turn.content);
     if (turn.error) view.fail({ message: turn.error }, () => this.#retry(turn));
     else view.finish(numbers(turn));
     return view;

@@ -8,7 +8,7 @@ export class Comm {
   #chat;
   #listener;
   #have = new Map();
-  #asked = null;
+  #asked = {};
   #waiting = null;
   #receive = (message) => this.#message(message);
 
@@ -36,15 +36,29 @@ export class Comm {
   }
 
   snapshot() {
-    return new Promise((resolve) => {
-      this.#asked = resolve;
-      this.#send({ type: "chat", chat: this.#chat });
-    });
+    return this.#ask("chat", { chat: this.#chat });
+  }
+
+  model() {
+    return this.#ask("model");
+  }
+
+  async resume() {
+    const { error } = await this.#ask("resume");
+    if (error) throw new Error(error);
   }
 
   close() {
     clearTimeout(this.#waiting);
     this.#model.off("msg:custom", this.#receive);
+  }
+
+  /** What the kernel answers to this kind of question. */
+  #ask(type, fields = {}) {
+    return new Promise((resolve) => {
+      this.#asked[type] = resolve;
+      this.#send({ type, ...fields });
+    });
   }
 
   #send(message) {
@@ -56,13 +70,14 @@ export class Comm {
   #message(message) {
     clearTimeout(this.#waiting);
     if (message.type === "chat" && message.chat === this.#chat) this.#answer(message);
+    else if (message.type === "model" || message.type === "resume") this.#asked[message.type]?.(message);
     else if (message.type === "delta") this.#delta(message);
     else if (message.type === "event" && this.#whole(message)) this.#listener(message.event, message.data);
   }
 
   #answer({ snapshot, error }) {
     if (error) this.#listener("notice", { message: error });
-    this.#asked?.(snapshot ?? null);
+    this.#asked.chat?.(snapshot ?? null);
   }
 
   #delta({ run, from, to, text, tokens, logprobs }) {

@@ -76,12 +76,14 @@ class Monitor {
 
   /** What the server says of its model, `seconds` being the time of the look. */
   show(answer, seconds) {
-    const alive = ["ready", "loading", "starting"].includes(answer.state);
+    const alive = ["ready", "loading", "starting", "released"].includes(answer.state);
+    const words = answer.state === "released" ? "memory released" : answer.state;
     this.#title.textContent = answer.name ?? "no model";
-    if (this.#state.textContent !== answer.state) this.#state.textContent = answer.state;
+    if (this.#state.textContent !== words) this.#state.textContent = words;
     this.element.dataset.state = answer.state;
     this.#facts.textContent = alive ? facts(answer.model) : "";
-    this.load.disabled = alive;
+    this.load.disabled = alive && answer.state !== "released";
+    this.load.textContent = answer.state === "released" ? "Resume" : "Load";
     this.unload.disabled = !alive;
     this.#loading(answer.state === "ready" ? null : answer.progress);
     this.fail(answer.error ?? "");

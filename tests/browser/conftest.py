@@ -10,6 +10,9 @@ from tests.browser.chromium import SENTENCE, find
 from tests.browser.lab import Lab, launched
 from tests.conftest import save_model
 
+#: JupyterLab's own words when a kernel is shut down while JupyterLab still asks it something.
+KERNEL_ENDED = "Canceled future for"
+
 
 @pytest.fixture(scope="package")
 def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -49,4 +52,4 @@ def page(browser: Browser) -> Iterator[Page]:
     page.on("pageerror", lambda error: failures.append(str(error)))
     yield page
     context.close()
-    assert failures == []
+    assert [failure for failure in failures if KERNEL_ENDED not in failure] == []

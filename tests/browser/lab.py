@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_server.auth import passwd
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 BROWSER_FLAGS = [
@@ -57,18 +58,24 @@ FOLDERS = {
 class Lab:
     """A running `jupyter lab`, with the nbgen extension unless told otherwise; `root` holds its notebooks.
 
-    `also` names further server extensions.
+    `also` names further server extensions. With a password there is no token.
     """
 
     def __init__(
-        self, folder: Path, model: str | None = None, extension: bool = True, also: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        model: str | None = None,
+        extension: bool = True,
+        also: tuple[str, ...] = (),
+        password: str = "",
     ) -> None:
         self.folder = folder
         self.root = folder / "root"
-        self.token = secrets.token_hex(16)
+        self.token = "" if password else secrets.token_hex(16)
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}/user/test/"
         self.log = folder / "lab.log"
+        self._password = password
         self._process = self._start(model, {"nbgen": extension, **dict.fromkeys(also, True)})
         self._wait()
 
@@ -103,6 +110,8 @@ class Lab:
         (news / "notification.jupyterlab-settings").write_text(NO_NEWS)
         options = {**LAB_OPTIONS, "ServerApp.port": self.port, "ServerApp.root_dir": self.root}
         options["IdentityProvider.token"] = self.token
+        if self._password:
+            options["PasswordIdentityProvider.hashed_password"] = passwd(self._password)
         if model:
             options["NbgenApp.model"] = model
         command = [sys.executable, "-m", "jupyterlab", "--no-browser"]
@@ -114,7 +123,7 @@ class Lab:
     def _wait(self) -> None:
         for _ in range(600):
             try:
-                self.get("api/status")
+                self.get("api")  # the one route that asks for no login
                 return
             except OSError:
                 if self._process.poll() is not None:
@@ -126,10 +135,15 @@ class Lab:
 class Notebook:
     """One notebook in the front tab."""
 
-    def __init__(self, page: Page, lab: Lab, name: str) -> None:
+    def __init__(self, page: Page) -> None:
         self.page = page
+
+    @classmethod
+    def opened(cls, page: Page, lab: Lab, name: str) -> Notebook:
         page.goto(f"{lab.url}lab/workspaces/{name.removesuffix('.ipynb')}/tree/{name}?token={lab.token}&reset")
-        self.settled()
+        notebook = cls(page)
+        notebook.settled()
+        return notebook
 
     def settled(self) -> None:
         """Wait until the cells are painted and the kernel answers."""

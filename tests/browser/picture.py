@@ -37,7 +37,7 @@ def take(path: Path, model: str | None) -> None:
         lab = Lab(Path(folder), model)
         try:
             page = browser.new_page(viewport={"width": 900, "height": 800}, device_scale_factor=2)
-            notebook = Notebook(page, lab, lab.write("panel.ipynb", *CELLS))
+            notebook = Notebook.opened(page, lab, lab.write("panel.ipynb", *CELLS))
             notebook.command("application:toggle-left-area")
             converse(page, notebook)
             page.add_style_tag(content=".jp-cell-toolbar, .jp-Notebook-footer { display: none !important; }")

@@ -28,7 +28,7 @@ print(1)
 @pytest.fixture
 def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
     name = request.node.originalname
-    notebook = Notebook(page, lab, lab.write(f"{name}.ipynb", CHAT.format(name=name), "2 + 2"))
+    notebook = Notebook.opened(page, lab, lab.write(f"{name}.ipynb", CHAT.format(name=name), "2 + 2"))
     notebook.run(0)
     yield notebook
     notebook.shut_down()

@@ -14,7 +14,7 @@ CELLS = (
 @pytest.mark.parametrize("transport", ["auto", "comm"])
 def test_the_monitor_shows_what_the_engine_does(lab: Lab, page: Page, transport: str) -> None:
     cells = (CELLS[0].format(f", transport='{transport}'"), CELLS[1])
-    notebook = Notebook(page, lab, lab.write(f"monitor-{transport}.ipynb", *cells))
+    notebook = Notebook.opened(page, lab, lab.write(f"monitor-{transport}.ipynb", *cells))
     notebook.run(0)
     monitor = page.get_by_role("group", name="Model server")
     load, unload = monitor.get_by_role("button", name="Load", exact=True), monitor.get_by_role("button", name="Unload")

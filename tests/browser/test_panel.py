@@ -21,7 +21,7 @@ def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Not
     options = getattr(request, "param", {})
     chat = CHAT.format(tokens=options.get("tokens", 20_000), more=options.get("more", ""))
     name = lab.write(f"{request.node.originalname}.ipynb", chat, "import time\ntime.sleep(6)")
-    notebook = Notebook(page, lab, name)
+    notebook = Notebook.opened(page, lab, name)
     notebook.run(0)
     yield notebook
     notebook.shut_down()
@@ -133,7 +133,7 @@ def test_a_failure_is_said_in_words_and_can_be_tried_again(opened: Notebook, pan
 
 def test_panels_share_one_connection(lab: Lab, page: Page) -> None:
     cells = [CHAT.format(tokens=20_000, more="")] * 3
-    notebook = Notebook(page, lab, lab.write("three.ipynb", *cells))
+    notebook = Notebook.opened(page, lab, lab.write("three.ipynb", *cells))
     notebook.run_all()
     streams: set[object] = set()
     page.on("request", lambda request: streams.add(request) if "subscribe" in request.url else None)

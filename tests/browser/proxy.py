@@ -1,0 +1,64 @@
+"""A reverse proxy as a hub has one: another port, the same path, and nothing held back on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from urllib.parse import urlsplit, urlunsplit
+
+
+class Proxy:
+    """Passes every connection that asks for something below `target`'s path on to it; others get 404."""
+
+    def __init__(self, target: str) -> None:
+        self._target = urlsplit(target)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = urlunsplit(self._target._replace(netloc=f"127.0.0.1:{port}"))
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, "127.0.0.1")
+
+    async def _end(self) -> None:
+        self._server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if not head.split(b" ", 2)[1].startswith(self._target.path.encode()):
+                writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                return
+            there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
+            first, rest = head.split(b"\r\n", 1)
+            back.write(first + b"\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: http\r\n" + rest)
+            await asyncio.wait(
+                [asyncio.ensure_future(_pass(reader, back)), asyncio.ensure_future(_pass(there, writer))],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            back.close()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # one side has gone
+        finally:
+            writer.close()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
