@@ -1,6 +1,8 @@
 // Transport through the kernel, for pages that cannot reach the server. Deltas are numbered: Jupyter may drop messages,
 // so what is missing is asked for, and an end that comes too early waits.
 
+import { ENDED, tell } from "./kernel.js";
+
 const BUSY_MS = 1500;
 
 export class Comm {
@@ -22,7 +24,7 @@ export class Comm {
   start(body) {
     this.#have.set(body.id, 0);
     this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt });
-    this.#send({ type: "start", body });
+    if (!this.#send({ type: "start", body })) this.#listener("error", { run: body.id, error: { message: ENDED } });
   }
 
   follow(run) {
@@ -61,10 +63,16 @@ export class Comm {
     });
   }
 
+  /** Whether there is a kernel; a silent one is said to be busy. */
   #send(message) {
     clearTimeout(this.#waiting);
     this.#waiting = setTimeout(() => this.#listener("busy", {}), BUSY_MS);
-    this.#model.send(message);
+    const sent = tell(this.#model, message);
+    if (!sent) {
+      clearTimeout(this.#waiting);
+      this.#listener("notice", { message: ENDED });
+    }
+    return sent;
   }
 
   #message(message) {

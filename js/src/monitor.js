@@ -1,6 +1,7 @@
 // The monitor: looks at the server now and then while it is in view, and draws what it sees.
 
 import { h } from "./dom.js";
+import { ENDED, tell } from "./kernel.js";
 import { bytes, Rate, Series } from "./series.js";
 import { pageServer, Server } from "./server.js";
 
@@ -146,12 +147,13 @@ async function render({ model, el }) {
       monitor.fail(error.message);
     }
   };
-  const act = (type, path) => () => (server ? ask(path, {}) : model.send({ type }));
+  const askKernel = (type) => tell(model, { type }) || monitor.fail(ENDED);
+  const act = (type, path) => () => (server ? ask(path, {}) : askKernel(type));
   const monitor = new Monitor({ load: act("load", "model/load"), unload: act("unload", "model/unload") });
   el.append(monitor.element);
   let asking = false;
   const look = async () => {
-    if (!server) return model.send({ type: "look" });
+    if (!server) return askKernel("look");
     if (asking) return;
     asking = true;
     try {

@@ -92,6 +92,12 @@ class Lab:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
 
+    def post(self, path: str) -> None:
+        """Ask for something that takes no arguments."""
+        headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, b"{}", headers)
+        urllib.request.urlopen(request, timeout=60).close()
+
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -140,8 +146,12 @@ class Notebook:
 
     @classmethod
     def opened(cls, page: Page, lab: Lab, name: str) -> Notebook:
-        page.goto(f"{lab.url}lab/workspaces/{name.removesuffix('.ipynb')}/tree/{name}?token={lab.token}&reset")
+        """In the JupyterLab that the page shows, or in a new one."""
         notebook = cls(page)
+        if page.url.startswith(f"{lab.url}lab/"):
+            notebook.command("docmanager:open", path=name, factory="Notebook")
+        else:
+            page.goto(f"{lab.url}lab/workspaces/tests/tree/{name}?token={lab.token}&reset")
         notebook.settled()
         return notebook
 
@@ -194,9 +204,14 @@ class Notebook:
         }"""
         return self.page.evaluate(script, f"print({expression})").strip()
 
-    def shut_down(self) -> None:
-        """End the kernel, interrupting what it does."""
+    def end_kernel(self) -> None:
+        """Also in the middle of a cell."""
         self.page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+
+    def shut_down(self) -> None:
+        """End the kernel and take the notebook off the page, saved or not."""
+        self.end_kernel()
+        self.page.evaluate("window.jupyterapp.shell.currentWidget.dispose()")
 
 
 @contextmanager

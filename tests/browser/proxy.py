@@ -49,8 +49,8 @@ class Proxy:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             back.close()
-        except (OSError, asyncio.IncompleteReadError):
-            pass  # one side has gone
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # one side has gone, or the test is over
         finally:
             writer.close()
 
