@@ -10,8 +10,8 @@ from tests.browser.chromium import SENTENCE, find
 from tests.browser.lab import Lab, launched
 from tests.conftest import save_model
 
-#: Jupyter's own: a kernel that is shut down while JupyterLab asks it something, and Notebook 7's first settings.
-FOREIGN = ("Canceled future for", "reading 'schema'")
+#: Jupyter's own: a kernel that is shut down while JupyterLab asks it something, and Notebook 7 as it starts.
+FOREIGN = ("Canceled future for", "reading 'schema'", "'filebrowser:open-path' not registered")
 EMPTY = "() => window.jupyterapp !== undefined && !document.querySelector('.jp-NotebookPanel')"
 
 

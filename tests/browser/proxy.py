@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from urllib.parse import urlsplit, urlunsplit
 
@@ -34,31 +35,33 @@ class Proxy:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0.1)  # sockets close in later turns of the loop
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             head = await reader.readuntil(b"\r\n\r\n")
-            if not head.split(b" ", 2)[1].startswith(self._target.path.encode()):
+            if head.split(b" ", 2)[1].startswith(self._target.path.encode()):
+                await self._relay(head, reader, writer)
+            else:
                 writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-                return
-            there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
-            first, rest = head.split(b"\r\n", 1)
-            back.write(first + b"\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: http\r\n" + rest)
-            await asyncio.wait(
-                [asyncio.ensure_future(_pass(reader, back)), asyncio.ensure_future(_pass(there, writer))],
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            back.close()
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # one side has gone, or the test is over
+        writer.close()
+
+    async def _relay(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Both ways, until one side has said all."""
+        there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
+        first, rest = head.split(b"\r\n", 1)
+        back.write(first + b"\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: http\r\n" + rest)
+        ways = [asyncio.create_task(_pass(reader, back)), asyncio.create_task(_pass(there, writer))]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            writer.close()
+            for way in ways:
+                way.cancel()
+            back.close()
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
+    with contextlib.suppress(OSError):
         while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
-    except OSError:
-        pass
