@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.chromium import SENTENCE, find
 from tests.browser.lab import Lab, launched
 from tests.conftest import save_model
+
+expect.set_options(timeout=20_000)  # what is waited for comes in a second; a machine may have much else to do
 
 #: Jupyter's own: a kernel that is shut down while JupyterLab asks it something, and Notebook 7 as it starts.
 FOREIGN = ("Canceled future for", "reading 'schema'", "'filebrowser:open-path' not registered")
