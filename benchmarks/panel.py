@@ -72,7 +72,7 @@ def main() -> None:
 def panel_rows(lab: Lab, page: Page) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """The panel at several rates, with an idle kernel and a busy one, and how soon it stops."""
     cells = ("import nbgen\nnbgen.Chat()", "import time\ntime.sleep(60)")
-    notebook = Notebook(page, lab, lab.write("panel.ipynb", *cells))
+    notebook = Notebook.opened(page, lab, lab.write("panel.ipynb", *cells))
     notebook.run(0)
     page.get_by_role("textbox", name="Message", exact=True).wait_for()
     ask(page, 200, 20)  # the first answer also opens the connection
@@ -93,7 +93,7 @@ def peer_rows(lab: Lab, page: Page) -> list[dict[str, Any]]:
         for rate in (200, 1000):
             loop = LOOP.format(count=rate * SECONDS, rate=rate, digits=DIGITS, paragraph=PARAGRAPH)
             cells = (f"import time\nimport ipywidgets as W\n{setup}", f"start = time.monotonic()\n{loop}")
-            notebook = Notebook(page, lab, lab.write(f"peer{number}-{rate}.ipynb", *cells))
+            notebook = Notebook.opened(page, lab, lab.write(f"peer{number}-{rate}.ipynb", *cells))
             notebook.run(0)
             page.wait_for_timeout(500)
 
@@ -109,7 +109,7 @@ def peer_rows(lab: Lab, page: Page) -> list[dict[str, Any]]:
 
 def token_rows(lab: Lab, page: Page) -> list[dict[str, Any]]:
     """The token view with six alternatives a token."""
-    notebook = Notebook(page, lab, lab.write("tokens.ipynb", "import nbgen\nnbgen.Stream()"))
+    notebook = Notebook.opened(page, lab, lab.write("tokens.ipynb", "import nbgen\nnbgen.Stream()"))
     notebook.run(0)
     page.get_by_role("textbox", name="Prompt").wait_for()
     ask(page, 200, 20, "Prompt")

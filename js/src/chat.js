@@ -3,6 +3,7 @@
 import { Compose } from "./compose.js";
 import { h, newId } from "./dom.js";
 import { common, Frame } from "./frame.js";
+import { ENDED, tell } from "./kernel.js";
 import { Answer, numbers, Question } from "./message.js";
 import { settings } from "./settings.js";
 import { Tree } from "./tree.js";
@@ -76,8 +77,10 @@ export class Chat {
     this.#transport = transport;
     try {
       const chat = await transport.snapshot();
-      const turns = chat?.turns?.length ? chat.turns : this.#frame.notebook.kept(this.#model.get("chat"));
+      const kept = chat?.turns?.length ? null : this.#frame.notebook.kept(this.#model.get("chat"));
+      const turns = kept ?? chat?.turns;
       if (turns?.length && !this.#tree.path().length) this.#restore(turns, chat);
+      if (kept) this.#tellKernel();
     } catch (error) {
       this.#frame.say(error.message);
     }
@@ -117,7 +120,9 @@ export class Chat {
     this.#frame.say("Asking the kernel for the variables");
     clearTimeout(this.#waiting);
     this.#waiting = setTimeout(() => this.#frame.say("The kernel is busy: the variables come when it is free"), BUSY_MS);
-    this.#model.send({ type: "expand", text });
+    if (tell(this.#model, { type: "expand", text })) return;
+    clearTimeout(this.#waiting);
+    this.#frame.say(ENDED);
   }
 
   #expanded({ text, error }) {
@@ -158,6 +163,11 @@ export class Chat {
     this.#log.scrollTop = this.#log.scrollHeight;
   }
 
+  /** Python asks the server for the conversation, which this one has forgotten. */
+  #tellKernel() {
+    tell(this.#model, { type: "kept", chat: this.#model.get("chat"), messages: this.#tree.messages(this.#tree.path().at(-1)) });
+  }
+
   #restore(turns, chat) {
     this.#tree = Tree.from(turns);
     this.#show();
@@ -167,9 +177,7 @@ export class Chat {
     if (chat?.run?.run !== live.run) return this.#lost(live);
     this.#begin(live);
     this.#frame.state(chat.run);
-    live.content = "";
-    this.#view(live).restart();
-    this.#transport.follow(live.run, 0);
+    this.#transport.follow(live.run, chat.run.seq);
   }
 
   /** The server has forgotten the run: what had come is all there is. */
@@ -223,7 +231,7 @@ export class Chat {
 
   #end(turn, words) {
     this.#frame.notebook.keep(this.#model.get("chat"), this.#tree.list());
-    this.#model.send({ type: "ended", run: turn.run });
+    tell(this.#model, { type: "ended", run: turn.run });
     if (turn !== this.#live) return;
     this.#live = null;
     this.#compose.busy = false;
@@ -238,8 +246,8 @@ export class Chat {
   #make(turn) {
     if (turn.role === "user") return new Question(turn, this.#actions);
     const view = new Answer(turn, this.#actions);
+    view.known(turn.content, turn.usage?.completion_tokens);
     if (Tree.unfinished(turn)) return view;
-    view.add(turn.content);
     if (turn.error) view.fail({ message: turn.error }, () => this.#retry(turn));
     else view.finish(numbers(turn));
     return view;

@@ -1,6 +1,8 @@
 // Transport through the kernel, for pages that cannot reach the server. Deltas are numbered: Jupyter may drop messages,
 // so what is missing is asked for, and an end that comes too early waits.
 
+import { ENDED, tell } from "./kernel.js";
+
 const BUSY_MS = 1500;
 
 export class Comm {
@@ -8,7 +10,7 @@ export class Comm {
   #chat;
   #listener;
   #have = new Map();
-  #asked = null;
+  #asked = {};
   #waiting = null;
   #receive = (message) => this.#message(message);
 
@@ -22,7 +24,7 @@ export class Comm {
   start(body) {
     this.#have.set(body.id, 0);
     this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt });
-    this.#send({ type: "start", body });
+    if (!this.#send({ type: "start", body })) this.#listener("error", { run: body.id, error: { message: ENDED } });
   }
 
   follow(run) {
@@ -36,10 +38,16 @@ export class Comm {
   }
 
   snapshot() {
-    return new Promise((resolve) => {
-      this.#asked = resolve;
-      this.#send({ type: "chat", chat: this.#chat });
-    });
+    return this.#ask("chat", { chat: this.#chat });
+  }
+
+  model() {
+    return this.#ask("model");
+  }
+
+  async resume() {
+    const { error } = await this.#ask("resume");
+    if (error) throw new Error(error);
   }
 
   close() {
@@ -47,22 +55,37 @@ export class Comm {
     this.#model.off("msg:custom", this.#receive);
   }
 
+  /** What the kernel answers to this kind of question. */
+  #ask(type, fields = {}) {
+    return new Promise((resolve) => {
+      this.#asked[type] = resolve;
+      this.#send({ type, ...fields });
+    });
+  }
+
+  /** Whether there is a kernel; a silent one is said to be busy. */
   #send(message) {
     clearTimeout(this.#waiting);
     this.#waiting = setTimeout(() => this.#listener("busy", {}), BUSY_MS);
-    this.#model.send(message);
+    const sent = tell(this.#model, message);
+    if (!sent) {
+      clearTimeout(this.#waiting);
+      this.#listener("notice", { message: ENDED });
+    }
+    return sent;
   }
 
   #message(message) {
     clearTimeout(this.#waiting);
     if (message.type === "chat" && message.chat === this.#chat) this.#answer(message);
+    else if (message.type === "model" || message.type === "resume") this.#asked[message.type]?.(message);
     else if (message.type === "delta") this.#delta(message);
     else if (message.type === "event" && this.#whole(message)) this.#listener(message.event, message.data);
   }
 
   #answer({ snapshot, error }) {
     if (error) this.#listener("notice", { message: error });
-    this.#asked?.(snapshot ?? null);
+    this.#asked.chat?.(snapshot ?? null);
   }
 
   #delta({ run, from, to, text, tokens, logprobs }) {

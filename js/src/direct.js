@@ -1,6 +1,7 @@
 // Transport that asks the Jupyter server itself: it works while the kernel is busy.
 
 import { pageBus } from "./bus.js";
+import { SseDecoder } from "./sse.js";
 
 export class Direct {
   #server;
@@ -37,6 +38,18 @@ export class Direct {
   /** What the server knows of the chat. */
   snapshot() {
     return this.#server.json(`chats/${encodeURIComponent(this.#chat)}`);
+  }
+
+  /** The model and its state. */
+  model() {
+    return this.#server.json("model");
+  }
+
+  /** Have the engine take released memory again. Throws with words why it could not. */
+  async resume() {
+    const text = await (await this.#server.request("model/load", { body: {} })).text();
+    const failed = new SseDecoder().feed(text).find(({ event }) => event === "error");
+    if (failed) throw new Error(JSON.parse(failed.data).error.message);
   }
 
   close() {

@@ -5,6 +5,7 @@ import { Comm } from "./comm.js";
 import { Compare } from "./compare.js";
 import { Direct } from "./direct.js";
 import { h } from "./dom.js";
+import { Released } from "./released.js";
 import { pageServer, Server } from "./server.js";
 import { Stream } from "./stream.js";
 
@@ -26,10 +27,17 @@ async function directServer(model) {
 
 function mount(model, host, direct) {
   const panel = new PANELS[model.get("panel")](model, direct?.name);
-  const listener = (event, data) => panel.receive(event, data);
+  const listener = (event, data) => {
+    panel.receive(event, data);
+    released.hear(event, data);
+  };
   const chat = model.get("chat");
+  const transport = direct ? new Direct(direct.server, chat, listener) : new Comm(model, chat, listener);
+  const released = new Released(transport);
+  panel.element.append(released.element);
   host.replaceChildren(panel.element);
-  panel.open(direct ? new Direct(direct.server, chat, listener) : new Comm(model, chat, listener));
+  panel.open(transport);
+  released.look();
   return panel;
 }
 

@@ -81,6 +81,7 @@ export class Answer {
   #cost = 0;
   #first = 0;
   #noted = 0;
+  #before = 0;
   #painted;
 
   /** `actions.painted(work)` runs the work that changes the page; without `actions.again` there is no second try. */
@@ -97,6 +98,12 @@ export class Answer {
     this.#versions?.show(place, count);
   }
 
+  /** What had come before this view was there. */
+  known(text, tokens = 0) {
+    this.add(text, tokens);
+    this.#before = tokens;
+  }
+
   add(text, tokens = 0) {
     this.text += text.replace(/\r\n?/g, "\n");
     this.tokens += tokens;
@@ -106,8 +113,7 @@ export class Answer {
 
   restart() {
     this.text = "";
-    this.tokens = 0;
-    this.#first = 0;
+    this.tokens = this.#before = this.#first = 0;
     this.#painted(() => this.#blocks.clear());
   }
 
@@ -158,7 +164,7 @@ export class Answer {
     const seconds = (now - this.#first) / 1000;
     this.#note.textContent = numbers({
       usage: { completion_tokens: this.tokens },
-      tokens_per_s: seconds > 1 ? this.tokens / seconds : null,
+      tokens_per_s: seconds > 1 ? (this.tokens - this.#before) / seconds : null,
     });
   }
 }

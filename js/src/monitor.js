@@ -1,6 +1,7 @@
 // The monitor: looks at the server now and then while it is in view, and draws what it sees.
 
 import { h } from "./dom.js";
+import { ENDED, tell } from "./kernel.js";
 import { bytes, Rate, Series } from "./series.js";
 import { pageServer, Server } from "./server.js";
 
@@ -76,12 +77,14 @@ class Monitor {
 
   /** What the server says of its model, `seconds` being the time of the look. */
   show(answer, seconds) {
-    const alive = ["ready", "loading", "starting"].includes(answer.state);
+    const alive = ["ready", "loading", "starting", "released"].includes(answer.state);
+    const words = answer.state === "released" ? "memory released" : answer.state;
     this.#title.textContent = answer.name ?? "no model";
-    if (this.#state.textContent !== answer.state) this.#state.textContent = answer.state;
+    if (this.#state.textContent !== words) this.#state.textContent = words;
     this.element.dataset.state = answer.state;
     this.#facts.textContent = alive ? facts(answer.model) : "";
-    this.load.disabled = alive;
+    this.load.disabled = alive && answer.state !== "released";
+    this.load.textContent = answer.state === "released" ? "Resume" : "Load";
     this.unload.disabled = !alive;
     this.#loading(answer.state === "ready" ? null : answer.progress);
     this.fail(answer.error ?? "");
@@ -144,12 +147,13 @@ async function render({ model, el }) {
       monitor.fail(error.message);
     }
   };
-  const act = (type, path) => () => (server ? ask(path, {}) : model.send({ type }));
+  const askKernel = (type) => tell(model, { type }) || monitor.fail(ENDED);
+  const act = (type, path) => () => (server ? ask(path, {}) : askKernel(type));
   const monitor = new Monitor({ load: act("load", "model/load"), unload: act("unload", "model/unload") });
   el.append(monitor.element);
   let asking = false;
   const look = async () => {
-    if (!server) return model.send({ type: "look" });
+    if (!server) return askKernel("look");
     if (asking) return;
     asking = true;
     try {

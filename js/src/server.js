@@ -12,17 +12,18 @@ export function pageServer(model) {
   }
 }
 
+const LOGIN = "The server does not know you any more: reload the page to log in again.";
+
 /** An answer that is not a success: the words are for the person who asked. */
 export class ServerError extends Error {
   constructor(status, stated = {}) {
-    super(stated.message ?? words(status));
+    super(status === 401 ? LOGIN : stated.message ?? words(status));
     this.status = status;
   }
 }
 
 function words(status) {
-  if (status === 401 || status === 403) return "The server does not know you any more: reload the page to log in again.";
-  return `The server answered with status ${status}.`;
+  return status === 403 ? LOGIN : `The server answered with status ${status}.`;
 }
 
 export class Server {

@@ -37,3 +37,23 @@ test("a silent kernel is said to be busy", (context) => {
   context.mock.timers.tick(2000);
   assert.deepEqual(heard.at(-1), ["busy", undefined]);
 });
+
+test("a kernel that has ended is an error in words", (context) => {
+  const { model, comm } = opened(context);
+  const heard = [];
+  model.send = () => {
+    throw new Error("Cannot send");
+  };
+  const dead = new Comm(model, "c", (event, data) => heard.push([event, data.message ?? data.error?.message]));
+  dead.start({ id: "r2", messages: [] });
+  assert.deepEqual(heard.at(-1), ["error", "The kernel has ended: run the cell again."]);
+  comm.close();
+});
+
+test("what is asked of the kernel is what it answers", async (context) => {
+  const { model, sent, comm } = opened(context);
+  const resumed = comm.resume();
+  assert.deepEqual(sent.at(-1), { type: "resume" });
+  model.receive({ type: "resume", error: "no room" });
+  await assert.rejects(resumed, /no room/);
+});

@@ -47,6 +47,7 @@ class Chat(Panel):
             transport=transport,
         )
         self._transcript = Transcript()
+        self._kept: dict[str, list[dict[str, str]]] = {}
 
     def _ipython_display_(self) -> None:
         display(self._repr_mimebundle_()[0], raw=True)  # type: ignore[index]
@@ -55,8 +56,11 @@ class Chat(Panel):
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The conversation so far, an answer that is being written included; of branches, the newest."""
-        return session.default_client().chat(self.chat)["messages"]
+        """The conversation so far, an answer that is being written included; of branches, the newest.
+
+        Of a server that has been started again, what the notebook kept, once the panel is shown.
+        """
+        return session.default_client().chat(self.chat)["messages"] or self._kept.get(self.chat, [])
 
     def ask(self, text: str) -> None:
         """Send `text` as if it had been typed into the panel; returns before the answer is there."""
@@ -82,7 +86,9 @@ class Chat(Panel):
             client.cancel(run["run"])
 
     def _receive(self, message: dict[str, Any]) -> None:
-        if message.get("type") == "ended":
+        if message.get("type") == "kept":
+            self._kept[message["chat"]] = message["messages"]
+        if message.get("type") in ("ended", "kept"):
             threading.Thread(target=self._write_down, daemon=True).start()
         else:
             super()._receive(message)

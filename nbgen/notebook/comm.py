@@ -41,6 +41,10 @@ class CommRuns:
             self._in_thread(self._cancel, message["run"])
         elif kind == "chat":
             self._in_thread(self._chat, message["chat"])
+        elif kind == "model":
+            self._in_thread(self._model)
+        elif kind == "resume":
+            self._in_thread(self._resume)
 
     def start(self, body: dict[str, Any]) -> None:
         """Start a run that outlives its readers, tell every view of it, and read it."""
@@ -84,6 +88,20 @@ class CommRuns:
             self._send({"type": "chat", "chat": chat, "error": str(error)})
             return
         self._send({"type": "chat", "chat": chat, "snapshot": snapshot})
+
+    def _model(self) -> None:
+        try:
+            self._send({"type": "model", **self._client().model()})
+        except NbgenError as error:
+            self._send({"type": "model", "state": "unknown", "error": str(error)})
+
+    def _resume(self) -> None:
+        """Have the engine take back the memory that it released; loading the present model does that."""
+        try:
+            failed = [data["error"]["message"] for name, data in self._client().load() if name == "error"]
+        except NbgenError as error:
+            failed = [str(error)]
+        self._send({"type": "resume", "error": failed[0] if failed else None})
 
     def _in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
         threading.Thread(target=work, args=arguments, daemon=True).start()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
+_WORDS = {"released": "memory released; nbgen.load() resumes it"}
+
 
 class Status:
     """The model's state in a line or two. `raw` is the server's own answer."""
@@ -32,7 +34,7 @@ class Status:
         return f"<div>{first}</div>{small}"
 
     def _lines(self) -> list[str]:
-        lines = [f"{self.raw.get('name') or 'no model'}: {self.state}"]
+        lines = [f"{self.raw.get('name') or 'no model'}: {_WORDS.get(self.state, self.state)}"]
         if error := self.raw.get("error"):
             lines.append(str(error))
         if model := self.raw.get("model"):

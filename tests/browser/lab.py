@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_server.auth import passwd
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 BROWSER_FLAGS = [
@@ -57,18 +58,24 @@ FOLDERS = {
 class Lab:
     """A running `jupyter lab`, with the nbgen extension unless told otherwise; `root` holds its notebooks.
 
-    `also` names further server extensions.
+    `also` names further server extensions. With a password there is no token.
     """
 
     def __init__(
-        self, folder: Path, model: str | None = None, extension: bool = True, also: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        model: str | None = None,
+        extension: bool = True,
+        also: tuple[str, ...] = (),
+        password: str = "",
     ) -> None:
         self.folder = folder
         self.root = folder / "root"
-        self.token = secrets.token_hex(16)
+        self.token = "" if password else secrets.token_hex(16)
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}/user/test/"
         self.log = folder / "lab.log"
+        self._password = password
         self._process = self._start(model, {"nbgen": extension, **dict.fromkeys(also, True)})
         self._wait()
 
@@ -84,6 +91,12 @@ class Lab:
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"token {self.token}"})
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
+
+    def post(self, path: str) -> None:
+        """Ask for something that takes no arguments."""
+        headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, b"{}", headers)
+        urllib.request.urlopen(request, timeout=60).close()
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -103,6 +116,8 @@ class Lab:
         (news / "notification.jupyterlab-settings").write_text(NO_NEWS)
         options = {**LAB_OPTIONS, "ServerApp.port": self.port, "ServerApp.root_dir": self.root}
         options["IdentityProvider.token"] = self.token
+        if self._password:
+            options["PasswordIdentityProvider.hashed_password"] = passwd(self._password)
         if model:
             options["NbgenApp.model"] = model
         command = [sys.executable, "-m", "jupyterlab", "--no-browser"]
@@ -114,7 +129,7 @@ class Lab:
     def _wait(self) -> None:
         for _ in range(600):
             try:
-                self.get("api/status")
+                self.get("api")  # the one route that asks for no login
                 return
             except OSError:
                 if self._process.poll() is not None:
@@ -126,10 +141,19 @@ class Lab:
 class Notebook:
     """One notebook in the front tab."""
 
-    def __init__(self, page: Page, lab: Lab, name: str) -> None:
+    def __init__(self, page: Page) -> None:
         self.page = page
-        page.goto(f"{lab.url}lab/workspaces/{name.removesuffix('.ipynb')}/tree/{name}?token={lab.token}&reset")
-        self.settled()
+
+    @classmethod
+    def opened(cls, page: Page, lab: Lab, name: str) -> Notebook:
+        """In the JupyterLab that the page shows, or in a new one."""
+        notebook = cls(page)
+        if page.url.startswith(f"{lab.url}lab/"):
+            notebook.command("docmanager:open", path=name, factory="Notebook")
+        else:
+            page.goto(f"{lab.url}lab/workspaces/tests/tree/{name}?token={lab.token}&reset")
+        notebook.settled()
+        return notebook
 
     def settled(self) -> None:
         """Wait until the cells are painted and the kernel answers."""
@@ -180,9 +204,14 @@ class Notebook:
         }"""
         return self.page.evaluate(script, f"print({expression})").strip()
 
-    def shut_down(self) -> None:
-        """End the kernel, interrupting what it does."""
+    def end_kernel(self) -> None:
+        """Also in the middle of a cell."""
         self.page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+
+    def shut_down(self) -> None:
+        """End the kernel and take the notebook off the page, saved or not."""
+        self.end_kernel()
+        self.page.evaluate("window.jupyterapp.shell.currentWidget.dispose()")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from lab import Lab, Notebook, launched
 from playwright.sync_api import Page, expect
 
 QUESTIONS = ("What is nbgen?", "How do I stream an answer in Python?")
-CELLS = ("import nbgen\n\nnbgen.Chat(temperature=0, height=500)", "import time\n\ntime.sleep(60)  # the kernel is busy")
+CELLS = ("import nbgen\n\nnbgen.Chat(temperature=0, height=540)", "import time\n\ntime.sleep(60)  # the kernel is busy")
 
 
 def converse(page: Page, notebook: Notebook) -> None:
@@ -36,9 +36,10 @@ def take(path: Path, model: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder, launched(find() or sys.exit(SENTENCE)) as browser:
         lab = Lab(Path(folder), model)
         try:
-            page = browser.new_page(viewport={"width": 900, "height": 800}, device_scale_factor=2)
-            notebook = Notebook(page, lab, lab.write("panel.ipynb", *CELLS))
+            page = browser.new_page(viewport={"width": 900, "height": 840}, device_scale_factor=1.75)
+            notebook = Notebook.opened(page, lab, lab.write("panel.ipynb", *CELLS))
             notebook.command("application:toggle-left-area")
+            notebook.command("statusbar:toggle")
             converse(page, notebook)
             page.add_style_tag(content=".jp-cell-toolbar, .jp-Notebook-footer { display: none !important; }")
             page.mouse.move(0, 0)

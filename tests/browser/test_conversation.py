@@ -28,7 +28,7 @@ print(1)
 @pytest.fixture
 def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
     name = request.node.originalname
-    notebook = Notebook(page, lab, lab.write(f"{name}.ipynb", CHAT.format(name=name), "2 + 2"))
+    notebook = Notebook.opened(page, lab, lab.write(f"{name}.ipynb", CHAT.format(name=name), "2 + 2"))
     notebook.run(0)
     yield notebook
     notebook.shut_down()
@@ -136,7 +136,7 @@ def test_a_notebook_opened_again_shows_the_talk_and_the_panel_finds_it(
     opened.command("docmanager:save")
     saved = opened.page.evaluate("JSON.stringify(window.jupyterapp.shell.currentWidget.content.model.toJSON())")
     assert lab.token not in saved
-    opened.shut_down()
+    opened.end_kernel()
 
     nothing = {"chat": "x", "run": None, "messages": [], "turns": []}
     page.route("**/api/v1/chats/*", lambda route: route.fulfill(json=nothing))  # the server was started again
@@ -148,6 +148,7 @@ def test_a_notebook_opened_again_shows_the_talk_and_the_panel_finds_it(
 
     opened.run(0)
     expect(page.get_by_role("article", name="You")).to_contain_text("What is it?")
+    assert "What is it?" in opened.kernel_value("chat._kept")
     expect(panel.answers.first.locator(".nbgen-text")).to_have_text(answer, use_inner_text=True)
 
 

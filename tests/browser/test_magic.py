@@ -9,7 +9,7 @@ from tests.browser.lab import Lab, Notebook
 
 def test_an_answer_grows_in_the_cell_and_an_interrupt_keeps_it(lab: Lab, page: Page) -> None:
     cells = ["%load_ext nbgen", "%%nbgen -t 0\nhello", "print(_.finish_reason, len(_.text) > 20)"]
-    notebook = Notebook(page, lab, lab.write("magic.ipynb", *cells))
+    notebook = Notebook.opened(page, lab, lab.write("magic.ipynb", *cells))
     notebook.run(0)
     notebook.run(1, wait=False)
     answer = notebook.output(1).locator(".jp-RenderedMarkdown")

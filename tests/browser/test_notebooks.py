@@ -22,7 +22,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 def run_all(installed: Lab, page: Page, name: str) -> Notebook:
     shutil.copy(NOTEBOOKS / name, installed.root)
-    notebook = Notebook(page, installed, name)
+    notebook = Notebook.opened(page, installed, name)
     notebook.run_all()
     assert notebook.errors() == []
     return notebook

@@ -16,7 +16,7 @@ COMPARE = (
 
 @pytest.fixture
 def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    notebook = Notebook(page, lab, lab.write(f"{request.node.originalname}.ipynb", request.param))
+    notebook = Notebook.opened(page, lab, lab.write(f"{request.node.originalname}.ipynb", request.param))
     notebook.run(0)
     yield notebook
     notebook.shut_down()

@@ -23,7 +23,7 @@ def test_magic_and_panel_work_with_a_server_of_the_kernels_own(plain: Lab, page:
         "%%nbgen --max-new-tokens 5 -t 0\nhello",
         "nbgen.Chat(max_new_tokens=6, temperature=0)",
     ]
-    notebook = Notebook(page, plain, plain.write("own.ipynb", *cells))
+    notebook = Notebook.opened(page, plain, plain.write("own.ipynb", *cells))
     notebook.run_all()
     assert notebook.errors() == []
     expect(notebook.output(2)).to_contain_text("5 tokens")

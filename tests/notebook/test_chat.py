@@ -12,6 +12,7 @@ import nbgen
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.chat import Chat
 from nbgen.notebook.comm import CommRuns, RunPieces
+from nbgen.notebook.connection import Call
 from nbgen.notebook.private_server import PrivateServer
 
 
@@ -50,6 +51,16 @@ def test_a_conversation_can_be_led_from_python(chat: Chat) -> None:
     settled(chat)
     assert [turn["role"] for turn in chat.messages] == ["system", "user", "assistant", "user", "assistant"]
     assert chat.messages[3]["content"] == "two"
+
+
+def test_what_the_notebook_kept_is_the_conversation_until_the_server_knows_it(chat: Chat) -> None:
+    talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "1"}]
+    chat._receive({"type": "kept", "chat": chat.chat, "messages": talk})
+    chat._receive({"type": "kept", "chat": "another", "messages": []})
+    assert chat.messages == talk
+    chat.ask("two")
+    settled(chat)
+    assert [turn["content"] for turn in chat.messages[:4]] == ["be short", "one", "1", "two"]
 
 
 def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
@@ -100,6 +111,21 @@ def test_runs_go_through_the_kernel_in_numbered_pieces(connected: PrivateServer)
     assert sent[-1]["event"] == "done"
 
 
+def test_released_memory_is_resumed_through_the_kernel(connected: PrivateServer) -> None:
+    sent: list[dict[str, Any]] = []
+    runs = CommRuns(lambda: connected.client, sent.append)
+    connected.client.json(Call("POST", "release_memory_occupation", {}))
+    for number, (kind, expected) in enumerate([("model", "released"), ("resume", None), ("model", "ready")], 1):
+        runs.receive({"type": kind})
+        for _ in range(200):
+            if len(sent) == 2 * number:
+                break
+            time.sleep(0.05)
+        assert sent[-1]["type"] == kind
+        assert sent[-1].get("state") == expected
+        assert sent[-1]["error"] is None
+
+
 def test_failures_reach_the_panel_in_words(tmp_path: Path) -> None:
     dead = nbgen.Client("http://127.0.0.1:9/")
     sent: list[dict[str, Any]] = []
@@ -107,12 +133,14 @@ def test_failures_reach_the_panel_in_words(tmp_path: Path) -> None:
     runs.receive({"type": "start", "body": {"id": "r", "messages": []}})
     runs.receive({"type": "cancel", "run": "r"})
     runs.receive({"type": "chat", "chat": "c"})
+    runs.receive({"type": "model"})
+    runs.receive({"type": "resume"})
     for _ in range(100):
-        if len(sent) == 7:
+        if len(sent) == 11:
             break
         time.sleep(0.05)
     failures = [message for message in sent if message["type"] not in ("heard", "started")]
-    assert len(failures) == 3
+    assert len(failures) == 5
     assert all("nothing answers" in str(message) for message in failures)
     dead.close()
 

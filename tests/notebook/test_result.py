@@ -82,3 +82,4 @@ def test_a_status_is_text_and_escaped_html() -> None:
     ]
     assert "&lt;b&gt;" in status._repr_html_()
     assert status.state == "ready"
+    assert str(Status("", {"state": "released", "name": "m"})).startswith("m: memory released; nbgen.load() resumes it")

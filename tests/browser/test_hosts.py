@@ -1,0 +1,87 @@
+"""Where else a panel may stand: Notebook 7, Voilà, behind a hub's proxy after a login."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.lab import Lab, Notebook
+from tests.browser.panel import Panel, running, until
+from tests.browser.proxy import Proxy
+
+CHAT = "import nbgen, time\nnbgen.Chat(max_new_tokens=20_000, ignore_eos=True, transport='direct')"
+PASSWORD = "open sesame"
+
+
+@pytest.fixture(scope="module")
+def guarded(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A server with a password and no token."""
+    lab = Lab(tmp_path_factory.mktemp("guarded"), str(long_model), password=PASSWORD)
+    yield lab
+    lab.stop()
+
+
+def streams_and_stops(panel: Panel) -> None:
+    panel.ask("hello")
+    expect(panel.status).to_have_text("Generating", timeout=60_000)
+    lengths = set()
+    for _ in range(8):
+        lengths.add(panel.length())
+        time.sleep(0.15)
+    assert len(lengths) > 3, "the answer came in one piece"
+    panel.message.press("Escape")
+    expect(panel.status).to_have_text("Stopped")
+    expect(panel.answers.last).to_contain_text("stopped")
+
+
+def connected(lab: Lab, name: str) -> bool:
+    """Whether a page holds a kernel of the notebook that has nothing to do."""
+    kernels = [session["kernel"] for session in lab.get("api/sessions") if session["path"] == name]
+    return any(kernel["connections"] and kernel["execution_state"] == "idle" for kernel in kernels)
+
+
+def test_in_notebook_7_while_the_kernel_is_busy(lab: Lab, page: Page) -> None:
+    name = lab.write("seven.ipynb", CHAT, "time.sleep(60)")
+    page.goto(f"{lab.url}notebooks/{name}?token={lab.token}")
+    until(lambda: connected(lab, name), 60)
+    run = page.locator("[data-command='notebook:run-cell-and-select-next']")
+    run.click()
+    panel = Panel(page)
+    panel.message.wait_for()
+    run.click()
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status='busy']").wait_for(state="attached")
+    streams_and_stops(panel)
+    until(lambda: running(lab) == 0)
+    page.get_by_role("button", name="Interrupt").click()
+
+
+def test_in_voila(lab: Lab, page: Page) -> None:
+    name = lab.write("voila.ipynb", CHAT)
+    page.goto(f"{lab.url}voila/render/{name}?token={lab.token}", timeout=60_000)
+    panel = Panel(page)
+    panel.message.wait_for(timeout=60_000)
+    streams_and_stops(panel)
+    until(lambda: running(lab) == 0)
+
+
+def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, page: Page) -> None:
+    proxy = Proxy(guarded.url)
+    name = guarded.write("guarded.ipynb", CHAT, "print(nbgen.status().state, nbgen.generate('a', max_new_tokens=2))")
+    page.goto(f"{proxy.url}lab/tree/{name}")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Log in").click()
+    notebook = Notebook(page)
+    notebook.settled()
+    notebook.run(0)
+    streams_and_stops(Panel(page))
+    notebook.run(1)
+    assert notebook.errors() == []
+    expect(notebook.output(1)).to_contain_text("ready")
+    notebook.end_kernel()
+    page.context.clear_cookies()
+    Panel(page).ask("hello")
+    expect(page.get_by_role("alert").last).to_contain_text("reload the page to log in again")
+    page.close()
+    proxy.stop()
