@@ -31,7 +31,8 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One input or output. `dims` are without the batch dimension; -1 is a dimension of any size.
 
     `reshape` is what the module itself sees or gives (None: `dims`); `also` are datatypes that are taken as well.
-    `labels` name the elements of an output, by flat index.
+    `labels` name the elements of an output, by flat index. `several` inputs of one element take more, each of which
+    is then answered as a request of its own would be.
     """
 
     name: str
@@ -43,6 +44,7 @@ class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: tuple[str, ...] = ()
     label_filename: str = ""
     also: tuple[str, ...] = ()
+    several: bool = False
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,6 +9,7 @@ import msgspec
 
 from nbgen.errors import InvalidRequest
 from nbgen.protocols.inference import Inference
+from nbgen.protocols.tensors import number_of_elements
 from nbgen.tensor_messages import Tensor
 from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
 
@@ -66,6 +67,8 @@ def _fitted(inference: Inference, tensor: Tensor, declared: TensorSpec, spec: Mo
             f"'{spec.name}' expects '{declared.datatype}'"
         )
     expected, shape = spec.shape(declared), list(tensor.shape)
+    if declared.several and (count := number_of_elements(shape)):
+        return msgspec.structs.replace(tensor, shape=(count,))
     while len(shape) > len(expected) and shape[0] == 1:
         shape = shape[1:]
     if len(shape) != len(expected) or any(

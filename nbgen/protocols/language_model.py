@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from nbgen.errors import InvalidRequest
@@ -18,14 +19,16 @@ from nbgen.messages import GenerateRequest, ModelInfo, TensorOptions
 from nbgen.protocols import triton_options
 from nbgen.protocols.inference import Inference, OutputTensor
 from nbgen.protocols.sample import Sample
-from nbgen.protocols.tensors import Binary, from_values, values
+from nbgen.protocols.tensors import Binary, from_values, pack_bytes, unpack_bytes, values
 from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
 
 TEXT_NAMES = ("text_input", "prompt", "text", "QUERY")
 #: Outputs that need the prompt alone: asked for together, no token is generated.
 OF_PROMPT = frozenset({"logits", "context_logits", "hidden_states", "num_input_tokens"})
 #: Outputs whose first dimension counts samples; the rest exist for one sample.
-OF_SAMPLES = frozenset({"text_output", "finish_reason", "num_input_tokens", "num_output_tokens"})
+OF_SAMPLES = frozenset(
+    {"text_output", "finish_reason", "num_input_tokens", "num_output_tokens", "cum_log_probs", "cumulative_logprob"}
+)
 #: Flags, and the outputs that each adds to the default ones.
 FLAGS = {
     "return_context_logits": ("context_logits",),
@@ -36,6 +39,7 @@ FLAGS = {
     "return_num_input_tokens": ("num_input_tokens",),
     "return_num_output_tokens": ("num_output_tokens",),
 }
+MAX_PROMPTS = 256
 MAX_TEXT_BYTES = 4 * 2**20
 
 
@@ -49,7 +53,7 @@ def interface(name: str, model: ModelInfo | None) -> ModelSpec:
     """What the model takes and gives; sizes that are known only once it is loaded are variable until then."""
     vocab = model.vocab_size if model else VARIABLE
     hidden = (model.hidden_size if model else 0) or VARIABLE
-    text = tuple(TensorSpec(name=n, datatype="BYTES", dims=(1,), optional=True) for n in TEXT_NAMES)
+    text = tuple(TensorSpec(name=n, datatype="BYTES", dims=(1,), optional=True, several=True) for n in TEXT_NAMES)
     ids = TensorSpec(name="input_ids", datatype="INT64", dims=(VARIABLE,), optional=True, also=("INT32",))
     outputs: tuple[tuple[str, str, tuple[int, ...]], ...] = (
         ("text_output", "BYTES", (VARIABLE,)),
@@ -87,8 +91,23 @@ class Call(NamedTuple):
     echo: str | None
 
 
-def parse(inference: Inference) -> Call:
-    """What an inference of checked tensors asks of the language model. Raises InvalidRequest."""
+def parse(inference: Inference) -> list[Call]:
+    """What an inference of checked tensors asks of the language model, prompt by prompt. Raises InvalidRequest."""
+    several = [tensor for name in TEXT_NAMES if (tensor := inference.inputs.get(name)) and tensor.shape != (1,)]
+    if not several:
+        return [_parse(inference)]
+    prompts = unpack_bytes(several[0].data)
+    if len(prompts) > MAX_PROMPTS:
+        raise InvalidRequest(f"{several[0].name} has {len(prompts)} prompts; at most {MAX_PROMPTS} in a request")
+    calls = []
+    for prompt in prompts:
+        one = msgspec.structs.replace(several[0], shape=(1,), data=pack_bytes([prompt]))
+        calls.append(_parse(msgspec.structs.replace(inference, inputs=inference.inputs | {one.name: one})))
+    _check_several(f"{several[0].name} has {len(prompts)} prompts", calls[0].stream, calls[0].outputs)
+    return calls
+
+
+def _parse(inference: Inference) -> Call:
     tensors = {name: values(tensor.data, tensor.datatype) for name, tensor in inference.inputs.items()}
     text, ids = _prompt(inference, tensors)
     options = triton_options.gather(inference.parameters, tensors)
@@ -97,7 +116,8 @@ def parse(inference: Inference) -> Call:
     echoed = _echoes(options, stream)
     outputs = _outputs(inference, options, of_ids=ids is not None)
     params = triton_options.sampling_params(options, new_tokens=not OF_PROMPT.issuperset(outputs))
-    _check_samples(params.n, stream, outputs)
+    if params.n > 1:
+        _check_several(f"n is {params.n}", stream, outputs)
     request = GenerateRequest(
         rid=uuid.uuid4().hex,
         text=text,
@@ -147,11 +167,12 @@ def _outputs(inference: Inference, options: dict[str, Any], *, of_ids: bool) -> 
     return ("text_output", *(("output_ids",) if of_ids else ()), *dict.fromkeys(flagged))
 
 
-def _check_samples(n: int, stream: bool, outputs: Sequence[str]) -> None:
+def _check_several(why: str, stream: bool, outputs: Sequence[str]) -> None:
     single = [name for name in outputs if name not in OF_SAMPLES]
-    if n > 1 and (single or stream):
-        what = "a stream" if stream else single[0]
-        raise InvalidRequest(f"n is {n}, and {what} holds one sample: ask for n=1")
+    if single or stream:
+        raise InvalidRequest(
+            f"{why}, and {'a stream' if stream else single[0]} holds one sample: ask for one at a time"
+        )
 
 
 def _tensor_options(outputs: Sequence[str]) -> TensorOptions | None:
@@ -193,7 +214,7 @@ class Renderer:
             case "num_output_tokens":
                 return _tensor(name, "UINT32", [count], [len(sample.output_ids) for sample in samples])
             case "cum_log_probs" | "cumulative_logprob":
-                return _tensor(name, "FP32", [1], [_sum(first.tensors.get("logprobs", ()))])
+                return _tensor(name, "FP32", [count], [_sum(sample.tensors.get("logprobs", ())) for sample in samples])
             case "output_log_probs":
                 return _rows(name, [1, tokens], first, "logprobs")
             case "generation_logits":
@@ -206,6 +227,19 @@ class Renderer:
     def _text(self, sample: Sample) -> str:
         prompt = self._call.echo if self._call.echo is not None else sample.prompt_text
         return (prompt or "") + sample.text
+
+
+def joined(answers: Sequence[list[OutputTensor]]) -> list[OutputTensor]:
+    """The outputs of several prompts, one behind the other in the first dimension."""
+    if len(answers) == 1:
+        return answers[0]
+    return [
+        same[0]._replace(
+            shape=[sum(output.shape[0] for output in same), *same[0].shape[1:]],
+            data=Binary(piece for output in same for piece in output.data.pieces),
+        )
+        for same in zip(*answers, strict=True)
+    ]
 
 
 def _tensor(name: str, datatype: str, shape: list[int], items: list[Any]) -> OutputTensor:

@@ -7,13 +7,14 @@ Unknown names are ignored, as both back ends do. Knows no model and no wire.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.protocols.json_body import parse_object
+from nbgen.protocols import triton_grammar
 from nbgen.sampling_params import SamplingParams
 from nbgen.tensor_spec import TensorSpec
 
@@ -83,14 +84,7 @@ OPTIONS = (
 )
 CANONICAL = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
 #: Taken only where they ask for nothing.
-UNSUPPORTED = (
-    "bad_words",
-    "bad_words_list",
-    "lora_name",
-    "guided_decoding_guide_type",
-    "guided_decoding_guide",
-    "structured_outputs",
-)
+UNSUPPORTED = ("bad_words", "lora_name", "return_perf_metrics")
 #: Datatypes that a client may send instead.
 _ALSO = {"INT32": ("INT64", "UINT32", "UINT64"), "UINT64": ("INT64", "INT32", "UINT32"), "FP32": ("FP64",)}
 
@@ -109,21 +103,12 @@ def specs(*, shown: bool) -> tuple[TensorSpec, ...]:
 
 def gather(parameters: Mapping[str, Any], tensors: Mapping[str, list[Any]]) -> dict[str, Any]:
     """Every known option by its canonical name: from its tensor, else `sampling_parameters`, else the parameters."""
-    sampling = _sampling_parameters(tensors.get("sampling_parameters") or [parameters.get("sampling_parameters", "")])
+    text, *_ = tensors.get("sampling_parameters") or [parameters.get("sampling_parameters", "")]
+    sampling = triton_grammar.text_object("sampling_parameters", text)
     options: dict[str, Any] = {}
     for source in (_named(parameters), _named(sampling), _tensor_values(tensors)):
         options |= source
     return options
-
-
-def _sampling_parameters(value: list[Any]) -> Mapping[str, Any]:
-    text = value[0]
-    if not isinstance(text, str):
-        raise InvalidRequest("sampling_parameters must be a JSON object as text")
-    try:
-        return parse_object(text.encode("utf-8", "replace"))
-    except InvalidRequest as error:
-        raise InvalidRequest(f"sampling_parameters must be a JSON object as text: {error.message}") from None
 
 
 def _named(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,8 +182,10 @@ def _integer(value: Any) -> int:
 def refuse_unsupported(options: Mapping[str, Any]) -> None:
     """Raise InvalidRequest for an option that this server would have to ignore."""
     for name in UNSUPPORTED:
-        if any(item not in ("", -1) for item in _listed(options.get(name))):
+        if any(item not in ("", False) for item in _listed(options.get(name))):
             raise InvalidRequest(f"{name} is not supported by this server")
+    if _word_list(options, "bad_words_list"):
+        raise InvalidRequest("bad_words_list is not supported by this server")
     if options.get("beam_width", 1) > 1:
         raise InvalidRequest(f"beam_width is {options['beam_width']}; this server decodes without beams, so 1 at most")
     if any(isinstance(item, bool) for item in _listed(options.get("stop"))) and True in options["stop"]:
@@ -232,6 +219,7 @@ def sampling_params(options: Mapping[str, Any], *, new_tokens: bool = True) -> S
     fields["no_stop_trim"] = options.get("include_stop_str_in_output")
     fields["stop"] = [word for word in options.get("stop", ()) if isinstance(word, str) and word]
     fields["stop_token_ids"] = _stop_ids(options)
+    fields |= triton_grammar.grammar(options)
     if "seed" in options:
         fields["sampling_seed"] = (options["seed"] + 2**63) % 2**64 - 2**63
     return SamplingParams.parse(_within_reach(fields))
@@ -247,14 +235,18 @@ def _off(value: Any, offs: tuple[Any, ...], standard: Any) -> Any:
 
 
 def _stop_ids(options: Mapping[str, Any]) -> list[int]:
-    own = [*options.get("stop_token_ids", ()), *_listed(options.get("end_id"))]
-    return [token for token in [*own, *_single_words(options.get("stop_words_list", []))] if token >= 0]
-
-
-def _single_words(encoded: list[int]) -> Iterable[int]:
-    """TensorRT-LLM's `[2, n]` lists: the ids of all words, and where each word ends. Words of one token only."""
-    half = len(encoded) // 2
-    ids, ends = encoded[:half], [end for end in encoded[half:] if end >= 0]
-    if any(end - start != 1 for start, end in zip([0, *ends], ends, strict=False)):
+    words = _word_list(options, "stop_words_list")
+    if any(len(word) > 1 for word in words):
         raise InvalidRequest("stop_words_list holds a word of several tokens; give it as text in stop_words")
-    return ids[: len(ends)]
+    own = [*options.get("stop_token_ids", ()), *_listed(options.get("end_id"))]
+    return [token for token in (*own, *(token for word in words for token in word)) if token >= 0]
+
+
+def _word_list(options: Mapping[str, Any], name: str) -> list[list[int]]:
+    """The token ids of each word of TensorRT-LLM's `[2, n]` lists: the ids of all, and where each ends, up to -1."""
+    encoded = options.get(name, [])
+    half = len(encoded) // 2
+    ends = list(takewhile(lambda end: end >= 0, encoded[half:]))
+    if len(encoded) % 2 or ends != sorted(ends) or (ends and ends[-1] > half):
+        raise InvalidRequest(f"{name} must be [2, n]: the ids of all words, and where each word ends, padded with -1")
+    return [encoded[start:end] for start, end in pairwise((0, *ends)) if end > start]

@@ -70,17 +70,20 @@ class LanguageModel(ServedModel):
     async def compute(self, inference: Inference) -> AsyncGenerator[tuple[InferenceResponse, Timing]]:
         if self.unloaded:
             raise NotFound(f"Request for unknown model: '{self.spec.name}' has no available versions")
-        call = language_model.parse(inference)
-        run, reader = Run(call.request), Reader()
-        reader.watch(run.watchers)
+        calls = language_model.parse(inference)
+        runs, reader = [Run(call.request) for call in calls], Reader()
+        for run in runs:
+            reader.watch(run.watchers)
         try:
-            self._start(run)
-            await _begun(run, reader, inference.timeout_us)
-            async for sample in self._stream(run, reader) if call.stream else self._whole(run, reader):
-                yield self._response(call, sample, run), _timing(run)
+            for run in runs:
+                self._start(run)
+            await _begun(runs[0], reader, inference.timeout_us)
+            async for samples in self._stream(runs[0], reader) if calls[0].stream else self._whole(runs, reader):
+                yield self._response(calls, samples, final=runs[0].ended is not None), _timing(runs)
         finally:
             reader.close()
-            self._runs.abort(run.id)
+            for run in runs:
+                self._runs.abort(run.id)
 
     def _start(self, run: Run) -> None:
         try:
@@ -88,13 +91,17 @@ class LanguageModel(ServedModel):
         except ModelError as error:
             raise Unavailable(error.message) from None
 
-    async def _whole(self, run: Run, reader: Reader) -> AsyncIterator[list[Sample]]:
-        while run.ended is None:
+    async def _whole(self, runs: list[Run], reader: Reader) -> AsyncIterator[list[list[Sample]]]:
+        """The samples of each run, once all have ended; the first error ends all."""
+        while not all(run.ended is not None for run in runs):
+            for run in runs:
+                _raise_error(run)
             await reader.wait()
-        _raise_error(run)
-        yield run.samples
+        for run in runs:
+            _raise_error(run)
+        yield [run.samples for run in runs]
 
-    async def _stream(self, run: Run, reader: Reader) -> AsyncIterator[list[Sample]]:
+    async def _stream(self, run: Run, reader: Reader) -> AsyncIterator[list[list[Sample]]]:
         """What is new of the one sample, from token to token."""
         read = 0
         while True:
@@ -104,19 +111,18 @@ class LanguageModel(ServedModel):
                 for output in run.outputs[read:]:
                     news.add(output)
                 read = len(run.outputs)
-                yield [news]
+                yield [[news]]
             if over:
                 return
             await reader.wait()
 
-    def _response(self, call: Call, samples: list[Sample], run: Run) -> InferenceResponse:
-        model = self._engine.model
+    def _response(self, calls: list[Call], samples: list[list[Sample]], *, final: bool) -> InferenceResponse:
+        model, spec = self._engine.model, self.spec
         if model is None:
             raise Unavailable("the engine was stopped")
-        outputs = Renderer(call, model).outputs(samples)
-        spec = self.spec
+        answers = [Renderer(call, model).outputs(some) for call, some in zip(calls, samples, strict=True)]
         return InferenceResponse(
-            model_name=spec.name, model_version=spec.version, outputs=outputs, final=run.ended is not None
+            model_name=spec.name, model_version=spec.version, outputs=language_model.joined(answers), final=final
         )
 
 
@@ -138,9 +144,11 @@ def _raise_error(run: Run) -> None:
         raise InvalidRequest("the request was cancelled")
 
 
-def _timing(run: Run) -> Timing:
+def _timing(runs: list[Run]) -> Timing:
     """The queue ends with the first output."""
     now = time.monotonic()
-    first = run.first_token or run.ended or now
-    infer = (run.ended or now) - first
-    return Timing(queue=int((first - run.started) * 1e9), compute_infer=int(infer * 1e9))
+    started, first = runs[0].started, min(run.first_token or run.ended or now for run in runs)
+    infer = max(run.ended or now for run in runs) - first
+    return Timing(
+        queue=int((first - started) * 1e9), compute_infer=int(infer * 1e9), batch=len(runs), executed_batch=len(runs)
+    )
