@@ -18,9 +18,6 @@ WEIGHT_VERSION = "default"
 #: Features of SGLang's server, by their launch options, that this one does not have.
 ABSENT: dict[str, Any] = {
     "enable_lora": False,
-    "enable_return_hidden_states": False,
-    "return_hidden_states_mode": None,
-    "enable_return_routed_experts": False,
     "skip_tokenizer_init": False,
     "is_embedding": False,
     "tool_call_parser": None,
@@ -112,6 +109,9 @@ def server_info(
         "enable_deterministic_inference": False,
         "grammar_backend": config.grammar_backend,
         "enable_custom_logit_processor": config.enable_custom_logit_processor,
+        "enable_return_hidden_states": model is None or model.hidden_size > 0,
+        "return_hidden_states_mode": "full" if model is None or model.hidden_size else None,
+        "enable_return_routed_experts": model is not None and model.routed_experts > 0,
         "tier": model.tier if model else None,
         "threads": model.threads if model else config.threads,
         "limits": {**LIMITS, **limits, "queue_seconds": config.queue_seconds, "run_seconds": config.run_seconds},

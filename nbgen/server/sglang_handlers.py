@@ -18,7 +18,7 @@ from nbgen.protocols.sglang_answer import Answer
 from nbgen.protocols.sglang_info import Streaming
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import metrics
-from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
+from nbgen.server.base_handler import EMBEDS_BODY, SMALL_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.question import ask
 from nbgen.server.runs import MAX_LIVE, Run
@@ -37,8 +37,12 @@ class SglangHandler(NbgenHandler):
 class GenerateHandler(SglangHandler, GenerationHandler):
     """One prompt or many, answered whole or as a stream. A caller who leaves aborts them."""
 
+    body_limit = EMBEDS_BODY
+
     async def post(self) -> None:
-        self._generation = sglang.parse_generate(self.body)
+        large = len(self.body) > SMALL_BODY  # others are served while it is read
+        parse = sglang.parse_generate
+        self._generation = await asyncio.to_thread(parse, self.body) if large else parse(self.body)
         self._streaming: Streaming = self.settings["nbgen"].streaming
         self._answers = _answers(self._generation, self._streaming.incremental)
         await self.generate(self._generation.requests, stream=self._generation.stream)
@@ -167,7 +171,7 @@ class ServerInfoHandler(SglangHandler):
 
     async def get(self) -> None:
         engine, app = self.engine, self.settings["nbgen"]
-        limits = {"body_bytes": GENERATE_BODY, "live_requests": MAX_LIVE, "reader_seconds": app.reader_seconds}
+        limits = {"body_bytes": EMBEDS_BODY, "live_requests": MAX_LIVE, "reader_seconds": app.reader_seconds}
         self.finish(
             sglang_info.server_info(
                 engine.config,
