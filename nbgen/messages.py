@@ -137,6 +137,14 @@ class DetokenizeRequest(Struct, frozen=True):
     skip_special_tokens: bool = True
 
 
+class EmbedRequest(Struct, frozen=True):
+    """One text, or its token ids, whose embedding is wanted. Answered by an EmbedOutput."""
+
+    rid: str
+    text: str | None = None
+    input_ids: list[int] | None = None
+
+
 class PauseGeneration(Struct, frozen=True):
     """Compute nothing until told to continue; requests are taken in and wait."""
 
@@ -263,6 +271,8 @@ class ModelInfo(Struct, frozen=True):
     embed_size: int = 0
     #: Experts of one token, over all layers; 0 where there are none.
     routed_experts: int = 0
+    #: Whether it makes vectors, not text.
+    is_embedding: bool = False
 
 
 class EngineReady(Struct, frozen=True):
@@ -369,6 +379,14 @@ class TokenizerAnswer(Struct, frozen=True):
     texts: list[str] = []
 
 
+class EmbedOutput(Struct, frozen=True):
+    """A text's embedding: float32, little-endian. A refusal is a GenerateOutput that ends in an error."""
+
+    rid: str
+    prompt_tokens: int
+    data: memoryview
+
+
 class StepOutputs(Struct, frozen=True):
     """All that one step gained."""
 
@@ -399,7 +417,7 @@ class EngineStatus(Struct, frozen=True):
 
 
 #: What is answered, by the id that each of them has.
-Request = GenerateRequest | TokenizeRequest | DetokenizeRequest
+Request = GenerateRequest | TokenizeRequest | DetokenizeRequest | EmbedRequest
 #: What the engine is told between two steps; only memory has an answer.
 Command = AbortRequest | FlushCache | PauseGeneration | ContinueGeneration | ReleaseMemory | ResumeMemory
 #: What is asked of the process that runs plain modules.
@@ -411,6 +429,7 @@ FromEngine = (
     | EngineFailed
     | StepOutputs
     | TokenizerAnswer
+    | EmbedOutput
     | EngineStatus
     | MemoryState
     | ModuleState

@@ -15,6 +15,7 @@ from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import (
     DetokenizeRequest,
+    EmbedRequest,
     GenerateRequest,
     LogprobOptions,
     ModelInfo,
@@ -65,8 +66,13 @@ class Admission:
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
         return [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
 
-    def translate(self, request: TokenizeRequest | DetokenizeRequest) -> TokenizerAnswer:
+    def translate(self, request: TokenizeRequest | DetokenizeRequest | EmbedRequest) -> TokenizerAnswer:
         """Ids of text, or text of ids. Raises InvalidRequest."""
+        if isinstance(request, EmbedRequest):
+            raise InvalidRequest(
+                f"{self._model.name} does not appear to be an embedding model: it writes text; load an embedding "
+                "model, such as one of sentence-transformers"
+            )
         if isinstance(request, DetokenizeRequest):
             for ids in request.token_ids:
                 self._check_ids(ids, "tokens")
@@ -223,17 +229,20 @@ class Admission:
             )
 
     def _check_ids(self, ids: list[int] | dict[int, float], field: str) -> None:
-        vocab = self._model.vocab_size
-        for token in ids:
-            if not 0 <= token < vocab:
-                raise InvalidRequest(
-                    f"{field} has the id {token}, which is out-of-vocabulary: ids go from 0 to {vocab - 1}",
-                    field=field,
-                )
+        check_ids(ids, field, self._model.vocab_size)
 
     def _budget(self, length: int, params: SamplingParams) -> int:
         room = max(0, min(self._model.context_length - RESERVED_TOKENS, self._capacity) - length)
         return room if params.token_limit is None else min(params.token_limit, room)
+
+
+def check_ids(ids: list[int] | dict[int, float], field: str, vocab: int) -> None:
+    """Raise InvalidRequest for an id that is none of the vocabulary's."""
+    for token in ids:
+        if not 0 <= token < vocab:
+            raise InvalidRequest(
+                f"{field} has the id {token}, which is out-of-vocabulary: ids go from 0 to {vocab - 1}", field=field
+            )
 
 
 def _signed(seed: int) -> int:

@@ -19,6 +19,7 @@ from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, U
 from nbgen.messages import (
     AbortRequest,
     Command,
+    EmbedOutput,
     EngineFailed,
     EngineReady,
     EngineStatus,
@@ -295,7 +296,7 @@ class EngineClient:
                 for output in message.outputs:
                     if (listener := self._listeners.get(output.rid)) is not None:
                         listener.add(output)
-            case TokenizerAnswer():
+            case TokenizerAnswer() | EmbedOutput():
                 if (listener := self._listeners.get(message.rid)) is not None:
                     listener.add(message)
             case EngineStatus():

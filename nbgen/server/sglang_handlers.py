@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from nbgen import __version__
 from nbgen.errors import NbgenError, Unavailable
-from nbgen.messages import ContinueGeneration, FlushCache, GenerateRequest, PauseGeneration
+from nbgen.messages import ContinueGeneration, EmbedRequest, FlushCache, GenerateRequest, PauseGeneration
 from nbgen.protocols import sglang, sglang_answer, sglang_info
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import Generation
@@ -139,7 +139,7 @@ class HealthGenerateHandler(SglangHandler):
         paused = self.engine.status is not None and self.engine.status.paused
         if self.engine.state != "ready" or paused:
             return False
-        before, probe = self._generated(), asyncio.create_task(ask(self.engine, _probe(), PROBE_SECONDS))
+        before, probe = self._generated(), asyncio.create_task(ask(self.engine, self._probe(), PROBE_SECONDS))
         try:
             while not probe.done():
                 await asyncio.wait({probe}, timeout=1)
@@ -150,6 +150,13 @@ class HealthGenerateHandler(SglangHandler):
             probe.cancel()
             with contextlib.suppress(NbgenError, TimeoutError, asyncio.CancelledError):
                 await probe
+
+    def _probe(self) -> GenerateRequest | EmbedRequest:
+        rid = f"health-{uuid.uuid4().hex}"
+        if self.engine.model is not None and self.engine.model.is_embedding:
+            return EmbedRequest(rid=rid, input_ids=[0])
+        params = SamplingParams(max_new_tokens=1, temperature=0.0)
+        return GenerateRequest(rid=rid, input_ids=[0], namespace="health", priority=2**31, params=params)
 
     def _generated(self) -> int:
         return self.engine.status.generated_tokens if self.engine.status else 0
@@ -193,13 +200,6 @@ class MetricsHandler(SglangHandler):
     async def get(self) -> None:
         self.set_header("Content-Type", metrics.CONTENT_TYPE)
         self.finish(self.settings["nbgen"].metrics.text(), set_content_type=metrics.CONTENT_TYPE)
-
-
-def _probe() -> GenerateRequest:
-    params = SamplingParams(max_new_tokens=1, temperature=0.0)
-    return GenerateRequest(
-        rid=f"health-{uuid.uuid4().hex}", input_ids=[0], namespace="health", priority=2**31, params=params
-    )
 
 
 def _answers(generation: Generation, incremental: bool) -> list[list[Answer]]:
