@@ -91,10 +91,11 @@ class GenerateRequest(Struct, frozen=True):
     """One prompt, however it was written, and how to continue it. Exactly one of the four inputs is set.
 
     `input_embeds` is FP32 `[tokens, width]`, in place of the model's own embeddings of ids. `messages` goes through
-    the model's chat template; `continue_final` continues the last message instead of opening an answer; `template_options` are the template's own variables. The answer begins with the tokens of
-    `prefix_ids`: given, not sampled, their text is part of it. Only requests of the same `namespace` share cached
-    prefixes. A higher `priority` is served first. Requests of one `group` (a call with many prompts) count as waiting
-    only while none of them runs. `fit` cuts max_new_tokens to what the context holds instead of refusing it; `echo`
+    the model's chat template; `continue_final` continues the last message instead of opening an answer;
+    `template_options` are the template's own variables. The answer begins with the tokens of `prefix_ids`: given, not
+    sampled, their text is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority`
+    is served first. Requests of one `group` (a call with many prompts) count as waiting only while none of them runs.
+    `fit` cuts max_new_tokens to what the context holds instead of refusing it; `echo`
     sends the prompt's text back.
     """
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
+import nbgen
 from tests.conftest import save_tokenizer
 from tests.server.conftest import Server
 
@@ -28,7 +29,7 @@ SIZES = {
 
 
 class Case(NamedTuple):
-    """An architecture, and the files of sentence-transformers beside it: pooling, and whether vectors are normalized."""
+    """An architecture, how sentence-transformers' files beside it pool, and whether they normalize."""
 
     model_type: str
     pooling: str | None
@@ -146,3 +147,13 @@ def test_the_server_says_what_it_is(served: Served) -> None:
 def test_a_generation_model_embeds_nothing(server: Server) -> None:
     for route, body in (("encode", {"text": "a"}), ("v1/embeddings", {"input": "a"})):
         refused(server.http.post(route, json=body), "does not appear to be an embedding model")
+
+
+def test_the_helper_gives_an_array(served: Served) -> None:
+    http = served.server.http
+    root = str(http.base_url).split("nbgen/")[0]
+    nbgen.connect(root, http.headers["authorization"].split()[-1])
+    found = nbgen.embed(TEXTS)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, served.expected(), atol=1e-4)
+    np.testing.assert_allclose(nbgen.embed(TEXTS[0]), found[0], atol=1e-5)
