@@ -14,6 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import nbgen
+from nbgen.notebook import session
 from tests.conftest import save_tokenizer
 from tests.server.conftest import Server
 
@@ -149,11 +150,13 @@ def test_a_generation_model_embeds_nothing(server: Server) -> None:
         refused(server.http.post(route, json=body), "does not appear to be an embedding model")
 
 
-def test_the_helper_gives_an_array(served: Served) -> None:
+def test_the_helper_gives_an_array(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_client", None)
     http = served.server.http
     root = str(http.base_url).split("nbgen/")[0]
-    nbgen.connect(root, http.headers["authorization"].split()[-1])
+    client = nbgen.connect(root, http.headers["authorization"].split()[-1])
     found = nbgen.embed(TEXTS)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, served.expected(), atol=1e-4)
     np.testing.assert_allclose(nbgen.embed(TEXTS[0]), found[0], atol=1e-5)
+    client.close()
