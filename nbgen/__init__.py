@@ -18,6 +18,7 @@ _HOMES = {
     "compare": "nbgen.notebook.compare",
     "connect": "nbgen.notebook.session",
     "detokenize": "nbgen.notebook.session",
+    "embed": "nbgen.notebook.session",
     "generate": "nbgen.notebook.session",
     "infer": "nbgen.notebook.session",
     "load": "nbgen.notebook.session",

@@ -9,6 +9,7 @@ import msgspec
 
 from nbgen.messages import (
     Command,
+    EmbedOutput,
     EngineFailed,
     EngineReady,
     EngineStatus,
@@ -34,6 +35,7 @@ FromEngine = (
     | EngineFailed
     | StepOutputs
     | TokenizerAnswer
+    | EmbedOutput
     | EngineStatus
     | MemoryState
     | ModuleState

@@ -56,18 +56,36 @@ class LogprobOptions(Struct, frozen=True, tag=False):
     text: bool = False
 
 
+class Tensor(Struct, frozen=True, tag=False):
+    """A tensor of a KServe v2 datatype, row-major and little-endian. BYTES elements have a 4-byte length in front."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: memoryview = memoryview(b"")
+
+
 class TensorOptions(Struct, frozen=True, tag=False):
-    """Which of the model's own numbers a request wants, all of them float32.
+    """Which of the model's own numbers a request wants, float32 but for the experts.
 
     `logits` `[prompt, vocab]` and `hidden_states` `[prompt, hidden]` (after the last norm) are of the prompt's tokens.
     `generation_logits` `[output, vocab]` chose the output's tokens, before any sampling option changed them, and
-    `logprobs` `[output]` is their natural log-softmax at the tokens that were chosen.
+    `logprobs` `[output]` is their natural log-softmax at the tokens that were chosen. `generation_hidden_states`
+    `[output - 1, hidden]` are those behind every token after the first. `routed_experts` is the position from which on
+    each computed token's experts are wanted: int32 `[tokens, layers, experts per token]`.
     """
 
     logits: bool = False
     hidden_states: bool = False
     generation_logits: bool = False
     logprobs: bool = False
+    generation_hidden_states: bool = False
+    routed_experts: int | None = None
+
+    @property
+    def of_states(self) -> bool:
+        """Whether hidden states have to be seen for it."""
+        return self.hidden_states or self.generation_hidden_states
 
     @property
     def of_prompt(self) -> bool:
@@ -76,20 +94,21 @@ class TensorOptions(Struct, frozen=True, tag=False):
 
 
 class GenerateRequest(Struct, frozen=True):
-    """One prompt, however it was written, and how to continue it. Exactly one of the three inputs is set.
+    """One prompt, however it was written, and how to continue it. Exactly one of the four inputs is set.
 
-    `messages` goes through the model's chat template; `continue_final` continues the last message instead of
-    opening an answer; `template_options` are the template's own variables. The answer begins with the tokens of
-    `prefix_ids`: given, not sampled, their text is part of it. Only requests of the same `namespace` share cached
-    prefixes. A higher `priority` is served first. Requests of one `group` (a call with many prompts) count as waiting
-    only while none of them runs. `fit` cuts max_new_tokens to what the context holds instead of refusing it,
-    `truncate` the prompt's end as well; `echo` sends the prompt's text back, `prompt_ids` its ids. `tensors` goes
-    without log-probabilities of the prompt.
+    `input_embeds` is FP32 `[tokens, width]`, in place of the model's own embeddings of ids. `messages` goes through
+    the model's chat template; `continue_final` continues the last message instead of opening an answer;
+    `template_options` are the template's own variables. The answer begins with the tokens of `prefix_ids`: given, not
+    sampled, their text is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority`
+    is served first. Requests of one `group` (a call with many prompts) count as waiting only while none of them runs.
+    `fit` cuts max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well;
+    `echo` sends the prompt's text back, `prompt_ids` its ids.
     """
 
     rid: str
     text: str | None = None
     input_ids: list[int] | None = None
+    input_embeds: Tensor | None = None
     messages: list[ChatMessage] | None = None
     continue_final: bool = False
     template_options: dict[str, bool | int | float | str] = {}
@@ -125,6 +144,14 @@ class DetokenizeRequest(Struct, frozen=True):
     rid: str
     token_ids: list[list[int]]
     skip_special_tokens: bool = True
+
+
+class EmbedRequest(Struct, frozen=True):
+    """One text, or its token ids, whose embedding is wanted. Answered by an EmbedOutput."""
+
+    rid: str
+    text: str | None = None
+    input_ids: list[int] | None = None
 
 
 class PauseGeneration(Struct, frozen=True):
@@ -208,6 +235,12 @@ class ModelInfo(Struct, frozen=True):
     weight_bytes: int = 0
     #: Width of a hidden state; 0 where it cannot be told.
     hidden_size: int = 0
+    #: Width of an input embedding; 0 where the model takes ids alone.
+    embed_size: int = 0
+    #: Experts of one token, over all layers; 0 where there are none.
+    routed_experts: int = 0
+    #: Whether it makes vectors, not text.
+    is_embedding: bool = False
 
 
 class EngineReady(Struct, frozen=True):
@@ -290,6 +323,14 @@ class TokenizerAnswer(Struct, frozen=True):
     texts: list[str] = []
 
 
+class EmbedOutput(Struct, frozen=True):
+    """A text's embedding: float32, little-endian. A refusal is a GenerateOutput that ends in an error."""
+
+    rid: str
+    prompt_tokens: int
+    data: memoryview
+
+
 class StepOutputs(Struct, frozen=True):
     """All that one step gained."""
 
@@ -320,6 +361,6 @@ class EngineStatus(Struct, frozen=True):
 
 
 #: What is answered, by the id that each of them has.
-Request = GenerateRequest | TokenizeRequest | DetokenizeRequest
+Request = GenerateRequest | TokenizeRequest | DetokenizeRequest | EmbedRequest
 #: What the engine is told between two steps; only memory has an answer.
 Command = AbortRequest | FlushCache | PauseGeneration | ContinueGeneration | ReleaseMemory | ResumeMemory

@@ -5,17 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from nbgen.engine_config import EngineConfig
-from nbgen.messages import Struct
+from nbgen.messages import Struct, Tensor
 from nbgen.tensor_spec import ModelSpec
-
-
-class Tensor(Struct, frozen=True, tag=False):
-    """A tensor of a KServe v2 datatype, row-major and little-endian. BYTES elements have a 4-byte length in front."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    data: memoryview = memoryview(b"")
 
 
 class ServeTensors(Struct, frozen=True):

@@ -57,7 +57,9 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> 
     # Beside the imports, the disk reads the weights.
     threading.Thread(target=checkpoint.page_in, args=(first.config.model,), name="page-in", daemon=True).start()
     channel.send(LoadProgress(stage="starting torch"))
-    from nbgen.engine.assembly import assemble  # only now: it takes seconds, and the server has heard why
+    from nbgen.engine import embedding_model  # only now: it takes seconds, and the server has heard why
+    from nbgen.engine.assembly import assemble
+    from nbgen.engine.embedding_loop import EmbeddingLoop
     from nbgen.engine.loop import Loop
 
     gc.freeze()  # before there is a model: that may have to be collected
@@ -67,7 +69,8 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> 
         channel.send(LoadProgress(stage=stage, done=done, total=total))
 
     try:
-        assembly = assemble(first.config, report)
+        embeds = embedding_model.is_embedding(first.config, report)
+        assembly = embedding_model.EmbeddingModel(first.config, report) if embeds else assemble(first.config, report)
     except ModelError as error:
         channel.send(EngineFailed(message=error.message))
         return
@@ -75,8 +78,12 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> 
         log.exception("%s cannot be run", first.config.model)
         channel.send(EngineFailed(message=f"{first.config.model} cannot be run; the server's log says why"))
         return
-    channel.send(EngineReady(model=assembly.model, load_seconds=time.monotonic() - started))
-    Loop(channel, assembly).run(messages)
+    info = assembly.info if isinstance(assembly, embedding_model.EmbeddingModel) else assembly.model
+    channel.send(EngineReady(model=info, load_seconds=time.monotonic() - started))
+    if isinstance(assembly, embedding_model.EmbeddingModel):
+        EmbeddingLoop(channel, assembly, first.config.max_waiting).run(messages)
+    else:
+        Loop(channel, assembly).run(messages)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ from nbgen.engine.tokenizer import Tokenizer
 from nbgen.errors import InvalidRequest
 from nbgen.messages import (
     DetokenizeRequest,
+    EmbedRequest,
     GenerateRequest,
     LogprobOptions,
     ModelInfo,
+    Tensor,
     TensorOptions,
     TokenizerAnswer,
     TokenizeRequest,
@@ -31,6 +33,10 @@ MAX_PROMPT_LOGPROBS = 2**22
 #: Bytes of tensors that one request may ask for.
 MAX_TENSOR_BYTES = 2**30
 FLOAT32_BYTES = 4
+#: Numbers of hidden states that one answer writes out as JSON: 160 MB of it.
+MAX_STATE_NUMBERS = 2**23
+#: The id that stands where an embedding was given.
+PLACEHOLDER = 1
 
 
 class Admission:
@@ -61,8 +67,13 @@ class Admission:
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
         return [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
 
-    def translate(self, request: TokenizeRequest | DetokenizeRequest) -> TokenizerAnswer:
+    def translate(self, request: TokenizeRequest | DetokenizeRequest | EmbedRequest) -> TokenizerAnswer:
         """Ids of text, or text of ids. Raises InvalidRequest."""
+        if isinstance(request, EmbedRequest):
+            raise InvalidRequest(
+                f"{self._model.name} does not appear to be an embedding model: it writes text; load an embedding "
+                "model, such as one of sentence-transformers"
+            )
         if isinstance(request, DetokenizeRequest):
             for ids in request.token_ids:
                 self._check_ids(ids, "tokens")
@@ -108,6 +119,8 @@ class Admission:
             priority=request.priority,
             group=request.group or request.rid,
             tensors=request.tensors,
+            num_routed=(request.tensors and request.tensors.routed_experts) or 0,
+            embeds=request.input_embeds,
             prompt_text=decode(prompt) if request.echo else None,
             shows_prompt_ids=request.prompt_ids,
         )
@@ -123,6 +136,9 @@ class Admission:
             )
         if request.text is not None:
             return self._tokenizer.encode(request.text)
+        if request.input_embeds is not None:
+            self._check_embeds(request.input_embeds)
+            return [PLACEHOLDER] * request.input_embeds.shape[0]
         return request.input_ids or []
 
     def _check(self, prompt: list[int], params: SamplingParams, *, fit: bool) -> None:
@@ -162,11 +178,30 @@ class Admission:
                 field="top_logprobs_num",
             )
 
+    def _check_embeds(self, embeds: Tensor) -> None:
+        width = self._model.embed_size
+        if not width:
+            raise InvalidRequest("this model takes no embeddings: send text or input_ids", field="input_embeds")
+        if embeds.shape[-1] != width:
+            raise InvalidRequest(
+                f"input_embeds has rows of {embeds.shape[-1]} numbers; the embeddings of this model have {width}",
+                field="input_embeds",
+            )
+
     def _check_tensors(self, options: TensorOptions | None, length: int, budget: int) -> None:
         if options is None:
             return
-        if options.hidden_states and not self._model.hidden_size:
+        if options.routed_experts is not None:
+            self._check_routes(options.routed_experts, length)
+        if options.of_states and not self._model.hidden_size:
             raise InvalidRequest("this model does not show its hidden states", field="hidden_states")
+        states = self._model.hidden_size * (length + budget)
+        if options.generation_hidden_states and states > MAX_STATE_NUMBERS:
+            raise InvalidRequest(
+                f"the hidden states of {length} prompt tokens and up to {budget} new ones are {states} numbers; one "
+                f"answer holds at most {MAX_STATE_NUMBERS}: ask for fewer tokens",
+                field="return_hidden_states",
+            )
         rows = length * options.logits + budget * options.generation_logits
         width = rows * self._model.vocab_size + length * options.hidden_states * self._model.hidden_size
         if width * FLOAT32_BYTES > MAX_TENSOR_BYTES:
@@ -175,14 +210,17 @@ class Admission:
                 f"one request gets at most {MAX_TENSOR_BYTES}"
             )
 
+    def _check_routes(self, start: int, length: int) -> None:
+        if not self._model.routed_experts:
+            raise InvalidRequest("this model has no experts to route to", field="return_routed_experts")
+        if start >= length:
+            raise InvalidRequest(
+                f"routed_experts_start_len is {start}; the prompt has {length} tokens",
+                field="routed_experts_start_len",
+            )
+
     def _check_ids(self, ids: list[int] | dict[int, float], field: str) -> None:
-        vocab = self._model.vocab_size
-        for token in ids:
-            if not 0 <= token < vocab:
-                raise InvalidRequest(
-                    f"{field} has the id {token}, which is out-of-vocabulary: ids go from 0 to {vocab - 1}",
-                    field=field,
-                )
+        check_ids(ids, field, self._model.vocab_size)
 
     @property
     def _room(self) -> int:
@@ -192,6 +230,15 @@ class Admission:
     def _budget(self, length: int, params: SamplingParams) -> int:
         room = max(0, self._room - length)
         return room if params.token_limit is None else min(params.token_limit, room)
+
+
+def check_ids(ids: list[int] | dict[int, float], field: str, vocab: int) -> None:
+    """Raise InvalidRequest for an id that is none of the vocabulary's."""
+    for token in ids:
+        if not 0 <= token < vocab:
+            raise InvalidRequest(
+                f"{field} has the id {token}, which is out-of-vocabulary: ids go from 0 to {vocab - 1}", field=field
+            )
 
 
 def _signed(seed: int) -> int:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nbgen.engine import loader, memory
+from nbgen.engine import loader, memory, prompt_embeds
 from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.checkpoint import Report
@@ -19,6 +19,7 @@ from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.occupation import Occupation
 from nbgen.engine.probe import Runner, choose_runner
+from nbgen.engine.routed_experts import RoutedExperts
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine_config import EngineConfig
@@ -152,4 +153,6 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_t
         parameters=loaded.parameters,
         weight_bytes=loaded.weight_bytes,
         hidden_size=HiddenStates(loaded.model).width,
+        embed_size=prompt_embeds.width(loaded.model),
+        routed_experts=RoutedExperts(loaded.model).width,
     )

@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol
 
 from nbgen.errors import NbgenError
-from nbgen.tensor_messages import InferOutput, InferRequest, Tensor
+from nbgen.messages import Tensor
+from nbgen.tensor_messages import InferOutput, InferRequest
 from nbgen.tensor_spec import ModelSpec
 
 log = logging.getLogger(__name__)

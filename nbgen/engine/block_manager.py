@@ -73,7 +73,7 @@ class BlockManager:
 
     def share(self, sequence: Sequence) -> None:
         """Let others use the sequence's blocks that are full; where somebody was first, use theirs."""
-        if not self.caches_prefixes:
+        if not self._shares(sequence):
             return
         while (end := (len(sequence.nodes) + 1) * self.block_size) <= sequence.num_computed:
             index = len(sequence.nodes)
@@ -83,12 +83,16 @@ class BlockManager:
         """Take all of the sequence's blocks back, keeping what is computed for others while there is room."""
         self.share(sequence)
         own = sequence.block_table[len(sequence.nodes) :]
-        if own and self.caches_prefixes and self._keep_partial(sequence, own[0]):
+        if own and self._shares(sequence) and self._keep_partial(sequence, own[0]):
             own = own[1:]
         for block in own:
             self._free.append(block)
         self.cache.unlock(reversed(sequence.nodes))
         sequence.block_table, sequence.nodes = [], []
+
+    def _shares(self, sequence: Sequence) -> bool:
+        """Whether others may use the sequence's blocks: ids do not tell what embeddings were given."""
+        return self.caches_prefixes and sequence.embeds is None
 
     def _share_block(self, sequence: Sequence, index: int, tokens: tuple[int, ...]) -> None:
         parent, block = self._last(sequence), sequence.block_table[index]

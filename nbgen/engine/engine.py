@@ -13,7 +13,7 @@ from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_masks import GrammarMasks
 from nbgen.engine.logprobs import Logprobs
-from nbgen.engine.model_runner import PromptScores
+from nbgen.engine.model_runner import RunOutput
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.scheduler import Scheduler
@@ -142,7 +142,7 @@ class Engine:
         output = self._runner.run(batch, self._scheduler.copies)
         self.forward_seconds += time.perf_counter() - started
         self._scheduler.computed(batch)
-        pieces = self._describe(output.prompt)
+        pieces = self._describe(output)
         raw = self._tensors.raw(output)
         self._masks.apply(output.scores, output.sampled)
         tokens = self._sampler.sample(output.scores, output.sampled)
@@ -181,13 +181,13 @@ class Engine:
     def _living(self) -> list[Sequence]:
         return [sequence for siblings in self._sequences.values() for sequence in siblings]
 
-    def _describe(self, prompts: list[PromptScores]) -> list[GenerateOutput]:
+    def _describe(self, output: RunOutput) -> list[GenerateOutput]:
         pieces: list[GenerateOutput] = []
-        for prompt in prompts:
-            if prompt.sequence.tensors is not None:
-                pieces += self._tensors.prompt(prompt)
-            else:
-                self._logprobs.prompt(prompt.sequence, prompt.position, prompt.scores)
+        for prompt in output.prompt:
+            pieces += self._tensors.prompt(prompt)
+            self._logprobs.prompt(prompt.sequence, prompt.position, prompt.scores)
+        for sequence, (position, experts) in output.experts.items():
+            pieces += self._tensors.routed(sequence, position, experts)
         return pieces
 
     def _advance(self, sequence: Sequence, token: int, scores: torch.Tensor) -> GenerateOutput:

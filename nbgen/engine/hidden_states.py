@@ -43,7 +43,7 @@ class HiddenStates:
 
     def wanted(self, batch: Iterable[ScheduledSequence]) -> bool:
         """Whether any of the batch asks for hidden states."""
-        return any(item.sequence.tensors and item.sequence.tensors.hidden_states for item in batch)
+        return any(item.sequence.tensors and item.sequence.tensors.of_states for item in batch)
 
     @contextmanager
     def of(self, batch: Iterable[ScheduledSequence]) -> Iterator[Capture]:

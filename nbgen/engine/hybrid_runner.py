@@ -82,4 +82,5 @@ def _joined(outputs: list[RunOutput]) -> RunOutput:
         torch.cat([output.scores for output in outputs]),
         [scores for output in outputs for scores in output.prompt],
         {sequence: state for output in outputs for sequence, state in output.hidden.items()},
+        {sequence: experts for output in outputs for sequence, experts in output.experts.items()},
     )

@@ -1,6 +1,7 @@
 """From a name and a configuration to a model ready to run, with progress. The only place that loads weights."""
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,11 +10,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from nbgen.engine import checkpoint
+from nbgen.engine import checkpoint, embedding_checkpoint
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
@@ -53,6 +54,21 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     return LoadedModel(model, tokenizer, context, _sampling_defaults(generation, config), parameters, size)
 
 
+def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
+    """The same for a model that makes vectors: without its layer of scores. Raises ModelError."""
+    report("finding the model", 0, 0)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    folder = checkpoint.find(config.model, report)
+    size, tokenizer = checkpoint.weight_bytes(folder), _tokenizer(folder, config.model)
+    with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
+        model = _model(folder, config, AutoModel)
+    said = embedding_checkpoint.longest(folder, config.model)
+    context = min(_context_length(model.config, config), tokenizer.model_max_length, said or sys.maxsize)
+    parameters = sum(p.numel() for p in model.parameters())
+    return LoadedModel(model, Tokenizer(tokenizer, set(), context), context, {}, parameters, size)
+
+
 def _architecture(folder: Path, name: str) -> Any:
     model_type = checkpoint.read_json(folder / "config.json", name).get("model_type")
     if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
@@ -75,10 +91,10 @@ def _eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
     return {i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
 
 
-def _model(folder: Path, config: EngineConfig) -> torch.nn.Module:
+def _model(folder: Path, config: EngineConfig, auto: Any = AutoModelForCausalLM) -> torch.nn.Module:
     device = _device(config.device)
     with _foreign_errors(config.model, "weights"):
-        model = AutoModelForCausalLM.from_pretrained(
+        model = auto.from_pretrained(
             folder,
             dtype=_dtype(config.dtype, device),
             local_files_only=True,

@@ -28,9 +28,14 @@ class Logprobs:
         return self._describe((scores / temperature)[None], [token], sequence.logprobs)
 
     def prompt(self, sequence: Sequence, position: int, scores: torch.Tensor) -> None:
-        """Add those of the prompt tokens after `position` and on, from the model's scores `[rows, vocab]` there."""
-        options = sequence.logprobs
-        assert options is not None
+        """Add those of the prompt tokens after `position` and on, from the model's scores `[rows, vocab]` there.
+
+        Rows before the first that is asked for were computed for something else.
+        """
+        options, skipped = sequence.logprobs, max(0, sequence.next_logprob_row - position)
+        if options is None or skipped >= len(scores):
+            return
+        position, scores = position + skipped, scores[skipped:]
         if not sequence.prompt_logprobs:
             sequence.prompt_logprobs.append(self._unknown(sequence.prompt_ids[position], options))
         following = sequence.prompt_ids[position + 1 : position + 1 + len(scores)]

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nbgen.engine import attention
+from nbgen.engine import attention, prompt_embeds
 from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.rotary import LongRotary
+from nbgen.engine.routed_experts import RoutedExperts, Routes, asks
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
 
@@ -33,13 +34,15 @@ class PromptScores(NamedTuple):
 class RunOutput(NamedTuple):
     """The sequences that sample now with their float32 `scores` `[rows, vocab]`, and what prompts wanted of theirs.
 
-    `hidden` has the hidden states `[hidden]` behind those scores, of sequences that asked for them.
+    `hidden` has the hidden states `[hidden]` behind those scores, and `experts` the first position computed with its
+    and the next ones' experts `[tokens, layers, experts per token]`, of sequences that asked for them.
     """
 
     sampled: list[Sequence]
     scores: torch.Tensor
     prompt: list[PromptScores]
     hidden: dict[Sequence, torch.Tensor]
+    experts: dict[Sequence, tuple[int, torch.Tensor]]
 
 
 class ModelRunner:
@@ -62,6 +65,7 @@ class ModelRunner:
         self._takes_positions = "position_ids" in names
         self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
         self._hidden_states = HiddenStates(model)
+        self._routed_experts = RoutedExperts(model)
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @property
@@ -77,19 +81,19 @@ class ModelRunner:
         items = sorted(batch, key=lambda item: item.num_tokens > 1)
         sampled, prompt_rows = _rows(items)
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
-        scores, states = self._replay(items, wanted), None
+        scores, states, experts = self._replay(items, wanted), None, {}
         if scores is None:
             step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
-            with attention.current(step), lengths, watched as hidden:
+            with attention.current(step), lengths, watched as hidden, self._routed_experts.of(items) as routes:
                 scores = self._forward(items, wanted)
-            states = hidden.rows(wanted)
+            states, experts = hidden.rows(wanted), _experts(items, routes)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
             part = slice(end, end + len(rows))
             prompt.append(PromptScores(sequence, position, scores[part], None if states is None else states[part]))
             end += len(rows)
         last = {} if states is None else dict(zip(sampled.values(), states, strict=False))
-        return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt, last)
+        return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt, last, experts)
 
     def release(self, sequence: Sequence) -> None:
         """Blocks are all a sequence holds, and the scheduler takes them back."""
@@ -110,7 +114,9 @@ class ModelRunner:
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor | None:
         """The rows' scores where all are decodes with a graph, else None."""
-        if self.graphs is None or self._hidden_states.wanted(items) or any(count > 1 for _, count in items):
+        if self.graphs is None or any(item.num_tokens > 1 or prompt_embeds.begins(item) for item in items):
+            return None
+        if self._hidden_states.wanted(items) or self._routed_experts.wanted(items):
             return None
         computed = [(sequence, sequence.num_computed) for sequence, _ in items]
         scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.block_table) for s, at in computed])
@@ -119,13 +125,18 @@ class ModelRunner:
     def _forward(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
         ids, positions = (self._tensor(values).view(shape) for values in (_token_ids(items), _positions(items)))
+        given = any(map(prompt_embeds.begins, items))
+        inputs = {"inputs_embeds": prompt_embeds.merge(self.model, ids, items)} if given else {"input_ids": ids}
         if shape[0] == 1 and self._keeps_logits:
-            return self.logits(ids, positions, logits_to_keep=self._tensor(rows))[0]
-        return self.logits(ids, positions).flatten(0, 1)[self._tensor(rows)]
+            return self._run(inputs, positions, logits_to_keep=self._tensor(rows))[0]
+        return self._run(inputs, positions).flatten(0, 1)[self._tensor(rows)]
 
     def logits(self, ids: torch.Tensor, positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:
         """`[B, T, vocab]` of the current step's tokens `[B, T]`, or of those that `logits_to_keep` selects."""
-        inputs = {"input_ids": ids, **self._cache_inputs(), **selection}
+        return self._run({"input_ids": ids}, positions, **selection)
+
+    def _run(self, tokens: dict[str, torch.Tensor], positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:
+        inputs = {**tokens, **self._cache_inputs(), **selection}
         if self._takes_positions:
             inputs["position_ids"] = positions
         return self.model(**inputs).logits
@@ -162,6 +173,17 @@ def _rows(items: list[ScheduledSequence]) -> tuple[dict[int, Sequence], dict[tup
             prompts[sequence, first] = range(offset + first, offset + stop)
         start += count
     return sampled, prompts
+
+
+def _experts(items: list[ScheduledSequence], routes: Routes) -> dict[Sequence, tuple[int, torch.Tensor]]:
+    """Of each sequence that asks: its first position that was computed, and the experts from there on."""
+    found, start = {}, 0
+    for item in items:
+        stop = start + item.num_tokens
+        if asks(item) and (rows := routes.rows(start, stop)) is not None:
+            found[item.sequence] = (item.sequence.num_computed, rows)
+        start = stop
+    return found
 
 
 def _token_ids(items: list[ScheduledSequence]) -> list[int]:

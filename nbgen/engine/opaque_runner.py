@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from nbgen.engine import prompt_embeds
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.model_runner import PromptScores, RunOutput
+from nbgen.engine.routed_experts import RoutedExperts, asks
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
 
@@ -36,17 +38,20 @@ class OpaqueRunner:
         # Recurrent models mask the new tokens alone, and none of them is masked.
         self._takes_mask = "attention_mask" in names and not recurrent
         self._hidden_states = HiddenStates(model)
+        self._routed_experts = RoutedExperts(model)
         self._caches: dict[Sequence, Any] = {}
 
     @torch.inference_mode()
     def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
         """Compute the batch's tokens, each sequence's whole prompt at once. There are no copies."""
-        last, last_hidden, prompt = [], {}, []
+        last, last_hidden, prompt, experts = [], {}, [], {}
         for item in batch:
             sequence = item.sequence
             known = sequence.num_computed if self.cached else 0
-            with self._hidden_states.of(batch) as hidden:
+            with self._hidden_states.of(batch) as hidden, self._routed_experts.of([item]) as routes:
                 scores = self._scores(sequence, known)
+            if asks(item) and (rows := routes.rows(0, len(scores))) is not None:
+                experts[sequence] = (known, rows)
             states = hidden.rows(range(len(scores)))
             last.append(scores[-1])
             last_hidden |= {} if states is None else {sequence: states[-1]}
@@ -54,7 +59,7 @@ class OpaqueRunner:
             if first < stop:
                 part = slice(first - known, stop - known)
                 prompt.append(PromptScores(sequence, first, scores[part], None if states is None else states[part]))
-        return RunOutput([item.sequence for item in batch], torch.stack(last).float(), prompt, last_hidden)
+        return RunOutput([item.sequence for item in batch], torch.stack(last).float(), prompt, last_hidden, experts)
 
     def release(self, sequence: Sequence) -> None:
         """Drop the sequence's cache."""
@@ -66,7 +71,7 @@ class OpaqueRunner:
     def _scores(self, sequence: Sequence, known: int) -> torch.Tensor:
         """`[tokens, vocab]` of all but the first `known` tokens."""
         inputs: dict[str, Any] = {
-            "input_ids": self._row(sequence.token_ids[known:]),
+            **self._tokens(sequence, known),
             "use_cache": self.cached,
         }
         if self._takes_mask:
@@ -77,6 +82,13 @@ class OpaqueRunner:
         if self.cached:
             self._caches[sequence] = output[self._cache_name]
         return output.logits[0]
+
+    def _tokens(self, sequence: Sequence, known: int) -> dict[str, torch.Tensor]:
+        """All but the first `known`, as ids or, where the prompt was given so, as embeddings."""
+        ids = self._row(sequence.token_ids[known:])
+        if sequence.embeds is None or known >= sequence.num_prompt:
+            return {"input_ids": ids}
+        return {"inputs_embeds": prompt_embeds.fill(self.model, ids, sequence.embeds, known)}
 
     def _row(self, values: list[int]) -> torch.Tensor:
         return torch.tensor([values], dtype=torch.long, device=self.device)

@@ -7,7 +7,7 @@ from typing import Any
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.grammar import Matcher
 from nbgen.engine.prefix_cache import Node
-from nbgen.messages import FinishReason, LogprobOptions, TensorOptions, TokenLogprobs
+from nbgen.messages import FinishReason, LogprobOptions, Tensor, TensorOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
 
 #: Prompt tokens of one step whose scores are looked at: 64 rows of 150,000 scores are 38 MB in float32.
@@ -52,6 +52,10 @@ class Sequence:
     tensors: TensorOptions | None = None
     #: Prompt tokens whose tensors have been given.
     num_described: int = 0
+    #: Tokens whose experts have been given, those before the first that is asked for included.
+    num_routed: int = 0
+    #: What stands in place of the prompt's embeddings, FP32 `[tokens, width]`: such a prompt shares nothing.
+    embeds: Tensor | None = None
     prompt_text: str | None = None
     #: Whether the first output has the prompt's ids.
     shows_prompt_ids: bool = False
@@ -87,17 +91,21 @@ class Sequence:
 
     @property
     def num_cacheable(self) -> int:
-        """Tokens that may come from the cache: not the last, nor those whose scores are asked for."""
-        return min(len(self.token_ids) - 1, self.next_prompt_row)
+        """Tokens that may come from the cache: not the last, nor those whose scores or experts are asked for."""
+        if self.embeds is not None:
+            return 0
+        routed = self.num_routed if self.tensors and self.tensors.routed_experts is not None else len(self)
+        return min(len(self.token_ids) - 1, self.next_prompt_row, routed)
 
     @property
     def next_prompt_row(self) -> int:
-        """The next position of the prompt whose scores are asked for; none is left at the last one.
+        """The next position of the prompt whose scores are asked for; none is left at the last one."""
+        described = self.num_described if self.tensors and self.tensors.of_prompt else self.num_prompt
+        return min(described, self.next_logprob_row)
 
-        The first token of log-probabilities has none by convention, so its successor's is the first.
-        """
-        if self.tensors is not None and self.tensors.of_prompt:
-            return self.num_described
+    @property
+    def next_logprob_row(self) -> int:
+        """The same of log-probabilities alone. Their first token has none, so its successor's is the first."""
         start = self.logprobs.start if self.logprobs else None
         return self.num_prompt if start is None else start + max(0, len(self.prompt_logprobs) - 1)
 

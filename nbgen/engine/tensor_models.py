@@ -18,8 +18,8 @@ from nbgen.engine.tensor_module import TensorModule
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.frames import ToEngine
-from nbgen.messages import PIECE_BYTES, AbortRequest, TensorPiece
-from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, Tensor, UnloadModule
+from nbgen.messages import PIECE_BYTES, AbortRequest, Tensor, TensorPiece
+from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, UnloadModule
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ import torch
 
 from nbgen.engine.batcher import Computed
 from nbgen.errors import InternalError
-from nbgen.tensor_messages import InferRequest, Tensor
+from nbgen.messages import Tensor
+from nbgen.tensor_messages import InferRequest
 from nbgen.tensor_spec import ModelSpec, TensorSpec
 
 DTYPES = {

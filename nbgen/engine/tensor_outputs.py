@@ -25,9 +25,18 @@ class TensorOutputs:
 
     def prompt(self, prompt: PromptScores) -> list[GenerateOutput]:
         """Of prompt tokens that do not sample."""
-        sequence = prompt.sequence
-        sequence.num_described = prompt.position + len(prompt.scores)
-        return self._of_prompt(sequence, prompt.scores, prompt.hidden)
+        sequence, options = prompt.sequence, prompt.sequence.tensors
+        if options is None or not options.of_prompt:
+            return []
+        new = max(0, sequence.num_described - prompt.position)
+        sequence.num_described = max(sequence.num_described, prompt.position + len(prompt.scores))
+        return self._of_prompt(sequence, prompt.scores[new:], None if prompt.hidden is None else prompt.hidden[new:])
+
+    def routed(self, sequence: Sequence, position: int, experts: torch.Tensor) -> Iterator[GenerateOutput]:
+        """The experts `[tokens, layers, experts per token]` of the tokens from `position` on."""
+        new = max(0, sequence.num_routed - position)
+        sequence.num_routed = max(sequence.num_routed, position + len(experts))
+        return _pieces(sequence, "routed_experts", experts[new:].flatten(1))
 
     def raw(self, output: RunOutput) -> list[Row | None]:
         """Copies of the rows that are asked for, taken before sampling writes into them."""
@@ -45,6 +54,8 @@ class TensorOutputs:
         if not sequence.num_output:
             state = None if row.hidden is None else row.hidden[None]
             outputs += self._of_prompt(sequence, row.scores[None], state)
+        elif options.generation_hidden_states and row.hidden is not None:
+            outputs += _pieces(sequence, "generation_hidden_states", row.hidden[None])
         if sequence.budget and options.generation_logits:
             outputs += _pieces(sequence, "generation_logits", row.scores[None])
         if sequence.budget and options.logprobs and token >= 0:
@@ -62,8 +73,10 @@ class TensorOutputs:
 
 
 def _pieces(sequence: Sequence, name: str, rows: torch.Tensor) -> Iterator[GenerateOutput]:
-    """The float32 bytes of `rows` `[rows, width]`, whole rows to a piece."""
+    """The float32 or int32 bytes of `rows` `[rows, width]`, whole rows to a piece."""
+    if not len(rows):
+        return
     step = max(1, PIECE_BYTES // (4 * rows.shape[-1]))
-    for part in rows.float().cpu().contiguous().split(step):
+    for part in (rows.float() if rows.is_floating_point() else rows.int()).cpu().contiguous().split(step):
         piece = TensorPiece(rid=sequence.rid, name=name, data=memoryview(part.numpy()).cast("B"))
         yield GenerateOutput(rid=sequence.rid, index=sequence.index, tensors=[piece])

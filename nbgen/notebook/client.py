@@ -85,6 +85,10 @@ class Client(Connection):
         """The answer of SGLang's `/generate`, which tells log-probabilities."""
         return self.json(Call("POST", "generate", body))
 
+    def embeddings(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer of OpenAI's `/v1/embeddings`."""
+        return self.json(Call("POST", "v1/embeddings", body))
+
     def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer of `/tokenize`: `tokens` and `count`."""
         return self.json(Call("POST", "tokenize", body))

@@ -61,6 +61,12 @@ class RemoteClient(Connection):
         """SGLang's `/generate`, where there is one."""
         return self.json(Call("POST", "generate", body)) if self._is_sglang else self._refuse("log-probabilities")
 
+    def embeddings(self, body: dict[str, Any]) -> dict[str, Any]:
+        """OpenAI's `/v1/embeddings`, where there is one."""
+        if isinstance(self.backend, TritonBackend):
+            self._refuse("embeddings")
+        return self.json(Call("POST", "v1/embeddings", {"model": self.backend.model, **body}))
+
     def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         """SGLang's `/tokenize`, where there is one."""
         return self.json(Call("POST", "tokenize", body)) if self._is_sglang else self._refuse("tokenize")

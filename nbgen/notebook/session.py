@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbgen.errors import InvalidAnswer, NbgenError, ServerNotFound, from_status
 from nbgen.notebook.conversation import Conversation
@@ -27,6 +27,9 @@ from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.status import Status
 from nbgen.notebook.text_stream import TextStream
+
+if TYPE_CHECKING:
+    import numpy
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -135,6 +138,16 @@ def tokenize(prompt: Prompt) -> list[int]:
 def detokenize(ids: Sequence[int]) -> str:
     """The text of token ids."""
     return default_client().detokenize({"tokens": list(ids)})["text"]
+
+
+@_plain
+def embed(texts: str | Sequence[str]) -> numpy.ndarray:
+    """The embeddings of texts, float32 `[texts, width]`; of one text `[width]`. Needs an embedding model."""
+    from nbgen.notebook import embeddings
+
+    several = [texts] if isinstance(texts, str) else list(texts)
+    found = embeddings.array([default_client().embeddings(body) for body in embeddings.bodies(several)])
+    return found[0] if isinstance(texts, str) else found
 
 
 @_plain

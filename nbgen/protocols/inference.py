@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from nbgen.errors import InternalError
+from nbgen.messages import Tensor
 from nbgen.protocols.tensors import Binary
-from nbgen.tensor_messages import Tensor
 
 Parameter = str | int | float | bool
 RESERVED_PREFIX = "triton_"

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from nbgen.errors import InvalidRequest
+from nbgen.messages import Tensor
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import RESERVED_PREFIX, Inference, Parameter, PinnedError, RequestedOutput
 from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody
-from nbgen.tensor_messages import Tensor
 from nbgen.tensor_spec import ELEMENT_BYTES, ModelSpec
 
 #: Bytes of the JSON part of a request, of one tensor in it, and of a request that is one tensor's bytes alone.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from nbgen.errors import InvalidRequest
+from nbgen.messages import Tensor
 from nbgen.protocols.inference import Inference
 from nbgen.protocols.tensors import number_of_elements
-from nbgen.tensor_messages import Tensor
 from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
 
 

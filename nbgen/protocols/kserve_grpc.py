@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nbgen.errors import InvalidRequest
+from nbgen.messages import Tensor
 from nbgen.protocols import kserve, kserve_answer, tensors
 from nbgen.protocols.inference import Inference, InferenceResponse, Parameter, PinnedError, RequestedOutput
-from nbgen.tensor_messages import Tensor
 from nbgen.tensor_spec import ModelSpec
 
 EMPTY_FINAL = "triton_enable_empty_final_response"

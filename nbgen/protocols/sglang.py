@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, PauseMode
-from nbgen.protocols import sglang_logprobs
+from nbgen.messages import GenerateRequest, PauseMode, Tensor
+from nbgen.protocols import sglang_logprobs, sglang_tensors
 from nbgen.protocols.json_body import parse_json, parse_object
 from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.sampling_params import SamplingParams, WrongType
@@ -26,13 +26,10 @@ MAX_TIMEOUT = 600
 
 #: Known fields that this server does not serve yet, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "input_embeds": (None,),
     "image_data": (None, []),
     "audio_data": (None, []),
     "video_data": (None, []),
     "lora_path": (None, ""),
-    "return_hidden_states": (None, False),
-    "return_routed_experts": (None, False),
     "session_params": (None,),
 }
 UNSUPPORTED_SAMPLING: dict[str, tuple[Any, ...]] = {
@@ -64,6 +61,7 @@ class Generation(NamedTuple):
 class Prompt(NamedTuple):
     text: str | None = None
     input_ids: list[int] | None = None
+    input_embeds: Tensor | None = None
 
 
 def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, truncate: bool = False) -> Generation:
@@ -87,6 +85,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     single = single and n == 1
     rids = request_ids(fields.get("rid"), len(prompts), n, single=single)
     logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
+    tensors = sglang_tensors.parse_options(fields, len(prompts), single=single, n=n)
     processors = _processors(fields, len(prompts), listed=not single and n == 1)
     template = GenerateRequest(
         rid="",
@@ -102,11 +101,15 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
             rid=rid,
             text=prompt.text,
             input_ids=prompt.input_ids,
+            input_embeds=prompt.input_embeds,
             params=option,
             logprobs=wanted,
+            tensors=inner,
             logit_processor=processor,
         )
-        for rid, prompt, option, processor, wanted in zip(rids, prompts, params, processors, logprobs, strict=True)
+        for rid, prompt, option, processor, wanted, inner in zip(
+            rids, prompts, params, processors, logprobs, tensors, strict=True
+        )
     ]
     return Generation(requests, single, fields.get("stream", False), interval)
 
@@ -190,6 +193,7 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("extra_key", "text", _is_text),
     ("cache_salt", "text", _is_text),
     ("priority", "an integer", _is_integer),
+    ("routed_experts_start_len", "an integer", _is_integer),
     ("lora_path", "text or a list of text", _one_or_many(_is_text_or_null)),
     ("image_data", "text, an object or a list of these", _is_media),
     ("audio_data", "text, an object or a list of these", _is_media),
@@ -238,9 +242,12 @@ def _refuse_unsupported(fields: Mapping[str, Any], table: Mapping[str, tuple[Any
 def _prompts(fields: Mapping[str, Any]) -> tuple[bool, list[Prompt]]:
     """Whether the answer is one object, and the prompts. Ids win over text; text decides the shape."""
     text, ids = fields.get("text"), fields.get("input_ids")
-    if text is None and ids is None:
-        _refuse_unsupported(fields, {"input_embeds": UNSUPPORTED["input_embeds"]})
+    embeds = fields.get("input_embeds")
+    if (text is None) == (ids is None) == (embeds is None):
         raise InvalidRequest("Either text, input_ids or input_embeds should be provided.")
+    if text is None and ids is None:
+        single, tensors = sglang_tensors.parse_embeds(embeds)
+        return single, [Prompt(input_embeds=tensor) for tensor in tensors]
     texts: list[str] | None = [text] if isinstance(text, str) else text
     if ids is None:
         return isinstance(text, str), [Prompt(text=_checked_text(item)) for item in texts or ()]

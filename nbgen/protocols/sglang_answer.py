@@ -24,6 +24,7 @@ from nbgen.protocols import sglang_logprobs
 from nbgen.protocols.json_body import MalformedBody
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import ContractError, SchemaError
+from nbgen.protocols.sglang_tensors import InnerNumbers
 
 DONE = sse.encode(b"[DONE]")
 
@@ -39,6 +40,7 @@ class Answer:
         self.index = index
         self._logprobs = request.logprobs
         self._prompt_ids = request.prompt_ids
+        self._inner = InnerNumbers(request.tensors)
         self._incremental = incremental
         self._sent_text = 0
         self._sent_tokens = 0
@@ -73,7 +75,7 @@ class Answer:
     def _drop_sent(self, body: dict[str, Any]) -> None:
         body["text"] = body["text"][self._sent_text :]
         body["output_ids"] = body["output_ids"][self._sent_tokens :]
-        for name in sglang_logprobs.OUTPUT_LISTS & body["meta_info"].keys():
+        for name in (sglang_logprobs.OUTPUT_LISTS | {"hidden_states"}) & body["meta_info"].keys():
             body["meta_info"][name] = body["meta_info"][name][self._sent_tokens :]
 
     def _body(self, sample: Sample) -> dict[str, Any]:
@@ -91,6 +93,7 @@ class Answer:
         }
         if self._logprobs is not None:
             meta_info |= sglang_logprobs.meta_info(self._logprobs, sample)
+        meta_info |= self._inner.meta_info(sample)
         body = {"text": sample.text, "output_ids": sample.output_ids, "meta_info": meta_info}
         return body | ({"prompt_token_ids": sample.prompt_ids} if self._prompt_ids else {})
 

@@ -18,11 +18,7 @@ WEIGHT_VERSION = "default"
 #: Features of SGLang's server, by their launch options, that this one does not have.
 ABSENT: dict[str, Any] = {
     "enable_lora": False,
-    "enable_return_hidden_states": False,
-    "return_hidden_states_mode": None,
-    "enable_return_routed_experts": False,
     "skip_tokenizer_init": False,
-    "is_embedding": False,
     "tool_call_parser": None,
     "reasoning_parser": None,
 }
@@ -63,7 +59,7 @@ def model_info(config: EngineConfig, model: ModelInfo | None, options: ServerOpt
             "model_path": config.model,
             "served_model_name": model.name if model else config.model,
             "tokenizer_path": config.model,
-            "is_generation": True,
+            "is_generation": model is None or not model.is_embedding,
             "preferred_sampling_params": options.preferred or None,
             "weight_version": WEIGHT_VERSION,
             "load_format": "auto",
@@ -119,6 +115,12 @@ def server_info(
         "enable_deterministic_inference": False,
         "grammar_backend": config.grammar_backend,
         "enable_custom_logit_processor": config.enable_custom_logit_processor,
+        "enable_return_hidden_states": model is None or (model.hidden_size > 0 and not model.is_embedding),
+        "return_hidden_states_mode": "full"
+        if model is None or (model.hidden_size and not model.is_embedding)
+        else None,
+        "enable_return_routed_experts": model is not None and model.routed_experts > 0,
+        "is_embedding": model is not None and model.is_embedding,
         "tier": model.tier if model else None,
         "threads": model.threads if model else config.threads,
         "limits": {**LIMITS, **limits, "queue_seconds": config.queue_seconds, "run_seconds": config.run_seconds},

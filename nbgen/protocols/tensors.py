@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from nbgen.errors import InvalidRequest
+from nbgen.messages import Tensor
 from nbgen.protocols.json_body import MAX_DEPTH
-from nbgen.tensor_messages import Tensor
 from nbgen.tensor_spec import ELEMENT_BYTES
 
 NUMPY = {

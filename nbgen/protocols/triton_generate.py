@@ -14,11 +14,11 @@ import msgspec
 
 from nbgen import sse
 from nbgen.errors import InvalidRequest, NbgenError
+from nbgen.messages import Tensor
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
 from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody
 from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES, parameter
-from nbgen.tensor_messages import Tensor
 from nbgen.tensor_spec import ELEMENT_BYTES, VARIABLE, ModelSpec, TensorSpec
 
 PARAMETERS = "parameters"

@@ -32,6 +32,8 @@ from nbgen.server.runs import Runs
 
 SMALL_BODY = 2**20
 GENERATE_BODY = 8 * 2**20
+#: Of a route whose prompts may be embeddings.
+EMBEDS_BODY = 64 * 2**20
 BODY_SECONDS = 60
 KEEP_ALIVE_SECONDS = 10.0
 RETRY_AFTER = "5"

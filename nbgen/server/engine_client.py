@@ -20,6 +20,7 @@ from nbgen.frames import FromEngine
 from nbgen.messages import (
     AbortRequest,
     Command,
+    EmbedOutput,
     EngineFailed,
     EngineReady,
     EngineStatus,
@@ -295,7 +296,7 @@ class EngineClient:
                 for output in message.outputs:
                     if (listener := self._listeners.get(output.rid)) is not None:
                         listener.add(output)
-            case TokenizerAnswer():
+            case TokenizerAnswer() | EmbedOutput():
                 if (listener := self._listeners.get(message.rid)) is not None:
                     listener.add(message)
             case EngineStatus():

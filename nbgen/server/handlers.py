@@ -9,6 +9,7 @@ import msgspec
 from nbgen import __version__
 from nbgen.errors import NotFound
 from nbgen.server import (
+    embedding_handlers,
     kserve_handlers,
     kserve_settings_handlers,
     memory_handlers,
@@ -45,6 +46,7 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *sglang_handlers.HANDLERS,
     *tokenizer_handlers.HANDLERS,
     *openai_handlers.HANDLERS,
+    *embedding_handlers.HANDLERS,
     *kserve_handlers.HANDLERS,
     *triton_generate_handlers.HANDLERS,
     *kserve_settings_handlers.HANDLERS,

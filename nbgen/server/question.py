@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from nbgen.errors import NbgenError, from_status
-from nbgen.messages import GenerateOutput, Request, TokenizerAnswer
+from nbgen.messages import EmbedOutput, GenerateOutput, Request, TokenizerAnswer
 from nbgen.server.engine_client import EngineClient
 
-Answer = TokenizerAnswer | GenerateOutput
+Answer = TokenizerAnswer | EmbedOutput | GenerateOutput
 
 
 class Question:

@@ -7,10 +7,11 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 
 from nbgen import __version__
 from nbgen.errors import NbgenError, Unavailable
-from nbgen.messages import ContinueGeneration, FlushCache, GenerateRequest, PauseGeneration
+from nbgen.messages import ContinueGeneration, EmbedRequest, FlushCache, GenerateRequest, PauseGeneration
 from nbgen.protocols import sglang, sglang_answer, sglang_info
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import Generation
@@ -18,7 +19,7 @@ from nbgen.protocols.sglang_answer import Answer
 from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import metrics
-from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
+from nbgen.server.base_handler import EMBEDS_BODY, SMALL_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.question import ask
 from nbgen.server.runs import MAX_LIVE, Run
@@ -42,11 +43,14 @@ class SglangHandler(NbgenHandler):
 class GenerateHandler(SglangHandler, GenerationHandler):
     """One prompt or many, answered whole or as a stream. A caller who leaves aborts them."""
 
+    body_limit = EMBEDS_BODY
+
     async def post(self) -> None:
         self._options = self.server_options
-        self._generation = sglang.parse_generate(
-            self.body, preferred=self._options.preferred, truncate=self._options.truncate
-        )
+        large = len(self.body) > SMALL_BODY  # others are served while it is read
+        arguments = {"preferred": self._options.preferred, "truncate": self._options.truncate}
+        parse = partial(sglang.parse_generate, self.body, **arguments)
+        self._generation = await asyncio.to_thread(parse) if large else parse()
         self._answers = _answers(self._generation, self._options.incremental)
         await self.generate(self._generation.requests, stream=self._generation.stream)
 
@@ -142,7 +146,7 @@ class HealthGenerateHandler(SglangHandler):
         paused = self.engine.status is not None and self.engine.status.paused
         if self.engine.state != "ready" or paused:
             return False
-        before, probe = self._generated(), asyncio.create_task(ask(self.engine, _probe(), PROBE_SECONDS))
+        before, probe = self._generated(), asyncio.create_task(ask(self.engine, self._probe(), PROBE_SECONDS))
         try:
             while not probe.done():
                 await asyncio.wait({probe}, timeout=1)
@@ -153,6 +157,13 @@ class HealthGenerateHandler(SglangHandler):
             probe.cancel()
             with contextlib.suppress(NbgenError, TimeoutError, asyncio.CancelledError):
                 await probe
+
+    def _probe(self) -> GenerateRequest | EmbedRequest:
+        rid = f"health-{uuid.uuid4().hex}"
+        if self.engine.model is not None and self.engine.model.is_embedding:
+            return EmbedRequest(rid=rid, input_ids=[0])
+        params = SamplingParams(max_new_tokens=1, temperature=0.0)
+        return GenerateRequest(rid=rid, input_ids=[0], namespace="health", priority=2**31, params=params)
 
     def _generated(self) -> int:
         return self.engine.status.generated_tokens if self.engine.status else 0
@@ -174,7 +185,7 @@ class ServerInfoHandler(SglangHandler):
 
     async def get(self) -> None:
         engine, app = self.engine, self.settings["nbgen"]
-        limits = {"body_bytes": GENERATE_BODY, "live_requests": MAX_LIVE, "reader_seconds": app.reader_seconds}
+        limits = {"body_bytes": EMBEDS_BODY, "live_requests": MAX_LIVE, "reader_seconds": app.reader_seconds}
         self.finish(
             sglang_info.server_info(
                 engine.config,
@@ -196,13 +207,6 @@ class MetricsHandler(SglangHandler):
     async def get(self) -> None:
         self.set_header("Content-Type", metrics.CONTENT_TYPE)
         self.finish(self.settings["nbgen"].metrics.text(), set_content_type=metrics.CONTENT_TYPE)
-
-
-def _probe() -> GenerateRequest:
-    params = SamplingParams(max_new_tokens=1, temperature=0.0)
-    return GenerateRequest(
-        rid=f"health-{uuid.uuid4().hex}", input_ids=[0], namespace="health", priority=2**31, params=params
-    )
 
 
 def _answers(generation: Generation, incremental: bool) -> list[list[Answer]]:

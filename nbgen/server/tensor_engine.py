@@ -17,9 +17,9 @@ import msgspec
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable, from_status
 from nbgen.frames import FromEngine
-from nbgen.messages import PIECE_BYTES, AbortRequest, TensorPiece
+from nbgen.messages import PIECE_BYTES, AbortRequest, Tensor, TensorPiece
 from nbgen.server.engine_process import EngineProcess
-from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, ServeTensors, Tensor, UnloadModule
+from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, ServeTensors, UnloadModule
 from nbgen.tensor_spec import ModelSpec
 
 STOP_PATIENCE = 2.0

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from nbgen.engine.batcher import Batcher, Computed
-from nbgen.tensor_messages import InferOutput, InferRequest, Tensor
+from nbgen.messages import Tensor
+from nbgen.tensor_messages import InferOutput, InferRequest
 from nbgen.tensor_spec import ModelSpec
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from nbgen.engine.assembly import Assembly
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateOutput, GenerateRequest, TensorOptions
+from nbgen.messages import GenerateOutput, GenerateRequest, Tensor, TensorOptions
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
 from tests.engine.conftest import build, generate, ids
@@ -110,3 +110,29 @@ def test_more_than_one_request_may_have_is_refused(tiny_engine: Assembly, monkey
     monkeypatch.setattr("nbgen.engine.admission.MAX_TENSOR_BYTES", 1000)
     with pytest.raises(InvalidRequest, match="at most 1000"):
         tiny_engine.admission.sequences(request(TensorOptions(logits=True), new=0))
+
+
+def test_experts_states_and_embeddings_outlive_preemption(tmp_path: Path) -> None:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+    folder = save_model(tmp_path, "qwen3_moe", **experts)
+    wanted = TensorOptions(hidden_states=True, generation_hidden_states=True, routed_experts=0)
+    table = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).get_input_embeddings().weight
+    requests = []
+    for first in range(4, 8):
+        rows_given = table[[first, *PROMPT[1:]]].detach().numpy()
+        embeds = Tensor(name="", datatype="FP32", shape=rows_given.shape, data=memoryview(rows_given).cast("B"))
+        plain = request(wanted, 40, str(first))
+        plain = msgspec.structs.replace(plain, input_ids=[first, *PROMPT[1:]])
+        requests += [plain, msgspec.structs.replace(plain, rid=f"e{first}", input_ids=None, input_embeds=embeds)]
+    assembly = build(folder, kv_cache_bytes=2**18, prefill_chunk=40)
+    crowded, roomy = generate(assembly, requests), generate(build(folder), requests)
+    assert assembly.engine.status().preemptions > 0
+    for rid in crowded:
+        assert ids(crowded[rid]) == ids(roomy[rid]) == ids(roomy[rid.removeprefix("e")])
+        for name, width, count in (("hidden_states", 64, 150), ("generation_hidden_states", 64, 39)):
+            found, expected = (rows(outputs[rid], name, width) for outputs in (crowded, roomy))
+            assert len(found) == count
+            np.testing.assert_allclose(found, expected, atol=2e-3)
+        found, expected = (rows(outputs[rid], "routed_experts", 4).view(np.int32) for outputs in (crowded, roomy))
+        assert len(found) == 189
+        np.testing.assert_array_equal(found, expected)

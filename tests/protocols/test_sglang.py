@@ -141,7 +141,6 @@ def test_values_out_of_range_are_refused_in_words(fields: dict[str, Any], words:
 
 
 ASKED = {"stop_regex": "a+", "beam_width": 4, "lora_path": "x", "custom_logit_processor": "x"}
-ASKED |= dict.fromkeys(("return_hidden_states", "return_routed_experts"), True)
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbgen.errors import InvalidRequest
+from nbgen.messages import Tensor
 from nbgen.protocols import tensors
 from nbgen.protocols.tensors import NUMPY, Binary
-from nbgen.tensor_messages import Tensor
 from nbgen.tensor_spec import ELEMENT_BYTES
 
 LISTED = sorted(set(NUMPY) - {"FP16"})

@@ -114,9 +114,14 @@ CASES: list[tuple[Any, str, str]] = [
     ({"text": ["a", "b"], "rid": ["x"]}, C, "mismatch"),
     ({"text": "a", "rid": "x y"}, C, "rid"),
     ({"text": "a", "lora_path": "x"}, C, "lora_path"),
-    ({"text": "a", "input_embeds": [[0.0]]}, C, "input_embeds"),
-    ({"input_embeds": [[0.0]]}, C, "input_embeds"),
-    ({"text": "a", "return_hidden_states": True}, C, "return_hidden_states"),
+    ({"input_embeds": [[0.0]]}, C, "rows of 1 numbers; the embeddings of this model have 64"),
+    ({"input_embeds": [[0.0] * 64, [0.0] * 63]}, C, "rows of different lengths"),
+    ({"input_embeds": [["0"] * 64]}, C, "rows of numbers"),
+    ({"input_embeds": [[1e300] * 64]}, C, "beyond float32"),
+    ({"input_embeds": [0.5]}, C, "rows of numbers"),
+    ({"input_embeds": []}, C, "rows of numbers"),
+    ({"text": "a", "input_ids": [5], "input_embeds": [[0.0]]}, C, "Either text, input_ids or input_embeds"),
+    ({"text": "a", "return_routed_experts": True}, C, "no experts"),
     ({"text": "a", "session_params": {"id": "x"}}, C, "session_params"),
 ]
 

@@ -69,7 +69,7 @@ def test_an_unknown_caller_cannot_make_the_server_hold_a_body(server: Server) ->
 
 
 def test_bodies_just_within_the_limit_are_read(server: Server) -> None:
-    padding = " " * (8 * 2**20 - 100)
+    padding = " " * (64 * 2**20 - 100)
     body = b'{"text": "a", "sampling_params": {"max_new_tokens": 1}}' + padding.encode()
     answer = server.http.post("generate", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 200

@@ -1,0 +1,81 @@
+"""What a folder says of an embedding model: that it is one, how its states become one vector, how long a text may be.
+
+Follows the files of sentence-transformers (`modules.json`, `1_Pooling/config.json`); without them, a checkpoint whose
+architecture is a bare model (BertModel, Qwen3Model) is one too. Knows nothing of torch.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
+
+from nbgen.engine import checkpoint
+from nbgen.errors import ModelError
+
+POOLING = "1_Pooling/config.json"
+#: sentence-transformers' names of the ways that are served, and ours.
+MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+}
+
+
+class Pooling(NamedTuple):
+    """How the last layer's states become a vector: "cls", "mean", "max" or "last", then at length 1 if `normalizes`."""
+
+    mode: str
+    normalizes: bool = True
+
+
+def is_embedding(folder: Path) -> bool:
+    """Whether the checkpoint makes vectors, not text."""
+    if (folder / "modules.json").is_file() or (folder / POOLING).is_file():
+        return True
+    config = checkpoint.read_json(folder / "config.json", folder.name)
+    architecture = (config.get("architectures") or [""])[0]
+    bare = architecture.endswith("Model") and not architecture.endswith("HeadModel")
+    return bare and config.get("model_type") in MODEL_MAPPING_NAMES
+
+
+def pooling(folder: Path, name: str) -> Pooling:
+    """As the folder says; by default the last token of a causal model, the mean of another. Raises ModelError."""
+    kinds = _modules(folder, name)
+    normalizes = "Normalize" in kinds or not kinds
+    if (folder / POOLING).is_file():
+        return Pooling(_mode(checkpoint.read_json(folder / POOLING, name), name), normalizes)
+    model_type = checkpoint.read_json(folder / "config.json", name).get("model_type")
+    return Pooling("last" if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else "mean", normalizes)
+
+
+def longest(folder: Path, name: str) -> int | None:
+    """The most tokens of a text, where sentence-transformers' file says so."""
+    path = folder / "sentence_bert_config.json"
+    return checkpoint.read_json(path, name).get("max_seq_length") if path.is_file() else None
+
+
+def _modules(folder: Path, name: str) -> list[str]:
+    if not (folder / "modules.json").is_file():
+        return []
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
+    except (ValueError, TypeError, KeyError):
+        raise ModelError(f"modules.json of {name} is damaged: it is no list of modules") from None
+    other = next((kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")), None)
+    if other is not None:
+        raise ModelError(f"{name} has a {other} module behind its model; Pooling and Normalize are served")
+    return kinds
+
+
+def _mode(config: dict[str, Any], name: str) -> str:
+    named = config.get("pooling_mode")
+    wanted = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    modes = [MODES.get(key, key) for key in wanted] or ([{"lasttoken": "last"}.get(named, named)] if named else [])
+    if len(modes) != 1 or modes[0] not in MODES.values():
+        raise ModelError(
+            f"{name} pools by {' and '.join(modes) or 'nothing'}; served is one of cls, mean, max, lasttoken"
+        )
+    return str(modes[0])

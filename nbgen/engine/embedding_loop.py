@@ -1,0 +1,166 @@
+"""The engine process of an embedding model: texts in, vectors out, those that wait together in one batch.
+
+One thread computes; another receives and tokenizes. Whatever asks for text is refused.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from nbgen.engine import memory
+from nbgen.engine.admission import check_ids
+from nbgen.engine.channel import Channel
+from nbgen.engine.embedding_model import EmbeddingModel
+from nbgen.errors import InvalidRequest, NbgenError, Unavailable
+from nbgen.messages import (
+    AbortRequest,
+    EmbedOutput,
+    EmbedRequest,
+    EngineStatus,
+    FinishReason,
+    GenerateOutput,
+    MemoryState,
+    ReleaseMemory,
+    Request,
+    ResumeMemory,
+    StepOutputs,
+    ToEngine,
+    TokenizerAnswer,
+    TokenizeRequest,
+)
+
+STATUS_SECONDS = 0.5
+#: Tokens of one batch, padding included.
+BATCH_TOKENS = 8192
+
+log = logging.getLogger(__name__)
+
+
+class Prompt(NamedTuple):
+    """A text to embed."""
+
+    rid: str
+    ids: list[int]
+
+
+class EmbeddingLoop:
+    """Serves one embedding model to the server at the other end of `channel`; at most `max_waiting` texts wait."""
+
+    def __init__(self, channel: Channel, model: EmbeddingModel, max_waiting: int) -> None:
+        self._channel = channel
+        self._model = model
+        self._max_waiting = max_waiting
+        self._inbox: queue.SimpleQueue[Prompt | None] = queue.SimpleQueue()
+        self._held: Prompt | None = None
+        self._aborted: set[str] = set()
+        self._waiting: set[str] = set()
+        self._steps = 0
+
+    def run(self, messages: Iterable[ToEngine]) -> None:
+        """Serve until the server closes its end."""
+        threading.Thread(target=self._receive, args=(messages,), name="admission", daemon=True).start()
+        while True:
+            try:
+                first = self._held or self._inbox.get(timeout=STATUS_SECONDS)
+            except queue.Empty:
+                self._send_status()
+                continue
+            self._held = None
+            if first is None:
+                return
+            self._compute(self._collect(first))
+
+    def _receive(self, messages: Iterable[ToEngine]) -> None:
+        for message in messages:
+            if isinstance(message, Request):
+                self._admit(message)
+            elif isinstance(message, AbortRequest) and message.rid in self._waiting:
+                self._aborted.add(message.rid)
+            elif isinstance(message, ReleaseMemory | ResumeMemory):
+                words = "an embedding model has no memory to release but the model itself: unload it"
+                self._channel.send(MemoryState(error=words))
+        self._inbox.put(None)
+
+    def _admit(self, request: Request) -> None:
+        try:
+            match request:
+                case EmbedRequest():
+                    prompt = Prompt(request.rid, self._ids(request))
+                    self._waiting.add(prompt.rid)
+                    self._inbox.put(prompt)
+                case TokenizeRequest(messages=None):
+                    special = request.add_special_tokens
+                    ids = [self._model.tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
+                    self._channel.send(TokenizerAnswer(rid=request.rid, token_ids=ids))
+                case _:
+                    raise InvalidRequest(
+                        f"{self._model.info.name} is an embedding model, which writes no text: use /v1/embeddings or "
+                        "/encode, or load a generation model"
+                    )
+        except NbgenError as error:
+            self._refuse(request.rid, error.message, error.status)
+        except Exception:  # whatever a tokenizer raises is this request's alone
+            log.exception("request %s could not be tokenized", request.rid)
+            self._refuse(request.rid, "the text could not be tokenized", 400)
+
+    def _ids(self, request: EmbedRequest) -> list[int]:
+        if len(self._waiting) >= self._max_waiting:
+            raise Unavailable(f"the queue is full ({len(self._waiting)} waiting)")
+        model = self._model
+        ids = model.tokenizer.encode(request.text) if request.text is not None else request.input_ids or []
+        if not ids:
+            raise InvalidRequest("the text has no tokens", field="input")
+        check_ids(ids, "input_ids", model.info.vocab_size)
+        if len(ids) > model.info.context_length:
+            raise InvalidRequest(
+                f"the text has {len(ids)} tokens, which is longer than the model's context length "
+                f"({model.info.context_length} tokens)",
+                field="input",
+            )
+        return ids
+
+    def _collect(self, first: Prompt) -> list[Prompt]:
+        """What waits and fits into one batch with `first`."""
+        batch, longest = [first], len(first.ids)
+        while not self._inbox.empty():
+            following = self._inbox.get()
+            if following is None:
+                self._inbox.put(None)
+                break
+            longest = max(longest, len(following.ids))
+            if longest * (len(batch) + 1) > BATCH_TOKENS:
+                self._held = following
+                break
+            batch.append(following)
+        return batch
+
+    def _compute(self, batch: list[Prompt]) -> None:
+        wanted = [prompt for prompt in batch if prompt.rid not in self._aborted]
+        for prompt in batch:
+            self._waiting.discard(prompt.rid)
+            self._aborted.discard(prompt.rid)
+        if not wanted:
+            return
+        try:
+            vectors = self._model.encode([prompt.ids for prompt in wanted])
+        except Exception:  # a model may raise anything, and out of memory
+            log.exception("embedding %d texts", len(wanted))
+            for prompt in wanted:
+                self._refuse(prompt.rid, "the embedding could not be computed; the server's log says why", 500)
+            return
+        self._steps += 1
+        for prompt, vector in zip(wanted, vectors, strict=True):
+            data = memoryview(vector.contiguous().numpy()).cast("B")
+            self._channel.send(EmbedOutput(rid=prompt.rid, prompt_tokens=len(prompt.ids), data=data))
+
+    def _refuse(self, rid: str, message: str, status: int) -> None:
+        reason = FinishReason(type="error", message=message, status=status)
+        self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=rid, finish_reason=reason)]))
+
+    def _send_status(self) -> None:
+        _free, total = memory.device_memory(self._model.device)
+        used = memory.used_memory(self._model.device)
+        waiting = len(self._waiting)
+        self._channel.send(EngineStatus(waiting=waiting, steps=self._steps, memory_used=used, memory_total=total))

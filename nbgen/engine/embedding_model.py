@@ -1,0 +1,84 @@
+"""A model that makes one vector of a text: transformers' own forward over a padded batch, pooled as its files say.
+
+Knows neither messages nor wires.
+"""
+
+import inspect
+
+import torch
+
+from nbgen.engine import checkpoint, embedding_checkpoint, loader
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import ModelInfo
+
+
+class EmbeddingModel:
+    """A loaded embedding model with its tokenizer."""
+
+    def __init__(self, config: EngineConfig, report: checkpoint.Report) -> None:
+        """Load what `config` names. Raises ModelError."""
+        loaded = loader.load_embedding(config, report)
+        folder = checkpoint.find(config.model, report)
+        self.model, self.tokenizer = loaded.model, loaded.tokenizer
+        self.pooling = embedding_checkpoint.pooling(folder, config.model)
+        self.device = next(self.model.parameters()).device
+        names = inspect.signature(self.model.forward).parameters
+        self._takes_mask = "attention_mask" in names
+        self._keeps_cache = {"use_cache": False} if "use_cache" in names else {}
+        pad = loaded.tokenizer.pretrained.pad_token_id
+        self._pad = 0 if pad is None else pad
+        self.info = _info(loaded, config, self.device)
+
+    @torch.inference_mode()
+    def encode(self, prompts: list[list[int]]) -> torch.Tensor:
+        """Float32 vectors `[prompts, width]` of token ids, on the CPU."""
+        lengths = torch.tensor([len(ids) for ids in prompts])
+        width = int(lengths.max())
+        rows = [[*ids, *[self._pad] * (width - len(ids))] for ids in prompts]
+        mask = (torch.arange(width) < lengths[:, None]).long().to(self.device)
+        inputs = {"input_ids": torch.tensor(rows, device=self.device), **self._keeps_cache}
+        if self._takes_mask:
+            inputs["attention_mask"] = mask
+        states = self.model(**inputs).last_hidden_state.float()
+        vectors = self._pool(states, mask, lengths.to(self.device))
+        return (torch.nn.functional.normalize(vectors, dim=-1) if self.pooling.normalizes else vectors).cpu()
+
+    def _pool(self, states: torch.Tensor, mask: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """`[prompts, width]` of states `[prompts, tokens, width]`; padding does not count."""
+        inside = mask.bool()[..., None]
+        match self.pooling.mode:
+            case "cls":
+                return states[:, 0]
+            case "last":
+                return states[torch.arange(len(states), device=self.device), lengths - 1]
+            case "max":
+                return states.masked_fill(~inside, float("-inf")).amax(dim=1)
+            case _:
+                return states.masked_fill(~inside, 0.0).sum(dim=1) / lengths[:, None]
+
+
+def is_embedding(config: EngineConfig, report: checkpoint.Report) -> bool:
+    """Whether the configured model makes vectors. Raises ModelError where there is none."""
+    return embedding_checkpoint.is_embedding(checkpoint.find(config.model, report))
+
+
+def _info(loaded: loader.LoadedModel, config: EngineConfig, device: torch.device) -> ModelInfo:
+    architecture = loaded.model.config
+    text = architecture.get_text_config()
+    return ModelInfo(
+        name=config.model,
+        model_type=architecture.model_type,
+        architectures=architecture.architectures or [type(loaded.model).__name__],
+        vocab_size=text.vocab_size,
+        context_length=loaded.context_length,
+        device=str(device),
+        dtype=str(loaded.model.dtype).removeprefix("torch."),
+        tier="embedding",
+        has_chat_template=False,
+        caches_prefixes=False,
+        threads=torch.get_num_threads(),
+        parameters=loaded.parameters,
+        weight_bytes=loaded.weight_bytes,
+        hidden_size=text.hidden_size,
+        is_embedding=True,
+    )

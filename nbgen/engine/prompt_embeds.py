@@ -1,0 +1,51 @@
+"""Prompts given as embeddings: their rows in place of what the model's own table says of the placeholder ids.
+
+Knows nothing of caches. `width` says which models can be run so.
+"""
+
+import inspect
+
+import torch
+
+from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.messages import Tensor
+
+
+def width(model: torch.nn.Module) -> int:
+    """Of an input embedding; 0 where the model needs ids beside them, or takes none."""
+    if "inputs_embeds" not in inspect.signature(model.forward).parameters:
+        return 0
+    if getattr(model.config.get_text_config(), "hidden_size_per_layer_input", 0):
+        return 0
+    return int(getattr(model.get_input_embeddings(), "embedding_dim", 0))
+
+
+def begins(item: ScheduledSequence) -> bool:
+    """Whether the item's first token is one of a prompt given as embeddings."""
+    sequence = item.sequence
+    return sequence.embeds is not None and sequence.num_computed < sequence.embeds.shape[0]
+
+
+def merge(model: torch.nn.Module, ids: torch.Tensor, items: list[ScheduledSequence]) -> torch.Tensor:
+    """The embeddings `[B, T, width]` of packed `ids` `[B, T]`, those of prompts given as such in their places."""
+    embedded = model.get_input_embeddings()(ids).clone()
+    rows, start = embedded.flatten(0, 1), 0
+    for item in items:
+        if begins(item):
+            _replace(rows[start : start + item.num_tokens], item.sequence.embeds, item.sequence.num_computed)
+        start += item.num_tokens
+    return embedded
+
+
+def fill(model: torch.nn.Module, ids: torch.Tensor, embeds: Tensor, known: int) -> torch.Tensor:
+    """The same for the `ids` `[1, T]` of one sequence from the position `known` on."""
+    embedded = model.get_input_embeddings()(ids).clone()
+    _replace(embedded[0], embeds, known)
+    return embedded
+
+
+def _replace(rows: torch.Tensor, embeds: Tensor, position: int) -> None:
+    """Write what is given for `position` and on over `rows` `[tokens, width]`."""
+    given = torch.frombuffer(bytearray(embeds.data), dtype=torch.float32).view(embeds.shape)
+    given = given[position : position + len(rows)]
+    rows[: len(given)] = given.to(rows)

@@ -1,0 +1,128 @@
+"""Embeddings: OpenAI's `/v1/embeddings` and SGLang's `/encode`, from their bodies to requests and back.
+
+Knows nothing of a model's limits, which the engine checks.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import EmbedOutput, EmbedRequest
+from nbgen.protocols.json_body import parse_object
+
+MAX_TEXTS = 2048
+MAX_DIMENSIONS = 2**16
+
+
+class Embedding(NamedTuple):
+    """What one call asks for. `single` answers an object where the dialect does; `dimensions` None keeps all."""
+
+    requests: list[EmbedRequest]
+    single: bool
+    as_base64: bool = False
+    dimensions: int | None = None
+
+
+def parse_openai(body: bytes) -> Embedding:
+    """A body of `/v1/embeddings`. Raises InvalidRequest."""
+    fields = parse_object(body)
+    encoding = fields.get("encoding_format") or "float"
+    if encoding not in ("float", "base64"):
+        raise InvalidRequest("`encoding_format` must be float or base64", field="encoding_format")
+    dimensions = fields.get("dimensions")
+    if dimensions is not None and not (type(dimensions) is int and 0 < dimensions <= MAX_DIMENSIONS):
+        raise InvalidRequest(f"`dimensions` must be an integer from 1 to {MAX_DIMENSIONS}", field="dimensions")
+    requests, single = _requests(fields.get("input"), "input")
+    return Embedding(requests, single, encoding == "base64", dimensions)
+
+
+def parse_encode(body: bytes) -> Embedding:
+    """A body of `/encode`. Raises InvalidRequest."""
+    fields = parse_object(body)
+    name = "input_ids" if fields.get("input_ids") is not None else "text"
+    for other in ("image_data", "audio_data", "video_data"):
+        if fields.get(other):
+            raise InvalidRequest(f"`{other}` is not supported here: this route embeds text", field=other)
+    return Embedding(*_requests(fields.get(name), name))
+
+
+def openai_body(call: Embedding, outputs: list[EmbedOutput], model: str) -> bytes:
+    """The answer of `/v1/embeddings`. Raises InvalidRequest for more dimensions than there are."""
+    vectors = [_shortened(_vector(output), call.dimensions) for output in outputs]
+    data = [
+        {"object": "embedding", "index": index, "embedding": _base64(vector) if call.as_base64 else vector.tolist()}
+        for index, vector in enumerate(vectors)
+    ]
+    tokens = sum(output.prompt_tokens for output in outputs)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return msgspec.json.encode({"object": "list", "data": data, "model": model, "usage": usage})
+
+
+def encode_body(call: Embedding, outputs: list[EmbedOutput], seconds: float) -> bytes:
+    """The answer of `/encode`: an object, or a list for a list."""
+    items = [
+        {
+            "embedding": _vector(output).tolist(),
+            "meta_info": {
+                "id": output.rid,
+                "prompt_tokens": output.prompt_tokens,
+                "cached_tokens": 0,
+                "finish_reason": None,
+                "e2e_latency": seconds,
+            },
+        }
+        for output in outputs
+    ]
+    return msgspec.json.encode(items[0] if call.single else items)
+
+
+def _requests(value: Any, field: str) -> tuple[list[EmbedRequest], bool]:
+    """One text, texts, token ids or lists of token ids."""
+    single = isinstance(value, str) or _is_ids(value)
+    prompts = [value] if single else value
+    if not isinstance(prompts, list) or not prompts:
+        raise InvalidRequest(f"`{field}` must be text, token ids, or a list of either that is not empty", field=field)
+    if len(prompts) > MAX_TEXTS:
+        raise InvalidRequest(f"`{field}` holds {len(prompts)} texts; at most {MAX_TEXTS}", field=field)
+    return [_request(prompt, field) for prompt in prompts], single
+
+
+def _request(prompt: Any, field: str) -> EmbedRequest:
+    rid = uuid.uuid4().hex
+    if isinstance(prompt, str):
+        if not prompt:
+            raise InvalidRequest(f"`{field}` holds an empty text", field=field)
+        return EmbedRequest(rid=rid, text=prompt)
+    if _is_ids(prompt):
+        return EmbedRequest(rid=rid, input_ids=prompt)
+    raise InvalidRequest(f"`{field}` must hold texts or lists of token ids", field=field)
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+
+
+def _vector(output: EmbedOutput) -> np.ndarray:
+    return np.frombuffer(output.data, "<f4")
+
+
+def _shortened(vector: np.ndarray, dimensions: int | None) -> np.ndarray:
+    """The first `dimensions` numbers, at length 1 again (matryoshka embeddings, Kusupati et al. 2022)."""
+    if dimensions is None or dimensions == len(vector):
+        return vector
+    if dimensions > len(vector):
+        raise InvalidRequest(
+            f"`dimensions` is {dimensions}; the embeddings of this model have {len(vector)}", field="dimensions"
+        )
+    part = vector[:dimensions]
+    return part / max(float(np.linalg.norm(part)), 1e-12)
+
+
+def _base64(vector: np.ndarray) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()

@@ -1,0 +1,162 @@
+"""Embedding models over HTTP: equal to transformers' float32 forward, pooled here by hand, alone and in batches."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+import nbgen
+from nbgen.notebook import session
+from tests.conftest import save_tokenizer
+from tests.server.conftest import Server
+
+TEXTS = ["a text", "another text, which is longer than the first", "x"]
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+}
+
+
+class Case(NamedTuple):
+    """An architecture, how sentence-transformers' files beside it pool, and whether they normalize."""
+
+    model_type: str
+    pooling: str | None
+    normalizes: bool = True
+
+
+CASES = {
+    "bert-mean": Case("bert", "mean_tokens"),
+    "bert-cls-raw": Case("bert", "cls_token", normalizes=False),
+    "qwen3-last": Case("qwen3", "lasttoken"),
+    "qwen3-bare": Case("qwen3", None),
+}
+
+
+def save(folder: Path, case: Case) -> Path:
+    folder.mkdir()
+    torch.manual_seed(0)
+    vocab, more = save_tokenizer(folder), {"num_key_value_heads": 2, "head_dim": 16}
+    sizes = {**SIZES, "vocab_size": vocab, **(more if case.model_type == "qwen3" else {})}
+    model = AutoModel.from_config(AutoConfig.for_model(case.model_type, **sizes)).float()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder)
+    if case.pooling:
+        (folder / "1_Pooling").mkdir()
+        modes = {f"pooling_mode_{name}": name == case.pooling for name in ("cls_token", "mean_tokens", "lasttoken")}
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 64, **modes}))
+        kinds = ["Transformer", "Pooling", *(["Normalize"] if case.normalizes else [])]
+        modules = [{"idx": i, "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]
+        (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
+
+
+class Served(NamedTuple):
+    """A server of an embedding model, and the vectors that are right."""
+
+    server: Server
+    folder: Path
+    case: Case
+
+    def expected(self) -> np.ndarray:
+        model, tokenizer = AutoModel.from_pretrained(self.folder).eval(), AutoTokenizer.from_pretrained(self.folder)
+        vectors = []
+        for text in TEXTS:
+            with torch.inference_mode():
+                states = model(torch.tensor([tokenizer.encode(text)])).last_hidden_state[0]
+            pooled = {"mean_tokens": states.mean(0), "cls_token": states[0]}.get(self.case.pooling or "", states[-1])
+            vectors.append(pooled / pooled.norm() if self.case.normalizes else pooled)
+        return torch.stack(vectors).numpy()
+
+    def client(self) -> openai.OpenAI:
+        http = self.server.http
+        root, headers = f"{http.base_url}v1", dict(http.headers)
+        return openai.OpenAI(base_url=root, api_key=headers["authorization"].split()[-1], max_retries=0)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    case = CASES[request.param]
+    folder = save(tmp_path_factory.mktemp("embedding") / "model", case)
+    running = Server(tmp_path_factory.mktemp("home"), f"--NbgenApp.model={folder}", "--NbgenApp.dtype=float32")
+    try:
+        yield Served(running.ready(), folder, case)
+    finally:
+        running.stop()
+
+
+def test_openai_s_client_gets_the_vectors_in_both_encodings(served: Served) -> None:
+    client, expected = served.client(), served.expected()
+    for encoding in ("float", "base64", None):
+        options: dict[str, Any] = {"encoding_format": encoding} if encoding else {}
+        answer = client.embeddings.create(model="m", input=TEXTS, **options)
+        written = [entry.embedding for entry in answer.data]
+        assert all(isinstance(one, str) == (encoding == "base64") for one in written)
+        found = [np.frombuffer(base64.b64decode(one), "<f4") if isinstance(one, str) else one for one in written]
+        np.testing.assert_allclose(np.array(found), expected, atol=1e-4)
+        assert answer.usage.prompt_tokens == sum(map(len, TEXTS))
+    one = client.embeddings.create(model="m", input=TEXTS[0], dimensions=8).data[0].embedding
+    np.testing.assert_allclose(one, expected[0, :8] / np.linalg.norm(expected[0, :8]), atol=1e-4)
+
+
+def test_encode_answers_an_object_or_a_list(served: Served) -> None:
+    expected = served.expected()
+    single = served.server.http.post("encode", json={"text": TEXTS[1]}).json()
+    np.testing.assert_allclose(single["embedding"], expected[1], atol=1e-4)
+    assert single["meta_info"]["prompt_tokens"] == len(TEXTS[1])
+    ids = served.server.http.post("tokenize", json={"prompt": TEXTS}).json()["tokens"]
+    batch = served.server.http.post("encode", json={"input_ids": ids}).json()
+    np.testing.assert_allclose([item["embedding"] for item in batch], expected, atol=1e-4)
+
+
+def refused(answer: httpx.Response, *words: str) -> None:
+    assert answer.status_code == 400, answer.text
+    assert all(word in answer.text for word in words), answer.text
+
+
+def test_what_is_refused(served: Served) -> None:
+    http = served.server.http
+    refused(http.post("generate", json={"text": "a"}), "embedding model", "/v1/embeddings")
+    refused(http.post("v1/embeddings", json={"input": "x" * 200}), "200 tokens", "128")
+    refused(http.post("v1/embeddings", json={"input": []}), "input")
+    refused(http.post("v1/embeddings", json={"input": [[999]]}), "out-of-vocabulary")
+    refused(http.post("v1/embeddings", json={"input": "x", "dimensions": 65}), "65", "64")
+    refused(http.post("encode", json={"text": ""}), "empty")
+
+
+def test_the_server_says_what_it_is(served: Served) -> None:
+    http = served.server.http
+    assert http.get("model_info").json()["is_generation"] is False
+    assert http.get("server_info").json()["is_embedding"] is True
+    assert http.get("health_generate").status_code == 200
+
+
+def test_a_generation_model_embeds_nothing(server: Server) -> None:
+    for route, body in (("encode", {"text": "a"}), ("v1/embeddings", {"input": "a"})):
+        refused(server.http.post(route, json=body), "does not appear to be an embedding model")
+
+
+def test_the_helper_gives_an_array(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_client", None)
+    http = served.server.http
+    root = str(http.base_url).split("nbgen/")[0]
+    client = nbgen.connect(root, http.headers["authorization"].split()[-1])
+    found = nbgen.embed(TEXTS)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, served.expected(), atol=1e-4)
+    np.testing.assert_allclose(nbgen.embed(TEXTS[0]), found[0], atol=1e-5)
+    client.close()
