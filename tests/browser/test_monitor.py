@@ -19,6 +19,7 @@ def test_the_monitor_shows_what_the_engine_does(lab: Lab, page: Page, transport:
     monitor = page.get_by_role("group", name="Model server")
     load, unload = monitor.get_by_role("button", name="Load", exact=True), monitor.get_by_role("button", name="Unload")
     status = monitor.get_by_role("status")
+    expect(status).not_to_be_empty()
     if status.inner_text() != "ready":
         expect(load).to_be_enabled()
         load.click()
