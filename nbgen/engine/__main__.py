@@ -9,25 +9,22 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from functools import partial
 
 from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
 from nbgen.engine.process import live_and_die_with_parent
-from nbgen.errors import ModelError
-from nbgen.messages import EngineFailed, EngineReady, LoadModel, LoadProgress, ServeTensors, ToEngine
+from nbgen.messages import LoadModel, LoadProgress, ServeTensors, ToEngine
 
 LOWEST_PRIORITY = 19
-
-log = logging.getLogger(__name__)
 
 
 def main() -> None:
     gc.disable()  # imports make half a million objects, and all of them stay
     live_and_die_with_parent()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    channel = Channel(int(sys.argv[1]))
+    channel = Channel(int(sys.argv[1]), on_lost=lambda: os._exit(0))
     messages = channel.messages()
     if "gently" in sys.argv[2:]:
         threading.Thread(target=_import_gently, name="imports", daemon=True).start()
@@ -46,35 +43,20 @@ def _import_gently() -> None:
     """Import what a model needs. On Linux a priority is its thread's alone, and so are its imports."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-    import nbgen.engine.assembly
-    import nbgen.engine.loop  # noqa: F401
+    import nbgen.engine.service  # noqa: F401
 
 
 def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> None:
-    started = time.monotonic()
     # Beside the imports, the disk reads the weights.
     threading.Thread(target=checkpoint.page_in, args=(first.config.model,), name="page-in", daemon=True).start()
     channel.send(LoadProgress(stage="starting torch"))
     from nbgen.engine.assembly import assemble  # only now: it takes seconds, and the server has heard why
     from nbgen.engine.loop import Loop
+    from nbgen.engine.service import serve
 
     gc.freeze()  # before there is a model: that may have to be collected
     gc.enable()
-
-    def report(stage: str, done: int, total: int) -> None:
-        channel.send(LoadProgress(stage=stage, done=done, total=total))
-
-    try:
-        assembly = assemble(first.config, report)
-    except ModelError as error:
-        channel.send(EngineFailed(message=error.message))
-        return
-    except Exception:  # a model may raise anything; to start again would raise it again
-        log.exception("%s cannot be run", first.config.model)
-        channel.send(EngineFailed(message=f"{first.config.model} cannot be run; the server's log says why"))
-        return
-    channel.send(EngineReady(model=assembly.model, load_seconds=time.monotonic() - started))
-    Loop(channel, assembly).run(messages)
+    serve(channel, first.config.model, partial(assemble, first.config), messages, Loop)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""One engine's time with one server: make it, say so or why not, run until the server goes. Knows no sockets."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from nbgen.engine.assembly import Assembly
+from nbgen.engine.channel import Channel
+from nbgen.engine.checkpoint import Report
+from nbgen.engine.loop import Loop
+from nbgen.errors import ModelError
+from nbgen.messages import EngineFailed, EngineReady, LoadProgress, ToEngine
+
+log = logging.getLogger(__name__)
+
+MakeLoop = Callable[[Channel, Assembly], Loop]
+
+
+def serve(
+    channel: Channel, name: str, assemble: Callable[[Report], Assembly], messages: Iterable[ToEngine], loop: MakeLoop
+) -> None:
+    """Run what `assemble` makes. What goes wrong in making it is said to the server."""
+    started = time.monotonic()
+
+    def report(stage: str, done: int, total: int) -> None:
+        channel.send(LoadProgress(stage=stage, done=done, total=total))
+
+    try:
+        assembly = assemble(report)
+    except ModelError as error:
+        channel.send(EngineFailed(message=error.message))
+        return
+    except Exception:  # a model may raise anything; to start again would raise it again
+        log.exception("%s cannot be run", name)
+        channel.send(EngineFailed(message=f"{name} cannot be run; the server's log says why"))
+        return
+    channel.send(EngineReady(model=assembly.model, load_seconds=time.monotonic() - started))
+    try:
+        loop(channel, assembly).run(messages)
+    finally:
+        assembly.close()
