@@ -17,7 +17,7 @@ BOOKKEEPING = {"sequence", "prefix_cache", "scheduler", "block_manager", "detoke
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "shared": (SHARED, {"msgspec", "dill"}),
     "notebook": (
-        {"notebook"} | SHARED - MESSAGES,
+        {"notebook", "live"} | SHARED - MESSAGES,
         {
             "httpx",
             "msgspec",
@@ -42,13 +42,15 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "jinja2", "numpy", "msgspec"}
         | {"triton", "xgrammar", "llguidance", "re2"},
     ),
+    # The one crossing: a model that lives in the kernel. Imported only when one is served.
+    "live": ({"engine", "notebook"} | SHARED, set()),
     "demo": ({"demo"}, {"torch", "transformers", "tokenizers", "safetensors", "numpy"}),
 }
 
 
 def layer_of(path: Path) -> str:
     parts = path.relative_to(PACKAGE).parts
-    return parts[0] if len(parts) > 1 else "shared"
+    return "live" if parts == ("live.py",) else parts[0] if len(parts) > 1 else "shared"
 
 
 def imported(tree: ast.AST) -> Iterator[str]:

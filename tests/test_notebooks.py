@@ -48,6 +48,14 @@ SAID = {
     "from_outside": ("completion_tokens", "[DONE]", "Jupyter", "3 + 4 = 7", "float32 4 rows, argmax"),
     "inside_the_model": ("perplexity", "Figure"),
     "sampling": ("frequency_penalty", "'matched': '.'", "'type': 'length'", "Figure"),
+    "train_and_talk": (
+        "Arr! I be a pirate, and this be my ship.",
+        "Arr! 3 + 4",
+        "pieces, written while epochs",
+        "perplexity of",
+        "stopped; .stop()",
+        "training mode: True",
+    ),
     "your_data": (
         "positive",
         "negative",

@@ -4,26 +4,12 @@ import { Chat } from "./chat.js";
 import { Comm } from "./comm.js";
 import { Compare } from "./compare.js";
 import { Direct } from "./direct.js";
+import { directServer } from "./direct_server.js";
 import { h } from "./dom.js";
 import { Released } from "./released.js";
-import { pageServer, Server } from "./server.js";
 import { Stream } from "./stream.js";
 
-const HELLO_MS = 3000;
 const PANELS = { chat: Chat, compare: Compare, stream: Stream };
-
-/** {server, name of its model} if the page's server is the one that the kernel uses, else null. */
-async function directServer(model) {
-  const place = pageServer(model);
-  if (model.get("transport") === "comm" || !place || !model.get("server_id")) return null;
-  const server = new Server(place);
-  try {
-    const hello = await server.json("hello", { signal: AbortSignal.timeout(HELLO_MS) });
-    return hello.server_id === model.get("server_id") ? { server, name: hello.model?.name } : null;
-  } catch {
-    return null;
-  }
-}
 
 function mount(model, host, direct) {
   const panel = new PANELS[model.get("panel")](model, direct?.name);

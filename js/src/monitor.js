@@ -1,27 +1,13 @@
 // The monitor: looks at the server now and then while it is in view, and draws what it sees.
 
+import { directServer } from "./direct_server.js";
 import { h } from "./dom.js";
 import { ENDED, tell } from "./kernel.js";
 import { bytes, Rate, Series } from "./series.js";
-import { pageServer, Server } from "./server.js";
 
-const HELLO_MS = 3000;
 const WIDTH = 260;
 const HEIGHT = 44;
 const SVG = "http://www.w3.org/2000/svg";
-
-/** The page's server if it is the one that the kernel uses, else null. */
-async function directServer(model) {
-  const place = pageServer(model);
-  if (model.get("transport") === "comm" || !place || !model.get("server_id")) return null;
-  const server = new Server(place);
-  try {
-    const hello = await server.json("hello", { signal: AbortSignal.timeout(HELLO_MS) });
-    return hello.server_id === model.get("server_id") ? server : null;
-  } catch {
-    return null;
-  }
-}
 
 /** A number with its name, a bar for its share, and a line for its past. */
 class Gauge {
@@ -139,7 +125,7 @@ function watch(element, interval, look) {
 }
 
 async function render({ model, el }) {
-  const server = await directServer(model);
+  const server = (await directServer(model))?.server;
   const ask = async (path, body) => {
     try {
       await (await server.request(path, { body })).text();

@@ -9,27 +9,23 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
 from nbgen.engine.process import live_and_die_with_parent
-from nbgen.errors import ModelError
 from nbgen.frames import ToEngine
-from nbgen.messages import EngineFailed, EngineReady, LoadModel, LoadProgress
+from nbgen.messages import LoadModel, LoadProgress
 from nbgen.tensor_messages import ServeTensors
 
 LOWEST_PRIORITY = 19
-
-log = logging.getLogger(__name__)
 
 
 def main() -> None:
     gc.disable()  # imports make half a million objects, and all of them stay
     live_and_die_with_parent()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    channel = Channel(int(sys.argv[1]))
+    channel = Channel(int(sys.argv[1]), on_lost=lambda: os._exit(0))
     messages = channel.messages()
     if "gently" in sys.argv[2:]:
         threading.Thread(target=_import_gently, name="imports", daemon=True).start()
@@ -49,41 +45,33 @@ def _import_gently() -> None:
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
     import nbgen.engine.assembly
-    import nbgen.engine.loop  # noqa: F401
+    import nbgen.engine.embedding_loop
+    import nbgen.engine.loop
+    import nbgen.engine.service  # noqa: F401
 
 
 def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> None:
-    started = time.monotonic()
     # Beside the imports, the disk reads the weights.
     threading.Thread(target=checkpoint.page_in, args=(first.config.model,), name="page-in", daemon=True).start()
     channel.send(LoadProgress(stage="starting torch"))
-    from nbgen.engine import embedding_model  # only now: it takes seconds, and the server has heard why
-    from nbgen.engine.assembly import assemble
+    from nbgen.engine.assembly import Assembly, assemble  # only now: it takes seconds, and the server has heard why
     from nbgen.engine.embedding_loop import EmbeddingLoop
+    from nbgen.engine.embedding_model import EmbeddingModel, is_embedding
     from nbgen.engine.loop import Loop
+    from nbgen.engine.service import serve
 
     gc.freeze()  # before there is a model: that may have to be collected
     gc.enable()
 
-    def report(stage: str, done: int, total: int) -> None:
-        channel.send(LoadProgress(stage=stage, done=done, total=total))
+    def make(report: checkpoint.Report) -> Assembly | EmbeddingModel:
+        return (EmbeddingModel if is_embedding(first.config, report) else assemble)(first.config, report)
 
-    try:
-        embeds = embedding_model.is_embedding(first.config, report)
-        assembly = embedding_model.EmbeddingModel(first.config, report) if embeds else assemble(first.config, report)
-    except ModelError as error:
-        channel.send(EngineFailed(message=error.message))
-        return
-    except Exception:  # a model may raise anything; to start again would raise it again
-        log.exception("%s cannot be run", first.config.model)
-        channel.send(EngineFailed(message=f"{first.config.model} cannot be run; the server's log says why"))
-        return
-    info = assembly.info if isinstance(assembly, embedding_model.EmbeddingModel) else assembly.model
-    channel.send(EngineReady(model=info, load_seconds=time.monotonic() - started))
-    if isinstance(assembly, embedding_model.EmbeddingModel):
-        EmbeddingLoop(channel, assembly, first.config.max_waiting).run(messages)
-    else:
-        Loop(channel, assembly).run(messages)
+    def loop(channel: Channel, made: Assembly | EmbeddingModel) -> Loop | EmbeddingLoop:
+        if isinstance(made, EmbeddingModel):
+            return EmbeddingLoop(channel, made, first.config.max_waiting)
+        return Loop(channel, made)
+
+    serve(channel, first.config.model, make, messages, loop)
 
 
 if __name__ == "__main__":

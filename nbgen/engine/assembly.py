@@ -14,6 +14,7 @@ from nbgen.engine.engine import Engine
 from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_worker import BACKENDS, backend_class
 from nbgen.engine.hidden_states import HiddenStates
+from nbgen.engine.live_model import LiveModel
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
@@ -41,11 +42,18 @@ class Assembly(NamedTuple):
     #: None where no answer can be constrained.
     grammars: GrammarCompiler | None = None
 
+    def close(self) -> None:
+        """Give back everything: caches, states, weights, and the processes that compile grammars."""
+        if self.grammars is not None:
+            self.grammars.close()
+        self.engine.close()
+        self.occupation.release({"kv_cache", "weights"})
 
-def assemble(config: EngineConfig, report: Report) -> Assembly:
-    """Build everything for `config.model`. Raises ModelError."""
+
+def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None) -> Assembly:
+    """Build everything for `config.model`, or for a model that lives in this process. Raises ModelError."""
     backend, processors = _grammar_backend(config.grammar_backend), _processors(config)
-    loaded, runner = _load(config, report)
+    loaded, runner = _load(config, report, live)
     scheduler = _provide(runner, loaded.context_length, config)
     kv_tokens = scheduler.blocks.num_blocks * config.block_size
     model = _info(loaded, runner, config, kv_tokens)
@@ -62,16 +70,16 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
         engine,
         admission,
         runner,
-        load=lambda: _load(config, report)[1],
+        load=lambda: _load(config, report, live)[1],
         provide=lambda runner: _provide(runner, model.context_length, config),
     )
     return Assembly(engine, admission, model, runner.device, occupation, grammars)
 
 
-def _load(config: EngineConfig, report: Report) -> tuple[loader.LoadedModel, Runner]:
-    loaded = loader.load(config, report)
+def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple[loader.LoadedModel, Runner]:
+    loaded = loader.load(config, report) if live is None else live.load(config, report)
     report("trying the model", 0, 0)
-    return loaded, choose_runner(loaded.model, config.block_size)
+    return loaded, choose_runner(loaded.model, config.block_size, copies_weights=live is None)
 
 
 def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Scheduler:

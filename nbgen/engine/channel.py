@@ -1,22 +1,23 @@
 """The engine's end of the socket to the server: frames in, frames out, nothing else.
 
-Reading ends the process when the server's end closes; writing goes through a thread, so that a slow reader never
-slows the engine's steps.
+Reading ends when the server's end closes; writing goes through a thread, so that a slow reader never slows the
+engine's steps.
 """
 
-import os
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nbgen.frames import FRAME_HEADER, FromEngine, ToEngine, encode_frame, frame_length, to_engine_decoder
 
 
 class Channel:
-    """Both directions of the inherited socket `fd`."""
+    """Both directions of the socket `fd`, which is the channel's from now on."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, on_lost: Callable[[], None]) -> None:
+        """`on_lost` is called, on the thread that writes, when the server is gone, and with it every reader."""
+        self._on_lost = on_lost
         self._socket = socket.socket(fileno=fd)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="channel-writer", daemon=True)
@@ -27,9 +28,10 @@ class Channel:
         self._outbox.put(encode_frame(message))
 
     def close(self) -> None:
-        """Wait until all that was sent is written."""
+        """Wait until all that was sent is written, and give the socket back."""
         self._outbox.put(None)
         self._writer.join(timeout=5)
+        self._socket.close()
 
     def messages(self) -> Iterator[ToEngine]:
         """What the server sends, until it closes its end."""
@@ -48,4 +50,4 @@ class Channel:
             try:
                 self._socket.sendall(frame)
             except OSError:
-                os._exit(0)  # the server is gone, and with it every reader
+                return self._on_lost()

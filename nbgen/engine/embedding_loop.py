@@ -96,7 +96,7 @@ class EmbeddingLoop:
                     self._channel.send(TokenizerAnswer(rid=request.rid, token_ids=ids))
                 case _:
                     raise InvalidRequest(
-                        f"{self._model.info.name} is an embedding model, which writes no text: use /v1/embeddings or "
+                        f"{self._model.model.name} is an embedding model, which writes no text: use /v1/embeddings or "
                         "/encode, or load a generation model"
                     )
         except NbgenError as error:
@@ -112,11 +112,11 @@ class EmbeddingLoop:
         ids = model.tokenizer.encode(request.text) if request.text is not None else request.input_ids or []
         if not ids:
             raise InvalidRequest("the text has no tokens", field="input")
-        check_ids(ids, "input_ids", model.info.vocab_size)
-        if len(ids) > model.info.context_length:
+        check_ids(ids, "input_ids", model.model.vocab_size)
+        if len(ids) > model.model.context_length:
             raise InvalidRequest(
                 f"the text has {len(ids)} tokens, which is longer than the model's context length "
-                f"({model.info.context_length} tokens)",
+                f"({model.model.context_length} tokens)",
                 field="input",
             )
         return ids

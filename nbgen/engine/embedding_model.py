@@ -19,15 +19,15 @@ class EmbeddingModel:
         """Load what `config` names. Raises ModelError."""
         loaded = loader.load_embedding(config, report)
         folder = checkpoint.find(config.model, report)
-        self.model, self.tokenizer = loaded.model, loaded.tokenizer
+        self._model, self.tokenizer = loaded.model, loaded.tokenizer
         self.pooling = embedding_checkpoint.pooling(folder, config.model)
-        self.device = next(self.model.parameters()).device
-        names = inspect.signature(self.model.forward).parameters
+        self.device = next(self._model.parameters()).device
+        names = inspect.signature(self._model.forward).parameters
         self._takes_mask = "attention_mask" in names
         self._keeps_cache = {"use_cache": False} if "use_cache" in names else {}
         pad = loaded.tokenizer.pretrained.pad_token_id
         self._pad = 0 if pad is None else pad
-        self.info = _info(loaded, config, self.device)
+        self.model = _info(loaded, config, self.device)
 
     @torch.inference_mode()
     def encode(self, prompts: list[list[int]]) -> torch.Tensor:
@@ -39,9 +39,13 @@ class EmbeddingModel:
         inputs = {"input_ids": torch.tensor(rows, device=self.device), **self._keeps_cache}
         if self._takes_mask:
             inputs["attention_mask"] = mask
-        states = self.model(**inputs).last_hidden_state.float()
+        states = self._model(**inputs).last_hidden_state.float()
         vectors = self._pool(states, mask, lengths.to(self.device))
         return (torch.nn.functional.normalize(vectors, dim=-1) if self.pooling.normalizes else vectors).cpu()
+
+    def close(self) -> None:
+        """Give the weights back."""
+        del self._model
 
     def _pool(self, states: torch.Tensor, mask: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """`[prompts, width]` of states `[prompts, tokens, width]`; padding does not count."""

@@ -108,13 +108,27 @@ class Engine:
         """Forget every cached prefix that no sequence uses."""
         self._scheduler.blocks.cache.flush()
 
+    def recompute(self) -> None:
+        """Compute everything anew from here on, of running sequences too: the weights have changed."""
+        self._retract()
+        self.flush_cache()
+
+    def close(self) -> None:
+        """End the threads that steps have begun."""
+        self._masks.close()
+
+    def withdraw(self) -> list[list[Sequence]]:
+        """Let go of all sequences, computed anew when they are added again; those of each request."""
+        self._retract()
+        self._scheduler.waiting.clear()
+        groups, self._sequences = list(self._sequences.values()), {}
+        return groups
+
     def pause(self, mode: PauseMode) -> list[GenerateOutput]:
         """Compute nothing until `resume`; the last outputs of what `mode` ends."""
         outputs = [self._abort(sequence) for sequence in self._living()] if mode == "abort" else []
         if mode == "retract":
-            for sequence in self._scheduler.running:
-                self._runner.release(sequence)
-            self._scheduler.retract()
+            self._retract()
         if self._paused_at is None:
             self._paused_at = time.monotonic()
         return outputs
@@ -170,6 +184,11 @@ class Engine:
     @property
     def _num_waiting(self) -> int:
         return len(self._scheduler.waiting) + len(self._preparing)
+
+    def _retract(self) -> None:
+        for sequence in self._scheduler.running:
+            self._runner.release(sequence)
+        self._scheduler.retract()
 
     def _refusal(self, arriving: int) -> FinishReason | None:
         """Why so many sequences cannot be taken in now, if they cannot."""

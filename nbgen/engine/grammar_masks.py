@@ -31,6 +31,11 @@ class GrammarMasks:
             self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="grammar-masks")
             self._filled = self._pool.submit(_fill, self._constrained)
 
+    def close(self) -> None:
+        """End the thread, if it ever began."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
     @torch.inference_mode()
     def apply(self, scores: torch.Tensor, sequences: list[Sequence]) -> None:
         """Set float32 `scores` `[rows, vocab]` to -inf where a row's grammar forbids the token, in place."""

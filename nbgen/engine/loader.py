@@ -46,12 +46,12 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     size = checkpoint.weight_bytes(folder)
     architecture = _architecture(folder, config.model)
     generation = checkpoint.read_json(folder / "generation_config.json", config.model)
-    context = _context_length(architecture, config)
-    tokenizer = Tokenizer(_tokenizer(folder, config.model), _eos_ids(architecture, generation), context)
+    context = context_length(architecture, config)
+    tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
     with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
         model = _model(folder, config)
     parameters = sum(p.numel() for p in model.parameters())
-    return LoadedModel(model, tokenizer, context, _sampling_defaults(generation, config), parameters, size)
+    return LoadedModel(model, tokenizer, context, sampling_defaults(generation, config), parameters, size)
 
 
 def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
@@ -64,7 +64,7 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
         model = _model(folder, config, AutoModel)
     said = embedding_checkpoint.longest(folder, config.model)
-    context = min(_context_length(model.config, config), tokenizer.model_max_length, said or sys.maxsize)
+    context = min(context_length(model.config, config), tokenizer.model_max_length, said or sys.maxsize)
     parameters = sum(p.numel() for p in model.parameters())
     return LoadedModel(model, Tokenizer(tokenizer, set(), context), context, {}, parameters, size)
 
@@ -85,7 +85,7 @@ def _tokenizer(folder: Path, name: str) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
-def _eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
+def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
     """Every id that ends an answer by the model's configurations; either may hold one id, several or none."""
     found = (generation.get("eos_token_id"), architecture.get_text_config().eos_token_id)
     return {i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
@@ -131,13 +131,14 @@ def _computes_in(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _context_length(architecture: Any, config: EngineConfig) -> int:
+def context_length(architecture: Any, config: EngineConfig) -> int:
+    """Longest prompt plus answer, in tokens."""
     text = architecture.get_text_config()
     own = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or DEFAULT_CONTEXT
     return min(own, config.context_length or own)
 
 
-def _sampling_defaults(generation: dict[str, Any], config: EngineConfig) -> dict[str, float]:
+def sampling_defaults(generation: dict[str, Any], config: EngineConfig) -> dict[str, float]:
     """The five fields of the generation config that are sampling defaults. Its top_k 0 means no limit."""
     if config.sampling_defaults != "model":
         return {}

@@ -80,10 +80,13 @@ class Loop:
         while self._take_in():
             self._send(self._engine.end_late())
             if self._engine.has_work:
-                self._send(self._engine.step())
+                self._step()
                 if not self._engine.has_work:
                     self._status_due = 0.0  # idle again: say so at once
             self._send_status()
+
+    def _step(self) -> None:
+        self._send(self._engine.step())
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:
         for message in messages:

@@ -36,14 +36,15 @@ log = logging.getLogger(__name__)
 Runner = ModelRunner | OpaqueRunner
 
 
-def choose_runner(model: torch.nn.Module, block_size: int) -> Runner:
+def choose_runner(model: torch.nn.Module, block_size: int, *, copies_weights: bool = True) -> Runner:
     """The fastest runner whose scores are those of `model` itself, which gets faster layers where they agree too.
 
-    Raises ModelError for a model that does not write one token after the other.
+    Faster layers hold copies of weights: without `copies_weights` there are none. Raises ModelError for a model that
+    does not write one token after the other.
     """
     prompts = _prompts(model.config.get_text_config().vocab_size)
     expected = _expected_scores(model, prompts)
-    swaps = shared_linear.share(model, prompts[1]) + linear.prepack(model)
+    swaps = shared_linear.share(model, prompts[1]) + linear.prepack(model) if copies_weights else []
     runner = _first_that_agrees(model, block_size, prompts, expected)
     if runner is None and swaps:
         linear.restore(swaps)

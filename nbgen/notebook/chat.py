@@ -15,11 +15,12 @@ from nbgen.notebook import session
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import chat_messages, chat_options
 from nbgen.notebook.transcript import Transcript
+from nbgen.notebook.turns import Turns
 
 POLL_SECONDS = 0.1
 
 
-class Chat(Panel):
+class Chat(Turns, Panel):
     """A conversation with the model. Options are those of `nbgen.generate`.
 
     With a name, `Chat("plans")`, the conversation is found again when the cell is run another time, also after the
@@ -62,9 +63,13 @@ class Chat(Panel):
         """
         return session.default_client().chat(self.chat)["messages"] or self._kept.get(self.chat, [])
 
+    @property
+    def turns(self) -> list[dict[str, str]]:
+        return self.messages
+
     def ask(self, text: str) -> None:
         """Send `text` as if it had been typed into the panel; returns before the answer is there."""
-        turns = [turn for turn in self.messages if turn["role"] != "system"]
+        turns = [turn for turn in self.turns if turn["role"] != "system"]
         messages = chat_messages([*turns, {"role": "user", "content": text}], self.system or None)
         body = {"id": uuid.uuid4().hex, "chat": self.chat, "messages": messages, "params": dict(self.params)}
         events = session.default_client().run({**body, "attached": False})

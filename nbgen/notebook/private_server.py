@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from nbgen.errors import NbgenError, ServerNotFound
 from nbgen.notebook.client import Client
@@ -28,12 +29,18 @@ STOP_SECONDS = 10.0
 class PrivateServer:
     """A running server on the loopback interface, known to nobody but this process."""
 
-    def __init__(self, model: str | None = None, waiting: Callable[[int], None] = lambda seconds: None) -> None:
+    def __init__(
+        self,
+        model: str | None = None,
+        waiting: Callable[[int], None] = lambda seconds: None,
+        options: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        """`options` are those of the server's application, as `jupyter nbgen --help-all` lists them."""
         self._folder = tempfile.TemporaryDirectory(prefix="nbgen-")
         self._log = Path(self._folder.name) / "server.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                _command(model),
+                _command({**({"model": model} if model else {}), **options}),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -104,8 +111,8 @@ class PrivateServer:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
 
 
-def _command(model: str | None) -> list[str]:
-    options = {
+def _command(chosen: Mapping[str, object]) -> list[str]:
+    options: dict[str, object] = {
         "ServerApp.ip": "127.0.0.1",
         "ServerApp.port": _free_port(),
         "ServerApp.port_retries": 0,
@@ -115,8 +122,7 @@ def _command(model: str | None) -> list[str]:
     }
     if os.name == "posix" and os.geteuid() == 0:
         options["ServerApp.allow_root"] = True
-    if model:
-        options["NbgenApp.model"] = model
+    options |= {f"NbgenApp.{name}": value for name, value in chosen.items()}
     return [sys.executable, "-m", "nbgen", *(f"--{name}={value}" for name, value in options.items())]
 
 

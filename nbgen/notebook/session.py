@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from nbgen.errors import InvalidAnswer, NbgenError, ServerNotFound, from_status
+from nbgen.errors import InvalidAnswer, InvalidRequest, NbgenError, ServerNotFound, from_status
 from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
@@ -31,12 +31,16 @@ from nbgen.notebook.text_stream import TextStream
 if TYPE_CHECKING:
     import numpy
 
+    from nbgen.live import LiveServer
+
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S", "PrivateServer", "LiveServer")
+Waiting = Callable[[int], None]
 
 _lock = threading.RLock()
 _client: AnyClient | None = None
-_private: PrivateServer | None = None
+_private: PrivateServer | LiveServer | None = None
 
 
 def _plain(helper: Callable[P, T]) -> Callable[P, T]:
@@ -241,9 +245,34 @@ def register(
     )
 
 
-def serve(model: str | None = None) -> PrivateServer:
-    """Start a server for this kernel alone, and use it from now on. It ends with the kernel or by `stop`."""
-    return _start("starting an nbgen server for this kernel…", model)
+@_plain
+def serve(
+    model: Any = None,
+    tokenizer: Any = None,
+    *,
+    name: str | None = None,
+    context_length: int | None = None,
+    kv_cache_bytes: int | None = None,
+) -> PrivateServer | LiveServer:
+    """Start a server for this kernel alone, and use it from now on. It ends with the kernel or by `stop`.
+
+    `model` names what to load (None: the bundled model), or is the very model that is being trained here, a causal
+    LM of transformers with its `tokenizer`. Then every answer comes from its present weights: an optimizer's step
+    waits for the token that is being computed, and what is generated next follows the new weights. The model itself
+    is not touched. `name` is what clients call it ("live"); `context_length` is in tokens.
+    Raises InvalidRequest for what cannot be served.
+    """
+    sizes = {"context_length": context_length, "kv_cache_bytes": kv_cache_bytes}
+    options = {key: value for key, value in sizes.items() if value is not None}
+    if model is None or isinstance(model, str):
+        if tokenizer is not None or name is not None:
+            raise InvalidRequest("tokenizer and name go with a model object; a model's name brings its own")
+        words = "starting an nbgen server for this kernel…"
+        return _start(words, lambda waiting: PrivateServer(_place(model), waiting, options))
+    from nbgen.live import LiveServer  # imports torch, as the model already has
+
+    words = "starting an nbgen server for this model…"
+    return _start(words, lambda waiting: LiveServer(model, tokenizer, name or "live", options, waiting))
 
 
 def default_client(start: bool = True) -> AnyClient:
@@ -261,11 +290,14 @@ def _find(start: bool) -> AnyClient:
     except ServerNotFound:
         if not start:
             raise
-    _start("no nbgen server found: starting one for this kernel…")
-    return _client
+    return _start("no nbgen server found: starting one for this kernel…", _bundled).client
 
 
-def _start(words: str, model: str | None = None) -> PrivateServer:
+def _bundled(waiting: Waiting) -> PrivateServer:
+    return PrivateServer(None, waiting)
+
+
+def _start(words: str, server: Callable[[Waiting], S]) -> S:
     global _client, _private
     with _lock:
         if _private is not None:
@@ -273,12 +305,12 @@ def _start(words: str, model: str | None = None) -> PrivateServer:
         line, outcome = ProgressLine(), ""
         line.show(words)
         try:
-            _private = PrivateServer(_place(model), lambda seconds: line.show(f"{words} {seconds} s"))
-            outcome = f"started an nbgen server for this kernel at {_private.url}"
+            started = server(lambda seconds: line.show(f"{words} {seconds} s"))
+            outcome = f"started an nbgen server for this kernel at {started.url}"
         finally:
             line.clear(outcome)
-        _client = _private.client
-        return _private
+        _private, _client = started, started.client
+        return started
 
 
 def _place(model: str | None) -> str | None:

@@ -152,6 +152,11 @@ class NbgenApp(ExtensionApp):
         help="Keep a second, empty engine process (some 250 MB) while a model is loaded, so that loading another one, "
         "or a restart, takes a second instead of several.",
     ).tag(config=True)
+    engine_socket = Unicode(
+        "",
+        help="A Unix socket where a kernel offers the model that is being trained there (nbgen.serve); no engine "
+        "process is started then.",
+    ).tag(config=True)
     model_repository = Unicode(
         "",
         help="A folder of plain torch modules to serve beside the model. Their model.py is run: name only your own. "
@@ -205,7 +210,7 @@ class NbgenApp(ExtensionApp):
         config = EngineConfig(**{name: getattr(self, name) for name in ENGINE_OPTIONS})
         self.key = secrets.token_urlsafe(32)
         self.server_id = secrets.token_hex(8)
-        self.engine = EngineClient(config, self.log, standby=self.standby)
+        self.engine = EngineClient(config, self.log, standby=self.standby, attach=self.engine_socket)
         self.metrics = Metrics(self.engine)
         self.server_options = ServerOptions(
             self.stream_interval,

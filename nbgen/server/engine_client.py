@@ -37,7 +37,8 @@ from nbgen.messages import (
     StepOutputs,
     TokenizerAnswer,
 )
-from nbgen.server.engine_process import EngineProcess
+from nbgen.server.attached_engine import Attachment
+from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.listener import Listener
 from nbgen.server.restarts import MAX_RESTARTS, Restarts
 from nbgen.server.silence import SILENT_SECONDS, Silence
@@ -55,8 +56,11 @@ class EngineClient:
     `watchers` are called whenever `state` or `progress` changes.
     """
 
-    def __init__(self, config: EngineConfig, log: Logger, *, standby: bool = False) -> None:
-        """`standby` keeps a second, empty process ready for the next start."""
+    def __init__(self, config: EngineConfig, log: Logger, *, standby: bool = False, attach: str = "") -> None:
+        """`standby` keeps a second, empty process ready for the next start.
+
+        `attach` names a socket where an engine with its own model waits; then no process is started.
+        """
         self.config = config
         self.state: State = "stopped"
         self.progress: LoadProgress | None = None
@@ -67,8 +71,9 @@ class EngineClient:
         self._log = log
         self._listeners: dict[str, Listener] = {}
         self._unsent: dict[str, Request] = {}
-        self._process: EngineProcess | None = None
-        self._standby = Standby(log, wanted=standby)
+        self._process: EngineChannel | None = None
+        self._attached = bool(attach)
+        self._standby = Attachment(attach, log) if attach else Standby(log, wanted=standby)
         self._life: asyncio.Task[None] | None = None
         self._restarts = Restarts()
         self._cause: str | None = None
@@ -187,7 +192,13 @@ class EngineClient:
         A name that stands for nothing raises ModelError and leaves the present model alone.
         """
         wanted = model or self.config.model
-        model_folder(wanted)
+        if not self._attached:
+            model_folder(wanted)
+        elif wanted != self.config.model:
+            raise ModelError(
+                f"this server serves the live model {self.config.model!r} of a notebook's kernel and no other; "
+                "nbgen.serve(name) starts one that loads models"
+            )
         if wanted == self.config.model and self.state in ("ready", "released"):
             return await self.occupy(ResumeMemory(tags=["kv_cache", "weights"]))
         if wanted != self.config.model or self.state == "failed":
@@ -241,7 +252,7 @@ class EngineClient:
             if self._unsent:
                 self._begin()
 
-    async def _serve(self, process: EngineProcess) -> None:
+    async def _serve(self, process: EngineChannel) -> None:
         """Load the model and pass on what the engine says, until its channel ends."""
         if self.state == "stopping":
             process.close()
@@ -252,7 +263,7 @@ class EngineClient:
             self._receive(process, message)
         watch.cancel()
 
-    async def _bury(self, process: EngineProcess) -> None:
+    async def _bury(self, process: EngineChannel) -> None:
         """Reap the child; if nobody wanted its end, answer what it left and decide whether to start again."""
         crashed = self.state not in ("stopping", "failed")
         lost = self._take() if crashed else {}
@@ -290,7 +301,7 @@ class EngineClient:
 
     # --- messages
 
-    def _receive(self, process: EngineProcess, message: FromEngine) -> None:
+    def _receive(self, process: EngineChannel, message: FromEngine) -> None:
         match message:
             case StepOutputs():
                 for output in message.outputs:
@@ -303,6 +314,8 @@ class EngineClient:
                 self.status = message
             case _ if self.state == "stopping":
                 return
+            case LoadProgress() if self.state == "ready":
+                return  # it serves on as soon as it is done: a live model was rebuilt
             case LoadProgress():
                 self.progress = message
                 self._set("loading")
@@ -319,12 +332,12 @@ class EngineClient:
             case EngineFailed():
                 self._give_up(ModelError(message.message))
 
-    def _send_waiting(self, process: EngineProcess) -> None:
+    def _send_waiting(self, process: EngineChannel) -> None:
         waiting, self._unsent = self._unsent, {}
         for request in waiting.values():
             process.send(request)
 
-    async def _watch(self, process: EngineProcess) -> None:
+    async def _watch(self, process: EngineChannel) -> None:
         """Kill an engine that says nothing while requests wait for it."""
         await self._silence.lasts(lambda: self.state == "ready" and bool(self._listeners))
         self._cause = f"the engine did not answer for {SILENT_SECONDS} seconds"

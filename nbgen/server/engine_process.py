@@ -16,33 +16,25 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator
 from logging import Logger
 
-import msgspec
-
-from nbgen.frames import FRAME_HEADER, FromEngine, ToEngine, encode_frame, frame_length, from_engine_decoder
+from nbgen.server.engine_channel import BUFFER_BYTES, EngineChannel
 
 COMMAND = ("-m", "nbgen.engine")
 LAST_LINES = 50
-#: Each way of the channel: a tensor of many megabytes then needs few turns between the two processes.
-BUFFER_BYTES = 2**22
 LONGEST_LINE = 4096
 TERM_SECONDS = 1.5
 
 _PRIVATE = re.compile(r"(?:[A-Za-z]:)?(?:[\\/][^\s\\/:'\",]+)+|0x[0-9a-fA-F]+")
 
 
-class EngineProcess:
+class EngineProcess(EngineChannel):
     """One child, from spawn to reap."""
 
     def __init__(self, popen: subprocess.Popen[bytes], log: Logger) -> None:
-        self.pid = popen.pid
+        super().__init__(log)
         self._popen = popen
-        self._log = log
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter
         self._log_pump: asyncio.Task[None]
 
     @classmethod
@@ -68,36 +60,13 @@ class EngineProcess:
         return process
 
     @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
     def alive(self) -> bool:
         """Whether the child runs."""
         return self._popen.poll() is None
-
-    def send(self, message: ToEngine) -> None:
-        """Queue a message. A child that is gone is noticed where messages are read."""
-        self._writer.write(encode_frame(message))
-
-    async def drain(self) -> None:
-        """Wait while the child reads more slowly than is sent."""
-        with contextlib.suppress(ConnectionError):
-            await self._writer.drain()
-
-    async def messages(self) -> AsyncIterator[FromEngine]:
-        """What the child says, until the channel ends or carries something that is no message."""
-        while True:
-            try:
-                header = await self._reader.readexactly(FRAME_HEADER)
-                body = await self._reader.readexactly(frame_length(header))
-                message = from_engine_decoder.decode(body)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return
-            except (ValueError, msgspec.DecodeError) as error:
-                self._log.error("The engine sent something that is no message: %s", error)
-                return
-            yield message
-
-    def close(self) -> None:
-        """End the channel, which asks the child to exit."""
-        self._writer.close()
 
     def kill(self) -> None:
         """SIGKILL to the whole group."""

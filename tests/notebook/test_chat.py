@@ -1,5 +1,6 @@
 """The chat widget without a browser: its traits, its conversation, and the messages of the comm transport."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,9 @@ def test_a_conversation_can_be_led_from_python(chat: Chat) -> None:
     settled(chat)
     assert [turn["role"] for turn in chat.messages] == ["system", "user", "assistant", "user", "assistant"]
     assert chat.messages[3]["content"] == "two"
+    assert chat.to_openai() == chat.messages
+    assert list(chat.to_df()["role"]) == ["system", "user", "assistant", "user", "assistant"]
+    assert json.loads(chat.to_jsonl()) == {"messages": chat.messages}
 
 
 def test_what_the_notebook_kept_is_the_conversation_until_the_server_knows_it(chat: Chat) -> None:

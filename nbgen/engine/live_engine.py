@@ -1,0 +1,98 @@
+"""An engine in a thread of this process, over a model that is being trained here.
+
+A server connects to a socket in a private folder, once for each time that it loads the model; when it goes, everything
+that was taken for it is given back. Knows nothing of what the server is.
+"""
+
+import contextlib
+import logging
+import math
+import socket
+import threading
+from functools import partial
+from pathlib import Path
+
+from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine.channel import Channel
+from nbgen.engine.checkpoint import Report
+from nbgen.engine.live_model import LiveModel
+from nbgen.engine.loop import STATUS_SECONDS, Loop
+from nbgen.engine.service import serve
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import LoadModel
+
+log = logging.getLogger(__name__)
+
+
+class LiveLoop(Loop):
+    """Takes turns with training, and begins anew with the weights that it left."""
+
+    def __init__(self, model: LiveModel, channel: Channel, assembly: Assembly) -> None:
+        super().__init__(channel, assembly)
+        self._model = model
+
+    def _step(self) -> None:
+        with self._model.weights.reading(STATUS_SECONDS) as may:
+            if not may:
+                return
+            if self._model.rebuilt():
+                self._rebuild()
+            elif self._model.changed():
+                self._engine.recompute()
+            if self._engine.has_work:
+                super()._step()
+
+    def _rebuild(self) -> None:
+        """Go on with the layers that the model has now."""
+        waiting = self._engine.withdraw()
+        self._occupation.release({"kv_cache", "weights"})
+        self._occupation.resume({"kv_cache", "weights"})
+        for sequences in waiting:
+            self._send(self._engine.add(sequences))
+
+
+class LiveEngine:
+    """Serves `model` to whoever connects to the socket `path`, one after another."""
+
+    def __init__(self, model: LiveModel, path: Path) -> None:
+        self._model = model
+        self._path = path
+        self._closing = False
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(1)
+        self._thread = threading.Thread(target=self._run, name="nbgen-engine", daemon=True)
+        self._thread.start()
+        model.watch()
+
+    def close(self) -> None:
+        """Take no more connections, and return once the last has ended and its memory is back."""
+        self._model.unwatch()
+        self._closing = True
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as knock:
+            knock.connect(str(self._path))
+        self._thread.join()
+        self._listener.close()
+
+    def _run(self) -> None:
+        while not self._closing:
+            connection, _ = self._listener.accept()
+            if self._closing:
+                connection.close()
+            else:
+                self._serve(Channel(connection.detach(), on_lost=lambda: None))
+
+    def _serve(self, channel: Channel) -> None:
+        messages = channel.messages()
+        try:
+            if isinstance(first := next(messages, None), LoadModel):
+                build = partial(self._assemble, first.config)
+                serve(channel, first.config.model, build, messages, partial(LiveLoop, self._model))
+        except Exception:  # the server hears the end of the channel, and may load again
+            log.exception("the live engine stopped")
+        finally:
+            channel.close()
+
+    def _assemble(self, config: EngineConfig, report: Report) -> Assembly:
+        with self._model.weights.reading(math.inf):
+            return assemble(config, report, self._model)

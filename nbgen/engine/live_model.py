@@ -1,0 +1,160 @@
+"""A model that somebody else trains in this process, as the engine sees it.
+
+The engine runs a copy of the model's modules that holds the very same parameters: it sees each optimizer step, while
+modes, hooks, attention implementation and gradients of the original stay its owner's. Knows neither sockets nor
+requests.
+"""
+
+import copy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from nbgen.engine import loader
+from nbgen.engine.checkpoint import Report
+from nbgen.engine.tokenizer import Tokenizer
+from nbgen.engine.weight_lock import WeightLock
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import InvalidRequest, ModelError
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class LiveModel:
+    """A causal LM of transformers and its tokenizer, whose weights may change between any two steps of the engine."""
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        """Raises InvalidRequest for what cannot be served."""
+        model = getattr(model, "_orig_mod", model)  # torch.compile's
+        _check(model, tokenizer)
+        self.weights = WeightLock()
+        self._model = model
+        self._tokenizer = tokenizer
+        self._places: list[tuple[dict[str, Any], str, Any]] = []
+        self._device: torch.device | None = None
+        self._versions: list[int] = []
+        self._stale = True
+        self._handles: list[Any] = []
+
+    def watch(self) -> None:
+        """Have optimizers that hold these weights take turns with the engine."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self._step_begins),
+            register_optimizer_step_post_hook(self._step_ends),
+        ]
+
+    def unwatch(self) -> None:
+        """Leave optimizers alone again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Around changes of the weights that no optimizer makes: nothing is generated meanwhile."""
+        with self.weights.changing():
+            try:
+                yield
+            finally:
+                self._wait_for_device()
+                self._stale = True
+
+    def load(self, config: EngineConfig, report: Report) -> loader.LoadedModel:
+        """The model as it is now. Raises ModelError."""
+        report("sharing the model", 0, 0)
+        model = self._model
+        self._device = _device(model)
+        self._places, self._stale = list(_places(model)), True
+        generation = model.generation_config.to_diff_dict() if model.generation_config else {}
+        context = loader.context_length(model.config, config)
+        # A copy, since a tokenizer that is used from two threads at once fails.
+        tokenizer = copy.deepcopy(self._tokenizer)
+        return loader.LoadedModel(
+            model=_view(model),
+            tokenizer=Tokenizer(tokenizer, loader.eos_ids(model.config, generation), context),
+            context_length=context,
+            sampling_defaults=loader.sampling_defaults(generation, config),
+            parameters=sum(p.numel() for p in model.parameters()),
+            weight_bytes=sum(p.nbytes for p in model.parameters()),
+        )
+
+    def rebuilt(self) -> bool:
+        """Whether the model has other parameters, modules or another device than when it was loaded."""
+        same = all(place.get(name) is part for place, name, part in self._places)
+        return not same or next(self._model.parameters()).device != self._device
+
+    def changed(self) -> bool:
+        """Whether weights have changed since this was last asked."""
+        versions = [parameter._version for parameter in self._model.parameters()]
+        stale, self._stale = self._stale or versions != self._versions, False
+        self._versions = versions
+        return stale
+
+    def _step_begins(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._holds(optimizer):
+            self.weights.begin_step(sys._getframe(1))
+
+    def _step_ends(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self._holds(optimizer):
+            self._wait_for_device()
+            self._stale = True
+            self.weights.end_step(sys._getframe(1))
+
+    def _holds(self, optimizer: torch.optim.Optimizer) -> bool:
+        ours = {id(parameter) for parameter in self._model.parameters()}
+        return any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"])
+
+    def _wait_for_device(self) -> None:
+        """A GPU changes weights some time after it was told to, and the engine may tell it on another stream."""
+        if self._device is not None and self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+
+def _check(model: Any, tokenizer: Any) -> None:
+    if not isinstance(model, PreTrainedModel):
+        raise InvalidRequest(
+            f"the model is a {type(model).__name__}; serve takes a causal language model of transformers "
+            "(a PreTrainedModel), or a name to load"
+        )
+    if not model.can_generate():
+        raise InvalidRequest(f"{type(model).__name__} has no language model head: serve a …ForCausalLM")
+    if model.config.is_encoder_decoder:
+        raise InvalidRequest(f"{type(model).__name__} is an encoder-decoder model; nbgen runs decoder-only models")
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise InvalidRequest(f"the tokenizer is a {type(tokenizer).__name__}; serve takes one of transformers'")
+
+
+def _device(model: PreTrainedModel) -> torch.device:
+    """The device that holds all of the model. Raises ModelError."""
+    devices = {parameter.device for parameter in model.parameters()}
+    if len(devices) != 1 or next(iter(devices)).type == "meta":
+        names = ", ".join(sorted(str(device) for device in devices)) or "no device"
+        raise ModelError(f"the model lies on {names}; to be served it must lie on one device")
+    return devices.pop()
+
+
+def _places(model: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Where each module and parameter hangs."""
+    for module in model.modules():
+        for place in (module._modules, module._parameters):
+            yield from ((place, name, part) for name, part in place.items())
+
+
+def _view(model: PreTrainedModel) -> torch.nn.Module:
+    """Other modules over the same weights, in evaluation mode. Raises ModelError."""
+    shared: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    for module in model.modules():
+        own = module._non_persistent_buffers_set  # such as rotary frequencies, which a forward may change
+        shared |= {id(b): b for name, b in module._buffers.items() if b is not None and name not in own}
+        for hooks in (getattr(module, name) for name in HOOKS):  # the owner's functions, in a list of the view's own
+            shared[id(hooks)] = hooks.copy()
+    try:
+        view: torch.nn.Module = copy.deepcopy(model, shared)
+    except (TypeError, RuntimeError) as error:
+        raise ModelError(f"the modules of {type(model).__name__} cannot be copied beside their weights") from error
+    return view.train(False)

@@ -1,0 +1,60 @@
+"""One engine's time with one server: make it, say so or why not, run until the server goes. Knows no sockets."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+from nbgen.engine.channel import Channel
+from nbgen.engine.checkpoint import Report
+from nbgen.errors import ModelError
+from nbgen.frames import ToEngine
+from nbgen.messages import EngineFailed, EngineReady, LoadProgress, ModelInfo
+
+log = logging.getLogger(__name__)
+
+
+class Made(Protocol):
+    """What serves requests: an `Assembly`, an `EmbeddingModel`."""
+
+    model: ModelInfo
+
+    def close(self) -> None: ...
+
+
+M = TypeVar("M", bound=Made)
+
+
+class Running(Protocol):
+    """The loop over it."""
+
+    def run(self, messages: Iterable[ToEngine]) -> None: ...
+
+
+def serve(
+    channel: Channel,
+    name: str,
+    assemble: Callable[[Report], M],
+    messages: Iterable[ToEngine],
+    loop: Callable[[Channel, M], Running],
+) -> None:
+    """Run what `assemble` makes. What goes wrong in making it is said to the server."""
+    started = time.monotonic()
+
+    def report(stage: str, done: int, total: int) -> None:
+        channel.send(LoadProgress(stage=stage, done=done, total=total))
+
+    try:
+        assembly = assemble(report)
+    except ModelError as error:
+        channel.send(EngineFailed(message=error.message))
+        return
+    except Exception:  # a model may raise anything; to start again would raise it again
+        log.exception("%s cannot be run", name)
+        channel.send(EngineFailed(message=f"{name} cannot be run; the server's log says why"))
+        return
+    channel.send(EngineReady(model=assembly.model, load_seconds=time.monotonic() - started))
+    try:
+        loop(channel, assembly).run(messages)
+    finally:
+        assembly.close()

@@ -1,0 +1,83 @@
+"""Weights are either read by generation or changed by training, never both: a step waits for the other's end.
+
+A change may be left without a word (a step that raised, or was interrupted): its frame tells, since it is no longer on
+its thread's stack. Changes do not exclude each other. Knows no tensors.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+#: How often one who waits looks whether a change was left.
+LOOK_SECONDS = 0.2
+
+
+class WeightLock:
+    """Between one reader and any number of changes; a change that waits goes before the next reading."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._reading = False
+        self._blocks = 0
+        #: Of each step that changes weights: its thread, and the frame that it ends with.
+        self._steps: list[tuple[int, FrameType]] = []
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Around a change; waits for the reading that goes on."""
+        with self._turn:
+            self._blocks += 1
+        try:
+            self._wait_for_reader()
+            yield
+        finally:
+            with self._turn:
+                self._blocks -= 1
+                self._turn.notify_all()
+
+    def begin_step(self, frame: FrameType) -> None:
+        """A change begins that lasts until `end_step`, or until `frame` has left its thread's stack."""
+        with self._turn:
+            self._steps.append((threading.get_ident(), frame))
+        self._wait_for_reader()
+
+    def end_step(self, frame: FrameType) -> None:
+        """The step that began with this frame is done."""
+        with self._turn:
+            self._steps = [step for step in self._steps if step[1] is not frame]
+            self._turn.notify_all()
+
+    @contextmanager
+    def reading(self, seconds: float) -> Iterator[bool]:
+        """Around a reading: whether it may be done, which is False where a change lasts longer than `seconds`."""
+        with self._turn:
+            left = seconds
+            while (changing := self._changing()) and left > 0:
+                self._turn.wait(min(left, LOOK_SECONDS))
+                left -= LOOK_SECONDS
+            self._reading = not changing
+        try:
+            yield not changing
+        finally:
+            with self._turn:
+                self._reading = False
+                self._turn.notify_all()
+
+    def _wait_for_reader(self) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: not self._reading)
+
+    def _changing(self) -> bool:
+        if self._steps:
+            stacks = sys._current_frames()
+            self._steps = [(thread, frame) for thread, frame in self._steps if _runs(frame, stacks.get(thread))]
+        return bool(self._blocks or self._steps)
+
+
+def _runs(frame: FrameType, innermost: FrameType | None) -> bool:
+    """Whether the frame is on the stack that ends with `innermost`."""
+    while innermost is not None and innermost is not frame:
+        innermost = innermost.f_back
+    return innermost is not None

@@ -1,0 +1,82 @@
+"""`nbgen.serve(model, tokenizer)`: the model that is being trained in this kernel, behind a server of its own.
+
+The one place where the notebook meets the engine: it computes in a thread here, since the weights are here. The server
+is another process, which answers while this one is busy and ends with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from nbgen.engine.live_engine import LiveEngine
+from nbgen.engine.live_model import LiveModel
+from nbgen.notebook.client import Client
+from nbgen.notebook.private_server import PrivateServer
+
+
+class LiveServer:
+    """A model that lives in this kernel, being served."""
+
+    def __init__(
+        self, model: Any, tokenizer: Any, name: str, options: dict[str, Any], waiting: Callable[[int], None]
+    ) -> None:
+        """Raises InvalidRequest for what cannot be served, ModelError where it fails."""
+        self._model: LiveModel | None = LiveModel(model, tokenizer)
+        self._folder = tempfile.TemporaryDirectory(prefix="nbgen-live-")
+        path = Path(self._folder.name) / "engine"
+        self._engine: LiveEngine | None = LiveEngine(self._model, path)
+        atexit.register(self.stop)
+        self._server: PrivateServer | None = None
+        fixed = {"engine_socket": str(path), "standby": False, "cuda_graphs": False}
+        try:
+            self._server = PrivateServer(name, waiting, {**options, **fixed})
+        finally:
+            if self._server is None:
+                self.stop()
+
+    @property
+    def client(self) -> Client | None:
+        """Asks this server."""
+        return self._server.client if self._server else None
+
+    @property
+    def url(self) -> str:
+        """The root of nbgen's routes."""
+        return self._server.url if self._server else ""
+
+    @property
+    def running(self) -> bool:
+        return self._engine is not None and self._server is not None and self._server.running
+
+    def training(self) -> AbstractContextManager[None]:
+        """Around changes of the weights by hand: generation waits, and then uses the new ones.
+
+        Steps of torch's optimizers need none of this: they are waited for by themselves. Around a whole epoch it gives
+        all processor cores to training.
+        """
+        return self._model.training() if self._model is not None else nullcontext()
+
+    def stop(self) -> None:
+        """End the server and the engine, and wait until what they took is given back. The model stays as it is."""
+        atexit.unregister(self.stop)
+        if self._server is not None:
+            self._server.stop()
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = self._model = None
+            self._folder.cleanup()
+
+    def __enter__(self) -> LiveServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "stopped"
+        return f"<nbgen server of a live model at {self.url}, {state}; .stop() ends it>"

@@ -1,0 +1,64 @@
+"""An engine that runs elsewhere, in the process of whoever owns its model: connected to, never started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from logging import Logger
+
+from nbgen.server.engine_channel import BUFFER_BYTES, EngineChannel
+
+#: After this an engine that does not end is given up.
+CLOSE_SECONDS = 5.0
+
+
+class AttachedEngine(EngineChannel):
+    """One connection. Ending it is all that the server can do to the engine."""
+
+    @classmethod
+    async def connect(cls, path: str, log: Logger) -> AttachedEngine:
+        """Connect to the socket `path`. Raises OSError where nobody listens."""
+        engine = cls(log)
+        engine._reader, engine._writer = await asyncio.open_unix_connection(path, limit=BUFFER_BYTES)
+        return engine
+
+    @property
+    def pid(self) -> None:
+        return None
+
+    def close(self) -> None:
+        """Ask the engine to give back what it took; it closes its end then."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._writer.write_eof()
+        asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._writer.close)
+
+    def kill(self) -> None:
+        self._writer.transport.abort()
+
+    async def end(self, patience: float) -> str:
+        """The engine has closed its end, or was given up: there is nothing to wait for."""
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+        return "the connection to the kernel's engine ended"
+
+
+class Attachment:
+    """Where `EngineClient` takes its engines from, in the place of a standby process."""
+
+    def __init__(self, path: str, log: Logger) -> None:
+        self._path = path
+        self._log = log
+
+    async def take(self) -> AttachedEngine:
+        """A new connection. Raises OSError where nobody listens."""
+        return await AttachedEngine.connect(self._path, self._log)
+
+    def prepare(self) -> None:
+        """There is nothing to prepare."""
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    def kill(self) -> None:
+        """There is nothing to kill."""

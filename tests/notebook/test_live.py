@@ -1,0 +1,301 @@
+"""The live model: a real torch module that is trained in this process, behind a real server, in real text."""
+
+import copy
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from torch.optim import optimizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import nbgen
+from nbgen.errors import InvalidRequest, ModelError, NbgenError
+from nbgen.live import LiveServer
+from nbgen.notebook import session
+
+PROMPT = "What the model says"
+GREEDY = {"complete": True, "temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> torch.nn.Module:
+    """In training mode, with a frozen parameter and dropout in its attention, as in the middle of an epoch."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.5)
+    model.train()
+    model.model.embed_tokens.weight.requires_grad_(False)
+    return model
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> object:
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def live(model: torch.nn.Module, tokenizer: object) -> Iterator[LiveServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "_client", None)
+        patch.setattr(session, "_private", None)
+        with nbgen.serve(model, tokenizer) as server:
+            yield server
+
+
+@pytest.fixture
+def unserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For this test nothing is served yet."""
+    monkeypatch.setattr(session, "_client", None)
+    monkeypatch.setattr(session, "_private", None)
+
+
+def answer(**options: object) -> str:
+    return nbgen.generate(PROMPT, **{**GREEDY, **options}).text
+
+
+def expected(model: torch.nn.Module, tokenizer: object, tokens: int = 24) -> str:
+    """What transformers itself writes with the present weights."""
+    ids = tokenizer(PROMPT, return_tensors="pt").input_ids
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        written = model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, eos_token_id=None)
+    model.train(training)
+    return tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+def loss_of(model: torch.nn.Module) -> torch.Tensor:
+    ids = torch.randint(4, 200, (2, 24), generator=torch.Generator().manual_seed(1))
+    return model(input_ids=ids, labels=ids).loss
+
+
+def optimizer_of(model: torch.nn.Module, rate: float = 0.05) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate)
+
+
+def test_every_answer_is_of_the_present_weights(live: LiveServer, model: torch.nn.Module, tokenizer: object) -> None:
+    steps, answers = optimizer_of(model), []
+    for _ in range(3):
+        answers.append(answer())
+        assert answers[-1] == expected(model, tokenizer)
+        assert answer() == answers[-1]
+        loss_of(model).backward()
+        steps.step()
+        steps.zero_grad()
+    assert len(set(answers)) == 3
+
+
+def test_a_cached_prefix_of_other_weights_is_not_used(live: LiveServer, model: torch.nn.Module) -> None:
+    prompt = "the same long beginning of a text " * 4
+    ask = lambda: nbgen.generate(prompt, **GREEDY).usage  # noqa: E731
+    ask()
+    assert ask()["cached_tokens"] > 0
+    with torch.no_grad():
+        model.lm_head.weight.mul_(-1)
+    assert ask()["cached_tokens"] == 0
+
+
+def test_weights_set_behind_autograds_back(live: LiveServer, model: torch.nn.Module, tokenizer: object) -> None:
+    before = answer()
+    with live.training():
+        for parameter in model.parameters():
+            parameter.data.mul_(-1.5)
+    assert answer() == expected(model, tokenizer) != before
+
+
+def test_the_model_is_left_as_it_was(live: LiveServer, model: torch.nn.Module) -> None:
+    loss_of(model).backward()
+    before = {
+        "gradients": [None if p.grad is None else p.grad.clone() for p in model.parameters()],
+        "weights": [p.clone() for p in model.parameters()],
+    }
+    flags = [(p.requires_grad, p._version, p.is_inference()) for p in model.parameters()]
+    attention, state = model.config._attn_implementation, torch.get_rng_state()
+    modules = [(type(m), m.training, m.__dict__.get("forward"), len(m._forward_pre_hooks)) for m in model.modules()]
+    answer(temperature=1.0)
+    nbgen.logprobs(PROMPT)
+    assert [(p.requires_grad, p._version, p.is_inference()) for p in model.parameters()] == flags
+    assert modules == [
+        (type(m), m.training, m.__dict__.get("forward"), len(m._forward_pre_hooks)) for m in model.modules()
+    ]
+    assert model.config._attn_implementation == attention
+    assert torch.equal(torch.get_rng_state(), state)
+    for old, parameter in zip(before["weights"], model.parameters(), strict=True):
+        assert torch.equal(old, parameter)
+    for old, parameter in zip(before["gradients"], model.parameters(), strict=True):
+        assert parameter.grad is None if old is None else torch.equal(old, parameter.grad)
+
+
+def test_training_is_the_same_with_and_without_generation(live: LiveServer, model: torch.nn.Module) -> None:
+    """Also while text is being written: dropout, gradients and steps are those of a model that nobody serves."""
+    alone = copy.deepcopy(model)
+    train(alone)
+    stream = nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 300})
+    next(stream)
+    train(model)
+    stream.close()
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def train(model: torch.nn.Module, steps: int = 5) -> None:
+    torch.manual_seed(7)
+    chosen = optimizer_of(model)
+    for _ in range(steps):
+        chosen.zero_grad()
+        loss_of(model).backward()
+        chosen.step()
+
+
+def test_text_streams_while_the_model_is_trained(live: LiveServer, model: torch.nn.Module, tokenizer: object) -> None:
+    arrived: list[float] = []
+
+    def read() -> None:
+        for _ in nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 400}):
+            arrived.append(time.monotonic())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    chosen, steps = optimizer_of(model, 1e-4), []
+    while reader.is_alive() and len(steps) < 500:
+        chosen.zero_grad()
+        loss_of(model).backward()
+        chosen.step()
+        steps.append(time.monotonic())
+    reader.join()
+    during = [at for at in arrived if steps[0] < at < steps[-1]]
+    assert len(during) > 5
+    assert len([at for at in steps if arrived[0] < at < arrived[-1]]) > 5
+    assert answer() == expected(model, tokenizer)
+
+
+def test_nothing_is_generated_in_a_training_block(live: LiveServer) -> None:
+    answer()
+    said: list[str] = []
+    reader = threading.Thread(target=lambda: said.append(answer()))
+    with live.training():
+        reader.start()
+        reader.join(1.5)
+        assert reader.is_alive()
+    reader.join(20)
+    assert len(said[0]) > 0
+
+
+def test_a_step_that_fails_does_not_stop_generation(live: LiveServer, model: torch.nn.Module) -> None:
+    """As after an interrupt in the middle of a step, whose end is never told."""
+
+    class Broken(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Broken(model.parameters(), lr=0.1).step()
+    assert answer()
+
+
+def test_other_models_are_trained_without_waiting(live: LiveServer) -> None:
+    other = torch.nn.Linear(2, 2)
+    with live._model.weights.reading(0) as may:
+        assert may
+        other(torch.ones(2)).sum().backward()
+        torch.optim.SGD(other.parameters(), lr=0.1).step()
+
+
+def test_layers_that_are_replaced_are_noticed(live: LiveServer, model: torch.nn.Module, tokenizer: object) -> None:
+    before = answer()
+    model.lm_head = torch.nn.Linear(64, model.config.vocab_size, bias=False)
+    assert answer() == expected(model, tokenizer) != before
+
+
+def test_stopping_an_answer_leaves_the_engine_idle(live: LiveServer) -> None:
+    stream = nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 450})
+    next(stream)
+    stream.close()
+    wait_for(lambda: live.client.model()["status"]["running"] == 0)
+
+
+def test_unloading_gives_the_cache_back_and_loading_goes_on(
+    live: LiveServer, model: torch.nn.Module, tokenizer: object
+) -> None:
+    assert answer() == expected(model, tokenizer)
+    nbgen.unload()
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name in ("admission", "channel-writer")])
+    with torch.no_grad():
+        model.lm_head.weight.mul_(-1)
+    nbgen.load()
+    assert answer() == expected(model, tokenizer)
+    with pytest.raises(ModelError, match="live model 'live'"):
+        nbgen.load("bundled")
+    assert answer() == expected(model, tokenizer)
+
+
+def test_stopping_gives_everything_back(unserved: None, tiny_model: Path, tokenizer: object) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    served(model, tokenizer)
+    threads, files, hooks = set(threading.enumerate()), open_files(), len(optimizer._global_optimizer_pre_hooks)
+    weight = weakref.ref(model.lm_head.weight)
+    url = served(model, tokenizer)
+    assert {thread.name for thread in set(threading.enumerate()) - threads} <= {"tqdm_monitor"}
+    assert open_files() <= files
+    del model
+    gc.collect()
+    assert weight() is None
+    assert len(optimizer._global_optimizer_pre_hooks) == hooks
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url + "health")
+
+
+def served(model: torch.nn.Module, tokenizer: object) -> str:
+    """Serve for one typed answer; the address."""
+    with nbgen.serve(model, tokenizer) as server:
+        nbgen.generate("Dear reader", json_schema='{"type": "boolean"}', max_new_tokens=8)
+        return server.url
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_other_protocols_answer_too(live: LiveServer, model: torch.nn.Module, tokenizer: object) -> None:
+    headers = {"Authorization": f"Bearer {live.client.token}"}
+    params = {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
+    body = {"text": PROMPT, "sampling_params": params}
+    said = httpx.post(live.url + "generate", json=body, headers=headers).json()
+    assert said["text"] == expected(model, tokenizer)
+    listed = httpx.get(live.url + "v1/models", headers=headers).json()
+    assert [entry["id"] for entry in listed["data"]] == ["live"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda model, tokenizer: (torch.nn.Linear(1, 1), tokenizer), "the model is a Linear"),
+        (lambda model, tokenizer: (model, None), "the tokenizer is a NoneType"),
+        (lambda model, tokenizer: (model.model, tokenizer), "no language model head"),
+        (lambda model, tokenizer: ("bundled", tokenizer), "a model's name brings its own"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    unserved: None, wrong: object, words: str, model: torch.nn.Module, tokenizer: object
+) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        nbgen.serve(*wrong(model, tokenizer))
+
+
+def test_a_model_on_no_device_says_so(unserved: None, model: torch.nn.Module, tokenizer: object) -> None:
+    with (
+        nbgen.serve(copy.deepcopy(model).to("meta"), tokenizer),
+        pytest.raises(NbgenError, match="must lie on one device"),
+    ):
+        answer()
+
+
+def wait_for(done: object, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert done()
