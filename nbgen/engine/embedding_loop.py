@@ -14,6 +14,7 @@ from nbgen.engine.admission import check_ids
 from nbgen.engine.channel import Channel
 from nbgen.engine.embedding_model import EmbeddingModel
 from nbgen.errors import InvalidRequest, NbgenError, Unavailable
+from nbgen.frames import ToEngine
 from nbgen.messages import (
     AbortRequest,
     EmbedOutput,
@@ -26,7 +27,6 @@ from nbgen.messages import (
     Request,
     ResumeMemory,
     StepOutputs,
-    ToEngine,
     TokenizerAnswer,
     TokenizeRequest,
 )
