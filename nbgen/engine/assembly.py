@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nbgen.engine import loader, memory
+from nbgen.engine.adapters import Adapters
 from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.checkpoint import Report
@@ -38,7 +39,8 @@ class Assembly(NamedTuple):
     device: torch.device
     occupation: Occupation
     #: None where no answer can be constrained.
-    grammars: GrammarCompiler | None = None
+    grammars: GrammarCompiler | None
+    adapters: Adapters
 
 
 def assemble(config: EngineConfig, report: Report) -> Assembly:
@@ -51,7 +53,8 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors), Logprobs(loaded.tokenizer.token_text)
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
     engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting, deadlines=deadlines)
-    admission = Admission(loaded.tokenizer, model, kv_tokens, processors)
+    adapters = Adapters(loaded.model)
+    admission = Admission(loaded.tokenizer, model, kv_tokens, processors, adapters)
     tokenizer = loaded.tokenizer  # alone, for the compiler below must not keep the weights alive
     grammars = backend and GrammarCompiler(
         config.grammar_backend,
@@ -64,7 +67,7 @@ def assemble(config: EngineConfig, report: Report) -> Assembly:
         load=lambda: _load(config, report)[1],
         provide=lambda runner: _provide(runner, model.context_length, config),
     )
-    return Assembly(engine, admission, model, runner.device, occupation, grammars)
+    return Assembly(engine, admission, model, runner.device, occupation, grammars, adapters)
 
 
 def _load(config: EngineConfig, report: Report) -> tuple[loader.LoadedModel, Runner]:

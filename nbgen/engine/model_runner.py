@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nbgen.engine import attention
+from nbgen.engine import attention, lora
 from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
@@ -62,6 +62,7 @@ class ModelRunner:
         self._takes_positions = "position_ids" in names
         self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
         self._hidden_states = HiddenStates(model)
+        self.lora = lora.LoraLayers(model)
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @property
@@ -80,7 +81,8 @@ class ModelRunner:
         scores, states = self._replay(items, wanted), None
         if scores is None:
             step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
-            with attention.current(step), lengths, watched as hidden:
+            adapted = self.lora.of(items, wanted if self._selects(items) else None)
+            with attention.current(step), lengths, adapted, watched as hidden:
                 scores = self._forward(items, wanted)
             states = hidden.rows(wanted)
         end, prompt = len(sampled), []
@@ -110,7 +112,9 @@ class ModelRunner:
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor | None:
         """The rows' scores where all are decodes with a graph, else None."""
-        if self.graphs is None or self._hidden_states.wanted(items) or any(count > 1 for _, count in items):
+        if self.graphs is None or any(count > 1 for _, count in items):
+            return None
+        if self._hidden_states.wanted(items) or lora.concerns(items):
             return None
         computed = [(sequence, sequence.num_computed) for sequence, _ in items]
         scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.block_table) for s, at in computed])
@@ -119,9 +123,13 @@ class ModelRunner:
     def _forward(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
         ids, positions = (self._tensor(values).view(shape) for values in (_token_ids(items), _positions(items)))
-        if shape[0] == 1 and self._keeps_logits:
+        if self._selects(items):
             return self.logits(ids, positions, logits_to_keep=self._tensor(rows))[0]
         return self.logits(ids, positions).flatten(0, 1)[self._tensor(rows)]
+
+    def _selects(self, items: list[ScheduledSequence]) -> bool:
+        """Whether the model itself picks the rows whose scores are wanted."""
+        return self._keeps_logits and (len(items) == 1 or any(item.num_tokens > 1 for item in items))
 
     def logits(self, ids: torch.Tensor, positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:
         """`[B, T, vocab]` of the current step's tokens `[B, T]`, or of those that `logits_to_keep` selects."""

@@ -12,6 +12,7 @@ import torch
 
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.hidden_states import HiddenStates
+from nbgen.engine.lora import LoraLayers
 from nbgen.engine.model_runner import PromptScores, RunOutput
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
@@ -36,6 +37,7 @@ class OpaqueRunner:
         # Recurrent models mask the new tokens alone, and none of them is masked.
         self._takes_mask = "attention_mask" in names and not recurrent
         self._hidden_states = HiddenStates(model)
+        self.lora = LoraLayers(model)
         self._caches: dict[Sequence, Any] = {}
 
     @torch.inference_mode()
@@ -45,7 +47,8 @@ class OpaqueRunner:
         for item in batch:
             sequence = item.sequence
             known = sequence.num_computed if self.cached else 0
-            with self._hidden_states.of(batch) as hidden:
+            alone = item._replace(num_tokens=1)  # one row of the mask, which holds for all rows
+            with self._hidden_states.of(batch) as hidden, self.lora.of([alone]):
                 scores = self._scores(sequence, known)
             states = hidden.rows(range(len(scores)))
             last.append(scores[-1])

@@ -30,7 +30,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "image_data": (None, []),
     "audio_data": (None, []),
     "video_data": (None, []),
-    "lora_path": (None, ""),
     "return_hidden_states": (None, False),
     "return_routed_experts": (None, False),
     "session_params": (None,),
@@ -88,6 +87,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     rids = request_ids(fields.get("rid"), len(prompts), n, single=single)
     logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
     processors = _processors(fields, len(prompts), listed=not single and n == 1)
+    adapters = _adapters(fields, len(prompts), listed=not single)
     template = GenerateRequest(
         rid="",
         namespace=namespace(fields.get("extra_key"), fields.get("cache_salt")),
@@ -105,8 +105,11 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
             params=option,
             logprobs=wanted,
             logit_processor=processor,
+            adapter=adapter,
         )
-        for rid, prompt, option, processor, wanted in zip(rids, prompts, params, processors, logprobs, strict=True)
+        for rid, prompt, option, processor, adapter, wanted in zip(
+            rids, prompts, params, processors, adapters, logprobs, strict=True
+        )
     ]
     return Generation(requests, single, fields.get("stream", False), interval)
 
@@ -310,6 +313,11 @@ def _processors(fields: Mapping[str, Any], prompts: int, *, listed: bool) -> lis
     name = "custom_logit_processor"
     given = sglang_logprobs.per_prompt(name, fields.get(name), prompts, default=None, listed=listed)
     return [text or None for text in given]
+
+
+def _adapters(fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str]:
+    given = sglang_logprobs.per_prompt("lora_path", fields.get("lora_path"), prompts, default="", listed=listed)
+    return [name or "" for name in given]
 
 
 def _samples(params: list[SamplingParams]) -> int:

@@ -17,7 +17,6 @@ from nbgen.protocols import json_body, openai, request_ids, sglang, sglang_logpr
 WEIGHT_VERSION = "default"
 #: Features of SGLang's server, by their launch options, that this one does not have.
 ABSENT: dict[str, Any] = {
-    "enable_lora": False,
     "enable_return_hidden_states": False,
     "return_hidden_states_mode": None,
     "enable_return_routed_experts": False,
@@ -118,6 +117,7 @@ def server_info(
         "enable_priority_scheduling": True,
         "enable_deterministic_inference": False,
         "grammar_backend": config.grammar_backend,
+        "enable_lora": True,
         "enable_custom_logit_processor": config.enable_custom_logit_processor,
         "tier": model.tier if model else None,
         "threads": model.threads if model else config.threads,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import Logger
 from typing import Literal
 
@@ -19,6 +19,8 @@ from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, U
 from nbgen.frames import FromEngine
 from nbgen.messages import (
     AbortRequest,
+    AdapterCommand,
+    AdapterState,
     Command,
     EngineFailed,
     EngineReady,
@@ -36,6 +38,7 @@ from nbgen.messages import (
     StepOutputs,
     TokenizerAnswer,
 )
+from nbgen.server.adapters import Adapters
 from nbgen.server.engine_process import EngineProcess
 from nbgen.server.listener import Listener
 from nbgen.server.restarts import MAX_RESTARTS, Restarts
@@ -54,14 +57,17 @@ class EngineClient:
     `watchers` are called whenever `state` or `progress` changes.
     """
 
-    def __init__(self, config: EngineConfig, log: Logger, *, standby: bool = False) -> None:
-        """`standby` keeps a second, empty process ready for the next start."""
+    def __init__(
+        self, config: EngineConfig, log: Logger, *, standby: bool = False, adapters: Mapping[str, str] | None = None
+    ) -> None:
+        """`standby` keeps a second, empty process ready for the next start; `adapters` are folders by their names."""
         self.config = config
         self.state: State = "stopped"
         self.progress: LoadProgress | None = None
         self.model: ModelInfo | None = None
         self.status: EngineStatus | None = None
         self.error: NbgenError | None = None
+        self.adapters = Adapters(config.model, adapters or {})
         self.watchers: set[Callable[[], None]] = set()
         self._log = log
         self._listeners: dict[str, Listener] = {}
@@ -102,8 +108,13 @@ class EngineClient:
             raise self.error
         if self.state == "released":
             raise Unavailable("the engine's memory is released: resume it, or load the model, and ask again")
+        adapter = request.adapter if isinstance(request, GenerateRequest) else ""
+        if adapter:
+            self.adapters.check(adapter)
         self._listeners[request.rid] = listener
         if self.state == "ready" and self._process:
+            for command in self.adapters.for_request(adapter):
+                self._process.send(command)
             self._process.send(request)
         else:
             self._unsent[request.rid] = request
@@ -146,6 +157,29 @@ class EngineClient:
             self._process.send(message)
             if (state := await reply).error:
                 raise from_status(state.status, state.error)
+
+    # --- adapters
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """Load the model if need be, and a LoRA adapter for it. Raises what keeps it from that."""
+        await self._running()
+        await self._adapt(self.adapters.load(name, folder))
+
+    async def unload_adapter(self, name: str) -> None:
+        """Let an adapter go; returns when the last request that uses it has ended."""
+        await self._running()
+        await self._adapt(self.adapters.unload(name))
+
+    async def _running(self) -> None:
+        if self.state == "released":
+            raise Unavailable("the engine's memory is released: resume it, or load the model, and ask again")
+        if self.state != "ready":
+            await self.start()
+
+    async def _adapt(self, command: AdapterCommand) -> None:
+        assert self._process is not None
+        self._process.send(command)
+        await self.adapters.done(command)
 
     # --- life
 
@@ -191,6 +225,7 @@ class EngineClient:
             return await self.occupy(ResumeMemory(tags=["kv_cache", "weights"]))
         if wanted != self.config.model or self.state == "failed":
             self.config = msgspec.structs.replace(self.config, model=wanted)
+            self.adapters.of(wanted)
             self._restarts.forget()
             await self._stop()
         await self.start()
@@ -258,6 +293,7 @@ class EngineClient:
         self.model = self.status = self.progress = None
         while self._memory_replies:
             self._memory_replies.popleft().set_exception(EngineStopped("the engine stopped"))
+        self.adapters.lost()
         if crashed:
             self._set("starting")
         ended = await process.end(CRASH_PATIENCE if crashed else STOP_PATIENCE)
@@ -308,6 +344,8 @@ class EngineClient:
             case EngineReady():
                 self.model, self.progress = message.model, None
                 self._set("ready")
+                for command in self.adapters.at_start():
+                    process.send(command)
                 self._send_waiting(process)
                 self._standby.prepare()
             case MemoryState():
@@ -315,12 +353,19 @@ class EngineClient:
                 self._memory_replies.popleft().set_result(message)
                 self._set("released" if message.released else "ready")
                 self._send_waiting(process)
+            case AdapterState():
+                if message.error is not None:
+                    self._log.warning("%s", message.error)
+                self.adapters.heard(message)
             case EngineFailed():
                 self._give_up(ModelError(message.message))
 
     def _send_waiting(self, process: EngineProcess) -> None:
         waiting, self._unsent = self._unsent, {}
         for request in waiting.values():
+            adapter = request.adapter if isinstance(request, GenerateRequest) else ""
+            for command in self.adapters.for_request(adapter):
+                process.send(command)
             process.send(request)
 
     async def _watch(self, process: EngineProcess) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from nbgen import __version__
 from nbgen.errors import NotFound
 from nbgen.server import (
+    adapter_handlers,
     kserve_handlers,
     kserve_settings_handlers,
     memory_handlers,
@@ -51,6 +52,7 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *kserve_handlers.LAST_HANDLERS,
     *model_handlers.HANDLERS,
     *memory_handlers.HANDLERS,
+    *adapter_handlers.HANDLERS,
     *run_handlers.HANDLERS,
 ]
 
