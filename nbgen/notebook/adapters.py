@@ -18,7 +18,13 @@ _saved: dict[str, tempfile.TemporaryDirectory[str]] = {}
 
 def load_adapter(client: Any, name: str, adapter: Any) -> dict[str, str]:
     """Have the client's server load an adapter; the names and folders of all that are loaded then."""
-    return _nbgen(client).load_adapter(name, _folder(name, adapter))
+    server = _nbgen(client)
+    if isinstance(adapter, str | Path):  # by its full path: the server runs in another folder
+        return server.load_adapter(name, str(Path(adapter).expanduser().resolve()))
+    saved = tempfile.TemporaryDirectory(prefix="nbgen-adapter-")
+    loaded = server.load_adapter(name, _save(adapter, saved.name))
+    _saved[name] = saved
+    return loaded
 
 
 def unload_adapter(client: Any, name: str) -> dict[str, str]:
@@ -32,13 +38,10 @@ def _nbgen(client: Any) -> Client:
     return client
 
 
-def _folder(name: str, adapter: Any) -> str:
-    """The full path: the server runs in another folder."""
-    if isinstance(adapter, str | Path):
-        return str(Path(adapter).expanduser().resolve())
+def _save(adapter: Any, folder: str) -> str:
+    """Save a live model's active adapter below `folder`; where it is then."""
     if not hasattr(adapter, "peft_config") or not hasattr(adapter, "save_pretrained"):
         raise InvalidRequest(f"an adapter is a folder or a peft model, got {type(adapter).__name__}", field="adapter")
-    _saved[name] = saved = tempfile.TemporaryDirectory(prefix="nbgen-adapter-")
     active = getattr(adapter, "active_adapter", "default")
-    adapter.save_pretrained(saved.name, selected_adapters=[active])
-    return saved.name if active == "default" else str(Path(saved.name) / active)
+    adapter.save_pretrained(folder, selected_adapters=[active])
+    return folder if active == "default" else str(Path(folder) / active)
