@@ -5,6 +5,8 @@ A live model's adapter is saved into a private folder of this kernel, which ends
 
 from __future__ import annotations
 
+import atexit
+import functools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,13 @@ from typing import Any
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.client import Client
 
-#: Folders of live models, kept while the kernel lives: an engine that starts again reads them again.
-_saved: dict[str, tempfile.TemporaryDirectory[str]] = {}
+
+@functools.cache
+def _home() -> str:
+    """Where live models' adapters are kept while the kernel lives: an engine that starts again reads them again."""
+    folder = tempfile.TemporaryDirectory(prefix="nbgen-adapters-")
+    atexit.register(folder.cleanup)
+    return folder.name
 
 
 def load_adapter(client: Any, name: str, adapter: Any) -> dict[str, str]:
@@ -21,10 +28,7 @@ def load_adapter(client: Any, name: str, adapter: Any) -> dict[str, str]:
     server = _nbgen(client)
     if isinstance(adapter, str | Path):  # by its full path: the server runs in another folder
         return server.load_adapter(name, str(Path(adapter).expanduser().resolve()))
-    saved = tempfile.TemporaryDirectory(prefix="nbgen-adapter-")
-    loaded = server.load_adapter(name, _save(adapter, saved.name))
-    _saved[name] = saved
-    return loaded
+    return server.load_adapter(name, _save(adapter))
 
 
 def unload_adapter(client: Any, name: str) -> dict[str, str]:
@@ -38,10 +42,11 @@ def _nbgen(client: Any) -> Client:
     return client
 
 
-def _save(adapter: Any, folder: str) -> str:
-    """Save a live model's active adapter below `folder`; where it is then."""
+def _save(adapter: Any) -> str:
+    """Save a live model's active adapter; the folder that holds it."""
     if not hasattr(adapter, "peft_config") or not hasattr(adapter, "save_pretrained"):
         raise InvalidRequest(f"an adapter is a folder or a peft model, got {type(adapter).__name__}", field="adapter")
+    folder = tempfile.mkdtemp(dir=_home())
     active = getattr(adapter, "active_adapter", "default")
     adapter.save_pretrained(folder, selected_adapters=[active])
     return folder if active == "default" else str(Path(folder) / active)
