@@ -22,6 +22,7 @@ _HOMES = {
     "generate": "nbgen.notebook.session",
     "infer": "nbgen.notebook.session",
     "load": "nbgen.notebook.session",
+    "load_adapter": "nbgen.notebook.session",
     "logprobs": "nbgen.notebook.session",
     "map": "nbgen.notebook.dataset",
     "models": "nbgen.notebook.session",
@@ -32,6 +33,7 @@ _HOMES = {
     "stream": "nbgen.notebook.session",
     "tokenize": "nbgen.notebook.session",
     "unload": "nbgen.notebook.session",
+    "unload_adapter": "nbgen.notebook.session",
 }
 
 __all__ = [*_HOMES, "__version__"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from nbgen.messages import (
+    AdapterCommand,
+    AdapterState,
     Command,
     EmbedOutput,
     EngineFailed,
@@ -28,7 +30,7 @@ MAX_FRAME = 256 * 2**20
 
 #: What is asked of the process that runs plain modules.
 ToModules = ServeTensors | LoadModule | UnloadModule | InferRequest | TensorPiece
-ToEngine = LoadModel | Request | Command | ToModules
+ToEngine = LoadModel | Request | Command | AdapterCommand | ToModules
 FromEngine = (
     LoadProgress
     | EngineReady
@@ -38,6 +40,7 @@ FromEngine = (
     | EmbedOutput
     | EngineStatus
     | MemoryState
+    | AdapterState
     | ModuleState
     | InferOutput
     | TensorPiece

@@ -114,6 +114,8 @@ class GenerateRequest(Struct, frozen=True):
     template_options: dict[str, bool | int | float | str] = {}
     prefix_ids: list[int] = []
     namespace: str = ""
+    #: The name of a LoRA adapter; "" is the base model.
+    adapter: str = ""
     priority: int = 0
     group: str = ""
     #: A client's own code for the scores, as `nbgen.logit_processor` writes it.
@@ -181,6 +183,21 @@ class ResumeMemory(Struct, frozen=True):
     """Take released memory again, the weights first. Answered by one `MemoryState`, after any `LoadProgress`."""
 
     tags: list[MemoryTag]
+
+
+class LoadAdapter(Struct, frozen=True):
+    """Read the LoRA adapter in a folder, for requests that come after this. Answered by one `AdapterState`."""
+
+    rid: str
+    name: str
+    folder: str
+
+
+class UnloadAdapter(Struct, frozen=True):
+    """Let an adapter go once the requests that came before this have ended. Answered by one `AdapterState` then."""
+
+    rid: str
+    name: str
 
 
 class AbortRequest(Struct, frozen=True):
@@ -254,6 +271,15 @@ class MemoryState(Struct, frozen=True):
     """What is released now; requests are served when nothing is. `error`, of `status`, says why it is not as asked."""
 
     released: list[MemoryTag] = []
+    error: str | None = None
+    status: int = 400
+
+
+class AdapterState(Struct, frozen=True):
+    """What `rid` asked of an adapter is done; or not, and `error` says why."""
+
+    rid: str
+    name: str
     error: str | None = None
     status: int = 400
 
@@ -364,3 +390,5 @@ class EngineStatus(Struct, frozen=True):
 Request = GenerateRequest | TokenizeRequest | DetokenizeRequest | EmbedRequest
 #: What the engine is told between two steps; only memory has an answer.
 Command = AbortRequest | FlushCache | PauseGeneration | ContinueGeneration | ReleaseMemory | ResumeMemory
+#: What names an adapter, or takes its name away.
+AdapterCommand = LoadAdapter | UnloadAdapter

@@ -7,6 +7,7 @@ is refused here, with the numbers.
 import copy
 import os
 
+from nbgen.engine.adapters import Adapters
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.sequence import Sequence
@@ -42,8 +43,11 @@ PLACEHOLDER = 1
 class Admission:
     """Turns requests into sequences for one loaded model."""
 
-    def __init__(self, tokenizer: Tokenizer, model: ModelInfo, capacity: int, processors: LogitProcessors) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, model: ModelInfo, capacity: int, processors: LogitProcessors, adapters: Adapters
+    ) -> None:
         """`capacity` is the most tokens that the KV cache holds."""
+        self._adapters = adapters
         self._processors = processors
         self._tokenizer = tokenizer
         self._model = model
@@ -96,7 +100,7 @@ class Admission:
             spaces_between=params.spaces_between_special_tokens,
         )
         detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt)
-        prefix = request.prefix_ids
+        prefix, adapter = request.prefix_ids, self._adapters.find(request.adapter)
         return Sequence(
             rid=request.rid,
             index=index,
@@ -112,7 +116,8 @@ class Admission:
                 regexes=StopRegexes(params.stop_regex) if params.stop_regex else None,
             ),
             stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),
-            namespace=request.namespace,
+            namespace=(adapter.namespace if adapter else "") + request.namespace,
+            adapter=adapter,
             logit_processor=request.logit_processor,
             custom_params=copy.deepcopy(params.custom_params),
             logprobs=request.logprobs,

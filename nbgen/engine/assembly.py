@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nbgen.engine import loader, memory, prompt_embeds
+from nbgen.engine.adapters import Adapters
 from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.checkpoint import Report
@@ -40,7 +41,8 @@ class Assembly(NamedTuple):
     device: torch.device
     occupation: Occupation
     #: None where no answer can be constrained.
-    grammars: GrammarCompiler | None = None
+    grammars: GrammarCompiler | None
+    adapters: Adapters
 
     def close(self) -> None:
         """Give back everything: caches, states, weights, and the processes that compile grammars."""
@@ -60,7 +62,8 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors), Logprobs(loaded.tokenizer.token_text)
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
     engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting, deadlines=deadlines)
-    admission = Admission(loaded.tokenizer, model, kv_tokens, processors)
+    adapters = Adapters(loaded.model)
+    admission = Admission(loaded.tokenizer, model, kv_tokens, processors, adapters)
     tokenizer = loaded.tokenizer  # alone, for the compiler below must not keep the weights alive
     grammars = backend and GrammarCompiler(
         config.grammar_backend,
@@ -73,7 +76,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
         load=lambda: _load(config, report, live)[1],
         provide=lambda runner: _provide(runner, model.context_length, config),
     )
-    return Assembly(engine, admission, model, runner.device, occupation, grammars)
+    return Assembly(engine, admission, model, runner.device, occupation, grammars, adapters)
 
 
 def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple[loader.LoadedModel, Runner]:

@@ -9,6 +9,7 @@ import time
 import msgspec
 import torch
 
+from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_masks import GrammarMasks
@@ -53,6 +54,7 @@ class Engine:
         self._sequences: dict[str, list[Sequence]] = {}
         #: Those whose grammar is not compiled yet; the scheduler does not know them.
         self._preparing: set[Sequence] = set()
+        self._adapters: list[Adapter] = []
         self._closed: FinishReason | None = None
         self.steps = 0
         self.generated_tokens = 0
@@ -103,6 +105,24 @@ class Engine:
         self._runner, self._scheduler = runner, scheduler
         if runner is not None:
             self._closed = None
+            runner.lora.carry(self._adapters)
+
+    def install(self, adapter: Adapter) -> None:
+        """Have the adapter in the model from now on."""
+        self._carry([*self._adapters, adapter])
+
+    def remove(self, adapter: Adapter) -> None:
+        """Take the adapter out of the model. No sequence may use it."""
+        self._carry([each for each in self._adapters if each is not adapter])
+
+    def uses(self, adapter: Adapter) -> bool:
+        """Whether any sequence goes through the adapter."""
+        return any(sequence.adapter is adapter for sequence in self._living())
+
+    def _carry(self, adapters: list[Adapter]) -> None:
+        if self._runner is not None:
+            self._runner.lora.carry(adapters)
+        self._adapters = adapters
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no sequence uses."""

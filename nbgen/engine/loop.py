@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from nbgen.engine import memory
+from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
 from nbgen.engine.grammar import Compiled, Grammar
@@ -23,12 +24,15 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.frames import ToEngine
 from nbgen.messages import (
     AbortRequest,
+    AdapterCommand,
+    AdapterState,
     Command,
     ContinueGeneration,
     FinishReason,
     FlushCache,
     GenerateOutput,
     GenerateRequest,
+    LoadAdapter,
     LoadModel,
     MemoryState,
     PauseGeneration,
@@ -57,7 +61,21 @@ class Ready(NamedTuple):
     compiled: Future[Compiled]
 
 
-Item = list[Sequence] | Constrained | Ready | Command
+class Install(NamedTuple):
+    """An adapter that was read, to be had in the model."""
+
+    rid: str
+    adapter: Adapter
+
+
+class Retire(NamedTuple):
+    """An adapter without a name, to be let go once nobody uses it."""
+
+    rid: str
+    adapter: Adapter
+
+
+Item = list[Sequence] | Constrained | Ready | Install | Retire | Command
 
 
 class Loop:
@@ -70,6 +88,8 @@ class Loop:
         self._device = assembly.device
         self._occupation = assembly.occupation
         self._grammars = assembly.grammars
+        self._adapters = assembly.adapters
+        self._retired: list[Retire] = []
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
@@ -83,6 +103,7 @@ class Loop:
                 self._step()
                 if not self._engine.has_work:
                     self._status_due = 0.0  # idle again: say so at once
+            self._let_go()
             self._send_status()
 
     def _step(self) -> None:
@@ -92,6 +113,8 @@ class Loop:
         for message in messages:
             if isinstance(message, Request):
                 self._admit(message)
+            elif isinstance(message, AdapterCommand):
+                self._name(message)
             elif not isinstance(message, LoadModel):
                 self._inbox.put(message)
         self._inbox.put(None)
@@ -111,6 +134,20 @@ class Loop:
         except Exception:  # whatever a tokenizer or a template raises is this request's alone
             log.exception("request %s could not be tokenized", request.rid)
             self._refuse(request, "the prompt could not be tokenized", 400)
+
+    def _name(self, message: AdapterCommand) -> None:
+        """Read or forget an adapter here, where requests find it; the model hears of it in its turn."""
+        try:
+            if isinstance(message, LoadAdapter):
+                self._inbox.put(Install(message.rid, self._adapters.load(message.name, message.folder)))
+            else:
+                self._inbox.put(Retire(message.rid, self._adapters.unload(message.name)))
+        except NbgenError as error:
+            self._channel.send(AdapterState(rid=message.rid, name=message.name, error=error.message))
+        except Exception:  # whatever is in somebody's folder is no end of ours
+            log.exception("adapter %s", message.name)
+            words = "the adapter cannot be read; the server's log says why"
+            self._channel.send(AdapterState(rid=message.rid, name=message.name, error=words))
 
     def _grammar(self, kind: str, text: str) -> Grammar:
         if self._grammars is None:
@@ -150,6 +187,11 @@ class Loop:
                 self._engine.flush_cache()
             case ReleaseMemory() | ResumeMemory():
                 self._occupy(item)
+            case Install():
+                self._engine.install(item.adapter)
+                self._channel.send(AdapterState(rid=item.rid, name=item.adapter.name))
+            case Retire():
+                self._retired.append(item)
             case Constrained():
                 return self._compile(item)
             case Ready():
@@ -157,6 +199,13 @@ class Loop:
             case _:
                 return self._engine.add(item)
         return []
+
+    def _let_go(self) -> None:
+        """Take the retired adapters out that nobody uses any more."""
+        for item in [item for item in self._retired if not self._engine.uses(item.adapter)]:
+            self._retired.remove(item)
+            self._engine.remove(item.adapter)
+            self._channel.send(AdapterState(rid=item.rid, name=item.adapter.name))
 
     def _compile(self, item: Constrained) -> list[GenerateOutput]:
         """Have the grammar compiled while the loop goes on; the inbox hears of it."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nbgen.engine import attention, prompt_embeds
+from nbgen.engine import attention, lora, prompt_embeds
 from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
@@ -66,6 +66,7 @@ class ModelRunner:
         self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
         self._hidden_states = HiddenStates(model)
         self._routed_experts = RoutedExperts(model)
+        self.lora = lora.LoraLayers(model)
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @property
@@ -84,7 +85,9 @@ class ModelRunner:
         scores, states, experts = self._replay(items, wanted), None, {}
         if scores is None:
             step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
-            with attention.current(step), lengths, watched as hidden, self._routed_experts.of(items) as routes:
+            adapted = self.lora.of(items, wanted if self._selects(items) else None)
+            routed = self._routed_experts.of(items)
+            with attention.current(step), lengths, adapted, watched as hidden, routed as routes:
                 scores = self._forward(items, wanted)
             states, experts = hidden.rows(wanted), _experts(items, routes)
         end, prompt = len(sampled), []
@@ -116,7 +119,7 @@ class ModelRunner:
         """The rows' scores where all are decodes with a graph, else None."""
         if self.graphs is None or any(item.num_tokens > 1 or prompt_embeds.begins(item) for item in items):
             return None
-        if self._hidden_states.wanted(items) or self._routed_experts.wanted(items):
+        if self._hidden_states.wanted(items) or self._routed_experts.wanted(items) or lora.concerns(items):
             return None
         computed = [(sequence, sequence.num_computed) for sequence, _ in items]
         scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.block_table) for s, at in computed])
@@ -127,9 +130,13 @@ class ModelRunner:
         ids, positions = (self._tensor(values).view(shape) for values in (_token_ids(items), _positions(items)))
         given = any(map(prompt_embeds.begins, items))
         inputs = {"inputs_embeds": prompt_embeds.merge(self.model, ids, items)} if given else {"input_ids": ids}
-        if shape[0] == 1 and self._keeps_logits:
+        if self._selects(items):
             return self._run(inputs, positions, logits_to_keep=self._tensor(rows))[0]
         return self._run(inputs, positions).flatten(0, 1)[self._tensor(rows)]
+
+    def _selects(self, items: list[ScheduledSequence]) -> bool:
+        """Whether the model itself picks the rows whose scores are wanted."""
+        return self._keeps_logits and (len(items) == 1 or any(item.num_tokens > 1 for item in items))
 
     def logits(self, ids: torch.Tensor, positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:
         """`[B, T, vocab]` of the current step's tokens `[B, T]`, or of those that `logits_to_keep` selects."""

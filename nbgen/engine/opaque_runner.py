@@ -13,6 +13,7 @@ import torch
 from nbgen.engine import prompt_embeds
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.hidden_states import HiddenStates
+from nbgen.engine.lora import LoraLayers
 from nbgen.engine.model_runner import PromptScores, RunOutput
 from nbgen.engine.routed_experts import RoutedExperts, asks
 from nbgen.engine.scheduler import ScheduledSequence
@@ -39,6 +40,7 @@ class OpaqueRunner:
         self._takes_mask = "attention_mask" in names and not recurrent
         self._hidden_states = HiddenStates(model)
         self._routed_experts = RoutedExperts(model)
+        self.lora = LoraLayers(model)
         self._caches: dict[Sequence, Any] = {}
 
     @torch.inference_mode()
@@ -48,7 +50,9 @@ class OpaqueRunner:
         for item in batch:
             sequence = item.sequence
             known = sequence.num_computed if self.cached else 0
-            with self._hidden_states.of(batch) as hidden, self._routed_experts.of([item]) as routes:
+            alone = item._replace(num_tokens=1)  # one row of the mask, which holds for all rows
+            adapted, routed = self.lora.of([alone]), self._routed_experts.of([item])
+            with self._hidden_states.of(batch) as hidden, adapted, routed as routes:
                 scores = self._scores(sequence, known)
             if asks(item) and (rows := routes.rows(0, len(scores))) is not None:
                 experts[sequence] = (known, rows)

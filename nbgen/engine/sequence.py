@@ -46,6 +46,8 @@ class Sequence:
     #: Why no token may follow, where something else than the scores says so.
     fault: str | None = None
     namespace: str = ""
+    #: The LoRA adapter (`adapter_folder.Adapter`) that it goes through, if any.
+    adapter: Any = None
     prefix_text: str = ""
     logprobs: LogprobOptions | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)

@@ -51,6 +51,14 @@ class Client(Connection):
         """Let the server load a plain module of its repository, as its folder is now."""
         self.json(Call("POST", f"v2/repository/models/{quote(name, safe='')}/load", {}))
 
+    def load_adapter(self, name: str, folder: str) -> dict[str, str]:
+        """Load a LoRA adapter from a folder that the server sees; names and folders of all that are loaded then."""
+        return self.json(Call("POST", "load_lora_adapter", {"lora_name": name, "lora_path": folder}))["loaded_adapters"]
+
+    def unload_adapter(self, name: str) -> dict[str, str]:
+        """Let an adapter go; returns when no request uses it any more."""
+        return self.json(Call("POST", "unload_lora_adapter", {"lora_name": name}))["loaded_adapters"]
+
     def run(self, body: dict[str, Any]) -> Iterator[Event]:
         """Start a run and read its events. Closing the iterator aborts the run unless `attached` is false."""
         return self._events(Call("POST", f"{API}runs", body))

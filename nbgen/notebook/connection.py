@@ -160,7 +160,9 @@ def error_of(status: int, body: bytes, url: str) -> NbgenError:
         return Unauthorized(f"{url} refused the token; give the right one: nbgen.connect(url, token)")
     if isinstance(stated, str):
         return from_status(status, stated)
-    words = next((answer[key] for key in ("message", "detail") if isinstance(answer.get(key), str)), "")
+    words = next(
+        (answer[key] for key in ("message", "detail", "error_message") if isinstance(answer.get(key), str)), ""
+    )
     if status == 404 and url.endswith("/nbgen/"):
         return ServerNotFound(f"there is a server at {url}, but the nbgen extension is not enabled in it")
     return from_status(status, words or f"{url} answered with status {status}")

@@ -43,6 +43,7 @@ class RemoteClient(Connection):
 
     def run(self, body: dict[str, Any]) -> Iterator[Event]:
         """As the client of nbgen does."""
+        self._check(body)
         reader = self.backend.reader()
         for event in self.stream(self.backend.run(body)):
             yield from reader.feed(event)
@@ -50,6 +51,7 @@ class RemoteClient(Connection):
 
     async def arun(self, body: dict[str, Any]) -> AsyncIterator[Event]:
         """As `run`, awaited."""
+        self._check(body)
         reader = self.backend.reader()
         async for event in self.astream(self.backend.run(body)):
             for translated in reader.feed(event):
@@ -92,6 +94,10 @@ class RemoteClient(Connection):
     def chat(self, chat: str) -> dict[str, Any]:
         """A server of another kind keeps no chats: each begins empty."""
         return {"chat": chat, "run": None, "messages": []}
+
+    def _check(self, body: dict[str, Any]) -> None:
+        if body.get("adapter"):
+            self._refuse("adapter")
 
     @property
     def _is_sglang(self) -> bool:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbgen.errors import InvalidAnswer, InvalidRequest, NbgenError, ServerNotFound, from_status
+from nbgen.notebook.adapters import load_adapter as loaded_adapter
+from nbgen.notebook.adapters import unload_adapter as unloaded_adapter
 from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
@@ -58,17 +60,23 @@ def _plain(helper: Callable[P, T]) -> Callable[P, T]:
 
 @_plain
 def generate(
-    prompt: Prompt, *, schema: Any = None, complete: bool = False, system: str | None = None, **options: Any
+    prompt: Prompt,
+    *,
+    schema: Any = None,
+    complete: bool = False,
+    system: str | None = None,
+    adapter: str = "",
+    **options: Any,
 ) -> Any:
     """The model's answer to a text or to chat messages, as a Result. `complete=True` continues the text as it stands.
 
     With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
-    of that type. Options are those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …), and
-    a `logit_processor`, as `stream` has it.
+    of that type. `adapter` names a loaded LoRA adapter. Options are those of SamplingParams (temperature, top_p,
+    max_new_tokens, sampling_seed, stop, …), and a `logit_processor`, as `stream` has it.
     After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises InvalidAnswer, also with a `result`,
     if the answer is no whole value of the schema.
     """
-    answer = stream(prompt, schema=schema, complete=complete, system=system, **options)
+    answer = stream(prompt, schema=schema, complete=complete, system=system, adapter=adapter, **options)
     forming = FormingValue() if schema is not None else None
     try:
         for _ in answer:
@@ -90,6 +98,7 @@ def stream(
     schema: Any = None,
     complete: bool = False,
     system: str | None = None,
+    adapter: str = "",
     logit_processor: Any = None,
     **options: Any,
 ) -> TextStream:
@@ -107,6 +116,8 @@ def stream(
     body = run_body(prompt, complete=complete, system=system, options=options)
     if logit_processor is not None:
         body["logit_processor"] = processor_text(logit_processor)
+    if adapter:
+        body["adapter"] = adapter
     result = Result(params=body["params"], messages=body.get("messages"), prompt=body.get("prompt"), schema=wanted)
     client = default_client()
     return TextStream(client.run(body), result, LoadProgress(), client.arun(body))
@@ -185,6 +196,22 @@ def unload() -> Status:
     """End the engine and give its memory back."""
     client = default_client()
     return Status(client.url, client.unload())
+
+
+@_plain
+def load_adapter(name: str, adapter: Any) -> dict[str, str]:
+    """Let requests use a LoRA adapter by a name: a folder that peft saved, or a peft model of this kernel.
+
+    The names and folders of all that are loaded then. Loads the model first if need be. Raises InvalidRequest for a
+    name that is loaded already, and for what does not fit the model or is no plain LoRA.
+    """
+    return loaded_adapter(default_client(), name, adapter)
+
+
+@_plain
+def unload_adapter(name: str) -> dict[str, str]:
+    """Let a LoRA adapter go, once the last request that uses it has ended. A later request loads it again."""
+    return unloaded_adapter(default_client(), name)
 
 
 @_plain

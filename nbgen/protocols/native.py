@@ -34,7 +34,7 @@ class RunBody(Body):
 
     `logprobs` asks for the log-probability of each token and of that many likeliest ones beside it. The answer begins
     with the tokens of `prefix_ids`, as if the model had chosen them. `logit_processor` is SGLang's
-    `custom_logit_processor`.
+    `custom_logit_processor`. `adapter` names a LoRA adapter.
     """
 
     messages: list[ChatMessage] | None = None
@@ -43,6 +43,7 @@ class RunBody(Body):
     prefix_ids: list[int] = []
     logprobs: int | None = None
     logit_processor: str | None = None
+    adapter: str = ""
     id: str | None = None
     chat: str | None = None
     stream: bool = True
@@ -77,6 +78,7 @@ class RunBody(Body):
             messages=self.messages,
             prefix_ids=self.prefix_ids,
             logit_processor=self.logit_processor or None,
+            adapter=self.adapter,
             params=params,
             logprobs=None if self.logprobs is None else LogprobOptions(top=self.logprobs, text=True),
         )

@@ -32,7 +32,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]),
     "suffix": (None, ""),
     "best_of": (None, 1),
-    "lora_path": (None, ""),
     "return_hidden_states": (None, False),
     "chat_template": (None,),
 }
@@ -96,6 +95,7 @@ class Body(msgspec.Struct, kw_only=True):
     extra_key: str | None = None
     rid: str | list[str] | None = None
     priority: int | None = None
+    lora_path: str | list[str | None] | None = None
 
 
 class CompletionBody(Body, kw_only=True):
@@ -125,6 +125,8 @@ class Call(NamedTuple):
     echo: bool = False
     #: Whether log-probabilities are wanted, which `echo` may need for its own ends.
     logprobs: bool = False
+    #: What the caller calls the model.
+    model: str = ""
 
 
 B = TypeVar("B", bound=Body)
@@ -149,7 +151,10 @@ def parse_completion(raw: bytes) -> Call:
     if echo and wanted is None:  # the text of ids comes with their log-probabilities
         wanted = LogprobOptions(start=0, text=True)
     group = uuid.uuid4().hex
-    requests = [msgspec.structs.replace(request, logprobs=wanted, group=group) for request in requests]
+    requests = [
+        msgspec.structs.replace(request, logprobs=wanted, group=group, adapter=adapter)
+        for request, adapter in zip(requests, _adapters(body.lora_path, len(prompts)), strict=True)
+    ]
     return _call(body, requests, chat=False)._replace(echo=echo, logprobs=top is not None)
 
 
@@ -168,6 +173,7 @@ def parse_chat(raw: bytes) -> Call:
     request = msgspec.structs.replace(
         request,
         logprobs=wanted,
+        adapter=_adapters(body.lora_path, 1)[0],
         continue_final=body.continue_final_message,
         template_options=template_options({**effort, **(body.chat_template_kwargs or {})}),
     )
@@ -239,12 +245,23 @@ def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> Gen
     )
 
 
+def _adapters(given: str | list[str | None] | None, prompts: int) -> list[str]:
+    """The name of each prompt's LoRA adapter; "" is the base model."""
+    if not isinstance(given, list):
+        return [given or ""] * prompts
+    if len(given) != prompts:
+        raise InvalidRequest(f"lora_path is a list of {len(given)} names for {prompts} prompts", field="lora_path")
+    return [name or "" for name in given]
+
+
 def _call(body: Body, requests: list[GenerateRequest], *, chat: bool) -> Call:
     samples = sum(request.params.n for request in requests)
     if samples > MAX_SAMPLES:
         raise InvalidRequest(f"{samples} choices at once; at most {MAX_SAMPLES}", field="n")
     options = body.stream_options or StreamOptions()
-    return Call(requests, chat, bool(body.stream), options.include_usage, options.continuous_usage_stats)
+    return Call(
+        requests, chat, bool(body.stream), options.include_usage, options.continuous_usage_stats, model=body.model
+    )
 
 
 def _prompts(prompt: Any) -> list[str] | list[list[int]]:

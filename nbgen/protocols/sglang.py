@@ -29,7 +29,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "image_data": (None, []),
     "audio_data": (None, []),
     "video_data": (None, []),
-    "lora_path": (None, ""),
     "session_params": (None,),
 }
 UNSUPPORTED_SAMPLING: dict[str, tuple[Any, ...]] = {
@@ -87,6 +86,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
     tensors = sglang_tensors.parse_options(fields, len(prompts), single=single, n=n)
     processors = _processors(fields, len(prompts), listed=not single and n == 1)
+    adapters = _adapters(fields, len(prompts), listed=not single)
     template = GenerateRequest(
         rid="",
         namespace=namespace(fields.get("extra_key"), fields.get("cache_salt")),
@@ -106,9 +106,10 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
             logprobs=wanted,
             tensors=inner,
             logit_processor=processor,
+            adapter=adapter,
         )
-        for rid, prompt, option, processor, wanted, inner in zip(
-            rids, prompts, params, processors, logprobs, tensors, strict=True
+        for rid, prompt, option, processor, adapter, wanted, inner in zip(
+            rids, prompts, params, processors, adapters, logprobs, tensors, strict=True
         )
     ]
     return Generation(requests, single, fields.get("stream", False), interval)
@@ -317,6 +318,11 @@ def _processors(fields: Mapping[str, Any], prompts: int, *, listed: bool) -> lis
     name = "custom_logit_processor"
     given = sglang_logprobs.per_prompt(name, fields.get(name), prompts, default=None, listed=listed)
     return [text or None for text in given]
+
+
+def _adapters(fields: Mapping[str, Any], prompts: int, *, listed: bool) -> list[str]:
+    given = sglang_logprobs.per_prompt("lora_path", fields.get("lora_path"), prompts, default="", listed=listed)
+    return [name or "" for name in given]
 
 
 def _samples(params: list[SamplingParams]) -> int:

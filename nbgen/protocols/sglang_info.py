@@ -17,7 +17,6 @@ from nbgen.protocols import json_body, openai, request_ids, sglang, sglang_logpr
 WEIGHT_VERSION = "default"
 #: Features of SGLang's server, by their launch options, that this one does not have.
 ABSENT: dict[str, Any] = {
-    "enable_lora": False,
     "skip_tokenizer_init": False,
     "tool_call_parser": None,
     "reasoning_parser": None,
@@ -114,6 +113,7 @@ def server_info(
         "enable_priority_scheduling": True,
         "enable_deterministic_inference": False,
         "grammar_backend": config.grammar_backend,
+        "enable_lora": True,
         "enable_custom_logit_processor": config.enable_custom_logit_processor,
         "enable_return_hidden_states": model is None or (model.hidden_size > 0 and not model.is_embedding),
         "return_hidden_states_mode": "full"

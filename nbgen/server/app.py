@@ -143,6 +143,12 @@ class NbgenApp(ExtensionApp):
         help="Let clients send Python code that changes the model's scores. It runs in the engine process with all of "
         "its rights: only for servers whose every caller may run code here anyway.",
     ).tag(config=True)
+    adapters = Dict(
+        key_trait=Unicode(),
+        value_trait=Unicode(),
+        help="LoRA adapters to load with the model, by the names that requests use: --adapters NAME=FOLDER, as often "
+        "as there are adapters. Folders are in peft's format.",
+    ).tag(config=True)
     autoload = Bool(
         help="Load the model when the server starts. On for `jupyter nbgen`, off inside Jupyter, where the first "
         "request loads it."
@@ -210,7 +216,9 @@ class NbgenApp(ExtensionApp):
         config = EngineConfig(**{name: getattr(self, name) for name in ENGINE_OPTIONS})
         self.key = secrets.token_urlsafe(32)
         self.server_id = secrets.token_hex(8)
-        self.engine = EngineClient(config, self.log, standby=self.standby, attach=self.engine_socket)
+        self.engine = EngineClient(
+            config, self.log, standby=self.standby, attach=self.engine_socket, adapters=self.adapters
+        )
         self.metrics = Metrics(self.engine)
         self.server_options = ServerOptions(
             self.stream_interval,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from logging import Logger
 from typing import Literal
 
@@ -19,6 +19,8 @@ from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, U
 from nbgen.frames import FromEngine
 from nbgen.messages import (
     AbortRequest,
+    AdapterCommand,
+    AdapterState,
     Command,
     EmbedOutput,
     EngineFailed,
@@ -37,6 +39,7 @@ from nbgen.messages import (
     StepOutputs,
     TokenizerAnswer,
 )
+from nbgen.server.adapters import Adapters
 from nbgen.server.attached_engine import Attachment
 from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.listener import Listener
@@ -56,8 +59,16 @@ class EngineClient:
     `watchers` are called whenever `state` or `progress` changes.
     """
 
-    def __init__(self, config: EngineConfig, log: Logger, *, standby: bool = False, attach: str = "") -> None:
-        """`standby` keeps a second, empty process ready for the next start.
+    def __init__(
+        self,
+        config: EngineConfig,
+        log: Logger,
+        *,
+        standby: bool = False,
+        attach: str = "",
+        adapters: Mapping[str, str] | None = None,
+    ) -> None:
+        """`standby` keeps a second, empty process ready for the next start; `adapters` are folders by their names.
 
         `attach` names a socket where an engine with its own model waits; then no process is started.
         """
@@ -67,6 +78,7 @@ class EngineClient:
         self.model: ModelInfo | None = None
         self.status: EngineStatus | None = None
         self.error: NbgenError | None = None
+        self.adapters = Adapters(config.model, adapters or {})
         self.watchers: set[Callable[[], None]] = set()
         self._log = log
         self._listeners: dict[str, Listener] = {}
@@ -108,8 +120,13 @@ class EngineClient:
             raise self.error
         if self.state == "released":
             raise Unavailable("the engine's memory is released: resume it, or load the model, and ask again")
+        adapter = request.adapter if isinstance(request, GenerateRequest) else ""
+        if adapter:
+            self.adapters.check(adapter)
         self._listeners[request.rid] = listener
         if self.state == "ready" and self._process:
+            for command in self.adapters.for_request(adapter):
+                self._process.send(command)
             self._process.send(request)
         else:
             self._unsent[request.rid] = request
@@ -152,6 +169,29 @@ class EngineClient:
             self._process.send(message)
             if (state := await reply).error:
                 raise from_status(state.status, state.error)
+
+    # --- adapters
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """Load the model if need be, and a LoRA adapter for it. Raises what keeps it from that."""
+        await self._running()
+        await self._adapt(self.adapters.load(name, folder))
+
+    async def unload_adapter(self, name: str) -> None:
+        """Let an adapter go; returns when the last request that uses it has ended."""
+        await self._running()
+        await self._adapt(self.adapters.unload(name))
+
+    async def _running(self) -> None:
+        if self.state == "released":
+            raise Unavailable("the engine's memory is released: resume it, or load the model, and ask again")
+        if self.state != "ready":
+            await self.start()
+
+    async def _adapt(self, command: AdapterCommand) -> None:
+        assert self._process is not None
+        self._process.send(command)
+        await self.adapters.done(command)
 
     # --- life
 
@@ -203,6 +243,7 @@ class EngineClient:
             return await self.occupy(ResumeMemory(tags=["kv_cache", "weights"]))
         if wanted != self.config.model or self.state == "failed":
             self.config = msgspec.structs.replace(self.config, model=wanted)
+            self.adapters.of(wanted)
             self._restarts.forget()
             await self._stop()
         await self.start()
@@ -270,6 +311,7 @@ class EngineClient:
         self.model = self.status = self.progress = None
         while self._memory_replies:
             self._memory_replies.popleft().set_exception(EngineStopped("the engine stopped"))
+        self.adapters.lost()
         if crashed:
             self._set("starting")
         ended = await process.end(CRASH_PATIENCE if crashed else STOP_PATIENCE)
@@ -322,6 +364,8 @@ class EngineClient:
             case EngineReady():
                 self.model, self.progress = message.model, None
                 self._set("ready")
+                for command in self.adapters.at_start():
+                    process.send(command)
                 self._send_waiting(process)
                 self._standby.prepare()
             case MemoryState():
@@ -329,12 +373,19 @@ class EngineClient:
                 self._memory_replies.popleft().set_result(message)
                 self._set("released" if message.released else "ready")
                 self._send_waiting(process)
+            case AdapterState():
+                if message.error is not None:
+                    self._log.warning("%s", message.error)
+                self.adapters.heard(message)
             case EngineFailed():
                 self._give_up(ModelError(message.message))
 
     def _send_waiting(self, process: EngineChannel) -> None:
         waiting, self._unsent = self._unsent, {}
         for request in waiting.values():
+            adapter = request.adapter if isinstance(request, GenerateRequest) else ""
+            for command in self.adapters.for_request(adapter):
+                process.send(command)
             process.send(request)
 
     async def _watch(self, process: EngineChannel) -> None:

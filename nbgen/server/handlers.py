@@ -9,6 +9,7 @@ import msgspec
 from nbgen import __version__
 from nbgen.errors import NotFound
 from nbgen.server import (
+    adapter_handlers,
     embedding_handlers,
     kserve_handlers,
     kserve_settings_handlers,
@@ -53,6 +54,7 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *kserve_handlers.LAST_HANDLERS,
     *model_handlers.HANDLERS,
     *memory_handlers.HANDLERS,
+    *adapter_handlers.HANDLERS,
     *run_handlers.HANDLERS,
 ]
 

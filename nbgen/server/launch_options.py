@@ -15,6 +15,8 @@ ALIASES: dict[str, str] = {
     "max-queued-requests": "NbgenApp.max_waiting",
     "chunked-prefill-size": "NbgenApp.prefill_chunk",
     "stream-interval": "NbgenApp.stream_interval",
+    "adapters": "NbgenApp.adapters",
+    "lora-paths": "NbgenApp.adapters",
 }
 
 

@@ -21,7 +21,7 @@ class OpenaiHandler(NbgenHandler):
 
 
 class CallHandler(OpenaiHandler, GenerationHandler):
-    """A call of either kind. The model's name in it is not looked at: one model is served."""
+    """A call of either kind. One model is served, so its name counts only where it may be an adapter's."""
 
     #: What this route calls the option that the engine knows as max_new_tokens.
     limit_name = "max_tokens"
@@ -34,8 +34,17 @@ class CallHandler(OpenaiHandler, GenerationHandler):
 
     async def serve(self, call: Call) -> None:
         """Answer the call, whole or as a stream."""
-        self._answer_to = openai_answer.Answer(call, self.engine.config.model)
-        await self.generate(call.requests, stream=call.stream)
+        adapter = self._adapter(call.model)
+        self._answer_to = openai_answer.Answer(call, call.model if adapter else self.engine.config.model)
+        requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter) for r in call.requests]
+        await self.generate(requests, stream=call.stream)
+
+    def _adapter(self, model: str) -> str | None:
+        """The adapter that "adapter" or "base:adapter" names, if any. Raises InvalidRequest for one not there."""
+        adapters, base = self.engine.adapters, self.engine.config.model
+        if (name := adapters.named(model)) is None and model.startswith(f"{base}:"):
+            adapters.check(model.removeprefix(f"{base}:"))
+        return None if model == base else name
 
     def whole(self, runs: list[Run]) -> bytes:
         return self._answer_to.whole([run.samples for run in runs])
@@ -64,25 +73,30 @@ class ChatCompletionsHandler(CallHandler):
 
 
 class ModelsHandler(OpenaiHandler):
-    """The one model that is served."""
+    """The one model that is served, and its adapters."""
 
     _track_activity = False
 
     async def get(self) -> None:
-        self.finish(msgspec.json.encode({"object": "list", "data": [self.card()]}))
+        self.finish(msgspec.json.encode({"object": "list", "data": [self.card(), *self.adapters()]}))
 
     def card(self) -> dict[str, object]:
         """The model's entry."""
         return openai_answer.model_card(self.engine.config, self.engine.model, int(time.time()))
+
+    def adapters(self) -> list[dict[str, object]]:
+        """The entries of the loaded adapters."""
+        card, loaded = self.card(), self.engine.adapters.loaded
+        return [card | {"id": name, "root": loaded[name], "parent": card["id"]} for name in sorted(loaded)]
 
 
 class OneModelHandler(ModelsHandler):
     """The same by its name, which may hold slashes."""
 
     async def get(self, name: str) -> None:
-        if name != self.engine.config.model:
+        if (found := next((card for card in [self.card(), *self.adapters()] if card["id"] == name), None)) is None:
             raise NotFound(f"there is no model {name[:200]!r} here, but {self.engine.config.model!r}", field="model")
-        self.finish(msgspec.json.encode(self.card()))
+        self.finish(msgspec.json.encode(found))
 
 
 HANDLERS = [

@@ -60,7 +60,7 @@ def test_server_info_has_its_types_before_and_after_a_load() -> None:
 
 def test_features_are_told_as_they_are() -> None:
     loaded = info(MODEL)
-    for name in ("enable_lora", "enable_return_hidden_states", "enable_return_routed_experts", "disable_radix_cache"):
+    for name in ("enable_return_hidden_states", "enable_return_routed_experts", "disable_radix_cache"):
         assert loaded[name] is False
     assert loaded["page_size"] == 1
     assert not any("key" in name or "token" in name.split("_") for name in loaded), "no secret is told"

@@ -1,0 +1,44 @@
+"""What adapters' names mean, for requests that arrive now. Belongs to the thread that admits requests.
+
+A name that is unloaded and loaded again is another version: sequences keep the one they were admitted with.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from nbgen.engine.adapter_folder import Adapter, read_adapter
+from nbgen.engine.lora import linear_shapes
+from nbgen.errors import InvalidRequest
+
+
+class Adapters:
+    """The named adapters of one base model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._shapes = linear_shapes(model)
+        self._named: dict[str, Adapter] = {}
+
+    def load(self, name: str, folder: str) -> Adapter:
+        """Read the adapter and give it its name. Raises InvalidRequest."""
+        if name in self._named:
+            raise InvalidRequest(f"the adapter {name!r} is already loaded: unload it first", field="lora_name")
+        adapter = self._named[name] = read_adapter(name, folder, self._shapes)
+        return adapter
+
+    def unload(self, name: str) -> Adapter:
+        """Take the adapter's name away. Raises InvalidRequest."""
+        if name not in self._named:
+            raise InvalidRequest(f"the adapter {name!r} does not exist, so it cannot be unloaded", field="lora_name")
+        return self._named.pop(name)
+
+    def find(self, name: str) -> Adapter | None:
+        """The adapter of this name; None for "". Raises InvalidRequest."""
+        if not name:
+            return None
+        if name not in self._named:
+            known = ", ".join(sorted(self._named)) or "none"
+            raise InvalidRequest(
+                f"lora_path: the adapter {name!r:.200} has never been loaded here; loaded: {known}", field="lora_path"
+            )
+        return self._named[name]

@@ -1,0 +1,157 @@
+"""LoRA in one forward pass for rows of different adapters and of none (Hu et al. 2021).
+
+All adapters' matrices are stacked: a layer computes `x A^T` for every column of the adapters in use, a mask keeps of
+each row its own adapter's columns, and the product with `B` is added to the layer's own output. Two products whatever
+the number of adapters, any mixture of ranks. A row without an adapter gets what it would get alone.
+
+Layers are wrapped where they stand, whatever stands there (`linear`, `shared_linear`), and only those that some adapter
+changes. Knows nothing of files or names.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from nbgen.engine.adapter_folder import Adapter, Pair
+from nbgen.engine.scheduler import ScheduledSequence
+
+
+class Rows:
+    """Which columns of the stack count for which rows of the current step; `mask` None where no row has an adapter.
+
+    `mask` is `[rows, columns]` of the packed tokens, or `[1, columns]` where all rows are one sequence's; `head` is the
+    same for the layer that makes scores, which may see some rows only. `columns` is the part of the stack in use.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.mask: torch.Tensor | None = None
+        self.head: torch.Tensor | None = None
+        self.columns = slice(0, 0)
+        self.active: frozenset[Adapter] = frozenset()
+
+
+class LoraLinear(nn.Module):
+    """A linear layer, and what the adapters in use add to it."""
+
+    def __init__(self, base: nn.Module, rows: Rows, *, is_head: bool) -> None:
+        super().__init__()
+        self.base = base
+        self.in_features, self.out_features = widths(base)  # type: ignore[misc]
+        self._rows = rows
+        self._is_head = is_head
+        self._carried: frozenset[Adapter] = frozenset()
+
+    def __getattr__(self, name: str) -> object:
+        """A model may look at its layer's weight or bias."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("base"), name)
+
+    def stack(self, path: str, adapters: Sequence[Adapter], dtype: torch.dtype, device: torch.device) -> None:
+        """Hold the matrices of these adapters; columns of one that leaves this layer alone are zeros."""
+        pairs = [adapter.pairs.get(path) or self._nothing(adapter.rank) for adapter in adapters]
+        padded = [_padded(pair, adapter.rank) for pair, adapter in zip(pairs, adapters, strict=True)]
+        self._a = torch.cat([pair.a for pair in padded]).to(device, dtype)
+        self._b = torch.cat([pair.b.T for pair in padded]).to(device, dtype)
+        self._carried = frozenset(adapter for adapter in adapters if path in adapter.pairs)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        output = self.base(input)
+        rows = self._rows
+        if rows.mask is None or self._carried.isdisjoint(rows.active):
+            return output
+        mask = rows.head if self._is_head else rows.mask
+        inner = nn.functional.linear(input.flatten(0, -2), self._a[rows.columns]).mul_(mask)
+        return torch.addmm(output.flatten(0, -2), inner, self._b[rows.columns]).view_as(output)
+
+    def _nothing(self, rank: int) -> Pair:
+        return Pair(torch.zeros(rank, self.in_features), torch.zeros(self.out_features, rank))
+
+
+class LoraLayers:
+    """The adapters of one model: which are stacked, and which rows of a step they concern."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._rows = Rows()
+        self._wrapped: dict[str, LoraLinear] = {}
+        self._columns: dict[Adapter, slice] = {}
+
+    def carry(self, adapters: Sequence[Adapter]) -> None:
+        """Have exactly these adapters in the model. Not while it runs."""
+        starts = [sum(adapter.rank for adapter in adapters[:index]) for index in range(len(adapters))]
+        wanted = {path for adapter in adapters for path in adapter.pairs}
+        for path in wanted - self._wrapped.keys():
+            self._wrap(path)
+        for path in self._wrapped.keys() - wanted:
+            self._put(path, self._wrapped.pop(path).base)
+        parameter = next(self._model.parameters())
+        for path, layer in self._wrapped.items():
+            layer.stack(path, adapters, self._model.dtype, parameter.device)
+        self._columns = {a: slice(start, start + a.rank) for a, start in zip(adapters, starts, strict=True)}
+
+    @contextmanager
+    def of(self, items: Sequence[ScheduledSequence], selected: Sequence[int] | None = None) -> Iterator[None]:
+        """Adapt one forward of these sequences' packed rows; `selected` are those of which scores are made."""
+        if not concerns(items):
+            yield
+            return
+        rows = self._rows
+        rows.active = frozenset(item.sequence.adapter for item in items if item.sequence.adapter)
+        used = [self._columns[adapter] for adapter in rows.active]
+        first, last = min(columns.start for columns in used), max(columns.stop for columns in used)
+        rows.columns = slice(first, last)
+        mask, start = torch.zeros(sum(item.num_tokens for item in items), last - first), 0
+        for sequence, count in items:
+            if sequence.adapter:
+                own = self._columns[sequence.adapter]
+                mask[start : start + count, own.start - first : own.stop - first] = 1
+            start += count
+        rows.mask = mask.to(next(self._model.parameters()).device, self._model.dtype)
+        rows.head = rows.mask if selected is None else rows.mask[list(selected)]
+        try:
+            yield
+        finally:
+            rows.clear()
+
+    def _wrap(self, path: str) -> None:
+        base = self._model.get_submodule(path)
+        is_head = base is self._model.get_output_embeddings()
+        self._wrapped[path] = LoraLinear(base, self._rows, is_head=is_head)
+        self._put(path, self._wrapped[path])
+
+    def _put(self, path: str, module: nn.Module) -> None:
+        parent, _, name = path.rpartition(".")
+        setattr(self._model.get_submodule(parent), name, module)
+
+
+def concerns(items: Sequence[ScheduledSequence]) -> bool:
+    """Whether any of these sequences has an adapter."""
+    return any(item.sequence.adapter for item in items)
+
+
+def linear_shapes(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Width of input and output of all linear layers, by their paths."""
+    found = {path: widths(module) for path, module in model.named_modules()}
+    return {path: sizes for path, sizes in found.items() if sizes and not path.endswith(".base")}
+
+
+def widths(module: nn.Module) -> tuple[int, int] | None:
+    """Of a linear layer's input and output; None for any other module."""
+    if isinstance(module, Conv1D):
+        return module.nx, module.nf
+    sizes = getattr(module, "in_features", None), getattr(module, "out_features", None)
+    return sizes if all(isinstance(size, int) for size in sizes) else None
+
+
+def _padded(pair: Pair, rank: int) -> Pair:
+    """The same product with `rank` columns."""
+    missing = rank - len(pair.a)
+    return Pair(nn.functional.pad(pair.a, (0, 0, 0, missing)), nn.functional.pad(pair.b, (0, missing)))

@@ -1,0 +1,52 @@
+"""LoRA adapters from a notebook: a folder that peft saved, or a peft model that lives in this kernel.
+
+A live model's adapter is saved into a private folder of this kernel, which ends with it; the server reads it at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.client import Client
+
+
+@functools.cache
+def _home() -> str:
+    """Where live models' adapters are kept while the kernel lives: an engine that starts again reads them again."""
+    folder = tempfile.TemporaryDirectory(prefix="nbgen-adapters-")
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
+def load_adapter(client: Any, name: str, adapter: Any) -> dict[str, str]:
+    """Have the client's server load an adapter; the names and folders of all that are loaded then."""
+    server = _nbgen(client)
+    if isinstance(adapter, str | Path):  # by its full path: the server runs in another folder
+        return server.load_adapter(name, str(Path(adapter).expanduser().resolve()))
+    return server.load_adapter(name, _save(adapter))
+
+
+def unload_adapter(client: Any, name: str) -> dict[str, str]:
+    """Have the server let an adapter go, once the last request that uses it has ended."""
+    return _nbgen(client).unload_adapter(name)
+
+
+def _nbgen(client: Any) -> Client:
+    if not isinstance(client, Client):
+        raise InvalidRequest(f"adapters are loaded into an nbgen server, and {client!r} is none: nbgen.serve()")
+    return client
+
+
+def _save(adapter: Any) -> str:
+    """Save a live model's active adapter; the folder that holds it."""
+    if not hasattr(adapter, "peft_config") or not hasattr(adapter, "save_pretrained"):
+        raise InvalidRequest(f"an adapter is a folder or a peft model, got {type(adapter).__name__}", field="adapter")
+    folder = tempfile.mkdtemp(dir=_home())
+    active = getattr(adapter, "active_adapter", "default")
+    adapter.save_pretrained(folder, selected_adapters=[active])
+    return folder if active == "default" else str(Path(folder) / active)

@@ -1,0 +1,127 @@
+"""Which adapters are served, model by model, and what to tell an engine process of them.
+
+The engine forgets with its process; this does not. A name that was unloaded is remembered with its folder, and loaded
+again by the first request that asks for it. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nbgen.errors import EngineStopped, InvalidRequest, from_status
+from nbgen.messages import AdapterCommand, AdapterState, LoadAdapter, UnloadAdapter
+
+
+@dataclass
+class Known:
+    """Names and folders of one model's adapters; `loaded` are those that its engine has."""
+
+    folders: dict[str, str] = field(default_factory=dict)
+    loaded: set[str] = field(default_factory=set)
+
+
+class Asked(NamedTuple):
+    """A command that somebody waits for, and whose adapters it changes."""
+
+    command: AdapterCommand
+    known: Known
+    reply: asyncio.Future[AdapterState]
+
+
+class Adapters:
+    """The adapters of every model that was served here."""
+
+    def __init__(self, model: str, folders: Mapping[str, str]) -> None:
+        """`folders` are those of `model`, named by the server's owner."""
+        self._model = model
+        self._known = {model: Known(dict(folders), set(folders))}
+        self._asked: dict[str, Asked] = {}
+
+    @property
+    def loaded(self) -> dict[str, str]:
+        """Names and folders of those that the present model's engine has, or will have once it runs."""
+        return {name: folder for name, folder in self._present.folders.items() if name in self._present.loaded}
+
+    @property
+    def _present(self) -> Known:
+        return self._known.setdefault(self._model, Known())
+
+    def of(self, model: str) -> None:
+        """This model is the present one from now on."""
+        self._model = model
+
+    def named(self, name: str) -> str | None:
+        """The adapter that a model's name means: the adapter's own, or after the base model's and a colon."""
+        known = self._present.folders
+        return next((part for part in (name, name.partition(":")[2]) if part in known), None)
+
+    def check(self, name: str) -> None:
+        """Raise InvalidRequest for a name that was never loaded."""
+        if name not in self._present.folders:
+            loaded = ", ".join(sorted(self.loaded)) or "none"
+            raise InvalidRequest(
+                f"lora_path: the adapter {name!r:.200} has never been loaded; loaded: {loaded}", field="lora_path"
+            )
+
+    # --- what the engine is told
+
+    def at_start(self) -> Iterator[AdapterCommand]:
+        """What makes a fresh engine have the loaded ones."""
+        for name in sorted(self._present.loaded):
+            yield self._load(name)
+
+    def for_request(self, name: str) -> Iterator[AdapterCommand]:
+        """What must come before a request that asks for `name`: nothing, or its loading."""
+        if name and name not in self._present.loaded:
+            self._present.loaded.add(name)
+            yield self._load(name)
+
+    def load(self, name: str, folder: str) -> LoadAdapter:
+        """The command that loads a new one. Raises InvalidRequest. `heard` says when it is done."""
+        if name in self._present.loaded:
+            raise InvalidRequest(f"the adapter {name!r} is already loaded: unload it first", field="lora_name")
+        return LoadAdapter(rid=uuid.uuid4().hex, name=name, folder=folder)
+
+    def unload(self, name: str) -> UnloadAdapter:
+        """The command that lets one go; requests that come later load it again. Raises InvalidRequest."""
+        if name not in self._present.loaded:
+            raise InvalidRequest(f"the adapter {name!r} does not exist, so it cannot be unloaded", field="lora_name")
+        self._present.loaded.discard(name)
+        return UnloadAdapter(rid=uuid.uuid4().hex, name=name)
+
+    # --- what the engine answers
+
+    async def done(self, command: AdapterCommand) -> None:
+        """Return once the engine has done the command, which was just sent. Raises what kept it from that."""
+        reply: asyncio.Future[AdapterState] = asyncio.get_running_loop().create_future()
+        self._asked[command.rid] = Asked(command, self._present, reply)
+        state = await reply
+        if state.error is not None:
+            raise from_status(state.status, state.error)
+
+    def heard(self, state: AdapterState) -> None:
+        """The engine has answered. One that could not be loaded is not there."""
+        asked = self._asked.pop(state.rid, None)
+        if asked is None:
+            if state.error is not None:
+                self._present.loaded.discard(state.name)
+            return
+        if isinstance(asked.command, LoadAdapter) and state.error is None:
+            asked.known.folders[state.name] = asked.command.folder
+            asked.known.loaded.add(state.name)
+        if not asked.reply.done():
+            asked.reply.set_result(state)
+
+    def lost(self) -> None:
+        """The engine has ended: nothing more is answered."""
+        lost, self._asked = self._asked, {}
+        for asked in lost.values():
+            if not asked.reply.done():
+                asked.reply.set_exception(EngineStopped("the engine stopped"))
+
+    def _load(self, name: str) -> LoadAdapter:
+        return LoadAdapter(rid=uuid.uuid4().hex, name=name, folder=self._present.folders[name])

@@ -1,0 +1,43 @@
+"""Random LoRA adapters, made and saved by peft as a user's would be, and what peft itself writes with them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+
+def save_adapter(folder: Path, model: Path, seed: int = 0, **options: Any) -> Path:
+    """An adapter of all linear layers whose matrices are large enough to change the text."""
+    torch.manual_seed(seed)
+    adapted = peft_model(model, **options)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.15)
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def peft_model(model: Path, **options: Any) -> PeftModel:
+    """An untrained adapter over the model."""
+    config = LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"} | options)
+    return get_peft_model(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), config)
+
+
+def peft_continuation(model: Path, adapter: Path | None, prompt: list[int], new_tokens: int) -> list[int]:
+    """peft's own greedy continuation in float32."""
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    if adapter is not None:
+        loaded = PeftModel.from_pretrained(loaded, adapter).eval()
+    options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    ids = torch.tensor([prompt])
+    output = loaded.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+    return output[0, len(prompt) :].tolist()
+
+
+def change_config(adapter: Path, **changes: Any) -> None:
+    """Rewrite some of the adapter's options."""
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))

@@ -1,0 +1,233 @@
+"""Sequences of several adapters and of none in one batch, each with exactly peft's float32 text."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nbgen.engine.assembly import Assembly
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest, LogprobOptions
+from nbgen.sampling_params import SamplingParams
+from tests.adapters import change_config, peft_continuation, save_adapter
+from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
+from tests.engine.conftest import build, generate, ids
+
+NEW_TOKENS = 8
+PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
+PROMPTS = [list(range(10, 10 + length)) for length in (30, 7, 1, 19)]
+ATTENTION = ["q_proj", "v_proj"]
+#: name: options of peft
+KINDS = {
+    "all": {},
+    "attention": {"r": 7, "target_modules": ATTENTION},
+    "regex": {"r": 2, "target_modules": r".*layers\.1\..*(o_proj|down_proj|q_proj)", "use_rslora": True},
+    "mixed": {
+        "r": 3,
+        "target_modules": [*ATTENTION, "lm_head"],
+        "rank_pattern": {"q_proj": 5},
+        "alpha_pattern": {"v_proj": 2},
+    },
+}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*causal_conv1d.*", "ignore:.*mamba_ssm.*", "ignore:.*fla.*"),
+    pytest.mark.filterwarnings("ignore:.*save_embedding_layers.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),  # peft asks for it
+]
+
+
+def request(rid: str, prompt: list[int], adapter: str = "", **changes: object) -> GenerateRequest:
+    return GenerateRequest(rid=rid, input_ids=prompt, params=PARAMS, adapter=adapter, **changes)
+
+
+def load(assembly: Assembly, name: str, folder: Path) -> None:
+    assembly.engine.install(assembly.adapters.load(name, str(folder)))
+
+
+def unload(assembly: Assembly, name: str) -> None:
+    assembly.engine.remove(assembly.adapters.unload(name))
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("adapters")
+    return {
+        name: save_adapter(place / name, tiny_model, seed, **kind) for seed, (name, kind) in enumerate(KINDS.items())
+    }
+
+
+@pytest.fixture(scope="module")
+def assembly(tiny_model: Path, folders: dict[str, Path]) -> Assembly:
+    """A float32 engine with all of the adapters."""
+    made = build(tiny_model, prefill_chunk=16)
+    for name, folder in folders.items():
+        load(made, name, folder)
+    return made
+
+
+def test_one_batch_of_all_kinds_writes_what_peft_writes(
+    assembly: Assembly, tiny_model: Path, folders: dict[str, Path]
+) -> None:
+    cases = [(name, prompt) for prompt in PROMPTS for name in ("", *folders)]
+    expected = [peft_continuation(tiny_model, folders.get(name), prompt, NEW_TOKENS) for name, prompt in cases]
+    for index in range(len(KINDS)):
+        assert expected[index + 1] != expected[0], "an adapter that changes nothing tests nothing"
+    requests = [request(f"r{i}", prompt, name) for i, (name, prompt) in enumerate(cases)]
+    outputs = generate(assembly, requests)
+    assert [ids(outputs[r.rid]) for r in requests] == expected, "in one batch"
+    assert [ids(generate(assembly, [r])[r.rid]) for r in requests] == expected, "alone, on prefix hits"
+
+
+MODELS = {
+    "qwen3": "all-linear",
+    "mixtral": ["q_proj", "k_proj", "v_proj", "o_proj"],
+    "gpt2": ["c_attn", "c_proj", "c_fc"],
+}
+MODELS |= {"falcon_h1": ["q_proj", "v_proj", "in_proj", "down_proj"], "bloom": "all-linear"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_families_too(name: str, tmp_path: Path) -> None:
+    model = save_model(tmp_path / "model", name, **(FAMILIES[name].changes if name in FAMILIES else {}))
+    options = {"target_modules": MODELS[name], "fan_in_fan_out": name == "gpt2"}
+    folder = save_adapter(tmp_path / "adapter", model, **options)
+    assembly = build(model, prefill_chunk=16)
+    load(assembly, "a", folder)
+    requests = [request(f"{name}{i}", prompt, name) for i, prompt in enumerate(PROMPTS) for name in ("", "a")]
+    expected = {
+        r.rid: peft_continuation(model, folder if r.adapter else None, r.input_ids, NEW_TOKENS) for r in requests
+    }
+    assert expected["a0"] != expected["0"]
+    outputs = generate(assembly, requests)
+    assert {rid: ids(outputs[rid]) for rid in expected} == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_who_has_no_adapter_gets_the_same_bits(dtype: str, tiny_model: Path, folders: dict[str, Path]) -> None:
+    plain, adapted = (build(tiny_model, dtype=dtype) for _ in range(2))
+    for name, folder in folders.items():
+        load(adapted, name, folder)
+    wanted = LogprobOptions(start=0, top=5)
+    own = [request(f"r{i}", prompt, logprobs=wanted) for i, prompt in enumerate(PROMPTS)]
+    others = [request(f"o{i}", [n + 1 for n in prompt]) for i, prompt in enumerate(PROMPTS)]
+    adapters = [*folders]
+    expected = generate(plain, own + others)
+    got = generate(
+        adapted,
+        own
+        + [
+            r.__class__(rid=r.rid, input_ids=r.input_ids, params=PARAMS, adapter=adapters[i])
+            for i, r in enumerate(others)
+        ],
+    )
+    for r in own:
+        assert got[r.rid] == expected[r.rid]
+    assert ids(got["o0"]) != ids(expected["o0"])
+
+
+def test_bfloat16_adapters_act_on_layers_that_are_computed_as_one(tiny_model: Path, folders: dict[str, Path]) -> None:
+    """Scores near those of float32: the layers' stand-ins on such a CPU take adapters too."""
+    assembly = build(tiny_model, dtype="bfloat16")
+    load(assembly, "all", folders["all"])
+    exact = build(tiny_model)
+    load(exact, "all", folders["all"])
+    (found, expected) = (
+        [
+            entry.token[0]
+            for o in generate(made, [request("r", PROMPTS[0], "all", logprobs=LogprobOptions(start=0))])["r"]
+            for entry in o.prompt_logprobs
+        ][1:]
+        for made in (assembly, exact)
+    )
+    assert torch.tensor(found).sub(torch.tensor(expected)).abs().max() < 0.6
+
+
+def test_prefixes_are_never_shared_between_adapters_or_versions(tiny_model: Path, folders: dict[str, Path]) -> None:
+    assembly = build(tiny_model)
+    for name in ("all", "attention"):
+        load(assembly, name, folders[name])
+
+    def cached(name: str) -> int:
+        return generate(assembly, [request("r", PROMPTS[0], name)])["r"][-1].cached_tokens
+
+    assert [cached(name) for name in ("", "all", "attention")] == [0, 0, 0]
+    assert [cached(name) for name in ("", "all", "attention")] == [29, 29, 29]
+    unload(assembly, "all")
+    load(assembly, "all", folders["regex"])
+    assert cached("all") == 0, "another version of the name"
+    assert cached("") == 29
+
+
+def test_the_model_without_adapters_is_as_it_was(tiny_model: Path, folders: dict[str, Path]) -> None:
+    assembly = build(tiny_model)
+    modules = list(assembly.engine._runner.model.modules())
+    load(assembly, "mixed", folders["mixed"])
+    assert len(list(assembly.engine._runner.model.modules())) > len(modules)
+    unload(assembly, "mixed")
+    assert list(assembly.engine._runner.model.modules()) == modules
+    with pytest.raises(InvalidRequest, match="never been loaded"):
+        assembly.admission.sequences(request("r", PROMPTS[0], "mixed"))
+
+
+def test_adapters_outlive_released_weights(tiny_model: Path, folders: dict[str, Path]) -> None:
+    assembly = build(tiny_model)
+    load(assembly, "all", folders["all"])
+    expected = ids(generate(assembly, [request("r", PROMPTS[0], "all")])["r"])
+    assembly.occupation.release({"kv_cache", "weights"})
+    assembly.occupation.resume({"kv_cache", "weights"})
+    assert ids(generate(assembly, [request("r", PROMPTS[0], "all")])["r"]) == expected
+
+
+REFUSED = {
+    "DoRA": ({"use_dora": True}, "use_dora"),
+    "whole modules": ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+    "biases": ({"bias": "all"}, "bias="),
+    "another kind": ({"peft_type": "IA3"}, "LORA"),
+    "a changed base": ({"init_lora_weights": "pissa"}, "base model"),
+    "rank 0": ({"r": 0}, "rank is 0"),
+    "a rank that lies": ({"r": 5}, r"\[4, \d+\]; with this base model it is \[5, \d+\]"),
+    "no alpha": ({"lora_alpha": None}, "lora_alpha"),
+    "a bad pattern": ({"rank_pattern": {"(": 3}}, "regular expression"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_served_is_refused(name: str, assembly: Assembly, tiny_model: Path, tmp_path: Path) -> None:
+    changes, words = REFUSED[name]
+    folder = save_adapter(tmp_path / "a", tiny_model)
+    change_config(folder, **changes)
+    with pytest.raises(InvalidRequest, match=words) as refusal:
+        assembly.adapters.load("new", str(folder))
+    assert str(tmp_path) not in refusal.value.message
+    change_config(folder, **{"r": 4, "lora_alpha": 8, "peft_type": "LORA", "rank_pattern": {}, "bias": "none"})
+    change_config(folder, use_dora=False, modules_to_save=None, init_lora_weights=True)
+    assembly.adapters.load("new", str(folder))
+    assembly.adapters.unload("new")
+
+
+def test_damaged_and_foreign_files_are_refused(assembly: Assembly, tiny_model: Path, tmp_path: Path) -> None:
+    def refusal(folder: Path) -> str:
+        with pytest.raises(InvalidRequest) as refused:
+            assembly.adapters.load("new", str(folder))
+        assert str(tmp_path) not in refused.value.message
+        return refused.value.message
+
+    assert "no such folder" in refusal(tmp_path / "nowhere")
+    wide = save_model(tmp_path / "wide", hidden_size=128)
+    assert "with this base model it is" in refusal(save_adapter(tmp_path / "w", wide))
+    deep = save_model(tmp_path / "deep", num_hidden_layers=3)
+    assert "no linear layer 'model.layers.2" in refusal(save_adapter(tmp_path / "d", deep))
+    folder = save_adapter(tmp_path / "a", tiny_model)
+    weights = folder / "adapter_model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    assert "damaged" in refusal(folder)
+    weights.write_bytes(whole[:-4] + b"\x00\x00\xc0\x7f")
+    assert "not finite" in refusal(folder)
+    weights.rename(folder / "adapter_model.bin")
+    assert "safetensors only" in refusal(folder)
+    (folder / "adapter_config.json").write_text("[")
+    weights.write_bytes(whole)
+    assert "JSON" in refusal(folder)

@@ -1,0 +1,56 @@
+"""A LoRA adapter from the notebook: a folder, and a peft model that lives here."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+
+import nbgen
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.private_server import PrivateServer
+from tests.adapters import peft_model
+
+OPTIONS = {"complete": True, "temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),  # peft asks for it
+]
+
+
+@pytest.fixture
+def live(tiny_model: Path) -> PeftModel:
+    """A model as it is after training."""
+    model = peft_model(tiny_model)
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.15)
+    return model
+
+
+def test_a_live_model_and_its_folder_answer_alike(connected: PrivateServer, live: PeftModel, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    live.save_pretrained(folder)
+    try:
+        assert set(nbgen.load_adapter("folder", folder)) == {"folder"}
+        assert set(nbgen.load_adapter("live", live)) == {"folder", "live"}
+        plain, saved, lives = (nbgen.generate("abc", adapter=name, **OPTIONS).text for name in ("", "folder", "live"))
+        assert saved == lives != plain
+        assert nbgen.chat(adapter="live", temperature=0, max_new_tokens=3)("Hello").text is not None
+        with pytest.raises(InvalidRequest, match="already loaded"):
+            nbgen.load_adapter("live", live)
+    finally:
+        for name in ("folder", "live"):
+            nbgen.unload_adapter(name)
+    with pytest.raises(InvalidRequest, match="does not exist"):
+        nbgen.unload_adapter("live")
+
+
+def test_what_is_no_adapter_is_refused_in_words(connected: PrivateServer) -> None:
+    with pytest.raises(InvalidRequest, match="a folder or a peft model, got int"):
+        nbgen.load_adapter("x", 5)
+    with pytest.raises(InvalidRequest, match="no such folder"):
+        nbgen.load_adapter("x", "nowhere")
+    with pytest.raises(InvalidRequest, match="never been loaded"):
+        nbgen.generate("abc", adapter="nobody", **OPTIONS)
