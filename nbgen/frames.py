@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import msgspec
 
+from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState
 from nbgen.messages import (
-    AdapterCommand,
-    AdapterState,
-    Command,
     EmbedOutput,
     EngineFailed,
     EngineReady,
     EngineStatus,
     LoadModel,
     LoadProgress,
-    MemoryState,
     Request,
     StepOutputs,
     TensorPiece,

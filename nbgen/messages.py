@@ -16,11 +16,7 @@ from nbgen.sampling_params import SamplingParams
 #: Bytes of a tensor that travel in one frame, so that none holds up what is behind it.
 PIECE_BYTES = 2**21
 
-#: What the engine can give back of its memory: keys and values with all cached prefixes, or the model as well.
-MemoryTag = Literal["kv_cache", "weights"]
 FinishType = Literal["stop", "length", "abort", "error"]
-#: What pausing does to what runs: end it, let it give its blocks back and wait, or leave it as it stands.
-PauseMode = Literal["abort", "retract", "in_place"]
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
@@ -156,50 +152,6 @@ class EmbedRequest(Struct, frozen=True):
     input_ids: list[int] | None = None
 
 
-class PauseGeneration(Struct, frozen=True):
-    """Compute nothing until told to continue; requests are taken in and wait."""
-
-    mode: PauseMode = "abort"
-
-
-class ContinueGeneration(Struct, frozen=True):
-    """Compute again."""
-
-
-class FlushCache(Struct, frozen=True):
-    """Forget every cached prefix that no sequence uses."""
-
-
-class ReleaseMemory(Struct, frozen=True):
-    """End all requests with an error, give memory back, and refuse requests until it is resumed.
-
-    `tags` has "kv_cache", alone or with "weights". Answered by one `MemoryState`.
-    """
-
-    tags: list[MemoryTag]
-
-
-class ResumeMemory(Struct, frozen=True):
-    """Take released memory again, the weights first. Answered by one `MemoryState`, after any `LoadProgress`."""
-
-    tags: list[MemoryTag]
-
-
-class LoadAdapter(Struct, frozen=True):
-    """Read the LoRA adapter in a folder, for requests that come after this. Answered by one `AdapterState`."""
-
-    rid: str
-    name: str
-    folder: str
-
-
-class UnloadAdapter(Struct, frozen=True):
-    """Let an adapter go once the requests that came before this have ended. Answered by one `AdapterState` then."""
-
-    rid: str
-    name: str
-
-
 class AbortRequest(Struct, frozen=True):
     """End one request, named exactly."""
 
@@ -265,23 +217,6 @@ class EngineReady(Struct, frozen=True):
 
     model: ModelInfo
     load_seconds: float = 0.0
-
-
-class MemoryState(Struct, frozen=True):
-    """What is released now; requests are served when nothing is. `error`, of `status`, says why it is not as asked."""
-
-    released: list[MemoryTag] = []
-    error: str | None = None
-    status: int = 400
-
-
-class AdapterState(Struct, frozen=True):
-    """What `rid` asked of an adapter is done; or not, and `error` says why."""
-
-    rid: str
-    name: str
-    error: str | None = None
-    status: int = 400
 
 
 class EngineFailed(Struct, frozen=True):
@@ -388,7 +323,3 @@ class EngineStatus(Struct, frozen=True):
 
 #: What is answered, by the id that each of them has.
 Request = GenerateRequest | TokenizeRequest | DetokenizeRequest | EmbedRequest
-#: What the engine is told between two steps; only memory has an answer.
-Command = AbortRequest | FlushCache | PauseGeneration | ContinueGeneration | ReleaseMemory | ResumeMemory
-#: What names an adapter, or takes its name away.
-AdapterCommand = LoadAdapter | UnloadAdapter

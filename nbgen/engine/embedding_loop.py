@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from nbgen.commands import MemoryState, ReleaseMemory, ResumeMemory
 from nbgen.engine import memory
 from nbgen.engine.admission import check_ids
 from nbgen.engine.channel import Channel
@@ -22,10 +23,7 @@ from nbgen.messages import (
     EngineStatus,
     FinishReason,
     GenerateOutput,
-    MemoryState,
-    ReleaseMemory,
     Request,
-    ResumeMemory,
     StepOutputs,
     TokenizerAnswer,
     TokenizeRequest,

@@ -9,6 +9,7 @@ import time
 import msgspec
 import torch
 
+from nbgen.commands import PauseMode
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.grammar import GrammarError
@@ -20,7 +21,7 @@ from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine.tensor_outputs import TensorOutputs
-from nbgen.messages import EngineStatus, FinishReason, GenerateOutput, PauseMode
+from nbgen.messages import EngineStatus, FinishReason, GenerateOutput
 
 #: Seconds between two looks at who is late.
 DEADLINE_SECONDS = 0.25

@@ -14,6 +14,18 @@ from typing import NamedTuple
 
 import msgspec
 
+from nbgen.commands import (
+    AdapterCommand,
+    AdapterState,
+    Command,
+    ContinueGeneration,
+    FlushCache,
+    LoadAdapter,
+    MemoryState,
+    PauseGeneration,
+    ReleaseMemory,
+    ResumeMemory,
+)
 from nbgen.engine import memory
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
@@ -22,25 +34,7 @@ from nbgen.engine.grammar import Compiled, Grammar
 from nbgen.engine.sequence import Sequence
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.frames import ToEngine
-from nbgen.messages import (
-    AbortRequest,
-    AdapterCommand,
-    AdapterState,
-    Command,
-    ContinueGeneration,
-    FinishReason,
-    FlushCache,
-    GenerateOutput,
-    GenerateRequest,
-    LoadAdapter,
-    LoadModel,
-    MemoryState,
-    PauseGeneration,
-    ReleaseMemory,
-    Request,
-    ResumeMemory,
-    StepOutputs,
-)
+from nbgen.messages import AbortRequest, FinishReason, GenerateOutput, GenerateRequest, LoadModel, Request, StepOutputs
 
 STATUS_SECONDS = 0.5
 

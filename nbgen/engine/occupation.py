@@ -6,6 +6,7 @@ read from the checkpoint again, which the system still has in its page cache if 
 
 from collections.abc import Callable
 
+from nbgen.commands import MemoryTag
 from nbgen.engine import memory
 from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
@@ -13,7 +14,7 @@ from nbgen.engine.engine import Engine
 from nbgen.engine.probe import Runner
 from nbgen.engine.scheduler import Scheduler
 from nbgen.errors import InvalidRequest
-from nbgen.messages import FinishReason, GenerateOutput, MemoryTag
+from nbgen.messages import FinishReason, GenerateOutput
 
 CLOSED = FinishReason(
     type="error",

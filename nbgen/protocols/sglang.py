@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from nbgen.commands import PauseMode
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, PauseMode, Tensor
+from nbgen.messages import GenerateRequest, Tensor
 from nbgen.protocols import sglang_logprobs, sglang_tensors
 from nbgen.protocols.json_body import parse_json, parse_object
 from nbgen.protocols.request_ids import namespace, request_ids

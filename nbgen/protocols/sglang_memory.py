@@ -5,8 +5,8 @@ SGLang's third tag, "cuda_graph", is part of the KV cache here: graphs read the 
 
 from __future__ import annotations
 
+from nbgen.commands import MemoryTag
 from nbgen.errors import InvalidRequest
-from nbgen.messages import MemoryTag
 from nbgen.protocols.json_body import parse_object
 
 ALL: list[MemoryTag] = ["kv_cache", "weights"]

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from nbgen.commands import AdapterCommand, AdapterState, LoadAdapter, UnloadAdapter
 from nbgen.errors import EngineStopped, InvalidRequest, from_status
-from nbgen.messages import AdapterCommand, AdapterState, LoadAdapter, UnloadAdapter
 
 
 @dataclass

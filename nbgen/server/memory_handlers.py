@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbgen.messages import ReleaseMemory, ResumeMemory
+from nbgen.commands import ReleaseMemory, ResumeMemory
 from nbgen.protocols.sglang_memory import parse_tags
 from nbgen.server.sglang_handlers import SglangHandler
 

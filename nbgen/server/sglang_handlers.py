@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from nbgen import __version__
+from nbgen.commands import ContinueGeneration, FlushCache, PauseGeneration
 from nbgen.errors import NbgenError, Unavailable
-from nbgen.messages import ContinueGeneration, EmbedRequest, FlushCache, GenerateRequest, PauseGeneration
+from nbgen.messages import EmbedRequest, GenerateRequest
 from nbgen.protocols import sglang, sglang_answer, sglang_info
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang import Generation

@@ -12,7 +12,7 @@ from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable
 from nbgen.messages import GenerateOutput, GenerateRequest
 from nbgen.sampling_params import SamplingParams
-from nbgen.server import engine_client, silence, standby
+from nbgen.server import engine_life, silence, standby
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_process import _PRIVATE, EngineProcess
 from nbgen.server.runs import Run, Runs
@@ -66,7 +66,7 @@ async def test_an_engine_that_falls_silent_is_killed_and_restarted(
 
 
 async def test_an_engine_that_ignores_the_end_is_killed(long_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_client, "STOP_PATIENCE", 0.2)
+    monkeypatch.setattr(engine_life, "STOP_PATIENCE", 0.2)
     client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
     await client.start()
     process = psutil.Process(client.pid)

@@ -1,0 +1,223 @@
+"""The life of the engine behind a server: one process at a time, started when needed, restarted after a crash, stopped.
+
+Requests wait while it starts; each gets outputs or one error. What is said to it and what it says is for a subclass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from logging import Logger
+from typing import Literal
+
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable
+from nbgen.frames import FromEngine
+from nbgen.messages import EngineStatus, LoadModel, LoadProgress, ModelInfo, Request
+from nbgen.server.attached_engine import Attachment
+from nbgen.server.engine_channel import EngineChannel
+from nbgen.server.listener import Listener
+from nbgen.server.restarts import MAX_RESTARTS, Restarts
+from nbgen.server.silence import SILENT_SECONDS, Silence
+from nbgen.server.standby import Standby
+
+State = Literal["stopped", "starting", "loading", "ready", "released", "stopping", "failed"]
+
+STOP_PATIENCE = 5.0
+CRASH_PATIENCE = 0.5
+
+
+class EngineLife:
+    """Starts, watches and stops the engine. `watchers` are called whenever `state` or `progress` changes."""
+
+    def __init__(self, config: EngineConfig, log: Logger, *, standby: bool, attach: str) -> None:
+        """`standby` keeps a second, empty process ready for the next start.
+
+        `attach` names a socket where an engine with its own model waits; then no process is started.
+        """
+        self.config = config
+        self.state: State = "stopped"
+        self.progress: LoadProgress | None = None
+        self.model: ModelInfo | None = None
+        self.status: EngineStatus | None = None
+        self.error: NbgenError | None = None
+        self.watchers: set[Callable[[], None]] = set()
+        self._log = log
+        self._listeners: dict[str, Listener] = {}
+        self._unsent: dict[str, Request] = {}
+        self._process: EngineChannel | None = None
+        self._attached = bool(attach)
+        self._standby = Attachment(attach, log) if attach else Standby(log, wanted=standby)
+        self._life: asyncio.Task[None] | None = None
+        self._restarts = Restarts()
+        self._cause: str | None = None
+        self._silence = Silence()
+        self._closed = False
+        self._drained = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id while there is one."""
+        return self._process.pid if self._process else None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server is stopping, so that nothing new is taken."""
+        return self._closed
+
+    @property
+    def healthy(self) -> bool:
+        """Whether a request would be served: ready, or idle and never in trouble."""
+        return self.state in ("ready", "stopped") and not self._closed
+
+    async def start(self) -> None:
+        """Return once the engine is ready; many may wait for one start. Raises what kept it from it."""
+        changed = asyncio.Event()
+        self.watchers.add(changed.set)
+        try:
+            if not self._closed:
+                self._begin()
+            while self.state in ("starting", "loading", "stopping"):
+                changed.clear()
+                await changed.wait()
+        finally:
+            self.watchers.discard(changed.set)
+        if self.state != "ready":
+            raise self.error or Unavailable("the engine was stopped while it started")
+
+    async def stop(self) -> None:
+        """End the child. Returns when it is reaped; requests in flight end with an error."""
+        await asyncio.gather(self._stop(), self._standby.close())
+
+    async def _stop(self) -> None:
+        if self._life is not None and not self._life.done():
+            self._set("stopping")
+            words = "the server is stopping" if self._closed else "the engine was stopped"
+            self._fail(self._take(), Unavailable(words))
+            if self._process:
+                self._process.close()
+            await asyncio.shield(self._life)
+        else:
+            self.error = None
+            self._set("stopped")
+
+    async def close(self, patience: float) -> None:
+        """Stop for good: refuse what is new at once, and give what runs `patience` seconds to end."""
+        self._closed = True
+        if self._listeners:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), patience)
+        await self.stop()
+
+    def kill(self) -> None:
+        """End the child at once, without the event loop: for an interpreter that exits."""
+        self._standby.kill()
+        if self._process:
+            self._process.kill()
+
+    def _begin(self) -> None:
+        if self._life is None or self._life.done():
+            self._set("starting")
+            self._life = asyncio.create_task(self._live())
+            self._life.add_done_callback(self._life_ended)
+
+    def _life_ended(self, life: asyncio.Task[None]) -> None:
+        """A fault of our own must not leave anybody waiting."""
+        if not life.cancelled() and (fault := life.exception()) is not None:
+            self._log.error("The engine's client failed", exc_info=fault)
+            self.kill()
+            self._give_up(InternalError("internal error; the server's log has it"))
+
+    async def _live(self) -> None:
+        """Processes one after another, until one is stopped on purpose, cannot load, or crashed too often."""
+        while self.state == "starting":
+            self.error = self._cause = None
+            try:
+                self._process = await self._standby.take()
+            except OSError as error:
+                self._log.exception("The engine could not be started")
+                self._give_up(Unavailable(f"the engine process could not be started: {error.strerror}"))
+                return
+            await self._serve(self._process)
+            await self._bury(self._process)
+        if self.state == "stopping":
+            self._life = None
+            self._set("stopped")
+            if self._unsent:
+                self._begin()
+
+    async def _serve(self, process: EngineChannel) -> None:
+        """Load the model and pass on what the engine says, until its channel ends."""
+        if self.state == "stopping":
+            process.close()
+        process.send(LoadModel(config=self.config))
+        watch = asyncio.create_task(self._watch(process))
+        async for message in process.messages():
+            self._silence.broken()
+            self._receive(process, message)
+        watch.cancel()
+
+    async def _bury(self, process: EngineChannel) -> None:
+        """Reap the child; if nobody wanted its end, answer what it left and decide whether to start again."""
+        crashed = self.state not in ("stopping", "failed")
+        lost = self._take() if crashed else {}
+        self.model = self.status = self.progress = None
+        self._lost()
+        if crashed:
+            self._set("starting")
+        ended = await process.end(CRASH_PATIENCE if crashed else STOP_PATIENCE)
+        self._process = None
+        if crashed:
+            error = self._crash_error(self._cause or f"the engine stopped ({ended})", process.last_words())
+            self._log.error("%s", error.message)
+            self._fail(lost, error)
+            if not self._may_recover() and self.state == "starting":
+                self._give_up(error)
+
+    def _crash_error(self, cause: str, words: str) -> EngineStopped:
+        self._restarts.crashed()
+        if self._may_recover():
+            return EngineStopped(f"{cause}; it is starting again")
+        said = f": {words}" if words else ""
+        return EngineStopped(
+            f"{cause} more than {MAX_RESTARTS} times within 10 minutes and stays down{said}. "
+            "Load the model again to try once more"
+        )
+
+    def _may_recover(self) -> bool:
+        return self._restarts.allowed and not isinstance(self.error, ModelError)
+
+    def _give_up(self, error: NbgenError) -> None:
+        self.error = error
+        self._fail(self._take(), error)
+        self._set("failed")
+
+    def _receive(self, process: EngineChannel, message: FromEngine) -> None:
+        """Act on what the engine says."""
+        raise NotImplementedError
+
+    def _lost(self) -> None:
+        """Nothing more is heard of this process: end what waits for its answers."""
+        raise NotImplementedError
+
+    async def _watch(self, process: EngineChannel) -> None:
+        """Kill an engine that says nothing while requests wait for it."""
+        await self._silence.lasts(lambda: self.state == "ready" and bool(self._listeners))
+        self._cause = f"the engine did not answer for {SILENT_SECONDS} seconds"
+        process.kill()
+
+    def _take(self) -> dict[str, Listener]:
+        taken, self._listeners = self._listeners, {}
+        self._unsent = {}
+        return taken
+
+    @staticmethod
+    def _fail(listeners: dict[str, Listener], error: NbgenError) -> None:
+        for listener in listeners.values():
+            listener.fail(error)
+
+    def _set(self, state: State) -> None:
+        self.state = state
+        for watcher in tuple(self.watchers):
+            watcher()
