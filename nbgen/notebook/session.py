@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nbgen.errors import InvalidAnswer, InvalidRequest, NbgenError, ServerNotFound, from_status
-from nbgen.notebook.adapters import load_adapter as loaded_adapter
-from nbgen.notebook.adapters import unload_adapter as unloaded_adapter
+from nbgen.notebook import adapters
 from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
@@ -205,13 +204,13 @@ def load_adapter(name: str, adapter: Any) -> dict[str, str]:
     The names and folders of all that are loaded then. Loads the model first if need be. Raises InvalidRequest for a
     name that is loaded already, and for what does not fit the model or is no plain LoRA.
     """
-    return loaded_adapter(default_client(), name, adapter)
+    return adapters.load_adapter(default_client(), name, adapter)
 
 
 @_plain
 def unload_adapter(name: str) -> dict[str, str]:
     """Let a LoRA adapter go, once the last request that uses it has ended. A later request loads it again."""
-    return unloaded_adapter(default_client(), name)
+    return adapters.unload_adapter(default_client(), name)
 
 
 @_plain
