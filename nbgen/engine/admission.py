@@ -125,7 +125,7 @@ class Admission:
             group=request.group or request.rid,
             tensors=request.tensors,
             num_routed=(request.tensors and request.tensors.routed_experts) or 0,
-            embeds=request.input_embeds,
+            embeds=_cut(request.input_embeds, len(prompt)),
             prompt_text=decode(prompt) if request.echo else None,
             shows_prompt_ids=request.prompt_ids,
         )
@@ -244,6 +244,15 @@ def check_ids(ids: list[int] | dict[int, float], field: str, vocab: int) -> None
             raise InvalidRequest(
                 f"{field} has the id {token}, which is out-of-vocabulary: ids go from 0 to {vocab - 1}", field=field
             )
+
+
+def _cut(embeds: Tensor | None, length: int) -> Tensor | None:
+    """The first `length` rows: of a prompt that was cut, the others would stand where the answer does."""
+    if embeds is None or embeds.shape[0] <= length:
+        return embeds
+    width = embeds.shape[1]
+    data = embeds.data[: length * width * FLOAT32_BYTES]
+    return Tensor(name=embeds.name, datatype=embeds.datatype, shape=(length, width), data=data)
 
 
 def _signed(seed: int) -> int:

@@ -136,3 +136,17 @@ def test_experts_states_and_embeddings_outlive_preemption(tmp_path: Path) -> Non
         found, expected = (rows(outputs[rid], "routed_experts", 4).view(np.int32) for outputs in (crowded, roomy))
         assert len(found) == 189
         np.testing.assert_array_equal(found, expected)
+
+
+def test_embeddings_that_are_cut_end_with_the_prompt(tiny_model: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    given = model.get_input_embeddings().weight[PROMPT].detach().numpy()
+    embeds = Tensor(name="", datatype="FP32", shape=given.shape, data=memoryview(given).cast("B"))
+    assembly = build(tiny_model, context_length=100)
+    params = SamplingParams(max_new_tokens=20, temperature=0.0, ignore_eos=True)
+    as_ids = GenerateRequest(rid="ids", input_ids=PROMPT, params=params, truncate=True)
+    as_embeds = GenerateRequest(rid="embeds", input_embeds=embeds, params=params, truncate=True)
+    outputs = generate(assembly, [as_ids, as_embeds])
+    sequence = assembly.admission.sequences(as_embeds)[0]
+    assert sequence.embeds.shape[0] == sequence.num_prompt < len(PROMPT)
+    assert ids(outputs["embeds"]) == ids(outputs["ids"])
