@@ -7,6 +7,7 @@ import time
 from typing import Any, NamedTuple
 
 EVENT = b"data: {"
+DONE = b"data: [DONE]"
 
 
 class Arrivals(NamedTuple):
@@ -49,7 +50,7 @@ async def _one(port: int, body: dict[str, Any]) -> Arrivals:
         f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     )
-    events, last = [], b""
+    events, last, whole = [], b"", False
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
         sent = time.perf_counter()
@@ -57,10 +58,11 @@ async def _one(port: int, body: dict[str, Any]) -> Arrivals:
         async for line in reader:
             if line.startswith(EVENT):
                 events.append(time.perf_counter())
+            whole = whole or line.startswith(DONE)
             last = line.strip() or last
         writer.close()
     except ConnectionError as error:
         raise StreamFailed(str(error)) from None
-    if not events:
+    if not events or not whole:
         raise StreamFailed(last.decode(errors="replace")[:200])
     return Arrivals(sent, events)
