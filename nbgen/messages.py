@@ -23,11 +23,23 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     """A message: immutable, tagged with its class name."""
 
 
+class ContentPart(Struct, frozen=True, tag=False):
+    """A piece of a turn: text, or the place of one of the request's media, which stand there in order."""
+
+    type: Literal["text", "image", "audio", "video"]
+    text: str = ""
+
+
 class ChatMessage(Struct, frozen=True, tag=False):
     """One turn of a chat."""
 
     role: Literal["system", "user", "assistant"]
-    content: str
+    content: str | list[ContentPart]
+
+    @property
+    def text(self) -> str:
+        """Its text alone."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 # --- to the engine
@@ -59,6 +71,21 @@ class Tensor(Struct, frozen=True, tag=False):
     datatype: str
     shape: tuple[int, ...]
     data: memoryview = memoryview(b"")
+
+
+class Media(Struct, frozen=True, tag=False):
+    """An image, a sound or a video of a prompt.
+
+    "raw" is an encoded file in `data` (PNG, WAV, MP4). "processor_output" is what the model's own processor makes of
+    one, "precomputed_embedding" its place in the prompt already embedded (`feature`, `[tokens, width]`): both in
+    `tensors`, named as the model's forward names them. `options` are the processor's own.
+    """
+
+    type: Literal["image", "audio", "video"]
+    format: Literal["raw", "processor_output", "precomputed_embedding"] = "raw"
+    data: memoryview = memoryview(b"")
+    tensors: list[Tensor] = []
+    options: dict[str, bool | int | float | str] = {}
 
 
 class TensorOptions(Struct, frozen=True, tag=False):
@@ -94,11 +121,12 @@ class GenerateRequest(Struct, frozen=True):
 
     `input_embeds` is FP32 `[tokens, width]`, in place of the model's own embeddings of ids. `messages` goes through
     the model's chat template; `continue_final` continues the last message instead of opening an answer;
-    `template_options` are the template's own variables. The answer begins with the tokens of `prefix_ids`: given, not
-    sampled, their text is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority`
-    is served first. Requests of one `group` (a call with many prompts) count as waiting only while none of them runs.
-    `fit` cuts max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well;
-    `echo` sends the prompt's text back, `prompt_ids` its ids.
+    `template_options` are the template's own variables. `media` stand, in order, where the prompt has placeholders or
+    the messages have parts for them. The answer begins with the tokens of `prefix_ids`: given, not sampled, their text
+    is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority` is served first.
+    Requests of one `group` (a call with many prompts) count as waiting only while none of them runs. `fit` cuts
+    max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well; `echo` sends
+    the prompt's text back, `prompt_ids` its ids.
     """
 
     rid: str
@@ -106,6 +134,7 @@ class GenerateRequest(Struct, frozen=True):
     input_ids: list[int] | None = None
     input_embeds: Tensor | None = None
     messages: list[ChatMessage] | None = None
+    media: list[Media] = []
     continue_final: bool = False
     template_options: dict[str, bool | int | float | str] = {}
     prefix_ids: list[int] = []
@@ -210,6 +239,8 @@ class ModelInfo(Struct, frozen=True):
     routed_experts: int = 0
     #: Whether it makes vectors, not text.
     is_embedding: bool = False
+    #: What a prompt may hold besides text: of "image", "audio", "video".
+    media: list[str] = []
 
 
 class EngineReady(Struct, frozen=True):

@@ -51,10 +51,10 @@ class Tokenizer:
         """
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
-        self._check_length("".join(m.content for m in messages))
+        self._check_length("".join(m.text for m in messages))
         try:
             text = self._tokenizer.apply_chat_template(
-                [{"role": m.role, "content": m.content} for m in messages],
+                [{"role": m.role, "content": m.text} for m in messages],
                 tokenize=False,
                 add_generation_prompt=opens_answer,
                 continue_final_message=continues_last,

@@ -58,7 +58,7 @@ class RunBody(Body):
             raise InvalidRequest(
                 f"`messages` must hold 1 to {MAX_MESSAGES} turns, got {len(self.messages)}", field="messages"
             )
-        size = len((self.prompt or "").encode()) + sum(len(m.content.encode()) for m in self.messages or ())
+        size = len((self.prompt or "").encode()) + sum(len(m.text.encode()) for m in self.messages or ())
         if size > MAX_TEXT_BYTES:
             raise InvalidRequest(f"the prompt has {size} bytes; at most {MAX_TEXT_BYTES}", field="prompt")
         for name in ("id", "chat"):
