@@ -5,6 +5,7 @@ Knows nothing of sockets or processes. `min_new_tokens` and every other option a
 
 import logging
 import time
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -27,6 +28,14 @@ from nbgen.messages import EngineStatus, FinishReason, GenerateOutput
 DEADLINE_SECONDS = 0.25
 
 log = logging.getLogger(__name__)
+
+
+class Withdrawn(NamedTuple):
+    """All sequences by their request, those of them whose grammar is not compiled yet, and the others in order."""
+
+    requests: dict[str, list[Sequence]]
+    preparing: set[Sequence]
+    waiting: list[Sequence]
 
 
 class Engine:
@@ -97,8 +106,7 @@ class Engine:
     def vacate(self, reason: FinishReason) -> list[GenerateOutput]:
         """End every sequence, and until `occupy` refuse any other, with `reason`; the last outputs."""
         self._closed = reason
-        alive = [sequence for sequences in self._sequences.values() for sequence in sequences]
-        return [self._end(sequence, reason, sequence.flush()) for sequence in alive]
+        return [self._end(sequence, reason, sequence.flush()) for sequence in self._living()]
 
     def occupy(self, runner: Runner | None, scheduler: Scheduler) -> None:
         """Go on with these, which hold no sequence; without a runner, remain closed."""
@@ -138,12 +146,18 @@ class Engine:
         """End the threads that steps have begun."""
         self._masks.close()
 
-    def withdraw(self) -> list[list[Sequence]]:
-        """Let go of all sequences, computed anew when they are added again; those of each request."""
+    def withdraw(self) -> Withdrawn:
+        """Let go of every sequence, for `readmit`."""
         self._retract()
-        self._scheduler.waiting.clear()
-        groups, self._sequences = list(self._sequences.values()), {}
-        return groups
+        withdrawn = Withdrawn(self._sequences, self._preparing, self._scheduler.waiting)
+        self._sequences, self._preparing, self._scheduler.waiting = {}, set(), []
+        return withdrawn
+
+    def readmit(self, withdrawn: Withdrawn) -> None:
+        """Go on with all of them, computed anew and in the same order. There are no others."""
+        self._sequences, self._preparing, waiting = withdrawn
+        for sequence in waiting:
+            self._scheduler.add(sequence)
 
     def pause(self, mode: PauseMode) -> list[GenerateOutput]:
         """Compute nothing until `resume`; the last outputs of what `mode` ends."""
@@ -184,8 +198,8 @@ class Engine:
         self.steps += 1
         for sequence, token, row in zip(output.sampled, tokens, raw, strict=True):
             pieces += self._tensors.sampled(sequence, row, token)
-        rows = zip(output.sampled, tokens, output.scores, strict=True)
-        return pieces + [self._advance(sequence, token, scores) for sequence, token, scores in rows]
+        rows = enumerate(zip(output.sampled, tokens, strict=True))
+        return pieces + [self._advance(sequence, token, output.scores, row) for row, (sequence, token) in rows]
 
     def status(self) -> EngineStatus:
         blocks = self._scheduler.blocks
@@ -230,11 +244,11 @@ class Engine:
             pieces += self._tensors.routed(sequence, position, experts)
         return pieces
 
-    def _advance(self, sequence: Sequence, token: int, scores: torch.Tensor) -> GenerateOutput:
-        """Add a token to its sequence; `scores` `[vocab]` are those it was sampled from."""
+    def _advance(self, sequence: Sequence, token: int, scores: torch.Tensor, row: int) -> GenerateOutput:
+        """Add a token to its sequence; it was sampled from that row of `scores` `[rows, vocab]`."""
         if token == NO_TOKEN:
             return self._fail(sequence, _no_token(sequence))
-        logprobs = self._logprobs.output(sequence, scores, token)
+        logprobs = self._logprobs.output(sequence, scores, row, token)
         if sequence.budget == 0:
             output = self._end(sequence, FinishReason(type="length", length=0))
             return msgspec.structs.replace(output, logprobs=logprobs)

@@ -44,11 +44,10 @@ class LiveLoop(Loop):
 
     def _rebuild(self) -> None:
         """Go on with the layers that the model has now."""
-        waiting = self._engine.withdraw()
+        sequences = self._engine.withdraw()
         self._occupation.release({"kv_cache", "weights"})
         self._occupation.resume({"kv_cache", "weights"})
-        for sequences in waiting:
-            self._send(self._engine.add(sequences))
+        self._engine.readmit(sequences)
 
 
 class LiveEngine:

@@ -20,12 +20,12 @@ class Logprobs:
     def __init__(self, decode: DecodeToken) -> None:
         self._decode = decode
 
-    def output(self, sequence: Sequence, scores: torch.Tensor, token: int) -> list[TokenLogprobs]:
-        """Of a sampled token, from the adjusted scores `[vocab]` of its row; empty if nobody asked."""
+    def output(self, sequence: Sequence, scores: torch.Tensor, row: int, token: int) -> list[TokenLogprobs]:
+        """Of a sampled token, from its row of the adjusted scores `[rows, vocab]`; empty if nobody asked."""
         if sequence.logprobs is None:
             return []
         temperature = 1.0 if sequence.params.greedy else float(sequence.params.temperature or 1.0)
-        return self._describe((scores / temperature)[None], [token], sequence.logprobs)
+        return self._describe(scores[row : row + 1] / temperature, [token], sequence.logprobs)
 
     def prompt(self, sequence: Sequence, position: int, scores: torch.Tensor) -> None:
         """Add those of the prompt tokens after `position` and on, from the model's scores `[rows, vocab]` there.

@@ -16,7 +16,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine.adapter_folder import Adapter, Pair
-from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.scheduler import ScheduledSequence, packed
 
 
 class Rows:
@@ -108,12 +108,11 @@ class LoraLayers:
         used = [self._columns[adapter] for adapter in rows.active]
         first, last = min(columns.start for columns in used), max(columns.stop for columns in used)
         rows.columns = slice(first, last)
-        mask, start = torch.zeros(sum(item.num_tokens for item in items), last - first), 0
-        for sequence, count in items:
+        mask = torch.zeros(sum(item.num_tokens for item in items), last - first)
+        for start, (sequence, count) in packed(items):
             if sequence.adapter:
                 own = self._columns[sequence.adapter]
                 mask[start : start + count, own.start - first : own.stop - first] = 1
-            start += count
         rows.mask = mask.to(next(self._model.parameters()).device, self._model.dtype)
         rows.head = rows.mask if selected is None else rows.mask[list(selected)]
         try:

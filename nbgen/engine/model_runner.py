@@ -18,7 +18,7 @@ from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.rotary import LongRotary
 from nbgen.engine.routed_experts import RoutedExperts, Routes, asks
-from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.engine.sequence import Sequence
 
 
@@ -153,12 +153,11 @@ class ModelRunner:
         return {"use_cache": False}
 
     def _step(self, items: list[ScheduledSequence]) -> attention.Step:
-        spans, slots, start = [], [], 0
-        for sequence, count in items:
+        spans, slots = [], []
+        for start, (sequence, count) in packed(items):
             computed = sequence.num_computed
             spans.append(attention.Span(start, start + count, computed + count, sequence.block_table))
             slots += _slots(sequence.block_table, computed, computed + count, self.cache.block_size)
-            start += count
         decodes = sum(count == 1 for _, count in items)
         return attention.Step(self.cache, self.attention, self._tensor(slots), spans[:decodes], spans[decodes:])
 
@@ -168,8 +167,8 @@ class ModelRunner:
 
 def _rows(items: list[ScheduledSequence]) -> tuple[dict[int, Sequence], dict[tuple[Sequence, int], range]]:
     """Packed rows whose scores are wanted: of sequences that sample, and of prompts, by their first position."""
-    sampled, prompts, start = {}, {}, 0
-    for item in items:
+    sampled, prompts = {}, {}
+    for start, item in packed(items):
         sequence, count = item
         if item.samples:
             sampled[start + count - 1] = sequence
@@ -178,18 +177,15 @@ def _rows(items: list[ScheduledSequence]) -> tuple[dict[int, Sequence], dict[tup
         if first < stop:
             offset = start - sequence.num_computed
             prompts[sequence, first] = range(offset + first, offset + stop)
-        start += count
     return sampled, prompts
 
 
 def _experts(items: list[ScheduledSequence], routes: Routes) -> dict[Sequence, tuple[int, torch.Tensor]]:
     """Of each sequence that asks: its first position that was computed, and the experts from there on."""
-    found, start = {}, 0
-    for item in items:
-        stop = start + item.num_tokens
-        if asks(item) and (rows := routes.rows(start, stop)) is not None:
+    found = {}
+    for start, item in packed(items):
+        if asks(item) and (rows := routes.rows(start, start + item.num_tokens)) is not None:
             found[item.sequence] = (item.sequence.num_computed, rows)
-        start = stop
     return found
 
 

@@ -7,7 +7,7 @@ import inspect
 
 import torch
 
-from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.messages import Tensor
 
 
@@ -29,11 +29,10 @@ def begins(item: ScheduledSequence) -> bool:
 def merge(model: torch.nn.Module, ids: torch.Tensor, items: list[ScheduledSequence]) -> torch.Tensor:
     """The embeddings `[B, T, width]` of packed `ids` `[B, T]`, those of prompts given as such in their places."""
     embedded = model.get_input_embeddings()(ids).clone()
-    rows, start = embedded.flatten(0, 1), 0
-    for item in items:
+    rows = embedded.flatten(0, 1)
+    for start, item in packed(items):
         if begins(item):
             _replace(rows[start : start + item.num_tokens], item.sequence.embeds, item.sequence.num_computed)
-        start += item.num_tokens
     return embedded
 
 
@@ -46,6 +45,7 @@ def fill(model: torch.nn.Module, ids: torch.Tensor, embeds: Tensor, known: int) 
 
 def _replace(rows: torch.Tensor, embeds: Tensor, position: int) -> None:
     """Write what is given for `position` and on over `rows` `[tokens, width]`."""
-    given = torch.frombuffer(bytearray(embeds.data), dtype=torch.float32).view(embeds.shape)
-    given = given[position : position + len(rows)]
-    rows[: len(given)] = given.to(rows)
+    width, count = embeds.shape[1], min(len(rows), embeds.shape[0] - position)
+    if count > 0:
+        given = embeds.data[4 * width * position : 4 * width * (position + count)]
+        rows[:count] = torch.frombuffer(bytearray(given), dtype=torch.float32).view(count, width).to(rows)

@@ -25,8 +25,8 @@ class Sampler:
         """A token id for each row of float32 `scores` `[rows, vocab]`; NO_TOKEN where no score is finite."""
         if not sequences:
             return []
-        for row, sequence in zip(scores, sequences, strict=True):
-            self._adjust(row, sequence)
+        for row, sequence in enumerate(sequences):
+            self._adjust(scores, row, sequence)
         if self._processors:
             self._processors.apply(scores, sequences)
         usable = torch.isfinite(scores.amax(dim=-1))  # a NaN wins every maximum
@@ -40,20 +40,20 @@ class Sampler:
             tokens[drawn] = draw(rows, [sequences[i] for i in drawn])
         return torch.where(usable, tokens, NO_TOKEN).tolist()
 
-    def _adjust(self, row: torch.Tensor, sequence: Sequence) -> None:
-        """Penalties, held-back stop tokens and biases, in place."""
+    def _adjust(self, scores: torch.Tensor, row: int, sequence: Sequence) -> None:
+        """Penalties, held-back stop tokens and biases of one row, in place; the row is not looked at for nothing."""
         params = sequence.params
         if params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1:
-            _penalize(row, sequence)
+            _penalize(scores[row], sequence)
         if sequence.num_output < params.min_new_tokens:
-            row[_inside(self.eos_ids | sequence.stop_token_ids, row)] = float("-inf")
+            scores[row, _inside(self.eos_ids | sequence.stop_token_ids, scores)] = float("-inf")
         for token, bias in params.logit_bias.items():
-            row[token] += bias
+            scores[row, token] += bias
 
 
-def _inside(ids: frozenset[int], row: torch.Tensor) -> torch.Tensor:
-    kept = [i for i in sorted(ids) if 0 <= i < row.shape[0]]
-    return torch.tensor(kept, dtype=torch.long, device=row.device)
+def _inside(ids: frozenset[int], scores: torch.Tensor) -> torch.Tensor:
+    kept = [i for i in sorted(ids) if 0 <= i < scores.shape[-1]]
+    return torch.tensor(kept, dtype=torch.long, device=scores.device)
 
 
 def _penalize(row: torch.Tensor, sequence: Sequence) -> None:

@@ -8,6 +8,7 @@ gives its blocks back, waits at its place, and later computes its tokens again (
 
 import bisect
 import itertools
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -31,6 +32,14 @@ class ScheduledSequence(NamedTuple):
     @property
     def samples(self) -> bool:
         return self.num_tokens == self.sequence.num_uncomputed
+
+
+def packed(batch: Iterable[ScheduledSequence]) -> Iterator[tuple[int, ScheduledSequence]]:
+    """The batch's items, each with its first row where their tokens stand one after another."""
+    start = 0
+    for item in batch:
+        yield start, item
+        start += item.num_tokens
 
 
 class Scheduler:

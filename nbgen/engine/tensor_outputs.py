@@ -41,8 +41,8 @@ class TensorOutputs:
     def raw(self, output: RunOutput) -> list[Row | None]:
         """Copies of the rows that are asked for, taken before sampling writes into them."""
         return [
-            Row(scores.clone(), output.hidden.get(sequence)) if sequence.tensors else None
-            for sequence, scores in zip(output.sampled, output.scores, strict=True)
+            Row(output.scores[row].clone(), output.hidden.get(sequence)) if sequence.tensors else None
+            for row, sequence in enumerate(output.sampled)
         ]
 
     def sampled(self, sequence: Sequence, row: Row | None, token: int) -> list[GenerateOutput]:

@@ -3,6 +3,7 @@
 import weakref
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nbgen.engine.assembly import Assembly
@@ -90,3 +91,25 @@ def test_who_waits_for_a_grammar_ends_as_well_and_is_not_begun_later(assembly: A
     assert not assembly.engine.has_work
     assert assembly.engine.refuse(waiting, last.finish_reason) == []
     assert assembly.engine.status().waiting == 0
+
+
+def test_what_is_withdrawn_goes_on_with_a_new_cache_as_if_nothing_had_been(assembly: Assembly) -> None:
+    engine, admission = assembly.engine, assembly.admission
+    expected = ids(generate(assembly, [REQUEST])["r"])
+    engine.add(admission.sequences(REQUEST))
+    found = [token for _ in range(5) for output in engine.step() for token in output.token_ids]
+    constrained = admission.sequences(msgspec.structs.replace(REQUEST, rid="constrained"))
+    assert engine.add(constrained, prepared=False) == []
+    withdrawn = engine.withdraw()
+    assert assembly.occupation.release({"kv_cache", "weights"}) == []
+    assembly.occupation.resume({"kv_cache", "weights"})
+    engine.readmit(withdrawn)
+    outputs = []
+    while engine.has_work:
+        outputs += engine.step()
+    assert {output.rid for output in outputs} == {"r"}, "one ran without its grammar"
+    assert found + [token for output in outputs for token in output.token_ids] == expected
+    engine.begin(constrained)
+    assert engine.has_work
+    assert len(engine.abort("constrained")) == 1
+    assert engine.status().blocks_free == engine.status().blocks_total

@@ -97,7 +97,7 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
 
 def penalized(scores: list[float], output: tuple[int, ...], **params) -> list[float]:
     row = torch.tensor(scores)
-    Sampler()._adjust(row, sequence(output=output, **params))
+    Sampler()._adjust(row[None], 0, sequence(output=output, **params))
     return row.tolist()
 
 
