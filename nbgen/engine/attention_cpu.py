@@ -71,7 +71,7 @@ class CpuAttention(ReferenceAttention):
             end = min(begin + rows, new)
             positions = range(start + begin, start + end)
             seen = range(max(window.first(positions[0]), first * size), positions[-1] + 1)
-            mask = step.once(("mask", window, span.start, rows, begin), partial(_mask, window, positions, seen))
+            mask = step.once(("mask", window, span.start, rows, begin), partial(_tile_mask, window, positions, seen))
             keys = slice(seen[0] - first * size, seen[-1] + 1 - first * size)
             output[begin:end] = _attend_tile(query[begin:end], k[:, keys], v[:, keys], mask, scores)
         return output
@@ -132,25 +132,22 @@ def _group(
     own = [tables[row][shared:] + [0] * (longest - len(tables[row])) for row in rows]
     last = torch.tensor([[span.length - 1] for span in spans])
     keys = torch.tensor([[firsts[row] * size] for row in rows]) + torch.arange(longest * size)
-    mask = torch.zeros(keys.shape).masked_fill_(~window.mask(last, keys), float("-inf"))
     return Group(
         rows=None if whole else torch.tensor(rows),
         size=len(rows),
         shared=torch.tensor(tables[rows[0]][:shared]) if shared else None,
         blocks=torch.tensor(own).flatten(),
-        mask=mask[:, None],
-        run=_run(spans[0], window, size) if len(rows) == 1 else None,
+        mask=_mask(window, last, keys),
+        run=_run(tables[rows[0]], window.first(spans[0].length - 1), spans[0].length, size) if len(rows) == 1 else None,
     )
 
 
-def _run(span: Span, window: Window, size: int) -> slice | None:
-    """The slots that the sequence's last token sees, if they are neighbours."""
-    first = window.first(span.length - 1)
-    blocks = span.block_table[first // size : -(-span.length // size)]
+def _run(blocks: list[int], first: int, length: int, size: int) -> slice | None:
+    """The slots of the positions from `first` on, which stand in `blocks`, if these are neighbours."""
     if blocks != list(range(blocks[0], blocks[0] + len(blocks))):
         return None
     begin = blocks[0] * size + first % size
-    return slice(begin, begin + span.length - first)
+    return slice(begin, begin + length - first)
 
 
 def _gather(tensor: torch.Tensor, blocks: torch.Tensor, block_size: int) -> torch.Tensor:
@@ -203,9 +200,13 @@ def _softmax(logits: torch.Tensor, mask: torch.Tensor, scores: Scores) -> torch.
     return torch.softmax(torch.cat([logits, sinks], dim=-1), dim=-1)[..., :-1].contiguous()
 
 
-def _mask(window: Window, positions: range, keys: range) -> torch.Tensor:
+def _tile_mask(window: Window, positions: range, keys: range) -> torch.Tensor:
+    return _mask(window, torch.tensor(positions)[:, None], torch.tensor(keys)[None])
+
+
+def _mask(window: Window, positions: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """`[queries, 1, keys]`: 0 where a key may be seen, minus infinity elsewhere."""
-    seen = window.mask(torch.tensor(positions)[:, None], torch.tensor(keys)[None])
+    seen = window.mask(positions, keys)
     return torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[:, None]
 
 

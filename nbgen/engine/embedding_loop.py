@@ -14,6 +14,7 @@ from nbgen.engine import memory
 from nbgen.engine.admission import check_ids
 from nbgen.engine.channel import Channel
 from nbgen.engine.embedding_model import EmbeddingModel
+from nbgen.engine.loop import STATUS_SECONDS
 from nbgen.errors import InvalidRequest, NbgenError, Unavailable
 from nbgen.frames import ToEngine
 from nbgen.messages import (
@@ -29,7 +30,6 @@ from nbgen.messages import (
     TokenizeRequest,
 )
 
-STATUS_SECONDS = 0.5
 #: Tokens of one batch, padding included.
 BATCH_TOKENS = 8192
 
@@ -158,7 +158,5 @@ class EmbeddingLoop:
         self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=rid, finish_reason=reason)]))
 
     def _send_status(self) -> None:
-        _free, total = memory.device_memory(self._model.device)
-        used = memory.used_memory(self._model.device)
-        waiting = len(self._waiting)
-        self._channel.send(EngineStatus(waiting=waiting, steps=self._steps, memory_used=used, memory_total=total))
+        held = memory.report(self._model.device)
+        self._channel.send(EngineStatus(waiting=len(self._waiting), steps=self._steps, **held))

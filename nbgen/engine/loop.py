@@ -36,6 +36,7 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.frames import ToEngine
 from nbgen.messages import AbortRequest, FinishReason, GenerateOutput, GenerateRequest, LoadModel, Request, StepOutputs
 
+#: Between two pulses, and the longest wait for a message while there is nothing to compute.
 STATUS_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
@@ -251,9 +252,8 @@ class Loop:
         if now < self._status_due:
             return
         self._status_due = now + STATUS_SECONDS
-        _free, total = memory.device_memory(self._device)
-        used = memory.used_memory(self._device)
         status = self._engine.status()
         (before, tokens), self._counted = self._counted, (now, status.generated_tokens)
         throughput = (status.generated_tokens - tokens) / max(now - before, 1e-3)
-        self._channel.send(msgspec.structs.replace(status, memory_used=used, memory_total=total, throughput=throughput))
+        held = memory.report(self._device)
+        self._channel.send(msgspec.structs.replace(status, throughput=throughput, **held))

@@ -60,6 +60,12 @@ def used_memory(device: torch.device) -> int:
     return int(statm.read_text().split()[1]) * 4096 if statm.is_file() else 0
 
 
+def report(device: torch.device) -> dict[str, int]:
+    """What a status says of it: the device's bytes that this process holds, and all that there are."""
+    _free, total = device_memory(device)
+    return {"memory_used": used_memory(device), "memory_total": total}
+
+
 def give_back(device: torch.device) -> None:
     """Hand what nobody refers to any more from this process's allocators back to the system."""
     gc.collect()

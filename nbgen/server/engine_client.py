@@ -62,16 +62,12 @@ class EngineClient(EngineLife):
         if self.state == "failed" and not self._may_recover():
             assert self.error is not None
             raise self.error
-        if self.state == "released":
-            raise Unavailable("the engine's memory is released: resume it, or load the model, and ask again")
-        adapter = request.adapter if isinstance(request, GenerateRequest) else ""
-        if adapter:
+        self._check_memory()
+        if adapter := _adapter(request):
             self.adapters.check(adapter)
         self._listeners[request.rid] = listener
         if self.state == "ready" and self._process:
-            for command in self.adapters.for_request(adapter):
-                self._process.send(command)
-            self._process.send(request)
+            self._pass(request, self._process)
         else:
             self._unsent[request.rid] = request
             self._begin()
@@ -114,6 +110,10 @@ class EngineClient(EngineLife):
             if (state := await reply).error:
                 raise from_status(state.status, state.error)
 
+    def _check_memory(self) -> None:
+        if self.state == "released":
+            raise Unavailable("the engine's memory is released: resume it, or load the model, and ask again")
+
     # --- adapters
 
     async def load_adapter(self, name: str, folder: str) -> None:
@@ -127,8 +127,7 @@ class EngineClient(EngineLife):
         await self._adapt(self.adapters.unload(name))
 
     async def _running(self) -> None:
-        if self.state == "released":
-            raise Unavailable("the engine's memory is released: resume it, or load the model, and ask again")
+        self._check_memory()
         if self.state != "ready":
             await self.start()
 
@@ -208,7 +207,14 @@ class EngineClient(EngineLife):
     def _send_waiting(self, process: EngineChannel) -> None:
         waiting, self._unsent = self._unsent, {}
         for request in waiting.values():
-            adapter = request.adapter if isinstance(request, GenerateRequest) else ""
-            for command in self.adapters.for_request(adapter):
-                process.send(command)
-            process.send(request)
+            self._pass(request, process)
+
+    def _pass(self, request: Request, process: EngineChannel) -> None:
+        """Send a request, and first what its adapter needs."""
+        for command in self.adapters.for_request(_adapter(request)):
+            process.send(command)
+        process.send(request)
+
+
+def _adapter(request: Request) -> str:
+    return request.adapter if isinstance(request, GenerateRequest) else ""
