@@ -20,7 +20,7 @@ from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.occupation import Occupation
-from nbgen.engine.probe import Runner, choose_runner
+from nbgen.engine.probe import Runner, choose_runner, compile
 from nbgen.engine.routed_experts import RoutedExperts
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import Scheduler
@@ -82,7 +82,11 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
 def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple[loader.LoadedModel, Runner]:
     loaded = loader.load(config, report) if live is None else live.load(config, report)
     report("trying the model", 0, 0)
-    return loaded, choose_runner(loaded.model, config.block_size, copies_weights=live is None)
+    runner = choose_runner(loaded.model, config.block_size, copies_weights=live is None)
+    if config.compile:
+        report("compiling the model", 0, 0)
+        compile(runner, config.block_size)
+    return loaded, runner
 
 
 def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Scheduler:
@@ -156,6 +160,7 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_t
         device=str(runner.device),
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         tier=runner.tier,
+        compiled=isinstance(runner, ModelRunner) and runner.compiled is not None,
         has_chat_template=loaded.tokenizer.has_chat_template,
         kv_tokens=kv_tokens,
         caches_prefixes=runner.caches_prefixes,

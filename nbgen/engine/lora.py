@@ -84,6 +84,11 @@ class LoraLayers:
         self._wrapped: dict[str, LoraLinear] = {}
         self._columns: dict[Adapter, slice] = {}
 
+    @property
+    def wraps(self) -> bool:
+        """Whether layers are wrapped."""
+        return bool(self._wrapped)
+
     def carry(self, adapters: Sequence[Adapter]) -> None:
         """Have exactly these adapters in the model. Not while it runs."""
         starts = [sum(adapter.rank for adapter in adapters[:index]) for index in range(len(adapters))]

@@ -13,6 +13,7 @@ import torch
 from nbgen.engine import attention, lora, prompt_embeds
 from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copy
+from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
@@ -59,6 +60,7 @@ class ModelRunner:
         self.device = next(model.parameters()).device
         self.attention = attention_for(self.device)
         self.graphs: DecodeGraphs | None = None
+        self.compiled: CompiledDecoder | None = None
         self._rotary = LongRotary(model)
         names = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in names
@@ -87,6 +89,8 @@ class ModelRunner:
             step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
             adapted = self.lora.of(items, wanted if self._selects(items) else None)
             routed = self._routed_experts.of(items)
+            if self.compiled:
+                self.compiled.active = not (self.lora.wraps or self._routed_experts.wanted(items))
             with attention.current(step), lengths, adapted, watched as hidden, routed as routes:
                 scores = self._forward(items, wanted)
             states, experts = hidden.rows(wanted), _experts(items, routes)

@@ -18,14 +18,14 @@ class SharedLinear:
 
     def __init__(self, linears: list[nn.Linear]) -> None:
         self._sizes = [linear.out_features for linear in linears]
-        self._linear = PrepackedLinear(_joined(linears))
+        self.linear = PrepackedLinear(_joined(linears))
         self._input: torch.Tensor | None = None
         self._parts: dict[int, torch.Tensor] = {}
 
     def part(self, input: torch.Tensor, index: int) -> torch.Tensor:
         """Layer `index` of `input` `[..., in_features]`."""
         if input is not self._input or index not in self._parts:
-            self._parts = dict(enumerate(self._linear(input).split(self._sizes, dim=-1)))
+            self._parts = dict(enumerate(self.linear(input).split(self._sizes, dim=-1)))
         part = self._parts.pop(index)
         self._input = input if self._parts else None
         return part
@@ -37,10 +37,10 @@ class Part(nn.Module):
     def __init__(self, shared: SharedLinear, index: int, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._shared, self._index = shared, index
+        self.shared, self._index = shared, index
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return self._shared.part(input, self._index)
+        return self.shared.part(input, self._index)
 
 
 @torch.inference_mode()

@@ -53,6 +53,7 @@ ENGINE_OPTIONS = (
     "prefill_chunk",
     "mixed_chunk",
     "cuda_graphs",
+    "compile",
     "sampling_defaults",
     "grammar_backend",
     "enable_custom_logit_processor",
@@ -118,6 +119,10 @@ class NbgenApp(ExtensionApp):
         allow_none=True,
         min=1,
         help="Prompt tokens of a step that continues answers as well; None: 128 on a CPU, prefill_chunk on a GPU.",
+    ).tag(config=True)
+    compile = Bool(
+        DEFAULTS.compile,
+        help="Compile the model's small operations: a faster step, a longer start. Needs a C++ compiler.",
     ).tag(config=True)
     cuda_graphs = Bool(
         DEFAULTS.cuda_graphs, help="Decode by CUDA graphs where there is an NVIDIA GPU: faster, takes some memory."
