@@ -27,7 +27,8 @@ export class Frame {
     this.notebook = new Notebook(model, this.element);
     this.element.classList.toggle("nbgen-in-notebook", this.notebook.reachable);
     this.element.addEventListener(INSERT, ({ detail }) => this.#insert(detail));
-    if (height) this.element.style.height = `${height}px`;
+    this.element.classList.toggle("nbgen-sized", Boolean(height));
+    this.element.style.setProperty("--height", `${height}px`);
     this.call(name);
   }
 
@@ -60,6 +61,10 @@ export class Frame {
     this.#bar.hidden = false;
     if (total) this.#bar.value = done / total;
     else this.#bar.removeAttribute("value");
+  }
+
+  loaded() {
+    this.#bar.hidden = true;
   }
 
   /** Nothing is written any more. */

@@ -229,14 +229,15 @@ def models() -> Models:
 
 
 @_plain
-def connect(url: str, token: str = "", *, kind: str = "auto", model: str | None = None) -> AnyClient:
-    """Use the server at `url` from now on. Raises when it does not answer.
+def connect(url: str | None = None, token: str = "", *, kind: str = "auto", model: str | None = None) -> AnyClient:
+    """Use the server at `url` from now on; without one, the server that this kernel belongs to. Raises when it does
+    not answer.
 
     It may be of another kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it.
     `model` names one of several that it serves.
     """
     global _client
-    client = open_client(url, token, kind, model)
+    client = find_server() if url is None else open_client(url, token, kind, model)
     with _lock:
         _client = client
     return client
