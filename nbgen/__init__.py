@@ -22,18 +22,18 @@ _HOMES = {
     "generate": "nbgen.notebook.session",
     "infer": "nbgen.notebook.session",
     "load": "nbgen.notebook.session",
-    "load_adapter": "nbgen.notebook.session",
+    "load_adapter": "nbgen.notebook.adapters",
     "logprobs": "nbgen.notebook.session",
     "map": "nbgen.notebook.dataset",
     "models": "nbgen.notebook.session",
     "monitor": "nbgen.notebook.monitor",
-    "register": "nbgen.notebook.session",
+    "register": "nbgen.notebook.register",
     "serve": "nbgen.notebook.session",
     "status": "nbgen.notebook.session",
     "stream": "nbgen.notebook.session",
     "tokenize": "nbgen.notebook.session",
     "unload": "nbgen.notebook.session",
-    "unload_adapter": "nbgen.notebook.session",
+    "unload_adapter": "nbgen.notebook.adapters",
 }
 
 __all__ = [*_HOMES, "__version__"]

@@ -15,6 +15,7 @@ from nbgen.notebook import session
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import chat_messages, chat_options
+from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.transcript import Transcript
 from nbgen.notebook.turns import Turns
 
@@ -31,6 +32,7 @@ class Chat(Turns, Panel):
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
     placeholder = traitlets.Unicode("Message the model", help="Shown in the empty input.").tag(sync=True)
 
+    @short_traceback
     def __init__(
         self,
         name: str | None = None,
@@ -68,6 +70,7 @@ class Chat(Turns, Panel):
     def turns(self) -> list[dict[str, str]]:
         return self.messages
 
+    @short_traceback
     def ask(self, text: str) -> None:
         """Send `text` as if it had been typed into the panel; returns before the answer is there."""
         turns = [turn for turn in self.turns if turn["role"] != "system"]
@@ -82,6 +85,7 @@ class Chat(Turns, Panel):
         events.close()
         self.send({"type": "started", "run": body["id"], "messages": messages})
 
+    @short_traceback
     def wait(self) -> None:
         """Return once no answer is being written."""
         while self._live():

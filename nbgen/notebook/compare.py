@@ -16,6 +16,7 @@ from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import chat_options, sampling_options
 from nbgen.notebook.result import Result
+from nbgen.notebook.short_traceback import short_traceback
 
 MAX_CELLS = 16
 #: Options whose value is a list by itself; a list of lists makes a grid of them.
@@ -39,6 +40,7 @@ class Compare(Panel):
         return [_result(newest.get(str(place), {}), cell["params"]) for place, cell in enumerate(self.cells)]
 
 
+@short_traceback
 def compare(
     prompt: str,
     *,

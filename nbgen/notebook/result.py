@@ -52,6 +52,11 @@ class Result(Turns):
         self.others += [""] * (index - len(self.others))
         self.others[index - 1] += text
 
+    def clear(self) -> None:
+        """Forget the answer; what was asked stays."""
+        self.text, self.others, self.usage = "", [], {}
+        self.finish_reason = self.ttft_s = self.tokens_per_s = None
+
     def __str__(self) -> str:
         return self.text
 
