@@ -86,6 +86,13 @@ export class Chat {
     }
   }
 
+  /** Show what was said meanwhile elsewhere, as in another tab. */
+  async refresh() {
+    if (this.#live) return;
+    const chat = await this.#transport.snapshot().catch(() => null);
+    if (!this.#live && chat?.turns?.length > this.#tree.size) this.#restore(chat.turns, chat);
+  }
+
   close() {
     this.#transport?.close();
   }

@@ -34,13 +34,6 @@ def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Not
     notebook.shut_down()
 
 
-@pytest.fixture
-def panel(opened: Notebook) -> Panel:
-    panel = Panel(opened.page)
-    panel.message.wait_for()
-    return panel
-
-
 def answer_with(page: Page, text: str) -> None:
     """The next answers are `text`, so that a test can say what they look like."""
 

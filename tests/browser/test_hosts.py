@@ -1,6 +1,9 @@
 """Where else a panel may stand: Notebook 7, Voilà, JupyterHub, behind a proxy after a login."""
 
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.hub import Hub
-from tests.browser.lab import Lab, Notebook
+from tests.browser.lab import FOLDERS, Lab, Notebook, end, free_port, save_notebook
 from tests.browser.panel import Panel, running, until
 from tests.browser.proxy import Proxy
 
@@ -75,6 +78,26 @@ def test_in_voila(lab: Lab, page: Page) -> None:
     panel.message.wait_for(timeout=60_000)
     streams_and_stops(panel)
     until(lambda: running(lab) == 0)
+
+
+def test_in_voila_alone_through_the_kernel(browser: Browser, tiny_model: Path, tmp_path: Path) -> None:
+    """Its server has no other extensions: the kernel starts one for itself."""
+    cell = f"import nbgen\nnbgen.serve({str(tiny_model)!r})\nnbgen.Chat(max_new_tokens=300, ignore_eos=True)"
+    save_notebook(tmp_path / "alone.ipynb", cell)
+    command = [sys.executable, "-m", "voila", "alone.ipynb", "--no-browser", f"--port={(port := free_port())}"]
+    folders = {name: str(tmp_path / place) for name, place in FOLDERS.items()}
+    with (tmp_path / "voila.log").open("wb") as log:
+        voila = subprocess.Popen(command, env={**os.environ, **folders}, stdout=log, stderr=log, cwd=tmp_path)
+    try:
+        until(lambda: "running at" in (tmp_path / "voila.log").read_text(), 60)
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/", timeout=60_000)
+        panel = Panel(page)
+        panel.message.wait_for(timeout=60_000)
+        streams_and_stops(panel)
+        page.close()
+    finally:
+        end(voila)
 
 
 def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, page: Page) -> None:
