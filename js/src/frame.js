@@ -74,8 +74,9 @@ export class Frame {
     this.say(words);
   }
 
-  #insert(code) {
-    this.say(this.notebook.insertBelow(code) ? "Inserted in the cell below" : "There is no notebook to insert into");
+  #insert({ code, replace }) {
+    if (replace) this.say(this.notebook.replaceBelow(code) ? "Replaced the cell below" : "There is no code cell below");
+    else this.say(this.notebook.insertBelow(code) ? "Inserted in the cell below" : "There is no notebook to insert into");
   }
 }
 
