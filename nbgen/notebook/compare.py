@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
 
 MAX_CELLS = 16
+POLL_SECONDS = 0.1
 #: Options whose value is a list by itself; a list of lists makes a grid of them.
 LISTS = ("stop", "stop_token_ids")
 
@@ -38,6 +40,19 @@ class Compare(Panel):
         turns = [*session.default_client().chat(self.chat)["turns"], *self._runs.turns()]
         newest = {turn["run"].rpartition(".")[2]: turn for turn in turns if turn.get("run")}
         return [_result(newest.get(str(place), {}), cell["params"]) for place, cell in enumerate(self.cells)]
+
+    @short_traceback
+    def wait(self, seconds: float = 60.0) -> list[Result]:
+        """The answers once all are there, or what has come after so many seconds.
+
+        Answers that come through the kernel come only while it is free, and so not during this.
+        """
+        end = time.monotonic() + seconds
+        found = self.results
+        while not all(result.finish_reason for result in found) and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+            found = self.results
+        return found
 
 
 @short_traceback
@@ -99,7 +114,7 @@ def _result(turn: Mapping[str, Any], params: dict[str, Any]) -> Result:
     reason = turn.get("finish_reason") or {}
     return Result(
         text=turn.get("content", ""),
-        finish_reason=reason.get("type"),
+        finish_reason=reason.get("type") or ("error" if turn.get("error") else None),
         usage=dict(turn.get("usage") or {}),
         ttft_s=turn.get("ttft_s"),
         tokens_per_s=turn.get("tokens_per_s"),

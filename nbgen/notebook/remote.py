@@ -79,7 +79,9 @@ class RemoteClient(Connection):
 
     def generate(self, body: dict[str, Any]) -> dict[str, Any]:
         """SGLang's `/generate`, where there is one."""
-        return self.json(Call("POST", "generate", body)) if self._is_sglang else self._refuse("log-probabilities")
+        if not self._is_sglang:
+            self._refuse("telling log-probabilities or hidden states")
+        return self.json(Call("POST", "generate", body))
 
     def embeddings(self, body: dict[str, Any]) -> dict[str, Any]:
         """OpenAI's `/v1/embeddings`, where there is one."""

@@ -62,7 +62,7 @@ class Result(Turns):
 
     def __repr__(self) -> str:
         start = self.text if len(self.text) <= 60 else self.text[:59] + "…"
-        return f"Result({start!r}, {self.caption})"
+        return f"Result({start!r}, {self.caption or 'still to come'})"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain values."""

@@ -27,8 +27,6 @@ from nbgen.notebook.status import Status
 from nbgen.notebook.text_stream import TextStream
 
 if TYPE_CHECKING:
-    import numpy
-
     from nbgen.live import LiveServer
 
 S = TypeVar("S", "PrivateServer", "LiveServer")
@@ -134,16 +132,6 @@ def tokenize(prompt: Prompt) -> list[int]:
 def detokenize(ids: Sequence[int]) -> str:
     """The text of token ids."""
     return default_client().detokenize({"tokens": list(ids)})["text"]
-
-
-@short_traceback
-def embed(texts: str | Sequence[str]) -> numpy.ndarray:
-    """The embeddings of texts, float32 `[texts, width]`; of one text `[width]`. Needs an embedding model."""
-    from nbgen.notebook import embeddings
-
-    several = [texts] if isinstance(texts, str) else list(texts)
-    found = embeddings.array([default_client().embeddings(body) for body in embeddings.bodies(several)])
-    return found[0] if isinstance(texts, str) else found
 
 
 @short_traceback

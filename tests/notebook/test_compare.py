@@ -98,13 +98,13 @@ def test_answers_of_other_servers_are_among_the_results(connected: PrivateServer
 
 def test_results_are_the_newest_answers_in_the_order_of_the_grid(connected: PrivateServer) -> None:
     grid = nbgen.compare("hi", complete=True, temperature=0, max_new_tokens=[2, 3])
-    assert [result.text for result in grid.results] == ["", ""]
+    assert [repr(result) for result in grid.wait(0.2)] == ["Result('', still to come)"] * 2
     for place in (1, 0):
         params = grid.cells[place]["params"]
         body = {"id": f"round.{place}", "chat": grid.chat, "prompt": "hi", "params": params, "attached": False}
         for _ in connected.client.run(body):
             pass
-    assert [result.usage["completion_tokens"] for result in grid.results] == [2, 3]
+    assert [result.usage["completion_tokens"] for result in grid.wait()] == [2, 3]
     assert grid.results[1].text.startswith(grid.results[0].text)
     assert [result.finish_reason for result in grid.results] == ["length", "length"]
     grid.close()
