@@ -62,7 +62,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors), Logprobs(loaded.tokenizer.token_text)
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
     engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting, deadlines=deadlines)
-    adapters = Adapters(loaded.model)
+    adapters = Adapters(loaded.model, runner.lora.unsuited)
     admission = Admission(loaded.tokenizer, model, kv_tokens, processors, adapters)
     tokenizer = loaded.tokenizer  # alone, for the compiler below must not keep the weights alive
     grammars = backend and GrammarCompiler(
