@@ -23,6 +23,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: "auto" (the checkpoint's own; float32 where the CPU has no bfloat16 arithmetic), "float32", "bfloat16" or
     #: "float16" (GPU only).
     dtype: str = "auto"
+    #: "int8" or "int4": weights of so many bits in the linear layers of a language model; None: the checkpoint's own.
+    quantization: str | None = None
     #: Threads of a CPU model; None takes torch's choice, the physical cores.
     threads: int | None = None
     #: Longest prompt plus answer; None takes the model's own limit.

@@ -243,6 +243,8 @@ class ModelInfo(Struct, frozen=True):
     is_embedding: bool = False
     #: What a prompt may hold besides text: of "image", "audio", "video".
     media: list[str] = []
+    #: "int8" or "int4" where the server rounds the weights so.
+    quantization: str | None = None
 
 
 class EngineReady(Struct, frozen=True):

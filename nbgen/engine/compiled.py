@@ -1,6 +1,6 @@
 """A decoder's many small operations, fused by torch.compile: fewer kernels, and no Python between them.
 
-Attention and prepacked products stay what they are, operators that the compiler does not look into; the layer that
+Attention and products of packed weights stay what they are, operators that the compiler does not look into; the layer that
 makes scores stays outside. Three graphs serve every step: one token, one token of each of many sequences, many tokens.
 What fits none of them (adapters, embeddings in place of ids) runs as before. Knows nothing of batches.
 """
@@ -19,6 +19,8 @@ from torch import nn
 from transformers import AttentionInterface
 
 from nbgen.engine.attention import UNSAID, paged_attention
+from nbgen.engine.int4_linear import Int4Linear
+from nbgen.engine.int8_linear import Int8Linear
 from nbgen.engine.linear import PrepackedLinear
 from nbgen.engine.shared_linear import Part
 from nbgen.errors import ModelError
@@ -90,8 +92,8 @@ def _own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hide_linears(model: nn.Module) -> list[nn.Module]:
-    """Have every prepacked layer called as an operator; the layers."""
-    found = [m for m in model.modules() if isinstance(m, PrepackedLinear)]
+    """Have every layer with weights of a layout of its own called as an operator; the layers."""
+    found = [m for m in model.modules() if isinstance(m, PrepackedLinear | Int8Linear | Int4Linear)]
     found += {id(m.shared): m.shared.linear for m in model.modules() if isinstance(m, Part)}.values()
     for linear in found:
         linear.forward = _operator(linear)  # type: ignore[method-assign]

@@ -103,7 +103,7 @@ class RemoteClient(Connection):
             self._refuse("infer")
         return self.json(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body))
 
-    def load(self, model: str | None = None) -> Iterator[Event]:
+    def load(self, model: str | None = None, quantization: str | None = None) -> Iterator[Event]:
         """Refused: its owner decides what it serves."""
         self._refuse("load")
 

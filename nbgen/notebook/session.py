@@ -145,12 +145,16 @@ def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (),
 
 
 @short_traceback
-def load(model: str | None = None) -> Status:
-    """Load a model, given as a folder, a hub id or "bundled"; replaces the one that is loaded."""
+def load(model: str | None = None, quantization: str | None = None) -> Status:
+    """Load a model, given as a folder, a hub id or "bundled"; replaces the one that is loaded.
+
+    `quantization` rounds its weights: "int8" (half the memory of bfloat16) or "int4" (a third); "none" does not, and
+    None leaves it to the server's own option.
+    """
     client = default_client()
     progress = LoadProgress(model or "model")
     try:
-        for name, data in client.load(_place(model)):
+        for name, data in client.load(_place(model), quantization):
             if name == "progress":
                 progress(data)
             elif name == "error":

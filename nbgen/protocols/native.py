@@ -6,7 +6,7 @@ Pure: knows neither where a run lives nor how its events travel.
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -93,9 +93,13 @@ class SubscribeBody(Body):
 
 
 class LoadBody(Body):
-    """Which model to load; None means the configured one."""
+    """Which model to load; None means the configured one.
+
+    `quantization` is "int8", "int4" or "none"; None means as configured.
+    """
 
     model: str | None = None
+    quantization: Literal["int8", "int4", "none"] | None = None
 
 
 class Snapshot(msgspec.Struct, kw_only=True):

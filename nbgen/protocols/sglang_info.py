@@ -93,6 +93,7 @@ def server_info(
         "served_model_name": model.name if model else config.model,
         "device": model.device if model else config.device,
         "dtype": model.dtype if model else config.dtype,
+        "quantization": config.quantization,
         "context_length": context,
         "max_req_input_len": context and context - 1,
         "max_total_num_tokens": _kv_tokens(config, model, status),

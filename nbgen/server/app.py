@@ -43,6 +43,7 @@ ENGINE_OPTIONS = (
     "model",
     "device",
     "dtype",
+    "quantization",
     "threads",
     "context_length",
     "kv_cache_bytes",
@@ -86,6 +87,12 @@ class NbgenApp(ExtensionApp):
         ("auto", "float32", "bfloat16", "float16"),
         DEFAULTS.dtype,
         help="Precision of weights and KV cache; 'auto' takes the checkpoint's own where the device has it.",
+    ).tag(config=True)
+    quantization = Enum(
+        (None, "int8", "int4"),
+        DEFAULTS.quantization,
+        help="Bits of a weight in the linear layers, rounded as the model is loaded: less memory, faster decoding. "
+        "None: as the checkpoint has them.",
     ).tag(config=True)
     threads = Int(
         DEFAULTS.threads, allow_none=True, min=1, help="Threads of a CPU model; None: as many as physical cores."

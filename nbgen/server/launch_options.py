@@ -6,6 +6,7 @@ ALIASES: dict[str, str] = {
     "model": "NbgenApp.model",
     "device": "NbgenApp.device",
     "dtype": "NbgenApp.dtype",
+    "quantization": "NbgenApp.quantization",
     # As SGLang's launch options are called.
     "model-path": "NbgenApp.model",
     "context-length": "NbgenApp.context_length",
