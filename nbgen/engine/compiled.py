@@ -1,8 +1,8 @@
 """A decoder's many small operations, fused by torch.compile: fewer kernels, and no Python between them.
 
-Attention and products of packed weights stay what they are, operators that the compiler does not look into; the layer that
-makes scores stays outside. Three graphs serve every step: one token, one token of each of many sequences, many tokens.
-What fits none of them (adapters, embeddings in place of ids) runs as before. Knows nothing of batches.
+Attention and products of packed weights stay what they are, operators that the compiler does not look into; the layer
+that makes scores stays outside. Three graphs serve every step: one token, one token of each of many sequences, many
+tokens. What fits none of them (adapters, embeddings in place of ids) runs as before. Knows nothing of batches.
 """
 
 import logging
