@@ -5,6 +5,7 @@ Knows nothing of sockets or processes. `min_new_tokens` and every other option a
 
 import logging
 import time
+from collections import deque
 from typing import NamedTuple
 
 import msgspec
@@ -22,10 +23,13 @@ from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine.tensor_outputs import TensorOutputs
+from nbgen.errors import NbgenError
 from nbgen.messages import EngineStatus, FinishReason, GenerateOutput
 
 #: Seconds between two looks at who is late.
 DEADLINE_SECONDS = 0.25
+#: Sequences with encoded media that wait, at most: each holds its embeddings.
+ENCODED_AHEAD = 2
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +68,8 @@ class Engine:
         self._sequences: dict[str, list[Sequence]] = {}
         #: Those whose grammar is not compiled yet; the scheduler does not know them.
         self._preparing: set[Sequence] = set()
+        #: Of those the ones whose media are not encoded yet, in order of arrival.
+        self._unseen: deque[Sequence] = deque()
         self._adapters: list[Adapter] = []
         self._closed: FinishReason | None = None
         self.steps = 0
@@ -73,7 +79,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would compute something: nothing does while paused."""
-        return self._scheduler.has_work and self._paused_at is None
+        return (self._scheduler.has_work or bool(self._unseen)) and self._paused_at is None
 
     def add(self, sequences: list[Sequence], *, prepared: bool = True) -> list[GenerateOutput]:
         """Take in the sequences of one request; refusals where the queue is full. Unprepared ones wait for `begin`."""
@@ -91,7 +97,11 @@ class Engine:
     def begin(self, sequences: list[Sequence]) -> None:
         """Let sequences wait for their turn, as far as they are still alive."""
         for sequence in sequences:
-            if sequence in self._preparing:
+            if sequence not in self._preparing:
+                continue
+            if sequence.media is not None:
+                self._unseen.append(sequence)
+            else:
                 self._preparing.remove(sequence)
                 self._scheduler.add(sequence)
 
@@ -185,13 +195,16 @@ class Engine:
 
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sequence gained."""
+        refused = self._encode_next() if self._unseen else []
         batch = self._scheduler.schedule()
+        if not batch:
+            return refused
         self._masks.start([item.sequence for item in batch if item.samples])
         started = time.perf_counter()
         output = self._runner.run(batch, self._scheduler.copies)
         self.forward_seconds += time.perf_counter() - started
         self._scheduler.computed(batch)
-        pieces = self._describe(output)
+        pieces = refused + self._describe(output)
         raw = self._tensors.raw(output)
         self._masks.apply(output.scores, output.sampled)
         tokens = self._sampler.sample(output.scores, output.sampled)
@@ -234,6 +247,26 @@ class Engine:
 
     def _living(self) -> list[Sequence]:
         return [sequence for siblings in self._sequences.values() for sequence in siblings]
+
+    def _encode_next(self) -> list[GenerateOutput]:
+        """Let sequences with media wait for their turn, the first prompt's encoded now, while few of them do already."""
+        if sum(sequence.media is not None for sequence in self._scheduler.waiting) >= ENCODED_AHEAD:
+            return []
+        sequence = self._unseen.popleft()
+        if sequence not in self._preparing:
+            return []
+        try:
+            if sequence.media.encoded is None:
+                self._runner.media.encode(sequence.media)
+        except NbgenError as error:
+            return [self._fail(sequence, error.message)]
+        except Exception:  # whatever a tower raises is this request's alone
+            log.exception("request %s: media could not be encoded", sequence.rid)
+            reason = FinishReason(type="error", message="the media could not be encoded; is memory free?", status=503)
+            return [self._end(sequence, reason)]
+        self._preparing.remove(sequence)
+        self._scheduler.add(sequence)
+        return []
 
     def _describe(self, output: RunOutput) -> list[GenerateOutput]:
         pieces: list[GenerateOutput] = []

@@ -58,6 +58,8 @@ class Sequence:
     num_routed: int = 0
     #: What stands in place of the prompt's embeddings, FP32 `[tokens, width]`: such a prompt shares nothing.
     embeds: Tensor | None = None
+    #: The prompt's media (`media_prompt.MediaPrompt`), if it has any.
+    media: Any = None
     prompt_text: str | None = None
     #: Whether the first output has the prompt's ids.
     shows_prompt_ids: bool = False
@@ -92,9 +94,33 @@ class Sequence:
         return self.token_ids[self.num_prompt :]
 
     @property
+    def keys(self) -> list[int]:
+        """Its tokens as the prefix cache tells them apart: their ids, and the contents of media."""
+        if self.media is None:
+            return self.token_ids
+        return self.media.keys + self.token_ids[len(self.media.keys) :]
+
+    @property
+    def is_private(self) -> bool:
+        """Whether its keys do not tell what was computed from what: it shares nothing."""
+        return self.embeds is not None or (self.media is not None and self.media.private)
+
+    @property
+    def shift(self) -> int:
+        """What a token's position differs from its index by, where no medium stands."""
+        return 0 if self.media is None else self.media.shift
+
+    def chunk_end(self, end: int) -> int:
+        """`end`, or the end of a chunk that leaves no block of tokens in parts that see each other."""
+        for start, stop in () if self.media is None else self.media.blocks:
+            if start < end < stop:
+                return start if start > self.num_computed else stop
+        return end
+
+    @property
     def num_cacheable(self) -> int:
         """Tokens that may come from the cache: not the last, nor those whose scores or experts are asked for."""
-        if self.embeds is not None:
+        if self.is_private:
             return 0
         routed = self.num_routed if self.tensors and self.tensors.routed_experts is not None else len(self)
         return min(len(self.token_ids) - 1, self.next_prompt_row, routed)

@@ -1,0 +1,173 @@
+"""Every family with eyes or ears that is tried: a small random checkpoint, model and processor, as a user's folder."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from transformers.video_processing_utils import BaseVideoProcessor
+
+from nbgen.engine import processor_folder
+
+SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+#: The model's own chat template, which reads parts; `{}` is what stands for an image or a sound.
+TEMPLATE = (
+    "{{% for m in messages %}}<|{{{{ m.role }}}}|>{{% for c in m.content %}}"
+    "{{% if c.type != 'text' %}}{}{{% else %}}{{{{ c.text }}}}{{% endif %}}{{% endfor %}}<|end|>{{% endfor %}}"
+    "{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
+)
+IDS = {"bos_token_id": None, "pad_token_id": 0, "eos_token_id": 0}
+TEXT = {
+    **IDS,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+NORMALIZED = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
+
+class Family(NamedTuple):
+    """`placeholder` is what a prompt's text has for each medium of the `type`; `make` gives model and processor."""
+
+    type: str
+    placeholder: str
+    special: list[str]
+    make: Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]
+    tier: str = "A"
+    named: dict[str, str] = {}
+
+
+def tokenizer(family: Family) -> PreTrainedTokenizerFast:
+    """Of single bytes, with the family's special tokens."""
+    special = [*SPECIAL, *family.special]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate([*special, *alphabet])}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    extra = {"extra_special_tokens": family.named} if family.named else {}
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>", pad_token="<|end|>", **extra)
+    fast.add_special_tokens({"additional_special_tokens": special[1:]})
+    return fast
+
+
+def save(folder: Path, name: str) -> Path:
+    """The family's checkpoint. The same every time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    family = MULTIMODAL[name]
+    torch.manual_seed(0)
+    model, processor = family.make(tokenizer(family))
+    model = model.float()
+    # Larger weights than an initializer's, so that the scores have clear winners.
+    for key, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15 if "embed" not in key else 0.6)
+    model.save_pretrained(folder)
+    processor.chat_template = TEMPLATE.format(family.placeholder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def _model(config: Any) -> Any:
+    return transformers.AutoModelForMultimodalLM.from_config(config)
+
+
+def _qwen(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]:
+    def make(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+        rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
+        text = {**TEXT, "vocab_size": len(tokens), "rope_parameters": rope}
+        vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+        if kind == "qwen2_vl":
+            vision = {"depth": 2, "embed_dim": 32, "mlp_ratio": 2, "num_heads": 2, "hidden_size": 64}
+        if kind == "qwen2_5_vl":
+            vision |= {"window_size": 56, "fullatt_block_indexes": [1]}
+        if kind == "qwen3_vl":
+            text |= {"head_dim": 16}
+            vision |= {"patch_size": 14, "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64}
+        names = {"image": "<|image_pad|>", "video": "<|video_pad|>", "vision_start": "<|vision_start|>"}
+        names |= {"vision_end": "<|vision_end|>"}
+        ids = {f"{key}_token_id": tokens.convert_tokens_to_ids(token) for key, token in names.items()}
+        config = transformers.AutoConfig.for_model(kind, text_config=text, vision_config=vision, **ids)
+        pixels = transformers.Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112})
+        name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}[kind]
+        with processor_folder.without_videos():
+            processor = getattr(transformers, f"{name}Processor")(pixels, tokens, BaseVideoProcessor())
+        return _model(config), processor
+
+    return make
+
+
+def _gemma3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
+    text["layer_types"] = ["sliding_attention", "full_attention"]
+    vision = {**VISION, "image_size": 56, "patch_size": 14}
+    ids = {
+        "image_token_id": tokens.convert_tokens_to_ids("<image_soft_token>"),
+        "boi_token_id": tokens.convert_tokens_to_ids("<start_of_image>"),
+        "eoi_token_id": tokens.convert_tokens_to_ids("<end_of_image>"),
+    }
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, **ids)
+    pixels = transformers.Gemma3ImageProcessorPil(size={"height": 56, "width": 56}, **NORMALIZED)
+    return _model(config), transformers.Gemma3Processor(pixels, tokens, image_seq_length=4)
+
+
+def _llava(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
+    vision = {**VISION, "image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "clip_vision_model"}
+    place = tokens.convert_tokens_to_ids("<image>")
+    config = transformers.LlavaConfig(
+        text_config=text, vision_config=vision, image_token_id=place, vision_feature_layer=-1
+    )
+    size = {"height": 28, "width": 28}
+    pixels = transformers.CLIPImageProcessorPil(size=size, crop_size=size)
+    processor = transformers.LlavaProcessor(
+        pixels, tokens, patch_size=14, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    )
+    return _model(config), processor
+
+
+def _idefics3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
+    vision = {**VISION, "image_size": 56, "patch_size": 14}
+    place = tokens.convert_tokens_to_ids("<image>")
+    config = transformers.Idefics3Config(
+        text_config=text, vision_config=vision, image_token_id=place, scale_factor=2, pad_token_id=0
+    )
+    pixels = transformers.Idefics3ImageProcessorPil(
+        size={"longest_edge": 112}, max_image_size={"longest_edge": 56}, **NORMALIZED
+    )
+    return _model(config), transformers.Idefics3Processor(pixels, tokens, image_seq_len=4)
+
+
+VL = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
+TILES = [f"<row_{row}_col_{col}>" for row in range(1, 7) for col in range(1, 7)]
+MULTIMODAL: dict[str, Family] = {
+    "qwen2_vl": Family("image", QWEN, VL, _qwen("qwen2_vl")),
+    "qwen2_5_vl": Family("image", QWEN, VL, _qwen("qwen2_5_vl")),
+    "qwen3_vl": Family("image", QWEN, VL, _qwen("qwen3_vl")),
+    "gemma3": Family(
+        "image",
+        "<start_of_image>",
+        ["<start_of_image>", "<end_of_image>", "<image_soft_token>"],
+        _gemma3,
+        named={
+            "boi_token": "<start_of_image>",
+            "eoi_token": "<end_of_image>",
+            "image_token": "<image_soft_token>",
+        },
+    ),
+    "llava": Family("image", "<image>", ["<image>"], _llava),
+    "idefics3": Family(
+        "image",
+        "<image>",
+        ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *TILES],
+        _idefics3,
+    ),
+}
