@@ -98,7 +98,7 @@ class Processor:
         """Ids with one placeholder for each medium, or with as many as it takes: then they are used as they are."""
         tokenizer, tokens = self._processor.tokenizer, [self._token(each.type) or "" for each in media]
         single = {tokenizer.convert_tokens_to_ids(token) for token in tokens}
-        if sum(i in single for i in ids) == len(media):
+        if sum(i in single for i in ids) == len(media) >= sum(i in self._placeholders for i in ids):
             text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
             return self._of(self._text(text, media, add_special_tokens=False), media)
         made = self._text("".join(tokens), media, add_special_tokens=False)
@@ -126,14 +126,14 @@ class Processor:
 
         try:
             return run(sanitize_control_tokens=True)
-        except NotImplementedError:  # the tokenizer adds tokens of its own to a chat
+        except (NotImplementedError, ValueError, TypeError):  # not every processor can read special tokens as text
             self._refuse_placeholders(messages)
-            return self._run(run)
+        except jinja2.TemplateError:
+            raise _refusal(messages) from None
+        try:
+            return run()
         except (jinja2.TemplateError, ValueError, TypeError, KeyError, IndexError):
-            roles = ", ".join(m.role for m in messages)
-            raise InvalidRequest(
-                f"the model's chat template or processor refuses these messages (roles: {roles})", field="messages"
-            ) from None
+            raise _refusal(messages) from None
 
     def _conversation(self, messages: list[ChatMessage], media: list[Media]) -> list[dict[str, Any]]:
         """The messages as a template reads them, with each medium decoded in its part."""
@@ -197,6 +197,13 @@ class Processor:
                     raise InvalidRequest(f"this model's images have no option {unknown[0]!r}", field="image_data")
                 options["images_kwargs"] = given[0]
         return options
+
+
+def _refusal(messages: list[ChatMessage]) -> InvalidRequest:
+    roles = ", ".join(m.role for m in messages)
+    return InvalidRequest(
+        f"the model's chat template or processor refuses these messages (roles: {roles})", field="messages"
+    )
 
 
 def _of_type(media: list[Media], kind: str) -> list[Media]:

@@ -42,6 +42,8 @@ class Family(NamedTuple):
     make: Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]
     tier: str = "A"
     named: dict[str, str] = {}
+    #: Whether its processor can tell a placeholder that was typed in a chat from one that stands for a medium.
+    reads_typed: bool = True
 
 
 def tokenizer(family: Family) -> PreTrainedTokenizerFast:
@@ -169,5 +171,6 @@ MULTIMODAL: dict[str, Family] = {
         "<image>",
         ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *TILES],
         _idefics3,
+        reads_typed=False,
     ),
 }
