@@ -145,15 +145,12 @@ class Admission:
         )
 
     def _media(self, request: GenerateRequest) -> MediaPrompt | None:
-        """The prompt of a request with media. Where there is no processor they are ignored, as by SGLang."""
-        messages = request.messages or []
+        """The prompt of a request with media, if it has any. Raises InvalidRequest."""
+        contents = [message.content for message in request.messages or [] if isinstance(message.content, list)]
+        if not request.media and all(part.type == "text" for parts in contents for part in parts):
+            return None
         if self._processor is None:
-            if any(part.type != "text" for m in messages if isinstance(m.content, list) for part in m.content):
-                raise InvalidRequest("this model reads text only: it has no processor for media", field="messages")
-            return None
-        has_parts = any(part.type != "text" for m in messages if isinstance(m.content, list) for part in m.content)
-        if not request.media and not has_parts:
-            return None
+            raise InvalidRequest("this model reads text only", field="image_data" if request.media else "messages")
         if request.input_embeds is not None:
             raise InvalidRequest("media need a prompt of text or ids, not input_embeds", field="image_data")
         return self._processor.prompt(request, self._tokenizer.encode)

@@ -167,5 +167,5 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_t
         hidden_size=HiddenStates(loaded.model).width,
         embed_size=prompt_embeds.width(loaded.model),
         routed_experts=RoutedExperts(loaded.model).width,
-        media=processor.types if processor and isinstance(runner, ModelRunner) else [],
+        media=processor.media if processor and isinstance(runner, ModelRunner) else [],
     )

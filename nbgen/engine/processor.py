@@ -31,14 +31,20 @@ Made = Mapping[str, Any]
 
 
 class Processor:
-    """A model's processor. `types` are the media that it and the model take."""
+    """A model's processor. `types` are the media that it reads from files."""
 
     def __init__(self, processor: ProcessorMixin, types: list[str], placeholders: Mapping[int, str]) -> None:
         """`placeholders` are the ids that the model puts something of a type in place of."""
-        self.types = types
         self._processor = processor
+        self._types = types
         self._placeholders = placeholders
         self._lists_parts = self.has_chat_template and _lists_parts(processor)
+        self._places = {kind: self._place(kind) for kind in types}
+
+    @property
+    def media(self) -> list[str]:
+        """All types that come in, if only as tensors."""
+        return sorted(set(self._placeholders.values()))
 
     @property
     def has_chat_template(self) -> bool:
@@ -69,9 +75,13 @@ class Processor:
         if len(media) > MAX_MEDIA:
             raise InvalidRequest(f"the prompt has {len(media)} media; at most {MAX_MEDIA}", field="image_data")
         for each in media:
-            if each.type not in self.types and (each.format == "raw" or each.type not in self._placeholders.values()):
+            if each.type not in self.media:
+                takes = " and ".join(self.media)
+                raise InvalidRequest(f"this model takes no {each.type}; it takes {takes}", field=f"{each.type}_data")
+            if each.format == "raw" and each.type not in self._types:
                 raise InvalidRequest(
-                    f"this model takes no {each.type}" + (f"; it takes {', '.join(self.types)}" if self.types else ""),
+                    f"{each.type} files are not read for this model: send what its processor makes of one "
+                    "(format processor_output)",
                     field=f"{each.type}_data",
                 )
 
@@ -81,16 +91,18 @@ class Processor:
         return MediaPrompt(ids, keys_of(ids, media, self._placeholders.get), inputs)
 
     def _text(self, text: str, media: list[Media], **options: Any) -> Made:
-        """What the processor makes of text with one placeholder for each medium."""
-        for kind in self.types:
+        """What the processor makes of text with one placeholder for each medium, or none: then media come first."""
+        for kind in reversed(self._types):
             token, given = self._token(kind), len(_of_type(media, kind))
+            if token is not None and token not in text:
+                text = self._places[kind] * given + text
             if token is not None and text.count(token) != given:
                 raise InvalidRequest(
                     f"the text has {text.count(token)} times {token}, which stands for one {kind} each; "
                     f"{given} came with it",
                     field=f"{kind}_data",
                 )
-        options |= {ARGUMENTS[kind]: found for kind in self.types if (found := self._decoded(media, kind))}
+        options |= {ARGUMENTS[kind]: found for kind in self._types if (found := self._decoded(media, kind))}
         options |= self._options(media)
         return self._run(lambda: self._processor(text=[text], return_tensors="pt", **options))
 
@@ -103,7 +115,7 @@ class Processor:
             return self._of(self._text(text, media, add_special_tokens=False), media)
         made = self._text("".join(tokens), media, add_special_tokens=False)
         expanded, given = (Counter(map(self._placeholders.get, each)) for each in (made["input_ids"][0].tolist(), ids))
-        for kind in self.types:
+        for kind in self._types:
             if expanded[kind] != given[kind]:
                 raise InvalidRequest(
                     f"input_ids has {given[kind]} placeholders of type {kind}; what came takes {expanded[kind]}, or one "
@@ -144,7 +156,7 @@ class Processor:
                 f"{[each.type for each in media]}: they must be the same",
                 field="messages",
             )
-        found = {kind: iter(self._decoded(media, kind)) for kind in self.types}
+        found = {kind: iter(self._decoded(media, kind)) for kind in self._types}
         return [{"role": m.role, "content": self._content(m, found)} for m in messages]
 
     def _content(self, message: ChatMessage, found: Mapping[str, Any]) -> str | list[dict[str, Any]]:
@@ -158,7 +170,7 @@ class Processor:
         ]
 
     def _refuse_placeholders(self, messages: list[ChatMessage]) -> None:
-        for token in filter(None, map(self._token, self.types)):
+        for token in filter(None, map(self._token, self._types)):
             if any(token in m.text for m in messages):
                 raise InvalidRequest(f"a message holds {token}, which this model reads as a place for media")
 
@@ -171,6 +183,22 @@ class Processor:
     def _token(self, kind: str) -> str | None:
         """The text that stands for one medium."""
         return getattr(self._processor, f"{kind}_token", None)
+
+    def _place(self, kind: str) -> str:
+        """What the chat template writes where a medium stands, which may be more than its token."""
+        token, mark = self._token(kind) or "", {"type": "text", "text": MARK}
+        if not self._lists_parts:
+            return token
+        try:
+            plain, seeing = (
+                self._processor.apply_chat_template([{"role": "user", "content": content}])
+                for content in ([mark], [{"type": kind}, mark])
+            )
+        except Exception:  # a template may raise anything
+            return token
+        before, _, after = plain.partition(MARK)
+        found = seeing.removeprefix(before).removesuffix(MARK + after)
+        return found if found.count(token) == 1 and len(found) == len(seeing) - len(plain) else token
 
     def _decoded(self, media: list[Media], kind: str) -> list[Any]:
         found = _of_type(media, kind)
@@ -185,7 +213,7 @@ class Processor:
     def _options(self, media: list[Media]) -> dict[str, Any]:
         """The options of the media, which hold for all of a prompt."""
         options: dict[str, Any] = {}
-        for kind in self.types:
+        for kind in self._types:
             given = [{k: v for k, v in m.options.items() if k not in IGNORED_OPTIONS} for m in _of_type(media, kind)]
             if any(each != given[0] for each in given):
                 raise InvalidRequest(f"the {kind}s of one prompt must have the same options", field=f"{kind}_data")

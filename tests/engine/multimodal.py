@@ -44,6 +44,8 @@ class Family(NamedTuple):
     named: dict[str, str] = {}
     #: Whether its processor can tell a placeholder that was typed in a chat from one that stands for a medium.
     reads_typed: bool = True
+    #: Whether a prompt may have more than one.
+    several: bool = True
 
 
 def tokenizer(family: Family) -> PreTrainedTokenizerFast:
@@ -147,6 +149,29 @@ def _idefics3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     return _model(config), transformers.Idefics3Processor(pixels, tokens, image_seq_len=4)
 
 
+def _hearing(chunk: int = 1) -> Any:
+    """Spectrograms of sounds of up to `chunk` seconds, with few bins."""
+    return transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=chunk)
+
+
+def _qwen2_audio(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "qwen2"}
+    ears = {"num_mel_bins": 16, "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2}
+    ears |= {"encoder_ffn_dim": 64, "max_source_positions": 50}
+    place = tokens.convert_tokens_to_ids("<|AUDIO|>")
+    config = transformers.Qwen2AudioConfig(text_config=text, audio_config=ears, audio_token_index=place)
+    return _model(config), transformers.Qwen2AudioProcessor(_hearing(), tokens)
+
+
+def _glmasr(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
+    ears = {**VISION, "num_key_value_heads": 2, "intermediate_size": 128, "num_mel_bins": 16}
+    ears |= {"max_position_embeddings": 100}
+    place = tokens.convert_tokens_to_ids("<|pad|>")
+    config = transformers.GlmAsrConfig(text_config=text, audio_config=ears, audio_token_id=place)
+    return _model(config), transformers.GlmAsrProcessor(_hearing(2), tokens)
+
+
 VL = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
 TILES = [f"<row_{row}_col_{col}>" for row in range(1, 7) for col in range(1, 7)]
@@ -173,4 +198,8 @@ MULTIMODAL: dict[str, Family] = {
         _idefics3,
         reads_typed=False,
     ),
+    "qwen2_audio": Family(
+        "audio", "<|audio_bos|><|AUDIO|><|audio_eos|>", ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"], _qwen2_audio
+    ),
+    "glmasr": Family("audio", "<|pad|>", ["<|pad|>"], _glmasr, several=False),
 }

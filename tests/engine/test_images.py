@@ -97,7 +97,7 @@ def test_images_are_described_as_transformers_does(served: Served) -> None:
         for i, (text, images) in enumerate(cases)
     ]
     plain = served.reference.answer(PLAIN.text, [])
-    assert (served.assembly.model.tier, served.assembly.model.media) == (served.family.tier, ["image"])
+    assert (served.assembly.model.tier, served.assembly.model.media[:1]) == (served.family.tier, ["image"])
     assert served.answers(requests[0]) == expected[:1], "alone"
     assert served.answers(PLAIN, *requests) == [plain, *expected], "with text and others in one batch"
     assert [served.answers(request)[0] for request in requests] == expected, "on prefix hits"
@@ -239,10 +239,13 @@ def llava(tmp_path_factory: pytest.TempPathFactory) -> Served:
     return Served("llava", tmp_path_factory.mktemp("images") / "llava")
 
 
-@pytest.mark.parametrize("text", ["no place", "<image><image>"])
-def test_each_image_has_one_place(llava: Served, text: str) -> None:
+def test_each_image_has_one_place(served: Served) -> None:
+    text, images = served.text("", "", "What are they?"), [picture(1), picture(2)]
+    expected = served.reference.answer(text, images)
+    bare = GenerateRequest(rid="bare", text="What are they?", media=media(*images), params=PARAMS)
+    assert served.answers(bare) == [expected], "without a place in the text they come first"
     with pytest.raises(InvalidRequest, match="stands for one image each; 1 came"):
-        llava.assembly.admission.sequences(GenerateRequest(rid="x", text=text, media=media(picture(1))))
+        served.assembly.admission.sequences(GenerateRequest(rid="x", text=text, media=media(picture(1))))
 
 
 def test_what_is_no_image_is_refused(llava: Served) -> None:
@@ -269,12 +272,9 @@ def test_media_that_do_not_fit_end_their_own_request(llava: Served) -> None:
     assert len(ids(outputs["plain"])) == NEW_TOKENS
 
 
-def test_a_model_without_a_processor_ignores_media(tiny_engine: Assembly) -> None:
-    plain = GenerateRequest(rid="a", text="Hello", params=PARAMS)
-    seeing = GenerateRequest(rid="b", text="Hello", media=media(picture(1)), params=PARAMS)
-    outputs = generate(tiny_engine, [plain, seeing])
-    assert ids(outputs["a"]) == ids(outputs["b"])
+def test_a_model_of_text_refuses_media(tiny_engine: Assembly) -> None:
     parts = [ContentPart(type="image"), ContentPart(type="text", text="Hello")]
     chat = GenerateRequest(rid="c", messages=[ChatMessage(role="user", content=parts)], media=media(picture(1)))
-    with pytest.raises(InvalidRequest, match="reads text only"):
-        tiny_engine.admission.sequences(chat)
+    for request in (chat, GenerateRequest(rid="t", text="Hello", media=media(picture(1)))):
+        with pytest.raises(InvalidRequest, match="reads text only"):
+            tiny_engine.admission.sequences(request)
