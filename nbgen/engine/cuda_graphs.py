@@ -105,7 +105,7 @@ class DecodeGraphs:
 
 
 class Inputs:
-    """The static tensors: ids and positions `[most, 1]`, cache slots and indices `[most]`, int32 block tables `[most, blocks]`.
+    """Static tensors: ids and positions `[most, 1]`, slots and indices `[most]`, int32 block tables `[most, blocks]`.
 
     They are filled from the host's copies in one transfer each, without waiting for it. A host copy is free again once
     the step has given its tokens, before which no other begins.

@@ -5,7 +5,6 @@ Knows nothing of sockets or processes. `min_new_tokens` and every other option a
 
 import logging
 import time
-from collections import deque
 from typing import NamedTuple
 
 import msgspec
@@ -17,19 +16,17 @@ from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_masks import GrammarMasks
 from nbgen.engine.logprobs import Logprobs
+from nbgen.engine.media_queue import MediaQueue
 from nbgen.engine.model_runner import RunOutput
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine.tensor_outputs import TensorOutputs
-from nbgen.errors import NbgenError
 from nbgen.messages import EngineStatus, FinishReason, GenerateOutput
 
 #: Seconds between two looks at who is late.
 DEADLINE_SECONDS = 0.25
-#: Sequences with encoded media that wait, at most: each holds its embeddings.
-ENCODED_AHEAD = 2
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +65,8 @@ class Engine:
         self._sequences: dict[str, list[Sequence]] = {}
         #: Those whose grammar is not compiled yet; the scheduler does not know them.
         self._preparing: set[Sequence] = set()
-        #: Of those the ones whose media are not encoded yet, in order of arrival.
-        self._unseen: deque[Sequence] = deque()
+        #: Of those the ones whose media are not encoded yet.
+        self._unseen = MediaQueue()
         self._adapters: list[Adapter] = []
         self._closed: FinishReason | None = None
         self.steps = 0
@@ -79,7 +76,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would compute something: nothing does while paused."""
-        return (self._scheduler.has_work or bool(self._unseen)) and self._paused_at is None
+        return (self._scheduler.has_work or len(self._unseen) > 0) and self._paused_at is None
 
     def add(self, sequences: list[Sequence], *, prepared: bool = True) -> list[GenerateOutput]:
         """Take in the sequences of one request; refusals where the queue is full. Unprepared ones wait for `begin`."""
@@ -195,7 +192,7 @@ class Engine:
 
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sequence gained."""
-        refused = self._encode_next() if self._unseen else []
+        refused = self._encode_next() if len(self._unseen) else []
         batch = self._scheduler.schedule()
         if not batch:
             return refused
@@ -249,24 +246,15 @@ class Engine:
         return [sequence for siblings in self._sequences.values() for sequence in siblings]
 
     def _encode_next(self) -> list[GenerateOutput]:
-        """Let sequences with media wait for their turn, the first prompt's encoded now, while few of them do already."""
-        if sum(sequence.media is not None for sequence in self._scheduler.waiting) >= ENCODED_AHEAD:
-            return []
-        sequence = self._unseen.popleft()
-        if sequence not in self._preparing:
-            return []
-        try:
-            if sequence.media.encoded is None:
-                self._runner.media.encode(sequence.media)
-        except NbgenError as error:
-            return [self._fail(sequence, error.message)]
-        except Exception:  # whatever a tower raises is this request's alone
-            log.exception("request %s: media could not be encoded", sequence.rid)
-            reason = FinishReason(type="error", message="the media could not be encoded; is memory free?", status=503)
-            return [self._end(sequence, reason)]
-        self._preparing.remove(sequence)
-        self._scheduler.add(sequence)
-        return []
+        """Let sequences with media wait for their turn as they are encoded; the last outputs of those that cannot."""
+        refused = []
+        for sequence, fault in self._unseen.encoded(self._runner.media.encode, self._scheduler.waiting):
+            if fault is not None:
+                refused.append(self._end(sequence, fault))
+                continue
+            self._preparing.remove(sequence)
+            self._scheduler.add(sequence)
+        return refused
 
     def _describe(self, output: RunOutput) -> list[GenerateOutput]:
         pieces: list[GenerateOutput] = []

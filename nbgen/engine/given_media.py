@@ -45,7 +45,7 @@ def _check(request: GenerateRequest) -> None:
     counts = Counter(each.type for each in request.media)
     if max(counts.values()) > 1 or any(each.format == "raw" for each in request.media):
         raise InvalidRequest(
-            "processor_output and precomputed_embedding stand for all of a prompt's media of their type: send one item, "
+            "processor_output and precomputed_embedding stand for all media of their type: send one item, "
             f"not {len(request.media)}",
             field=f"{request.media[0].type}_data",
         )

@@ -88,8 +88,8 @@ class ModelRunner:
         if scores is None:
             step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
             adapted = self.lora.of(items, wanted if self._selects(items) else None)
-            routed = self._routed_experts.of(items)
-            with attention.current(step), lengths, adapted, self.media.overlay(items), watched as hidden, routed as routes:
+            routed, seen = self._routed_experts.of(items), self.media.overlay(items)
+            with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes:
                 scores = self._forward(items, wanted)
             states, experts = hidden.rows(wanted), _experts(items, routes)
         end, prompt = len(sampled), []
@@ -119,7 +119,9 @@ class ModelRunner:
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor | None:
         """The rows' scores where all are decodes with a graph, else None."""
-        if self.graphs is None or any(item.num_tokens > 1 or prompt_embeds.begins(item) or begins(item) for item in items):
+        if self.graphs is None or any(
+            item.num_tokens > 1 or prompt_embeds.begins(item) or begins(item) for item in items
+        ):
             return None
         if self._hidden_states.wanted(items) or self._routed_experts.wanted(items) or lora.concerns(items):
             return None

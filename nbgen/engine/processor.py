@@ -118,7 +118,7 @@ class Processor:
         for kind in self._types:
             if expanded[kind] != given[kind]:
                 raise InvalidRequest(
-                    f"input_ids has {given[kind]} placeholders of type {kind}; what came takes {expanded[kind]}, or one "
+                    f"input_ids has {given[kind]} placeholders of type {kind}; what came takes {expanded[kind]} or one "
                     "for each",
                     field="input_ids",
                 )
@@ -178,7 +178,9 @@ class Processor:
         try:
             return call()
         except (ValueError, TypeError, KeyError, IndexError):
-            raise InvalidRequest("the model's processor refuses this prompt and its media", field="image_data") from None
+            raise InvalidRequest(
+                "the model's processor refuses this prompt and its media", field="image_data"
+            ) from None
 
     def _token(self, kind: str) -> str | None:
         """The text that stands for one medium."""

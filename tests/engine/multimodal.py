@@ -1,7 +1,8 @@
 """Every family with eyes or ears that is tried: a small random checkpoint, model and processor, as a user's folder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +42,8 @@ class Family(NamedTuple):
     special: list[str]
     make: Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]
     tier: str = "A"
-    named: dict[str, str] = {}
+    #: What the tokenizer calls some of its special tokens.
+    named: Mapping[str, str] = MappingProxyType({})
     #: Whether its processor can tell a placeholder that was typed in a chat from one that stands for a medium.
     reads_typed: bool = True
     #: Whether a prompt may have more than one.
@@ -55,7 +57,7 @@ def tokenizer(family: Family) -> PreTrainedTokenizerFast:
     made = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate([*special, *alphabet])}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    extra = {"extra_special_tokens": family.named} if family.named else {}
+    extra = {"extra_special_tokens": dict(family.named)} if family.named else {}
     fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>", pad_token="<|end|>", **extra)
     fast.add_special_tokens({"additional_special_tokens": special[1:]})
     return fast

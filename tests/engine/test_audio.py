@@ -1,4 +1,4 @@
-"""What is written about sounds is what transformers' own float32 `generate` writes; sounds are decoded within limits."""
+"""What is written about sounds is what transformers' own `generate` writes; sounds are decoded within limits."""
 
 import io
 from pathlib import Path
@@ -70,7 +70,9 @@ def test_sounds_are_described_as_transformers_does(served: Served) -> None:
     ]
     cases = cases if served.family.several else cases[:-1]
     expected = [served.expected(text, sounds) for text, sounds in cases]
-    assert len({tuple(answer) for answer in expected}) == len(cases), "the sounds make no difference: nothing was tested"
+    assert len({tuple(answer) for answer in expected}) == len(cases), (
+        "the sounds make no difference: nothing was tested"
+    )
     requests = [
         GenerateRequest(rid=f"r{i}", text=text, media=[media(each) for each in sounds], params=PARAMS)
         for i, (text, sounds) in enumerate(cases)
@@ -103,7 +105,7 @@ def test_a_sound_becomes_mono_at_the_models_rate(form: str) -> None:
 
 def test_what_is_no_sound_is_refused() -> None:
     whole = media(sound(440)).data
-    with pytest.raises(InvalidRequest, match="audio 1 .* cannot be decoded"):
+    with pytest.raises(InvalidRequest, match=r"audio 1 .* cannot be decoded"):
         audio.decode(whole[:20], RATE, "audio 1")
     with pytest.raises(InvalidRequest, match="lasts 601 s; at most 600 s"):
         audio.decode(media(np.zeros(601 * 1000), 1000, "FLAC").data, RATE, "audio 1")

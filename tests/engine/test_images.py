@@ -1,6 +1,7 @@
 """What is written about images is what transformers' own float32 `generate` writes, alone and beside anything else."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
 from tests.engine.multimodal import MULTIMODAL, save
 
+README = Path(__file__).parents[2] / "README.md"
 NEW_TOKENS = 8
 PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
 PLAIN = GenerateRequest(rid="plain", text="Nothing to see here, only words and more words.", params=PARAMS)
@@ -229,9 +231,7 @@ def test_what_is_embedded_already_is_taken(served: Served) -> None:
     assert served.answers(request) == [served.reference.answer(text, [image])]
     short = Media(type="image", format="precomputed_embedding", tensors=tensors({"feature": feature[1:], **grid}))
     with pytest.raises(InvalidRequest, match=f"{len(places) - 1} rows.*{len(places)} placeholders"):
-        served.assembly.admission.sequences(
-            GenerateRequest(rid="e", input_ids=prompt, media=[short], params=PARAMS)
-        )
+        served.assembly.admission.sequences(GenerateRequest(rid="e", input_ids=prompt, media=[short], params=PARAMS))
 
 
 @pytest.fixture(scope="module")
@@ -278,3 +278,11 @@ def test_a_model_of_text_refuses_media(tiny_engine: Assembly) -> None:
     for request in (chat, GenerateRequest(rid="t", text="Hello", media=media(picture(1)))):
         with pytest.raises(InvalidRequest, match="reads text only"):
             tiny_engine.admission.sequences(request)
+
+
+@pytest.mark.parametrize("kind", ["image", "audio"])
+def test_the_readme_names_each_family_with_its_medium(kind: str) -> None:
+    row = re.search(rf"^\| {kind} \| ([^|]+) \|$", README.read_text(), re.MULTILINE)
+    assert row, f"no row of {kind}"
+    families = sorted(name for name, family in MULTIMODAL.items() if family.type == kind)
+    assert row[1].split(", ") == [f"`{name}`" for name in families]
