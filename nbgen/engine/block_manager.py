@@ -91,8 +91,8 @@ class BlockManager:
         sequence.block_table, sequence.nodes = [], []
 
     def _shares(self, sequence: Sequence) -> bool:
-        """Whether others may use the sequence's blocks."""
-        return self.caches_prefixes and not sequence.is_private
+        """Whether others may use the sequence's blocks: ids do not tell what embeddings were given."""
+        return self.caches_prefixes and sequence.embeds is None
 
     def _share_block(self, sequence: Sequence, index: int, tokens: tuple[int, ...]) -> None:
         parent, block = self._last(sequence), sequence.block_table[index]

@@ -88,8 +88,8 @@ class MediaEncoder:
             if not bool((positions == torch.arange(length, device=self._device)).all()):
                 encoded.positions = positions
         prompt.blocks = _blocks(arguments.get("attention_mask"))
-        places = torch.tensor([i in self.placeholders for i in prompt.ids])
-        prompt.private = any(not bool(places[start:stop].all()) for start, stop in prompt.blocks)
+        if any(prompt.ids[i] not in self.placeholders for block in prompt.blocks for i in range(*block)):
+            raise InvalidRequest("this model reads text beside images in both directions", field="image_data")
         prompt.encoded, prompt.inputs, prompt.features = encoded, {}, {}
 
     def overlay(self, items: list[ScheduledSequence]) -> Any:

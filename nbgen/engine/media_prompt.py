@@ -20,7 +20,7 @@ class MediaPrompt:
     placeholders as they are, `[tokens, width]` for each modality. `keys` are the ids that a prefix cache sees: where a
     medium stands, they tell its content. Only once it was encoded the rest is known: `encoded` is the encoder's,
     `shift` what a position of the answer differs from its index by, `blocks` (`start`, `stop`) tokens that see each
-    other in both directions. A `private` one shares nothing.
+    other in both directions.
     """
 
     ids: list[int]
@@ -30,7 +30,6 @@ class MediaPrompt:
     encoded: Any = None
     shift: int = 0
     blocks: tuple[tuple[int, int], ...] = ()
-    private: bool = False
 
 
 def keys_of(ids: Sequence[int], media: Sequence[Media], type_of: Callable[[int], str | None]) -> list[int]:

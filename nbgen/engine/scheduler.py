@@ -168,7 +168,7 @@ class Scheduler:
             and end <= sequence.num_cacheable
             and any(
                 other.num_uncomputed > 1
-                and not other.is_private
+                and other.embeds is None
                 and other.namespace == sequence.namespace
                 and other.num_computed < end <= len(other)
                 and other.keys[:end] == beginning

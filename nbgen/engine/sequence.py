@@ -101,11 +101,6 @@ class Sequence:
         return self.media.keys + self.token_ids[len(self.media.keys) :]
 
     @property
-    def is_private(self) -> bool:
-        """Whether its keys do not tell what was computed from what: it shares nothing."""
-        return self.embeds is not None or (self.media is not None and self.media.private)
-
-    @property
     def shift(self) -> int:
         """What a token's position differs from its index by, where no medium stands."""
         return 0 if self.media is None else self.media.shift
@@ -120,7 +115,7 @@ class Sequence:
     @property
     def num_cacheable(self) -> int:
         """Tokens that may come from the cache: not the last, nor those whose scores or experts are asked for."""
-        if self.is_private:
+        if self.embeds is not None:
             return 0
         routed = self.num_routed if self.tensors and self.tensors.routed_experts is not None else len(self)
         return min(len(self.token_ids) - 1, self.next_prompt_row, routed)

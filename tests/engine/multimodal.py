@@ -34,6 +34,14 @@ VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "n
 NORMALIZED = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+
+
 class Family(NamedTuple):
     """`placeholder` is what a prompt's text has for each medium of the `type`; `make` gives model and processor."""
 
@@ -48,6 +56,8 @@ class Family(NamedTuple):
     reads_typed: bool = True
     #: Whether a prompt may have more than one.
     several: bool = True
+    #: Whether its prompts share what they begin with.
+    shares: bool = True
 
 
 def tokenizer(family: Family) -> PreTrainedTokenizerFast:
@@ -71,9 +81,10 @@ def save(folder: Path, name: str) -> Path:
     model, processor = family.make(tokenizer(family))
     model = model.float()
     # Larger weights than an initializer's, so that the scores have clear winners, which what is seen decides.
+    words = 0.05 if model.get_output_embeddings().weight is model.get_input_embeddings().weight else 0.3
     for key, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.15 if "embed" not in key else 0.05)
+            torch.nn.init.normal_(parameter, std=0.15 if "embed" not in key else words)
     model.save_pretrained(folder)
     processor.chat_template = TEMPLATE.format(family.placeholder)
     processor.save_pretrained(folder)
@@ -96,12 +107,15 @@ def _qwen(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]:
         if kind == "qwen3_vl":
             text |= {"head_dim": 16}
             vision |= {"patch_size": 14, "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64}
+        if kind == "qwen3_5":
+            text |= {"head_dim": 16, "layer_types": ["linear_attention", "full_attention"], **DELTA}
+            vision |= {"patch_size": 14, "num_position_embeddings": 64}
         names = {"image": "<|image_pad|>", "video": "<|video_pad|>", "vision_start": "<|vision_start|>"}
         names |= {"vision_end": "<|vision_end|>"}
         ids = {f"{key}_token_id": tokens.convert_tokens_to_ids(token) for key, token in names.items()}
         config = transformers.AutoConfig.for_model(kind, text_config=text, vision_config=vision, **ids)
         pixels = transformers.Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112})
-        name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}[kind]
+        name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL", "qwen3_5": "Qwen3VL"}[kind]
         with processor_folder.without_videos():
             processor = getattr(transformers, f"{name}Processor")(pixels, tokens, BaseVideoProcessor())
         return _model(config), processor
@@ -149,6 +163,36 @@ def _idefics3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
         size={"longest_edge": 112}, max_image_size={"longest_edge": 56}, **NORMALIZED
     )
     return _model(config), transformers.Idefics3Processor(pixels, tokens, image_seq_len=4)
+
+
+def _internvl(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "qwen2"}
+    vision = {**VISION, "image_size": [56, 56], "patch_size": [14, 14]}
+    place = tokens.convert_tokens_to_ids("<IMG_CONTEXT>")
+    config = transformers.InternVLConfig(text_config=text, vision_config=vision, image_token_id=place)
+    pixels = transformers.GotOcr2ImageProcessorPil(
+        size={"height": 56, "width": 56}, crop_to_patches=True, max_patches=4
+    )
+    with processor_folder.without_videos():
+        processor = transformers.InternVLProcessor(pixels, tokens, BaseVideoProcessor(), image_seq_length=4)
+    return _model(config), processor
+
+
+def _llava_next(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "mistral"}
+    vision = {**VISION, "image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "clip_vision_model"}
+    place, grid = tokens.convert_tokens_to_ids("<image>"), [[28, 56], [56, 28], [56, 56]]
+    config = transformers.LlavaNextConfig(
+        text_config=text, vision_config=vision, image_token_index=place, image_grid_pinpoints=grid
+    )
+    size = {"height": 28, "width": 28}
+    pixels = transformers.LlavaNextImageProcessorPil(
+        size={"shortest_edge": 28}, crop_size=size, image_grid_pinpoints=grid
+    )
+    processor = transformers.LlavaNextProcessor(
+        pixels, tokens, patch_size=14, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    )
+    return _model(config), processor
 
 
 def _hearing(chunk: int = 1) -> Any:
@@ -200,6 +244,21 @@ MULTIMODAL: dict[str, Family] = {
         _idefics3,
         reads_typed=False,
     ),
+    "qwen3_5": Family("image", QWEN, VL, _qwen("qwen3_5"), tier="B", shares=False),
+    "internvl": Family(
+        "image",
+        "<IMG_CONTEXT>",
+        ["<IMG_CONTEXT>", "<img>", "</img>", "<video>"],
+        _internvl,
+        named={
+            "start_image_token": "<img>",
+            "end_image_token": "</img>",
+            "context_image_token": "<IMG_CONTEXT>",
+            "video_token": "<video>",
+        },
+        reads_typed=False,
+    ),
+    "llava_next": Family("image", "<image>", ["<image>"], _llava_next),
     "qwen2_audio": Family(
         "audio", "<|audio_bos|><|AUDIO|><|audio_eos|>", ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"], _qwen2_audio
     ),
