@@ -23,6 +23,8 @@ HANDLED = {"inputs_embeds", "position_ids", "attention_mask", DEEP, DEEP_MASK}
 #: What a model calls the type of each token, where its forward wants to be told.
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
 TYPE_NUMBERS = {"image": 1, "video": 2, "audio": 3}
+#: A decoder with arguments, or masks, that no step here could give it.
+UNKNOWN = InvalidRequest("this model reads media in a way that is not served; it takes text", field="image_data")
 
 
 @dataclass
@@ -76,6 +78,8 @@ class MediaEncoder:
                 field="image_data",
             ) from error
         length = len(prompt.ids)
+        if arguments.get("inputs_embeds") is None:
+            raise UNKNOWN
         encoded = Encoded(arguments["inputs_embeds"][0], rows=_rows(arguments, length))
         if arguments.get(DEEP):
             encoded.visual, encoded.deep = arguments[DEEP_MASK][0], list(arguments[DEEP])
@@ -89,7 +93,7 @@ class MediaEncoder:
                 encoded.positions = positions
         prompt.blocks = _blocks(arguments.get("attention_mask"))
         if any(prompt.ids[i] not in self.placeholders for block in prompt.blocks for i in range(*block)):
-            raise InvalidRequest("this model reads text beside images in both directions", field="image_data")
+            raise UNKNOWN
         prompt.encoded, prompt.inputs, prompt.features = encoded, {}, {}
 
     def overlay(self, items: list[ScheduledSequence]) -> Any:
@@ -170,13 +174,12 @@ def placeholders(config: Any) -> dict[int, str]:
 
 
 def _rows(arguments: dict[str, Any], length: int) -> dict[str, torch.Tensor]:
-    """Arguments with a row for each token that nothing else here knows."""
+    """Arguments with a row for each token that nothing else here knows. Raises InvalidRequest for any other tensor."""
     others = {name: value for name, value in arguments.items() if name not in HANDLED}
-    return {
-        name: value[0]
-        for name, value in others.items()
-        if isinstance(value, torch.Tensor) and value.dim() > 1 and value.shape[:2] == (1, length)
-    }
+    tensors = {name: value for name, value in others.items() if isinstance(value, torch.Tensor) and value.dim() > 1}
+    if any(value.shape[:2] != (1, length) for value in tensors.values()):
+        raise UNKNOWN
+    return {name: value[0] for name, value in tensors.items()}
 
 
 def _blocks(mask: Any) -> tuple[tuple[int, int], ...]:
@@ -196,7 +199,7 @@ def _blocks(mask: Any) -> tuple[tuple[int, int], ...]:
     for start, stop in blocks:
         expected[start:stop, start:stop] = True
     if not torch.equal(expected, seen):
-        raise InvalidRequest("this model looks at images in a way that is not served", field="image_data")
+        raise UNKNOWN
     return tuple(blocks)
 
 
@@ -208,7 +211,9 @@ def _merged(items: list[ScheduledSequence], kwargs: dict[str, Any]) -> dict[str,
     for rows, tokens, encoded in parts:
         embeds.flatten(0, 1)[rows] = encoded.embeds[tokens].to(embeds)
     for name in {name for *_, encoded in parts for name in encoded.rows}:
-        merged[name] = kwargs[name].clone()
+        like = next(encoded.rows[name] for *_, encoded in parts if name in encoded.rows)
+        plain = kwargs.get(name)
+        merged[name] = like.new_zeros(*embeds.shape[:2], *like.shape[1:]) if plain is None else plain.clone()
         for rows, tokens, encoded in parts:
             if name in encoded.rows:
                 merged[name].flatten(0, 1)[rows] = encoded.rows[name][tokens].to(merged[name])

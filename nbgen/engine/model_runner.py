@@ -100,6 +100,11 @@ class ModelRunner:
         last = {} if states is None else dict(zip(sampled.values(), states, strict=False))
         return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt, last, experts)
 
+    def encode(self, sequence: Sequence) -> None:
+        """Run the towers on the sequence's media, through its adapter. Raises InvalidRequest."""
+        with self.lora.of([ScheduledSequence(sequence, 1)]):  # one row of the mask, which holds for all rows
+            self.media.encode(sequence.media)
+
     def release(self, sequence: Sequence) -> None:
         """Blocks are all a sequence holds, and the scheduler takes them back."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from PIL import Image
 from transformers import AutoModelForMultimodalLM
 
@@ -286,3 +287,26 @@ def test_the_readme_names_each_family_with_its_medium(kind: str) -> None:
     assert row, f"no row of {kind}"
     families = sorted(name for name, family in MULTIMODAL.items() if family.type == kind)
     assert row[1].split(", ") == [f"`{name}`" for name in families]
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*")  # peft reads it
+def test_an_adapter_acts_on_the_towers_too(tmp_path: Path) -> None:
+    served = Served("qwen2_5_vl", tmp_path / "model")
+    text, images = served.text("What is ", "? Say."), [picture(1)]
+    plain = served.reference.answer(text, images)
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=r".*visual.*\.(qkv|gate_proj|up_proj|down_proj)")
+    adapted = get_peft_model(served.reference.model, config)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    adapted.save_pretrained(tmp_path / "adapter")
+    expected = adapted.generate(
+        **served.reference.inputs(text, images), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None
+    )[0, -NEW_TOKENS:].tolist()
+    assert expected != plain, "the adapter makes no difference: nothing was tested"
+    served.assembly.engine.install(served.assembly.adapters.load("a", str(tmp_path / "adapter")))
+    requests = [
+        GenerateRequest(rid=name, text=text, media=media(*images), params=PARAMS, adapter=adapter)
+        for name, adapter in (("base", ""), ("adapted", "a"))
+    ]
+    assert served.answers(*requests) == [plain, expected]
