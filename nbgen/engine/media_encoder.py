@@ -15,6 +15,7 @@ import torch
 
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.tower_cache import TowerCache
 from nbgen.errors import InvalidRequest
 
 #: The decoder's arguments whose rows are `[visual tokens, width]` for each of its first layers (Qwen3-VL).
@@ -63,13 +64,18 @@ class MediaEncoder:
         self._device = next(model.parameters()).device
         self._names = inspect.signature(model.forward).parameters
         self.placeholders = placeholders(model.config)
+        self.towers = TowerCache(model)
 
     @torch.inference_mode()
-    def encode(self, prompt: MediaPrompt) -> None:
-        """Run the towers and fill in what the prompt does not know yet. Raises InvalidRequest."""
+    def encode(self, prompt: MediaPrompt, namespace: str = "") -> None:
+        """Run the towers and fill in what the prompt does not know yet. Raises InvalidRequest.
+
+        What they make of the same media is kept for others of the same `namespace`.
+        """
         ids = torch.tensor([prompt.ids], device=self._device)
         try:
-            arguments = self._arguments(ids, prompt)
+            with self.towers.used(namespace):
+                arguments = self._arguments(ids, prompt)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:

@@ -103,7 +103,7 @@ class ModelRunner:
     def encode(self, sequence: Sequence) -> None:
         """Run the towers on the sequence's media, through its adapter. Raises InvalidRequest."""
         with self.lora.of([ScheduledSequence(sequence, 1)]):  # one row of the mask, which holds for all rows
-            self.media.encode(sequence.media)
+            self.media.encode(sequence.media, sequence.namespace)
 
     def release(self, sequence: Sequence) -> None:
         """Blocks are all a sequence holds, and the scheduler takes them back."""
@@ -120,6 +120,7 @@ class ModelRunner:
     def vacate(self) -> None:
         """Give up the cache's memory, and the graphs, which read it."""
         self.graphs = None
+        self.media.towers.clear()
         self.cache.resize(0)
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor | None:

@@ -21,6 +21,7 @@ from nbgen.messages import ChatMessage, ContentPart, GenerateRequest, LogprobOpt
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
 from tests.engine.multimodal import MULTIMODAL, save
+from tests.engine.test_cuda_graphs import with_graphs
 
 README = Path(__file__).parents[2] / "README.md"
 NEW_TOKENS = 8
@@ -310,3 +311,31 @@ def test_an_adapter_acts_on_the_towers_too(tmp_path: Path) -> None:
         for name, adapter in (("base", ""), ("adapted", "a"))
     ]
     assert served.answers(*requests) == [plain, expected]
+
+
+def test_towers_run_once_for_the_same_image(llava: Served) -> None:
+    runs: list[int] = []
+    tower = llava.assembly.engine._runner.model.get_submodule("model.vision_tower")
+    handle = tower.register_forward_hook(lambda *_: runs.append(1))
+    try:
+        for turn in ("What is <image>?", "Once more, what is <image>?", "What is <image>, in another namespace?"):
+            namespace = "other" if "namespace" in turn else ""
+            request = GenerateRequest(rid="t", text=turn, media=media(picture(9)), params=PARAMS, namespace=namespace)
+            assert llava.answers(request) == [llava.reference.answer(turn, [picture(9)])]
+    finally:
+        handle.remove()
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "gemma3"])
+def test_decodes_over_static_tensors_stand_where_they_should(name: str, tmp_path: Path) -> None:
+    served = Served(name, tmp_path)
+    graphs = with_graphs(served.assembly)
+    text = served.text("What is ", "? Say.")
+    requests = [
+        GenerateRequest(rid=f"r{seed}", text=text, media=media(picture(seed)), params=PARAMS) for seed in (1, 3)
+    ]
+    expected = [served.reference.answer(text, [picture(seed)]) for seed in (1, 3)]
+    plain = served.reference.answer(PLAIN.text, [])
+    assert served.answers(PLAIN, *requests) == [plain, *expected]
+    assert graphs._graphs, "no decode ran over them"
