@@ -2,6 +2,8 @@
 
 import io
 import re
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from peft import LoraConfig, get_peft_model
 from PIL import Image
 from transformers import AutoModelForMultimodalLM
 
-from nbgen.engine import processor_folder
+from nbgen.engine import image, processor_folder
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.media_encoder import MediaEncoder, placeholders
 from nbgen.engine.media_prompt import MediaPrompt
@@ -25,6 +27,8 @@ from tests.engine.test_cuda_graphs import with_graphs
 
 README = Path(__file__).parents[2] / "README.md"
 NEW_TOKENS = 8
+#: Of Exif.
+ORIENTATION, QUARTER_TURN = 0x0112, 6
 PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
 PLAIN = GenerateRequest(rid="plain", text="Nothing to see here, only words and more words.", params=PARAMS)
 
@@ -339,3 +343,46 @@ def test_decodes_over_static_tensors_stand_where_they_should(name: str, tmp_path
     plain = served.reference.answer(PLAIN.text, [])
     assert served.answers(PLAIN, *requests) == [plain, *expected]
     assert graphs._graphs, "no decode ran over them"
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 150), (150, 1)])
+def test_odd_images_are_answered(served: Served, size: tuple[int, int]) -> None:
+    text, image = served.text("What is ", "? Say."), picture(1, *size)
+    request = GenerateRequest(rid="odd", text=text, media=media(image), params=PARAMS)
+    try:
+        expected = served.reference.answer(text, [image])
+    except ValueError:  # too narrow for what the processor makes of it
+        with pytest.raises(InvalidRequest, match="processor refuses"):
+            served.assembly.admission.sequences(request)
+        return
+    assert served.answers(request) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("form", "mode"),
+    [("PNG", "RGBA"), ("PNG", "P"), ("PNG", "I;16"), ("PNG", "1"), ("JPEG", "CMYK"), ("WEBP", "RGB"), ("BMP", "L")],
+)
+def test_files_of_all_kinds_become_rgb(form: str, mode: str) -> None:
+    made = Image.fromarray(np.full((6, 9), 300, np.uint16)) if mode == "I;16" else picture(1, 9, 6).convert(mode)
+    made.save(buffer := io.BytesIO(), form)
+    decoded = image.decode(memoryview(buffer.getvalue()), "image 1")
+    assert (decoded.mode, decoded.size) == ("RGB", (9, 6))
+
+
+def test_of_an_animation_the_first_frame_is_seen_and_a_photo_is_upright() -> None:
+    frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
+    frames[0].save(buffer := io.BytesIO(), "GIF", save_all=True, append_images=frames[1:])
+    assert image.decode(memoryview(buffer.getvalue()), "image 1").getpixel((0, 0)) == (255, 0, 0)
+    exif = Image.Exif()
+    exif[ORIENTATION] = QUARTER_TURN
+    picture(1, 90, 60).save(buffer := io.BytesIO(), "JPEG", exif=exif)
+    assert image.decode(memoryview(buffer.getvalue()), "image 1").size == (60, 90)
+
+
+@pytest.mark.parametrize("size", [(20_000, 20_000), (12_000, 9_000), (8_000, 7_000), (17_000, 10)])
+def test_a_picture_too_large_is_refused_before_it_is_decoded(size: tuple[int, int]) -> None:
+    header = struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
+    parts = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
+    with pytest.raises(InvalidRequest, match=r"megapixels|16384"):
+        image.decode(memoryview(b"\x89PNG\r\n\x1a\n" + b"".join(parts)), "image 1")
