@@ -130,8 +130,8 @@ class Processor:
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
         conversation = self._conversation(messages, media)
-        call = {"tokenize": True, "return_dict": True, **options}
-        kwargs = {"return_tensors": "pt", **self._options(media)}
+        call = {"tokenize": True, "return_dict": True, "return_tensors": "pt", **options}
+        kwargs = self._options(media)
 
         def run(**more: Any) -> Made:
             return self._processor.apply_chat_template(conversation, processor_kwargs=dict(kwargs), **call, **more)

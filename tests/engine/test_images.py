@@ -171,7 +171,7 @@ def test_a_chat_with_images_goes_through_the_models_template(served: Served) -> 
         return_dict=True,
         add_generation_prompt=True,
         sanitize_control_tokens=served.family.reads_typed,
-        processor_kwargs={"return_tensors": "pt"},
+        return_tensors="pt",
     )
     assert served.answers(request) == [served.reference.generate(inputs)]
     # Where it cannot be told apart, a typed placeholder is refused.
