@@ -31,6 +31,7 @@ from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
 from nbgen.engine.grammar import Compiled, Grammar
+from nbgen.engine.media_lane import MediaLane
 from nbgen.engine.sequence import Sequence
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.frames import ToEngine
@@ -86,6 +87,7 @@ class Loop:
         self._adapters = assembly.adapters
         self._retired: list[Retire] = []
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._media = MediaLane(self._admit, self._inbox.put)
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
 
@@ -106,12 +108,17 @@ class Loop:
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:
         for message in messages:
-            if isinstance(message, Request):
+            if (isinstance(message, GenerateRequest) and message.media) or (
+                isinstance(message, AbortRequest) and self._media.holds(message.rid)
+            ):
+                self._media.put(message)
+            elif isinstance(message, Request):
                 self._admit(message)
             elif isinstance(message, AdapterCommand):
                 self._name(message)
             elif not isinstance(message, LoadModel):
                 self._inbox.put(message)
+        self._media.close()
         self._inbox.put(None)
 
     def _admit(self, request: Request) -> None:

@@ -17,6 +17,7 @@ from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.media_encoder import MediaEncoder, begins
 from nbgen.engine.rotary import LongRotary
 from nbgen.engine.routed_experts import RoutedExperts, Routes, asks
 from nbgen.engine.scheduler import ScheduledSequence, packed
@@ -69,6 +70,7 @@ class ModelRunner:
         self._hidden_states = HiddenStates(model)
         self._routed_experts = RoutedExperts(model)
         self.lora = lora.LoraLayers(model)
+        self.media = MediaEncoder(model)
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @property
@@ -88,10 +90,10 @@ class ModelRunner:
         if scores is None:
             step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
             adapted = self.lora.of(items, wanted if self._selects(items) else None)
-            routed = self._routed_experts.of(items)
+            routed, seen = self._routed_experts.of(items), self.media.overlay(items)
             if self.compiled:
-                self.compiled.active = not (self.lora.wraps or self._routed_experts.wanted(items))
-            with attention.current(step), lengths, adapted, watched as hidden, routed as routes:
+                self.compiled.active = self._of_ids(items) and not self.lora.wraps
+            with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes:
                 scores = self._forward(items, wanted)
             states, experts = hidden.rows(wanted), _experts(items, routes)
         end, prompt = len(sampled), []
@@ -101,6 +103,11 @@ class ModelRunner:
             end += len(rows)
         last = {} if states is None else dict(zip(sampled.values(), states, strict=False))
         return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt, last, experts)
+
+    def encode(self, sequence: Sequence) -> None:
+        """Run the towers on the sequence's media, through its adapter. Raises InvalidRequest."""
+        with self.lora.of([ScheduledSequence(sequence, 1)]):  # one row of the mask, which holds for all rows
+            self.media.encode(sequence.media, sequence.namespace)
 
     def release(self, sequence: Sequence) -> None:
         """Blocks are all a sequence holds, and the scheduler takes them back."""
@@ -117,17 +124,23 @@ class ModelRunner:
     def vacate(self) -> None:
         """Give up the cache's memory, and the graphs, which read it."""
         self.graphs = None
+        self.media.towers.clear()
         self.cache.resize(0)
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor | None:
         """The rows' scores where all are decodes with a graph, else None."""
-        if self.graphs is None or any(item.num_tokens > 1 or prompt_embeds.begins(item) for item in items):
+        if self.graphs is None or any(item.num_tokens > 1 for item in items) or not self._of_ids(items):
             return None
-        if self._hidden_states.wanted(items) or self._routed_experts.wanted(items) or lora.concerns(items):
+        if self._hidden_states.wanted(items) or lora.concerns(items):
             return None
         computed = [(sequence, sequence.num_computed) for sequence, _ in items]
-        scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.block_table) for s, at in computed])
+        scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.shift, s.block_table) for s, at in computed])
         return scores if scores is None or rows == list(range(len(items))) else scores[self._tensor(rows)]
+
+    def _of_ids(self, items: list[ScheduledSequence]) -> bool:
+        """Whether the step computes ids alone, and nobody looks into its layers."""
+        given = any(prompt_embeds.begins(item) or begins(item) for item in items)
+        return not given and not self._routed_experts.wanted(items)
 
     def _forward(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
@@ -160,7 +173,8 @@ class ModelRunner:
         spans, slots = [], []
         for start, (sequence, count) in packed(items):
             computed = sequence.num_computed
-            spans.append(attention.Span(start, start + count, computed + count, sequence.block_table))
+            blocks = sequence.media.blocks if sequence.media else ()
+            spans.append(attention.Span(start, start + count, computed + count, sequence.block_table, blocks))
             slots += _slots(sequence.block_table, computed, computed + count, self.cache.block_size)
         decodes = sum(count == 1 for _, count in items)
         return attention.Step(self.cache, self.attention, self._tensor(slots), spans[:decodes], spans[decodes:])
@@ -205,7 +219,8 @@ def _positions(items: list[ScheduledSequence]) -> list[int]:
     return [
         position
         for sequence, count in items
-        for position in range(sequence.num_computed, sequence.num_computed + count)
+        for first in (sequence.num_computed + sequence.shift,)
+        for position in range(first, first + count)
     ]
 
 
