@@ -8,18 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState
-from nbgen.messages import (
-    EmbedOutput,
-    EngineFailed,
-    EngineReady,
-    EngineStatus,
-    LoadModel,
-    LoadProgress,
-    Request,
-    StepOutputs,
-    TensorPiece,
-    TokenizerAnswer,
-)
+from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadModel, LoadProgress
+from nbgen.messages import EmbedOutput, Request, StepOutputs, TensorPiece, TokenizerAnswer
 from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, ServeTensors, UnloadModule
 
 FRAME_HEADER = 4

@@ -13,13 +13,13 @@ from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import StopRegexes
 from nbgen.engine.tokenizer import Tokenizer
+from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.messages import (
     DetokenizeRequest,
     EmbedRequest,
     GenerateRequest,
     LogprobOptions,
-    ModelInfo,
     Tensor,
     TensorOptions,
     TokenizerAnswer,

@@ -32,9 +32,10 @@ from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
 from nbgen.engine.grammar import Compiled, Grammar
 from nbgen.engine.sequence import Sequence
+from nbgen.engine_state import LoadModel
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.frames import ToEngine
-from nbgen.messages import AbortRequest, FinishReason, GenerateOutput, GenerateRequest, LoadModel, Request, StepOutputs
+from nbgen.messages import AbortRequest, FinishReason, GenerateOutput, GenerateRequest, Request, StepOutputs
 
 #: Between two pulses, and the longest wait for a message while there is nothing to compute.
 STATUS_SECONDS = 0.5

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, ModelInfo, TensorOptions
+from nbgen.messages import GenerateRequest, TensorOptions
 from nbgen.protocols import triton_options
 from nbgen.protocols.inference import Inference, OutputTensor
 from nbgen.protocols.sample import Sample

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from nbgen import sse
+from nbgen.engine_state import LoadProgress
 from nbgen.errors import InvalidRequest, NbgenError
-from nbgen.messages import ChatMessage, FinishReason, GenerateRequest, LoadProgress, LogprobOptions, TokenLogprobs
+from nbgen.messages import ChatMessage, FinishReason, GenerateRequest, LogprobOptions, TokenLogprobs
 from nbgen.protocols.json_body import parse_object
 from nbgen.sampling_params import SamplingParams
 

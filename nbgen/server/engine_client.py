@@ -14,18 +14,15 @@ import msgspec
 
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, ReleaseMemory, ResumeMemory
 from nbgen.engine_config import EngineConfig, model_folder
+from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
 from nbgen.errors import EngineStopped, ModelError, Unavailable, from_status
 from nbgen.frames import FromEngine
 from nbgen.messages import (
     AbortRequest,
     EmbedOutput,
-    EngineFailed,
-    EngineReady,
-    EngineStatus,
     FinishReason,
     GenerateOutput,
     GenerateRequest,
-    LoadProgress,
     Request,
     StepOutputs,
     TokenizerAnswer,
