@@ -17,7 +17,7 @@ MAX_FRAME = 256 * 2**20
 
 #: What is asked of the process that runs plain modules.
 ToModules = ServeTensors | LoadModule | UnloadModule | InferRequest | TensorPiece
-ToEngine = LoadModel | Request | Command | AdapterCommand | ToModules
+ToEngine = LoadModel | Request | TensorPiece | Command | AdapterCommand | ToModules
 FromEngine = (
     LoadProgress
     | EngineReady

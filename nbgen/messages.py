@@ -115,7 +115,8 @@ class GenerateRequest(Struct, frozen=True):
     `input_embeds` is FP32 `[tokens, width]`, in place of the model's own embeddings of ids. `messages` goes through
     the model's chat template; `continue_final` continues the last message instead of opening an answer;
     `template_options` are the template's own variables. `media` stand, in order, where the prompt has placeholders or
-    the messages have parts for them. The answer begins with the tokens of `prefix_ids`: given, not sampled, their text
+    the messages have parts for them; `media_optional` leaves out what the model does not take instead of refusing it.
+    The answer begins with the tokens of `prefix_ids`: given, not sampled, their text
     is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority` is served first.
     Requests of one `group` (a call with many prompts) count as waiting only while none of them runs. `fit` cuts
     max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well; `echo` sends
@@ -128,6 +129,7 @@ class GenerateRequest(Struct, frozen=True):
     input_embeds: Tensor | None = None
     messages: list[ChatMessage] | None = None
     media: list[Media] = []
+    media_optional: bool = False
     continue_final: bool = False
     template_options: dict[str, bool | int | float | str] = {}
     prefix_ids: list[int] = []

@@ -35,7 +35,16 @@ from nbgen.engine.sequence import Sequence
 from nbgen.engine_state import LoadModel
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.frames import ToEngine
-from nbgen.messages import AbortRequest, FinishReason, GenerateOutput, GenerateRequest, Request, StepOutputs
+from nbgen.messages import (
+    AbortRequest,
+    FinishReason,
+    GenerateOutput,
+    GenerateRequest,
+    Request,
+    StepOutputs,
+    TensorPiece,
+)
+from nbgen.pieces import Pieces
 
 #: Between two pulses, and the longest wait for a message while there is nothing to compute.
 STATUS_SECONDS = 0.5
@@ -86,6 +95,7 @@ class Loop:
         self._grammars = assembly.grammars
         self._adapters = assembly.adapters
         self._retired: list[Retire] = []
+        self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
@@ -107,11 +117,15 @@ class Loop:
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:
         for message in messages:
-            if isinstance(message, Request):
+            if isinstance(message, TensorPiece):
+                self._pieces.add(message)
+            elif isinstance(message, Request):
                 self._admit(message)
             elif isinstance(message, AdapterCommand):
                 self._name(message)
             elif not isinstance(message, LoadModel):
+                if isinstance(message, AbortRequest):
+                    self._pieces.drop(message.rid)
                 self._inbox.put(message)
         self._inbox.put(None)
 
@@ -120,6 +134,7 @@ class Loop:
             if not isinstance(request, GenerateRequest):
                 self._channel.send(self._admission.translate(request))
                 return
+            request = self._pieces.complete(request)
             sequences = self._admission.sequences(request)
             if request.params.grammar is None:
                 self._inbox.put(sequences)
