@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tornado import web
 from tornado.iostream import StreamClosedError
@@ -37,6 +37,8 @@ GENERATE_BODY = 8 * 2**20
 MEDIA_BODY = 64 * 2**20
 BODY_SECONDS = 60
 KEEP_ALIVE_SECONDS = 10.0
+T = TypeVar("T")
+
 RETRY_AFTER = "5"
 
 
@@ -66,6 +68,10 @@ class NbgenHandler(AuthenticatedHandler):
     def body(self) -> bytes:
         """All that was sent."""
         return bytes(self._body)
+
+    async def parsed(self, parse: Callable[[bytes], T]) -> T:
+        """What `parse` makes of the body; others are served while it reads a large one."""
+        return await asyncio.to_thread(parse, self.body) if len(self._body) > SMALL_BODY else parse(self.body)
 
     # --- the request
 

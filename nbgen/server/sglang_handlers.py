@@ -20,7 +20,7 @@ from nbgen.protocols.sglang_answer import Answer
 from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import metrics
-from nbgen.server.base_handler import MEDIA_BODY, SMALL_BODY, NbgenHandler
+from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.question import ask
 from nbgen.server.runs import MAX_LIVE, Run
@@ -48,10 +48,8 @@ class GenerateHandler(SglangHandler, GenerationHandler):
 
     async def post(self) -> None:
         self._options = self.server_options
-        large = len(self.body) > SMALL_BODY  # others are served while it is read
         arguments = {"preferred": self._options.preferred, "truncate": self._options.truncate}
-        parse = partial(sglang.parse_generate, self.body, **arguments)
-        self._generation = await asyncio.to_thread(parse) if large else parse()
+        self._generation = await self.parsed(partial(sglang.parse_generate, **arguments))
         self._answers = _answers(self._generation, self._options.incremental)
         requests = await self.with_media(self._generation.requests, self._generation.media)
         await self.generate(requests, stream=self._generation.stream)
