@@ -29,6 +29,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
             "pandas",
             "tqdm",
             "numpy",
+            "PIL",
         },
     ),
     "protocols": ({"protocols"} | SHARED, {"msgspec", "numpy"}),
