@@ -6,16 +6,21 @@ is refused here, with the numbers.
 
 import copy
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.logit_processors import LogitProcessors
+from nbgen.engine.media_prompt import MediaPrompt
+from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import StopRegexes
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.messages import (
+    ChatMessage,
     DetokenizeRequest,
     EmbedRequest,
     GenerateRequest,
@@ -44,9 +49,16 @@ class Admission:
     """Turns requests into sequences for one loaded model."""
 
     def __init__(
-        self, tokenizer: Tokenizer, model: ModelInfo, capacity: int, processors: LogitProcessors, adapters: Adapters
+        self,
+        tokenizer: Tokenizer,
+        model: ModelInfo,
+        capacity: int,
+        processors: LogitProcessors,
+        adapters: Adapters,
+        processor: Processor | None = None,
     ) -> None:
         """`capacity` is the most tokens that the KV cache holds."""
+        self._processor = processor
         self._adapters = adapters
         self._processors = processors
         self._tokenizer = tokenizer
@@ -60,8 +72,9 @@ class Admission:
     def sequences(self, request: GenerateRequest) -> list[Sequence]:
         """One sequence for each of the request's samples. Raises InvalidRequest."""
         params = request.params.with_defaults(self._model.sampling_defaults)
-        prompt = self._prompt(request)
-        if request.truncate:
+        media = self._media(request)
+        prompt = self._prompt(request) if media is None else media.ids
+        if request.truncate and media is None:
             prompt = prompt[: max(1, self._room - len(request.prefix_ids) - 1)]
         self._check([*prompt, *request.prefix_ids], params, fit=request.fit or request.truncate)
         self._check_logprobs(request.logprobs, len(prompt))
@@ -69,7 +82,10 @@ class Admission:
         if request.logit_processor is not None:
             self._processors.load(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
-        return [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
+        sequences = [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
+        for sequence in sequences:
+            sequence.media = media
+        return sequences
 
     def translate(self, request: TokenizeRequest | DetokenizeRequest | EmbedRequest) -> TokenizerAnswer:
         """Ids of text, or text of ids. Raises InvalidRequest."""
@@ -87,9 +103,7 @@ class Admission:
             special = request.add_special_tokens
             found = [self._tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
             return TokenizerAnswer(rid=request.rid, token_ids=found)
-        ids = self._tokenizer.encode_chat(
-            request.messages, opens_answer=request.add_generation_prompt, options=request.template_options
-        )
+        ids = self._chat(request.messages, request.template_options, request.add_generation_prompt, False)
         return TokenizerAnswer(rid=request.rid, token_ids=[ids])
 
     def _sequence(
@@ -130,14 +144,29 @@ class Admission:
             shows_prompt_ids=request.prompt_ids,
         )
 
+    def _media(self, request: GenerateRequest) -> MediaPrompt | None:
+        """The prompt of a request with media, if it has any. Raises InvalidRequest."""
+        contents = [message.content for message in request.messages or [] if isinstance(message.content, list)]
+        if not request.media and all(part.type == "text" for parts in contents for part in parts):
+            return None
+        if self._processor is None:
+            raise InvalidRequest("this model reads text only", field="image_data" if request.media else "messages")
+        if request.input_embeds is not None:
+            raise InvalidRequest("media need a prompt of text or ids, not input_embeds", field="image_data")
+        return self._processor.prompt(request, self._tokenizer.encode)
+
+    def _chat(self, messages: list[ChatMessage], options: Mapping[str, Any], opens: bool, continues: bool) -> list[int]:
+        """Ids of a chat of text. Raises InvalidRequest."""
+        if self._processor is not None and self._processor.has_chat_template:
+            return self._processor.encode_chat(
+                messages, {**options, "add_generation_prompt": opens, "continue_final_message": continues}
+            )
+        return self._tokenizer.encode_chat(messages, opens_answer=opens, continues_last=continues, options=options)
+
     def _prompt(self, request: GenerateRequest) -> list[int]:
         if request.messages is not None:
-            opens = not request.continue_final
-            return self._tokenizer.encode_chat(
-                request.messages,
-                opens_answer=opens,
-                continues_last=request.continue_final,
-                options=request.template_options,
+            return self._chat(
+                request.messages, request.template_options, not request.continue_final, request.continue_final
             )
         if request.text is not None:
             return self._tokenizer.encode(request.text)

@@ -63,7 +63,8 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
     engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting, deadlines=deadlines)
     adapters = Adapters(loaded.model)
-    admission = Admission(loaded.tokenizer, model, kv_tokens, processors, adapters)
+    processor = loaded.processor if model.media else None
+    admission = Admission(loaded.tokenizer, model, kv_tokens, processors, adapters, processor)
     tokenizer = loaded.tokenizer  # alone, for the compiler below must not keep the weights alive
     grammars = backend and GrammarCompiler(
         config.grammar_backend,
@@ -146,7 +147,7 @@ def _size_cache(runner: Runner, context_length: int, config: EngineConfig, max_r
 
 
 def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_tokens: int) -> ModelInfo:
-    architecture = loaded.model.config
+    architecture, processor = loaded.model.config, loaded.processor
     return ModelInfo(
         name=config.model,
         model_type=architecture.model_type,
@@ -156,7 +157,7 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_t
         device=str(runner.device),
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         tier=runner.tier,
-        has_chat_template=loaded.tokenizer.has_chat_template,
+        has_chat_template=loaded.tokenizer.has_chat_template or bool(processor and processor.has_chat_template),
         kv_tokens=kv_tokens,
         caches_prefixes=runner.caches_prefixes,
         threads=torch.get_num_threads(),
@@ -166,4 +167,5 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_t
         hidden_size=HiddenStates(loaded.model).width,
         embed_size=prompt_embeds.width(loaded.model),
         routed_experts=RoutedExperts(loaded.model).width,
+        media=processor.media if processor and isinstance(runner, ModelRunner) else [],
     )

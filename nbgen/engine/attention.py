@@ -28,6 +28,8 @@ class Span(NamedTuple):
     stop: int
     length: int
     block_table: list[int]
+    #: First and one past the last token of blocks that see each other in both directions, whatever the window.
+    blocks: tuple[tuple[int, int], ...] = ()
 
 
 class Window(NamedTuple):
@@ -161,10 +163,14 @@ class Step:
     def prefill_mask(self, span: Span, window: Window) -> torch.Tensor | None:
         """`[T, length]`, or None where it is the plain causal triangle."""
         new = span.stop - span.start
-        if new == span.length and window == Window():
+        if new == span.length and window == Window() and not span.blocks:
             return None
         positions = torch.arange(span.length, device=self.slots.device)
-        return window.mask(positions[-new:, None], positions[None])
+        mask = window.mask(positions[-new:, None], positions[None])
+        for start, stop in span.blocks:
+            inside = (positions >= start) & (positions < stop)
+            mask |= inside[-new:, None] & inside[None]
+        return mask
 
 
 _step: Step | None = None

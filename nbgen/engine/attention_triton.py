@@ -63,6 +63,10 @@ class TritonAttention(ReferenceAttention):
             tables = step.once("prefill_tables", lambda: step.tables_of(step.prefills))
             tiles = step.once(("tiles", rows), lambda: prefill_tiles(step.prefills, rows, query.device))
             self._launch(query, layer, tiles, tables, size, window, scores, output, decodes=False)
+        for span in step.prefills:
+            if span.blocks:  # which the kernels do not know
+                rows = slice(span.start, span.stop)
+                output[rows] = self.prefill(query[rows], layer, span, step, window, scores)
         return output
 
     def splits(self, programs: int) -> int:

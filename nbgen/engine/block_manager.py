@@ -45,7 +45,7 @@ class BlockManager:
         """Give a sequence without blocks what is cached of its tokens, all but the last, which must be computed."""
         if not self.caches_prefixes:
             return
-        match = self.cache.match(sequence.namespace, sequence.token_ids[: sequence.num_cacheable])
+        match = self.cache.match(sequence.namespace, sequence.keys[: sequence.num_cacheable])
         self.cache.lock(match.nodes)
         sequence.nodes = match.nodes
         sequence.block_table = [node.block for node in match.nodes]
@@ -53,7 +53,7 @@ class BlockManager:
 
     def reuse_partly(self, sequence: Sequence) -> Copy | None:
         """After `reuse`: the copy that gives the sequence the cached part of its next block, if there is room."""
-        rest = sequence.token_ids[sequence.num_computed : sequence.num_cacheable]
+        rest = sequence.keys[sequence.num_computed : sequence.num_cacheable]
         node, length = self._last(sequence).best_child(rest[: self.block_size]) if self.caches_prefixes else (None, 0)
         if node is None:
             return None
@@ -77,7 +77,7 @@ class BlockManager:
             return
         while (end := (len(sequence.nodes) + 1) * self.block_size) <= sequence.num_computed:
             index = len(sequence.nodes)
-            self._share_block(sequence, index, tuple(sequence.token_ids[end - self.block_size : end]))
+            self._share_block(sequence, index, tuple(sequence.keys[end - self.block_size : end]))
 
     def free(self, sequence: Sequence) -> None:
         """Take all of the sequence's blocks back, keeping what is computed for others while there is room."""
@@ -107,7 +107,7 @@ class BlockManager:
 
     def _keep_partial(self, sequence: Sequence, block: int) -> bool:
         """Cache the last block, if it holds tokens that the cache does not; whether it is kept."""
-        tokens = tuple(sequence.token_ids[len(sequence.nodes) * self.block_size : sequence.num_computed])
+        tokens = tuple(sequence.keys[len(sequence.nodes) * self.block_size : sequence.num_computed])
         parent = self._last(sequence)
         if not tokens or parent.best_child(tokens)[1] == len(tokens):
             return False

@@ -26,10 +26,11 @@ log = logging.getLogger(__name__)
 
 
 class DecodeRow(NamedTuple):
-    """One sequence's newest token, the position it stands at, and the blocks up to there."""
+    """One sequence's newest token, its index, what its position differs from that by, and the blocks up to there."""
 
     token: int
-    position: int
+    index: int
+    shift: int
     block_table: list[int]
 
 
@@ -96,19 +97,15 @@ class DecodeGraphs:
         """`[bucket, vocab]`"""
         inputs = self._inputs
         spans = [Span(row, row + 1, 1, []) for row in range(bucket)]
-        positions = inputs.positions[:bucket]
-        made = {
-            "tables": inputs.tables[:bucket],
-            "lengths": positions[:, 0] + 1,
-            ("positions",): positions[:, 0],
-        }
+        indices = inputs.indices[:bucket]
+        made = {"tables": inputs.tables[:bucket], "lengths": indices + 1, ("positions",): indices}
         step = Step(self._cache, self._attention, inputs.slots[:bucket], spans, [], static=True, _made=made)
         with current(step):
-            return self._logits(inputs.ids[:bucket], positions)[:, -1]
+            return self._logits(inputs.ids[:bucket], inputs.positions[:bucket])[:, -1]
 
 
 class Inputs:
-    """The static tensors: ids and positions `[most, 1]`, cache slots `[most]`, int32 block tables `[most, blocks]`.
+    """Static tensors: ids and positions `[most, 1]`, slots and indices `[most]`, int32 block tables `[most, blocks]`.
 
     They are filled from the host's copies in one transfer each, without waiting for it. A host copy is free again once
     the step has given its tokens, before which no other begins.
@@ -117,18 +114,20 @@ class Inputs:
     def __init__(self, most: int, blocks: int, device: torch.device) -> None:
         self.blocks = blocks
         pinned = device.type == "cuda"
-        self._host = torch.zeros(3, most, dtype=torch.long, pin_memory=pinned)
+        self._host = torch.zeros(4, most, dtype=torch.long, pin_memory=pinned)
         self._host_tables = torch.zeros(most, blocks, dtype=torch.int32, pin_memory=pinned)
-        self._device = torch.zeros(3, most, dtype=torch.long, device=device)
+        self._device = torch.zeros(4, most, dtype=torch.long, device=device)
         self.ids, self.positions = self._device[0, :, None], self._device[1, :, None]
-        self.slots = self._device[2]
+        self.slots, self.indices = self._device[2], self._device[3]
         self.tables = torch.zeros(most, blocks, dtype=torch.int32, device=device)
 
     def write(self, rows: Rows[DecodeRow], bucket: int, cache: KVCache) -> None:
         """Put the batch in, padded to `bucket` rows."""
         size, scratch = cache.block_size, cache.scratch_block
-        pads = [(0, 0, scratch * size)] * (bucket - len(rows))
-        values = [(r.token, r.position, r.block_table[r.position // size] * size + r.position % size) for r in rows]
+        pads = [(0, 0, scratch * size, 0)] * (bucket - len(rows))
+        values = [
+            (r.token, r.index + r.shift, r.block_table[r.index // size] * size + r.index % size, r.index) for r in rows
+        ]
         self._host[:, :bucket] = torch.tensor(values + pads).T
         used = max(len(r.block_table) for r in rows)
         tables = self._host_tables.numpy()

@@ -16,6 +16,7 @@ from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_masks import GrammarMasks
 from nbgen.engine.logprobs import Logprobs
+from nbgen.engine.media_queue import MediaQueue
 from nbgen.engine.model_runner import RunOutput
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampler import NO_TOKEN, Sampler
@@ -65,6 +66,8 @@ class Engine:
         self._sequences: dict[str, list[Sequence]] = {}
         #: Those whose grammar is not compiled yet; the scheduler does not know them.
         self._preparing: set[Sequence] = set()
+        #: Of those the ones whose media are not encoded yet.
+        self._unseen = MediaQueue()
         self._adapters: list[Adapter] = []
         self._closed: FinishReason | None = None
         self.steps = 0
@@ -74,7 +77,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would compute something: nothing does while paused."""
-        return self._scheduler.has_work and self._paused_at is None
+        return (self._scheduler.has_work or len(self._unseen) > 0) and self._paused_at is None
 
     def add(self, sequences: list[Sequence], *, prepared: bool = True) -> list[GenerateOutput]:
         """Take in the sequences of one request; refusals where the queue is full. Unprepared ones wait for `begin`."""
@@ -92,7 +95,11 @@ class Engine:
     def begin(self, sequences: list[Sequence]) -> None:
         """Let sequences wait for their turn, as far as they are still alive."""
         for sequence in sequences:
-            if sequence in self._preparing:
+            if sequence not in self._preparing:
+                continue
+            if sequence.media is not None:
+                self._unseen.append(sequence)
+            else:
                 self._preparing.remove(sequence)
                 self._scheduler.add(sequence)
 
@@ -186,13 +193,16 @@ class Engine:
 
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sequence gained."""
+        refused = self._encode_next() if len(self._unseen) else []
         batch = self._scheduler.schedule()
+        if not batch:
+            return refused
         self._masks.start([item.sequence for item in batch if item.samples])
         started = time.perf_counter()
         output = self._runner.run(batch, self._scheduler.copies)
         self.forward_seconds += time.perf_counter() - started
         self._scheduler.computed(batch)
-        pieces = self._describe(output)
+        pieces = refused + self._describe(output)
         raw = self._tensors.raw(output)
         self._masks.apply(output.scores, output.sampled)
         tokens = self._sampler.sample(output.scores, output.sampled)
@@ -235,6 +245,17 @@ class Engine:
 
     def _living(self) -> list[Sequence]:
         return [sequence for siblings in self._sequences.values() for sequence in siblings]
+
+    def _encode_next(self) -> list[GenerateOutput]:
+        """Let sequences with media wait for their turn as they are encoded; the last outputs of those that cannot."""
+        refused = []
+        for sequence, fault in self._unseen.encoded(self._runner.media.encode, self._scheduler.waiting):
+            if fault is not None:
+                refused.append(self._end(sequence, fault))
+                continue
+            self._preparing.remove(sequence)
+            self._scheduler.add(sequence)
+        return refused
 
     def _describe(self, output: RunOutput) -> list[GenerateOutput]:
         pieces: list[GenerateOutput] = []

@@ -10,11 +10,16 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMultimodalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 from transformers.utils import logging as transformers_logging
 
-from nbgen.engine import checkpoint, embedding_checkpoint
+from nbgen.engine import audio, checkpoint, embedding_checkpoint, processor_folder
+from nbgen.engine.media_encoder import placeholders
+from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
@@ -35,6 +40,7 @@ class LoadedModel:
     sampling_defaults: dict[str, float]
     parameters: int
     weight_bytes: int
+    processor: Processor | None = None
 
 
 def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
@@ -49,9 +55,11 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     context = context_length(architecture, config)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
     with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
-        model = _model(folder, config)
+        model = _model(folder, config, _class_of(architecture.model_type))
     parameters = sum(p.numel() for p in model.parameters())
-    return LoadedModel(model, tokenizer, context, sampling_defaults(generation, config), parameters, size)
+    processor = _processor(folder, model)
+    defaults = sampling_defaults(generation, config)
+    return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor)
 
 
 def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
@@ -71,13 +79,32 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
 
 def _architecture(folder: Path, name: str) -> Any:
     model_type = checkpoint.read_json(folder / "config.json", name).get("model_type")
-    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if model_type not in {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}:
         raise ModelError(f"{name} is of the type {model_type!r}, which is no causal language model of transformers")
     with _foreign_errors(name, "configuration"):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if getattr(architecture, "is_encoder_decoder", False):
         raise ModelError(f"{name} is an encoder-decoder model ({model_type}); nbgen runs decoder-only language models")
     return architecture
+
+
+def _class_of(model_type: str) -> Any:
+    """The class that holds the towers for media, where there is one."""
+    return AutoModelForMultimodalLM if model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES else AutoModelForCausalLM
+
+
+def _processor(folder: Path, model: torch.nn.Module) -> Processor | None:
+    """The processor of a model with towers; None where it has none, or nothing that it could process."""
+    found = processor_folder.load(folder) if (places := placeholders(model.config)) else None
+    if found is None:
+        return None
+    types = ["image"] if "image" in places.values() and hasattr(found, "image_processor") else []
+    if "audio" in places.values() and found._audio_processor is not None:
+        if audio.available():
+            types.append("audio")
+        else:
+            log.warning("sounds are not taken: pip install 'nbgen[audio]'")
+    return Processor(found, types, places)
 
 
 def _tokenizer(folder: Path, name: str) -> Any:

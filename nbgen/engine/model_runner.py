@@ -16,6 +16,7 @@ from nbgen.engine.block_manager import Copy
 from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.media_encoder import MediaEncoder, begins
 from nbgen.engine.rotary import LongRotary
 from nbgen.engine.routed_experts import RoutedExperts, Routes, asks
 from nbgen.engine.scheduler import ScheduledSequence, packed
@@ -67,6 +68,7 @@ class ModelRunner:
         self._hidden_states = HiddenStates(model)
         self._routed_experts = RoutedExperts(model)
         self.lora = lora.LoraLayers(model)
+        self.media = MediaEncoder(model)
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @property
@@ -86,8 +88,8 @@ class ModelRunner:
         if scores is None:
             step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
             adapted = self.lora.of(items, wanted if self._selects(items) else None)
-            routed = self._routed_experts.of(items)
-            with attention.current(step), lengths, adapted, watched as hidden, routed as routes:
+            routed, seen = self._routed_experts.of(items), self.media.overlay(items)
+            with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes:
                 scores = self._forward(items, wanted)
             states, experts = hidden.rows(wanted), _experts(items, routes)
         end, prompt = len(sampled), []
@@ -117,12 +119,14 @@ class ModelRunner:
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor | None:
         """The rows' scores where all are decodes with a graph, else None."""
-        if self.graphs is None or any(item.num_tokens > 1 or prompt_embeds.begins(item) for item in items):
+        if self.graphs is None or any(
+            item.num_tokens > 1 or prompt_embeds.begins(item) or begins(item) for item in items
+        ):
             return None
         if self._hidden_states.wanted(items) or self._routed_experts.wanted(items) or lora.concerns(items):
             return None
         computed = [(sequence, sequence.num_computed) for sequence, _ in items]
-        scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.block_table) for s, at in computed])
+        scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.shift, s.block_table) for s, at in computed])
         return scores if scores is None or rows == list(range(len(items))) else scores[self._tensor(rows)]
 
     def _forward(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
@@ -156,7 +160,8 @@ class ModelRunner:
         spans, slots = [], []
         for start, (sequence, count) in packed(items):
             computed = sequence.num_computed
-            spans.append(attention.Span(start, start + count, computed + count, sequence.block_table))
+            blocks = sequence.media.blocks if sequence.media else ()
+            spans.append(attention.Span(start, start + count, computed + count, sequence.block_table, blocks))
             slots += _slots(sequence.block_table, computed, computed + count, self.cache.block_size)
         decodes = sum(count == 1 for _, count in items)
         return attention.Step(self.cache, self.attention, self._tensor(slots), spans[:decodes], spans[decodes:])
@@ -201,7 +206,8 @@ def _positions(items: list[ScheduledSequence]) -> list[int]:
     return [
         position
         for sequence, count in items
-        for position in range(sequence.num_computed, sequence.num_computed + count)
+        for first in (sequence.num_computed + sequence.shift,)
+        for position in range(first, first + count)
     ]
 
 

@@ -136,7 +136,8 @@ class Scheduler:
     def _prefill(self, sequence: Sequence, room: int, batch: list[ScheduledSequence]) -> int:
         """Put the sequence's next chunk into the batch if it fits; the tokens it takes."""
         tokens = min(sequence.num_uncomputed, room, sequence.max_chunk if self.cuts_prompts else WHOLE)
-        end = sequence.num_computed + tokens
+        end = sequence.chunk_end(sequence.num_computed + tokens)
+        tokens = end - sequence.num_computed
         if tokens <= 0 or not self.blocks.can_allocate(sequence, end):
             return 0
         self.blocks.allocate(sequence, end)
@@ -161,7 +162,7 @@ class Scheduler:
     def _is_being_computed(self, sequence: Sequence) -> bool:
         """Whether a running prompt computes the next block that the sequence needs, so that waiting saves work."""
         end = sequence.num_computed + self.blocks.block_size
-        beginning = sequence.token_ids[:end]
+        beginning = sequence.keys[:end]
         return (
             self.blocks.caches_prefixes
             and end <= sequence.num_cacheable
@@ -170,7 +171,7 @@ class Scheduler:
                 and other.embeds is None
                 and other.namespace == sequence.namespace
                 and other.num_computed < end <= len(other)
-                and other.token_ids[:end] == beginning
+                and other.keys[:end] == beginning
                 for other in self.running
             )
         )

@@ -58,6 +58,8 @@ class Sequence:
     num_routed: int = 0
     #: What stands in place of the prompt's embeddings, FP32 `[tokens, width]`: such a prompt shares nothing.
     embeds: Tensor | None = None
+    #: The prompt's media (`media_prompt.MediaPrompt`), if it has any.
+    media: Any = None
     prompt_text: str | None = None
     #: Whether the first output has the prompt's ids.
     shows_prompt_ids: bool = False
@@ -90,6 +92,25 @@ class Sequence:
     @property
     def output_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt :]
+
+    @property
+    def keys(self) -> list[int]:
+        """Its tokens as the prefix cache tells them apart: their ids, and the contents of media."""
+        if self.media is None:
+            return self.token_ids
+        return self.media.keys + self.token_ids[len(self.media.keys) :]
+
+    @property
+    def shift(self) -> int:
+        """What a token's position differs from its index by, where no medium stands."""
+        return 0 if self.media is None else self.media.shift
+
+    def chunk_end(self, end: int) -> int:
+        """`end`, or the end of a chunk that leaves no block of tokens in parts that see each other."""
+        for start, stop in () if self.media is None else self.media.blocks:
+            if start < end < stop:
+                return start if start > self.num_computed else stop
+        return end
 
     @property
     def num_cacheable(self) -> int:

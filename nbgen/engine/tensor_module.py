@@ -63,7 +63,7 @@ class TensorModule:
         for declared in self.spec.inputs:
             tensors = [tensor for request in requests for tensor in request.inputs if tensor.name == declared.name]
             if tensors:
-                parts = [_tensor(tensor) for tensor in tensors]
+                parts = [as_torch(tensor) for tensor in tensors]
                 whole = torch.cat(parts) if len(parts) > 1 else parts[0]
                 stacked[declared.name] = self._reshaped(whole, declared).to(self._device)
         return stacked
@@ -118,7 +118,7 @@ class TensorModule:
         return Tensor(name=name, datatype=declared.datatype, shape=tuple(array.shape), data=data)
 
 
-def _tensor(tensor: Tensor) -> torch.Tensor:
+def as_torch(tensor: Tensor) -> torch.Tensor:
     """A copy, which the module may write into."""
     dtype = DTYPES[tensor.datatype]
     if not len(tensor.data):

@@ -59,7 +59,7 @@ def test_a_model_that_cannot_be_captured_runs_without(tiny_engine: Assembly, cap
             raise NotImplementedError("not in a graph")
 
     graphs = DecodeGraphs(runner.logits, runner.cache, Refuses(), most=4, blocks=2)
-    assert graphs.scores([DecodeRow(7, 0, [0])]) is None
-    assert graphs.scores([DecodeRow(7, 0, [0])]) is None
+    assert graphs.scores([DecodeRow(7, 0, 0, [0])]) is None
+    assert graphs.scores([DecodeRow(7, 0, 0, [0])]) is None
     assert not graphs.works
     assert caplog.text.count("cannot be captured") == 1

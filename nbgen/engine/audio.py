@@ -1,0 +1,59 @@
+"""From the bytes of a sound file to samples at the rate that a model hears, within limits. Needs `nbgen[audio]`."""
+
+import io
+from importlib.util import find_spec
+
+import numpy as np
+
+from nbgen.errors import InvalidRequest
+
+MAX_BYTES = 25 * 2**20
+MAX_SECONDS = 600
+#: Frames read at once, so that a header that lies costs no memory.
+READ_FRAMES = 2**18
+
+
+def available() -> bool:
+    """Whether the libraries that decode and resample are installed."""
+    return find_spec("soundfile") is not None and find_spec("soxr") is not None
+
+
+def decode(data: memoryview, rate: int, place: str) -> np.ndarray:
+    """Mono float32 samples at `rate` Hz: the mean of the channels, resampled. Raises InvalidRequest."""
+    if len(data) > MAX_BYTES:
+        raise InvalidRequest(f"{place} has {len(data)} bytes; at most {MAX_BYTES}", field="audio_data")
+    try:
+        samples, own = _read(data, place)
+    except InvalidRequest:
+        raise
+    except Exception:  # decoders of damaged files raise anything
+        raise InvalidRequest(
+            f"{place} ({len(data)} bytes) cannot be decoded: it must be a whole WAV, FLAC, OGG or MP3 file",
+            field="audio_data",
+        ) from None
+    if not len(samples):
+        raise InvalidRequest(f"{place} has no samples", field="audio_data")
+    if own == rate:
+        return samples
+    import soxr
+
+    return soxr.resample(samples, own, rate)
+
+
+def _read(data: memoryview, place: str) -> tuple[np.ndarray, int]:
+    """Mono samples, and their rate."""
+    import soundfile
+
+    with soundfile.SoundFile(io.BytesIO(data)) as file:
+        _check_length(file.frames, file.samplerate, place)
+        parts, count = [], 0
+        while len(part := file.read(READ_FRAMES, dtype="float32", always_2d=True)):
+            count += len(part)
+            _check_length(count, file.samplerate, place)
+            parts.append(part.mean(axis=1))
+        return np.concatenate(parts) if parts else np.empty(0, np.float32), file.samplerate
+
+
+def _check_length(frames: int, rate: int, place: str) -> None:
+    if frames > MAX_SECONDS * rate:
+        raise InvalidRequest(f"{place} lasts {frames / rate:.0f} s; at most {MAX_SECONDS} s", field="audio_data")

@@ -1,0 +1,74 @@
+"""Media that come as tensors: what a model's processor made of them, or their places in the prompt already embedded."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import torch
+
+from nbgen.engine.media_prompt import MediaPrompt, keys_of
+from nbgen.engine.tensor_module import DTYPES, as_torch
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest, Media, Tensor
+from nbgen.tensor_spec import ELEMENT_BYTES
+
+
+def prompt(
+    request: GenerateRequest, encode: Callable[[str], list[int]], placeholders: Mapping[int, str]
+) -> MediaPrompt:
+    """The prompt, whose placeholders are expanded already; `encode` makes ids of text. Raises InvalidRequest."""
+    media = request.media
+    _check(request)
+    inputs: dict[str, torch.Tensor] = {}
+    features: dict[str, torch.Tensor] = {}
+    for each in media:
+        tensors = {tensor.name: _tensor(tensor) for tensor in each.tensors}
+        if each.format == "precomputed_embedding":
+            features[each.type] = _feature(tensors.pop("feature", None), each)
+        inputs |= tensors
+    own = inputs.pop("input_ids", None)
+    inputs.pop("attention_mask", None)
+    if request.input_ids is not None:
+        ids = request.input_ids
+    else:
+        ids = encode(request.text or "") if own is None else own.flatten().tolist()
+    counts = Counter(map(placeholders.get, ids))
+    for kind, feature in features.items():
+        if len(feature) != counts[kind]:
+            raise InvalidRequest(
+                f"the feature has {len(feature)} rows; the prompt has {counts[kind]} placeholders of type {kind}",
+                field=f"{kind}_data",
+            )
+    return MediaPrompt(ids, keys_of(ids, media, placeholders.get), inputs, features)
+
+
+def _check(request: GenerateRequest) -> None:
+    counts = Counter(each.type for each in request.media)
+    if max(counts.values()) > 1 or any(each.format == "raw" for each in request.media):
+        raise InvalidRequest(
+            "processor_output and precomputed_embedding stand for all media of their type: send one item, "
+            f"not {len(request.media)}",
+            field=f"{request.media[0].type}_data",
+        )
+    if request.messages is not None:
+        raise InvalidRequest("media given as tensors need a prompt given as input_ids or text", field="messages")
+
+
+def _tensor(tensor: Tensor) -> torch.Tensor:
+    size = ELEMENT_BYTES.get(tensor.datatype, 0)
+    count = 1
+    for dim in tensor.shape:
+        count *= dim
+    if tensor.datatype not in DTYPES or count * size != len(tensor.data):
+        raise InvalidRequest(
+            f"{tensor.name} of {tensor.datatype} and shape {list(tensor.shape)} has {len(tensor.data)} bytes",
+            field="image_data",
+        )
+    return as_torch(tensor)
+
+
+def _feature(feature: torch.Tensor | None, media: Media) -> torch.Tensor:
+    if feature is None or feature.dim() < 2 or not feature.is_floating_point():
+        raise InvalidRequest(
+            "a precomputed_embedding needs a feature, numbers of the shape [tokens, width]", field=f"{media.type}_data"
+        )
+    return feature.flatten(0, -2)

@@ -1,0 +1,44 @@
+"""From the bytes of an image file to pixels, within limits that are looked at before anything is decoded."""
+
+import io
+
+from PIL import Image, ImageOps
+
+from nbgen.errors import InvalidRequest
+
+#: What Pillow may try; of an animation the first frame is taken.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+MAX_BYTES = 20 * 2**20
+MAX_PIXELS = 50_000_000
+MAX_SIDE = 16_384
+
+
+def decode(data: memoryview, place: str) -> Image.Image:
+    """The image in RGB, upright. `place` names it to whoever sent it. Raises InvalidRequest."""
+    if len(data) > MAX_BYTES:
+        raise InvalidRequest(f"{place} has {len(data)} bytes; at most {MAX_BYTES}", field="image_data")
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        _check_size(image.size, place)
+        return ImageOps.exif_transpose(image).convert("RGB")
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise InvalidRequest(
+            f"{place} has far more than {MAX_PIXELS // 10**6} megapixels, the most that is decoded", field="image_data"
+        ) from None
+    except InvalidRequest:
+        raise
+    except Exception:  # decoders of damaged files raise anything
+        raise InvalidRequest(
+            f"{place} ({len(data)} bytes) cannot be decoded: it must be a whole PNG, JPEG, WEBP, GIF or BMP file",
+            field="image_data",
+        ) from None
+
+
+def _check_size(size: tuple[int, int], place: str) -> None:
+    width, height = size
+    if width * height > MAX_PIXELS:
+        raise InvalidRequest(
+            f"{place} is {width} x {height}; at most {MAX_PIXELS // 10**6} megapixels", field="image_data"
+        )
+    if not (1 <= width <= MAX_SIDE and 1 <= height <= MAX_SIDE):
+        raise InvalidRequest(f"{place} is {width} x {height}; each side is 1 to {MAX_SIDE} pixels", field="image_data")

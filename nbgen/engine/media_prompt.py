@@ -1,0 +1,69 @@
+"""A prompt with images, sounds or videos in it: its ids with every placeholder expanded, and what its media become.
+
+Plain Python, no tensors of its own making. Knows no model.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbgen.messages import Media
+
+
+@dataclass(eq=False)
+class MediaPrompt:
+    """What the samples of one request share.
+
+    `inputs` are the tensors that the model's forward takes besides `ids`; `features` those that take the place of
+    placeholders as they are, `[tokens, width]` for each modality. `keys` are the ids that a prefix cache sees: where a
+    medium stands, they tell its content. Only once it was encoded the rest is known: `encoded` is the encoder's,
+    `shift` what a position of the answer differs from its index by, `blocks` (`start`, `stop`) tokens that see each
+    other in both directions.
+    """
+
+    ids: list[int]
+    keys: list[int]
+    inputs: dict[str, Any]
+    features: dict[str, Any] = field(default_factory=dict)
+    encoded: Any = None
+    shift: int = 0
+    blocks: tuple[tuple[int, int], ...] = ()
+
+
+def keys_of(ids: Sequence[int], media: Sequence[Media], type_of: Callable[[int], str | None]) -> list[int]:
+    """Ids, with numbers below zero in place of those that `type_of` says stand for a medium: its content's.
+
+    Media of a type get a run of placeholders each. Where there are more runs (an image in tiles), each stands for all
+    media of that type.
+    """
+    digests = {kind: [_digest(each) for each in media if each.type == kind] for kind in {m.type for m in media}}
+    runs = [(kind, list(run)) for kind, run in itertools.groupby(range(len(ids)), lambda i: type_of(ids[i]))]
+    counts: dict[str, int] = {kind: sum(k == kind for k, _ in runs) for kind in digests}
+    keys, seen = list(ids), dict.fromkeys(digests, 0)
+    for kind, run in runs:
+        if kind not in digests:
+            continue
+        own = digests[kind]
+        content = own[seen[kind]] if counts[kind] == len(own) else hashlib.sha256(b"".join(own)).digest()
+        first = int.from_bytes(hashlib.sha256(content + bytes([counts[kind] == len(own)])).digest()[:12])
+        seen[kind] += 1
+        # A token of it tells the run's length as well: in one block each sees the last.
+        for offset, index in enumerate(run):
+            keys[index] = -1 - ((first << 64) + (len(run) << 32) + offset)
+    return keys
+
+
+def _digest(media: Media) -> bytes:
+    """Of all that decides what the medium becomes."""
+    content = hashlib.sha256(repr((media.type, media.format, _sorted(media.options))).encode())
+    content.update(media.data)
+    for tensor in media.tensors:
+        content.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
+        content.update(tensor.data)
+    return content.digest()
+
+
+def _sorted(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(options.items())

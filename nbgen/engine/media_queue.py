@@ -1,0 +1,57 @@
+"""Sequences whose media are not encoded yet, in order of arrival: one prompt's are, between two steps. No tensors."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from nbgen.engine.media_prompt import MediaPrompt
+from nbgen.engine.sequence import Sequence
+from nbgen.errors import NbgenError
+from nbgen.messages import FinishReason
+
+#: Sequences with encoded media that wait for room, at most: each holds its embeddings.
+AHEAD = 2
+
+log = logging.getLogger(__name__)
+
+
+class MediaQueue:
+    """Gives the sequences to whoever schedules them, once they can be computed."""
+
+    def __init__(self) -> None:
+        self._sequences: deque[Sequence] = deque()
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def append(self, sequence: Sequence) -> None:
+        self._sequences.append(sequence)
+
+    def clear(self) -> None:
+        self._sequences.clear()
+
+    def encoded(
+        self, encode: Callable[[MediaPrompt], None], waiting: list[Sequence]
+    ) -> Iterator[tuple[Sequence, FinishReason | None]]:
+        """The next sequences that may join those `waiting`, or why they may not: with one prompt encoded at most."""
+        room = sum(sequence.media is not None for sequence in waiting) < AHEAD
+        while self._sequences and (room or self._sequences[0].media.encoded is not None):
+            sequence = self._sequences.popleft()
+            if sequence.finish_reason is not None:
+                continue
+            if sequence.media.encoded is None:
+                room = False
+            yield sequence, _fault(sequence, encode)
+
+
+def _fault(sequence: Sequence, encode: Callable[[MediaPrompt], None]) -> FinishReason | None:
+    """Encode the sequence's media, unless one of the same prompt was before it; why it could not be done."""
+    try:
+        if sequence.media.encoded is None:
+            encode(sequence.media)
+    except NbgenError as error:
+        return FinishReason(type="error", message=error.message, status=error.status)
+    except Exception:  # whatever a tower raises, not having the memory for one, is this request's alone
+        log.exception("request %s: its media could not be encoded", sequence.rid)
+        return FinishReason(type="error", message="the media could not be encoded; the log says why", status=503)
+    return None

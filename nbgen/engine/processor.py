@@ -1,0 +1,249 @@
+"""Prompts with images and sounds in them, made by the model's own processor. Runs where requests are admitted.
+
+Knows nothing of the model but which ids stand for what; what its towers make of the tensors is the encoder's affair.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jinja2
+import torch
+from transformers.processing_utils import ProcessorMixin
+
+from nbgen.engine import audio, given_media, image
+from nbgen.engine.media_prompt import MediaPrompt, keys_of
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ChatMessage, GenerateRequest, Media
+
+MAX_MEDIA = 16
+#: Of what a processor gives, what is no input of the model's towers.
+OWN = {"input_ids", "attention_mask"}
+#: Options of clients that mean nothing to a processor.
+IGNORED_OPTIONS = {"detail"}
+#: What the types are called in a processor's call.
+ARGUMENTS = {"image": "images", "audio": "audio"}
+DEFAULT_RATE = 16_000
+#: A text that a template has to show.
+MARK = "nbgen mark"
+
+Made = Mapping[str, Any]
+
+
+class Processor:
+    """A model's processor. `types` are the media that it reads from files."""
+
+    def __init__(self, processor: ProcessorMixin, types: list[str], placeholders: Mapping[int, str]) -> None:
+        """`placeholders` are the ids that the model puts something of a type in place of."""
+        self._processor = processor
+        self._types = types
+        self._placeholders = placeholders
+        self._lists_parts = self.has_chat_template and _lists_parts(processor)
+        self._places = {kind: self._place(kind) for kind in types}
+
+    @property
+    def media(self) -> list[str]:
+        """All types that come in, if only as tensors."""
+        return sorted(set(self._placeholders.values()))
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._processor.chat_template is not None
+
+    def encode_chat(self, messages: list[ChatMessage], options: Mapping[str, Any]) -> list[int]:
+        """Ids of a chat without media. Raises InvalidRequest."""
+        return self._chat(messages, [], options)["input_ids"][0].tolist()
+
+    def prompt(self, request: GenerateRequest, encode: Callable[[str], list[int]]) -> MediaPrompt:
+        """The prompt of a request with media; `encode` makes ids of plain text. Raises InvalidRequest."""
+        media = request.media
+        self._check(media)
+        if any(each.format != "raw" for each in media):
+            return given_media.prompt(request, encode, self._placeholders)
+        if request.messages is not None:
+            options = {
+                **request.template_options,
+                "add_generation_prompt": not request.continue_final,
+                "continue_final_message": request.continue_final,
+            }
+            return self._of(self._chat(request.messages, media, options), media)
+        if request.input_ids is not None:
+            return self._of_ids(request.input_ids, media)
+        return self._of(self._text(request.text or "", media), media)
+
+    def _check(self, media: list[Media]) -> None:
+        if len(media) > MAX_MEDIA:
+            raise InvalidRequest(f"the prompt has {len(media)} media; at most {MAX_MEDIA}", field="image_data")
+        for each in media:
+            if each.type not in self.media:
+                takes = " and ".join(self.media)
+                raise InvalidRequest(f"this model takes no {each.type}; it takes {takes}", field=f"{each.type}_data")
+            if each.format == "raw" and each.type not in self._types:
+                raise InvalidRequest(
+                    f"{each.type} files are not read for this model: send what its processor makes of one "
+                    "(format processor_output)",
+                    field=f"{each.type}_data",
+                )
+
+    def _of(self, made: Made, media: list[Media], ids: list[int] | None = None) -> MediaPrompt:
+        ids = made["input_ids"][0].tolist() if ids is None else ids
+        inputs = {name: value for name, value in made.items() if name not in OWN and isinstance(value, torch.Tensor)}
+        return MediaPrompt(ids, keys_of(ids, media, self._placeholders.get), inputs)
+
+    def _text(self, text: str, media: list[Media], **options: Any) -> Made:
+        """What the processor makes of text with one placeholder for each medium, or none: then media come first."""
+        for kind in reversed(self._types):
+            token, given = self._token(kind), len(_of_type(media, kind))
+            if token is not None and token not in text:
+                text = self._places[kind] * given + text
+            if token is not None and text.count(token) != given:
+                raise InvalidRequest(
+                    f"the text has {text.count(token)} times {token}, which stands for one {kind} each; "
+                    f"{given} came with it",
+                    field=f"{kind}_data",
+                )
+        options |= {ARGUMENTS[kind]: found for kind in self._types if (found := self._decoded(media, kind))}
+        options |= self._options(media)
+        return self._run(lambda: self._processor(text=[text], return_tensors="pt", **options))
+
+    def _of_ids(self, ids: list[int], media: list[Media]) -> MediaPrompt:
+        """Ids with one placeholder for each medium, or with as many as it takes: then they are used as they are."""
+        tokenizer, tokens = self._processor.tokenizer, [self._token(each.type) or "" for each in media]
+        single = {tokenizer.convert_tokens_to_ids(token) for token in tokens}
+        if sum(i in single for i in ids) == len(media) >= sum(i in self._placeholders for i in ids):
+            text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            return self._of(self._text(text, media, add_special_tokens=False), media)
+        made = self._text("".join(tokens), media, add_special_tokens=False)
+        expanded, given = (Counter(map(self._placeholders.get, each)) for each in (made["input_ids"][0].tolist(), ids))
+        for kind in self._types:
+            if expanded[kind] != given[kind]:
+                raise InvalidRequest(
+                    f"input_ids has {given[kind]} placeholders of type {kind}; what came takes {expanded[kind]} or one "
+                    "for each",
+                    field="input_ids",
+                )
+        per_token = {name for name, value in made.items() if name.endswith("token_type_ids")}
+        return self._of({name: value for name, value in made.items() if name not in per_token}, media, ids)
+
+    def _chat(self, messages: list[ChatMessage], media: list[Media], options: Mapping[str, Any]) -> Made:
+        """What the processor makes of a chat: whatever a user wrote is text, and only parts are media."""
+        if not self.has_chat_template:
+            raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
+        conversation = self._conversation(messages, media)
+        call = {"tokenize": True, "return_dict": True, **options}
+        kwargs = {"return_tensors": "pt", **self._options(media)}
+
+        def run(**more: Any) -> Made:
+            return self._processor.apply_chat_template(conversation, processor_kwargs=dict(kwargs), **call, **more)
+
+        try:
+            return run(sanitize_control_tokens=True)
+        except (NotImplementedError, ValueError, TypeError):  # not every processor can read special tokens as text
+            self._refuse_placeholders(messages)
+        except jinja2.TemplateError:
+            raise _refusal(messages) from None
+        try:
+            return run()
+        except (jinja2.TemplateError, ValueError, TypeError, KeyError, IndexError):
+            raise _refusal(messages) from None
+
+    def _conversation(self, messages: list[ChatMessage], media: list[Media]) -> list[dict[str, Any]]:
+        """The messages as a template reads them, with each medium decoded in its part."""
+        parts = [part for m in messages if isinstance(m.content, list) for part in m.content if part.type != "text"]
+        if [part.type for part in parts] != [each.type for each in media]:
+            raise InvalidRequest(
+                f"the messages have parts of the types {[part.type for part in parts]}, and the media that came are "
+                f"{[each.type for each in media]}: they must be the same",
+                field="messages",
+            )
+        found = {kind: iter(self._decoded(media, kind)) for kind in self._types}
+        return [{"role": m.role, "content": self._content(m, found)} for m in messages]
+
+    def _content(self, message: ChatMessage, found: Mapping[str, Any]) -> str | list[dict[str, Any]]:
+        if isinstance(message.content, str):
+            return [{"type": "text", "text": message.content}] if self._lists_parts else message.content
+        return [
+            {"type": "text", "text": part.text}
+            if part.type == "text"
+            else {"type": part.type, part.type: next(found[part.type])}
+            for part in message.content
+        ]
+
+    def _refuse_placeholders(self, messages: list[ChatMessage]) -> None:
+        for token in filter(None, map(self._token, self._types)):
+            if any(token in m.text for m in messages):
+                raise InvalidRequest(f"a message holds {token}, which this model reads as a place for media")
+
+    def _run(self, call: Callable[[], Made]) -> Made:
+        try:
+            return call()
+        except (ValueError, TypeError, KeyError, IndexError):
+            raise InvalidRequest(
+                "the model's processor refuses this prompt and its media", field="image_data"
+            ) from None
+
+    def _token(self, kind: str) -> str | None:
+        """The text that stands for one medium."""
+        return getattr(self._processor, f"{kind}_token", None)
+
+    def _place(self, kind: str) -> str:
+        """What the chat template writes where a medium stands, which may be more than its token."""
+        token, mark = self._token(kind) or "", {"type": "text", "text": MARK}
+        if not self._lists_parts:
+            return token
+        try:
+            plain, seeing = (
+                self._processor.apply_chat_template([{"role": "user", "content": content}])
+                for content in ([mark], [{"type": kind}, mark])
+            )
+        except Exception:  # a template may raise anything
+            return token
+        before, _, after = plain.partition(MARK)
+        found = seeing.removeprefix(before).removesuffix(MARK + after)
+        return found if found.count(token) == 1 and len(found) == len(seeing) - len(plain) else token
+
+    def _decoded(self, media: list[Media], kind: str) -> list[Any]:
+        found = _of_type(media, kind)
+        if kind == "image":
+            return [image.decode(each.data, f"image {index}") for index, each in enumerate(found, 1)]
+        return [audio.decode(each.data, self._rate, f"audio {index}") for index, each in enumerate(found, 1)]
+
+    @property
+    def _rate(self) -> int:
+        return int(getattr(self._processor._audio_processor, "sampling_rate", DEFAULT_RATE))
+
+    def _options(self, media: list[Media]) -> dict[str, Any]:
+        """The options of the media, which hold for all of a prompt."""
+        options: dict[str, Any] = {}
+        for kind in self._types:
+            given = [{k: v for k, v in m.options.items() if k not in IGNORED_OPTIONS} for m in _of_type(media, kind)]
+            if any(each != given[0] for each in given):
+                raise InvalidRequest(f"the {kind}s of one prompt must have the same options", field=f"{kind}_data")
+            if given and kind == "audio":
+                options["audio_kwargs"] = {"sampling_rate": self._rate, **given[0]}
+            elif given and given[0]:
+                known = set(self._processor.image_processor.valid_kwargs.__annotations__)
+                if unknown := sorted(set(given[0]) - known):
+                    raise InvalidRequest(f"this model's images have no option {unknown[0]!r}", field="image_data")
+                options["images_kwargs"] = given[0]
+        return options
+
+
+def _refusal(messages: list[ChatMessage]) -> InvalidRequest:
+    roles = ", ".join(m.role for m in messages)
+    return InvalidRequest(
+        f"the model's chat template or processor refuses these messages (roles: {roles})", field="messages"
+    )
+
+
+def _of_type(media: list[Media], kind: str) -> list[Media]:
+    return [each for each in media if each.type == kind]
+
+
+def _lists_parts(processor: ProcessorMixin) -> bool:
+    """Whether the chat template reads text as a list of parts."""
+    try:
+        text = processor.apply_chat_template([{"role": "user", "content": [{"type": "text", "text": MARK}]}])
+    except Exception:  # a template may raise anything
+        return True
+    return MARK in text and "'type'" not in text

@@ -1,0 +1,65 @@
+"""A model's processor from its folder, with transformers' Pillow image processors: torchvision is not needed.
+
+Video processors are torchvision's alone. Where it is missing, a processor is loaded without the one it has.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoProcessor
+from transformers.models.auto.video_processing_auto import AutoVideoProcessor
+from transformers.processing_utils import ProcessorMixin
+from transformers.utils import is_torchvision_available
+from transformers.video_processing_utils import BaseVideoProcessor
+
+#: Files of which a folder with a processor has at least one.
+FILES = ("processor_config.json", "preprocessor_config.json", "image_processor_config.json")
+
+log = logging.getLogger(__name__)
+_patching = threading.Lock()
+
+
+def load(folder: Path) -> ProcessorMixin | None:
+    """The processor; None where the folder has none that transformers can load."""
+    if not any((folder / name).is_file() for name in FILES):
+        return None
+    try:
+        with without_videos():
+            found = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception:  # a processor may need any package
+        log.exception("the processor cannot be loaded; the model takes text only")
+        return None
+    return found if isinstance(found, ProcessorMixin) else None
+
+
+def has_videos(processor: ProcessorMixin) -> bool:
+    """Whether it has a video processor that works."""
+    return type(getattr(processor, "video_processor", None)) not in (type(None), BaseVideoProcessor)
+
+
+@contextmanager
+def without_videos() -> Iterator[None]:
+    """Let transformers put an empty video processor where it would refuse to load for want of torchvision."""
+    if is_torchvision_available():
+        yield
+        return
+    with _patching:
+        check, load_video = (
+            ProcessorMixin.check_argument_for_proper_class,
+            AutoVideoProcessor.__dict__["from_pretrained"],
+        )
+
+        def lenient(self: ProcessorMixin, name: str, argument: Any) -> Any:
+            return BaseVideoProcessor if type(argument) is BaseVideoProcessor else check(self, name, argument)
+
+        ProcessorMixin.check_argument_for_proper_class = lenient
+        AutoVideoProcessor.from_pretrained = staticmethod(lambda *_, **__: BaseVideoProcessor())
+        try:
+            yield
+        finally:
+            ProcessorMixin.check_argument_for_proper_class = check
+            AutoVideoProcessor.from_pretrained = load_video

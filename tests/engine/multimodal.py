@@ -1,0 +1,266 @@
+"""Every family with eyes or ears that is tried: a small random checkpoint, model and processor, as a user's folder."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from transformers.video_processing_utils import BaseVideoProcessor
+
+from nbgen.engine import processor_folder
+
+SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+#: The model's own chat template, which reads parts; `{}` is what stands for an image or a sound.
+TEMPLATE = (
+    "{{% for m in messages %}}<|{{{{ m.role }}}}|>{{% for c in m.content %}}"
+    "{{% if c.type != 'text' %}}{}{{% else %}}{{{{ c.text }}}}{{% endif %}}{{% endfor %}}<|end|>{{% endfor %}}"
+    "{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
+)
+IDS = {"bos_token_id": None, "pad_token_id": 0, "eos_token_id": 0}
+TEXT = {
+    **IDS,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+NORMALIZED = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
+
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+
+
+class Family(NamedTuple):
+    """`placeholder` is what a prompt's text has for each medium of the `type`; `make` gives model and processor."""
+
+    type: str
+    placeholder: str
+    special: list[str]
+    make: Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]
+    tier: str = "A"
+    #: What the tokenizer calls some of its special tokens.
+    named: Mapping[str, str] = MappingProxyType({})
+    #: Whether its processor can tell a placeholder that was typed in a chat from one that stands for a medium.
+    reads_typed: bool = True
+    #: Whether a prompt may have more than one.
+    several: bool = True
+    #: Whether its prompts share what they begin with.
+    shares: bool = True
+
+
+def tokenizer(family: Family) -> PreTrainedTokenizerFast:
+    """Of single bytes, with the family's special tokens."""
+    special = [*SPECIAL, *family.special]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate([*special, *alphabet])}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    extra = {"extra_special_tokens": dict(family.named)} if family.named else {}
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>", pad_token="<|end|>", **extra)
+    fast.add_special_tokens({"additional_special_tokens": special[1:]})
+    return fast
+
+
+def save(folder: Path, name: str) -> Path:
+    """The family's checkpoint. The same every time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    family = MULTIMODAL[name]
+    torch.manual_seed(0)
+    model, processor = family.make(tokenizer(family))
+    model = model.float()
+    # Larger weights than an initializer's, so that the scores have clear winners, which what is seen decides.
+    words = 0.05 if model.get_output_embeddings().weight is model.get_input_embeddings().weight else 0.3
+    for key, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15 if "embed" not in key else words)
+    model.save_pretrained(folder)
+    processor.chat_template = TEMPLATE.format(family.placeholder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def _model(config: Any) -> Any:
+    return transformers.AutoModelForMultimodalLM.from_config(config)
+
+
+def _qwen(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]:
+    def make(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+        rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
+        text = {**TEXT, "vocab_size": len(tokens), "rope_parameters": rope}
+        vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+        if kind == "qwen2_vl":
+            vision = {"depth": 2, "embed_dim": 32, "mlp_ratio": 2, "num_heads": 2, "hidden_size": 64}
+        if kind == "qwen2_5_vl":
+            vision |= {"window_size": 56, "fullatt_block_indexes": [1]}
+        if kind == "qwen3_vl":
+            text |= {"head_dim": 16}
+            vision |= {"patch_size": 14, "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64}
+        if kind == "qwen3_5":
+            text |= {"head_dim": 16, "layer_types": ["linear_attention", "full_attention"], **DELTA}
+            vision |= {"patch_size": 14, "num_position_embeddings": 64}
+        names = {"image": "<|image_pad|>", "video": "<|video_pad|>", "vision_start": "<|vision_start|>"}
+        names |= {"vision_end": "<|vision_end|>"}
+        ids = {f"{key}_token_id": tokens.convert_tokens_to_ids(token) for key, token in names.items()}
+        config = transformers.AutoConfig.for_model(kind, text_config=text, vision_config=vision, **ids)
+        pixels = transformers.Qwen2VLImageProcessorPil(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112})
+        name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL", "qwen3_5": "Qwen3VL"}[kind]
+        with processor_folder.without_videos():
+            processor = getattr(transformers, f"{name}Processor")(pixels, tokens, BaseVideoProcessor())
+        return _model(config), processor
+
+    return make
+
+
+def _gemma3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16}
+    text["layer_types"] = ["sliding_attention", "full_attention"]
+    vision = {**VISION, "image_size": 56, "patch_size": 14}
+    ids = {
+        "image_token_id": tokens.convert_tokens_to_ids("<image_soft_token>"),
+        "boi_token_id": tokens.convert_tokens_to_ids("<start_of_image>"),
+        "eoi_token_id": tokens.convert_tokens_to_ids("<end_of_image>"),
+    }
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, **ids)
+    pixels = transformers.Gemma3ImageProcessorPil(size={"height": 56, "width": 56}, **NORMALIZED)
+    return _model(config), transformers.Gemma3Processor(pixels, tokens, image_seq_length=4)
+
+
+def _llava(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
+    vision = {**VISION, "image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "clip_vision_model"}
+    place = tokens.convert_tokens_to_ids("<image>")
+    config = transformers.LlavaConfig(
+        text_config=text, vision_config=vision, image_token_id=place, vision_feature_layer=-1
+    )
+    size = {"height": 28, "width": 28}
+    pixels = transformers.CLIPImageProcessorPil(size=size, crop_size=size)
+    processor = transformers.LlavaProcessor(
+        pixels, tokens, patch_size=14, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    )
+    return _model(config), processor
+
+
+def _idefics3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
+    vision = {**VISION, "image_size": 56, "patch_size": 14}
+    place = tokens.convert_tokens_to_ids("<image>")
+    config = transformers.Idefics3Config(
+        text_config=text, vision_config=vision, image_token_id=place, scale_factor=2, pad_token_id=0
+    )
+    pixels = transformers.Idefics3ImageProcessorPil(
+        size={"longest_edge": 112}, max_image_size={"longest_edge": 56}, **NORMALIZED
+    )
+    return _model(config), transformers.Idefics3Processor(pixels, tokens, image_seq_len=4)
+
+
+def _internvl(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "qwen2"}
+    vision = {**VISION, "image_size": [56, 56], "patch_size": [14, 14]}
+    place = tokens.convert_tokens_to_ids("<IMG_CONTEXT>")
+    config = transformers.InternVLConfig(text_config=text, vision_config=vision, image_token_id=place)
+    pixels = transformers.GotOcr2ImageProcessorPil(
+        size={"height": 56, "width": 56}, crop_to_patches=True, max_patches=4
+    )
+    with processor_folder.without_videos():
+        processor = transformers.InternVLProcessor(pixels, tokens, BaseVideoProcessor(), image_seq_length=4)
+    return _model(config), processor
+
+
+def _llava_next(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "mistral"}
+    vision = {**VISION, "image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "clip_vision_model"}
+    place, grid = tokens.convert_tokens_to_ids("<image>"), [[28, 56], [56, 28], [56, 56]]
+    config = transformers.LlavaNextConfig(
+        text_config=text, vision_config=vision, image_token_index=place, image_grid_pinpoints=grid
+    )
+    size = {"height": 28, "width": 28}
+    pixels = transformers.LlavaNextImageProcessorPil(
+        size={"shortest_edge": 28}, crop_size=size, image_grid_pinpoints=grid
+    )
+    processor = transformers.LlavaNextProcessor(
+        pixels, tokens, patch_size=14, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    )
+    return _model(config), processor
+
+
+def _hearing(chunk: int = 1) -> Any:
+    """Spectrograms of sounds of up to `chunk` seconds, with few bins."""
+    return transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=chunk)
+
+
+def _qwen2_audio(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "qwen2"}
+    ears = {"num_mel_bins": 16, "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2}
+    ears |= {"encoder_ffn_dim": 64, "max_source_positions": 50}
+    place = tokens.convert_tokens_to_ids("<|AUDIO|>")
+    config = transformers.Qwen2AudioConfig(text_config=text, audio_config=ears, audio_token_index=place)
+    return _model(config), transformers.Qwen2AudioProcessor(_hearing(), tokens)
+
+
+def _glmasr(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
+    ears = {**VISION, "num_key_value_heads": 2, "intermediate_size": 128, "num_mel_bins": 16}
+    ears |= {"max_position_embeddings": 100}
+    place = tokens.convert_tokens_to_ids("<|pad|>")
+    config = transformers.GlmAsrConfig(text_config=text, audio_config=ears, audio_token_id=place)
+    return _model(config), transformers.GlmAsrProcessor(_hearing(2), tokens)
+
+
+VL = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
+TILES = [f"<row_{row}_col_{col}>" for row in range(1, 7) for col in range(1, 7)]
+MULTIMODAL: dict[str, Family] = {
+    "qwen2_vl": Family("image", QWEN, VL, _qwen("qwen2_vl")),
+    "qwen2_5_vl": Family("image", QWEN, VL, _qwen("qwen2_5_vl")),
+    "qwen3_vl": Family("image", QWEN, VL, _qwen("qwen3_vl")),
+    "gemma3": Family(
+        "image",
+        "<start_of_image>",
+        ["<start_of_image>", "<end_of_image>", "<image_soft_token>"],
+        _gemma3,
+        named={
+            "boi_token": "<start_of_image>",
+            "eoi_token": "<end_of_image>",
+            "image_token": "<image_soft_token>",
+        },
+    ),
+    "llava": Family("image", "<image>", ["<image>"], _llava),
+    "idefics3": Family(
+        "image",
+        "<image>",
+        ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *TILES],
+        _idefics3,
+        reads_typed=False,
+    ),
+    "qwen3_5": Family("image", QWEN, VL, _qwen("qwen3_5"), tier="B", shares=False),
+    "internvl": Family(
+        "image",
+        "<IMG_CONTEXT>",
+        ["<IMG_CONTEXT>", "<img>", "</img>", "<video>"],
+        _internvl,
+        named={
+            "start_image_token": "<img>",
+            "end_image_token": "</img>",
+            "context_image_token": "<IMG_CONTEXT>",
+            "video_token": "<video>",
+        },
+        reads_typed=False,
+    ),
+    "llava_next": Family("image", "<image>", ["<image>"], _llava_next),
+    "qwen2_audio": Family(
+        "audio", "<|audio_bos|><|AUDIO|><|audio_eos|>", ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"], _qwen2_audio
+    ),
+    "glmasr": Family("audio", "<|pad|>", ["<|pad|>"], _glmasr, several=False),
+}

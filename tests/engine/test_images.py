@@ -1,0 +1,288 @@
+"""What is written about images is what transformers' own float32 `generate` writes, alone and beside anything else."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForMultimodalLM
+
+from nbgen.engine import processor_folder
+from nbgen.engine.assembly import Assembly
+from nbgen.engine.media_encoder import MediaEncoder, placeholders
+from nbgen.engine.media_prompt import MediaPrompt
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ChatMessage, ContentPart, GenerateRequest, LogprobOptions, Media, Tensor
+from nbgen.sampling_params import SamplingParams
+from tests.engine.conftest import build, generate, ids
+from tests.engine.multimodal import MULTIMODAL, save
+
+README = Path(__file__).parents[2] / "README.md"
+NEW_TOKENS = 8
+PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
+PLAIN = GenerateRequest(rid="plain", text="Nothing to see here, only words and more words.", params=PARAMS)
+
+
+def picture(seed: int, width: int = 90, height: int = 60) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8))
+
+
+def media(*images: Image.Image) -> list[Media]:
+    def png(image: Image.Image) -> memoryview:
+        image.save(buffer := io.BytesIO(), "PNG")
+        return memoryview(buffer.getvalue())
+
+    return [Media(type="image", data=png(image)) for image in images]
+
+
+class Reference:
+    """transformers' own greedy continuations in float32, one prompt at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processor = processor_folder.load(folder)
+        self.model = AutoModelForMultimodalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def inputs(self, text: str, images: list[Image.Image]) -> Any:
+        return self.processor(text=[text], images=images or None, return_tensors="pt")
+
+    def answer(self, text: str, images: list[Image.Image]) -> list[int]:
+        return self.generate(self.inputs(text, images))
+
+    def generate(self, inputs: Any) -> list[int]:
+        options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        return self.model.generate(**inputs, **options)[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+class Served:
+    """A family's engine, and its reference."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.family = MULTIMODAL[name]
+        self.folder = save(folder, name)
+        self.reference = Reference(self.folder)
+        self.assembly: Assembly = build(self.folder, prefill_chunk=16)
+
+    @property
+    def place(self) -> int:
+        """The id that stands where an image's features go."""
+        return next(token for token, kind in placeholders(self.reference.model.config).items() if kind == "image")
+
+    def text(self, *words: str) -> str:
+        """The words with a placeholder between each two."""
+        return self.family.placeholder.join(words)
+
+    def answers(self, *requests: GenerateRequest) -> list[list[int]]:
+        outputs = generate(self.assembly, list(requests))
+        return [ids(outputs[request.rid]) for request in requests]
+
+
+@pytest.fixture(scope="module", params=[name for name, family in MULTIMODAL.items() if family.type == "image"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return Served(request.param, tmp_path_factory.mktemp("images") / request.param)
+
+
+def test_images_are_described_as_transformers_does(served: Served) -> None:
+    one, two, other = picture(1), picture(2, 70, 80), picture(3)
+    cases = [
+        (served.text("What is ", "? Say."), [one]),
+        (served.text("", " and ", " differ how?"), [one, two]),
+        (served.text("What is ", "? Say."), [other]),
+    ]
+    expected = [served.reference.answer(text, images) for text, images in cases]
+    assert len({tuple(answer) for answer in expected}) == 3, "the images make no difference: nothing was tested"
+    requests = [
+        GenerateRequest(rid=f"r{i}", text=text, media=media(*images), params=PARAMS)
+        for i, (text, images) in enumerate(cases)
+    ]
+    plain = served.reference.answer(PLAIN.text, [])
+    assert (served.assembly.model.tier, served.assembly.model.media[:1]) == (served.family.tier, ["image"])
+    assert served.answers(requests[0]) == expected[:1], "alone"
+    assert served.answers(PLAIN, *requests) == [plain, *expected], "with text and others in one batch"
+    assert [served.answers(request)[0] for request in requests] == expected, "on prefix hits"
+
+
+def test_a_prefix_is_reused_for_the_same_image_only(served: Served) -> None:
+    def cached(rid: str, seed: int) -> int:
+        text = served.text("Tell me about ", " at length.")
+        request = GenerateRequest(rid=rid, text=text, media=media(picture(seed)), params=PARAMS)
+        return generate(served.assembly, [request])[rid][0].cached_tokens
+
+    served.assembly.engine.flush_cache()
+    first, again, other = cached("first", 5), cached("again", 5), cached("other", 6)
+    prompt = served.reference.inputs(served.text("Tell me about ", " at length."), [picture(5)])["input_ids"][0]
+    before = prompt.tolist().index(served.place)
+    shared = (len(prompt) - 1, before) if served.family.shares else (0, 0)
+    assert (first, again, other) == (0, *shared), "to another image's prompt, what stands before it"
+
+
+def test_samples_logprobs_and_preemption(served: Served) -> None:
+    text, images = served.text("What is ", "? Say."), [picture(1)]
+    expected = served.reference.answer(text, images)
+    inputs = served.reference.inputs(text, images)
+    n = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True, n=2)
+    options = LogprobOptions(start=0, top=2)
+    request = GenerateRequest(rid="n", text=text, media=media(*images), params=n, logprobs=options)
+    outputs = generate(served.assembly, [request])["n"]
+    assert [ids(outputs, 0), ids(outputs, 1)] == [expected, expected]
+    assert outputs[0].prompt_tokens == inputs["input_ids"].shape[1], "the expanded prompt is counted"
+    with torch.inference_mode():
+        scores = served.reference.model(**inputs).logits[0].log_softmax(-1)
+    wanted = scores[:-1].gather(1, inputs["input_ids"][0, 1:, None])[:, 0]
+    got = [each.token[0] for each in outputs[0].prompt_logprobs[1:]]
+    torch.testing.assert_close(torch.tensor(got), wanted, atol=2e-3, rtol=1e-3)
+    assert outputs[0].logprobs[0].token[0] == pytest.approx(float(scores[-1].max()), abs=2e-3)
+
+
+def test_preemption_changes_nothing(served: Served) -> None:
+    text = served.text("What is ", "? Say.")
+    expected = [served.reference.answer(text, [picture(seed)]) for seed in (1, 3)]
+    length = served.reference.inputs(text, [picture(1)])["input_ids"].shape[1]
+    layers, keys_and_values, heads, float32 = 2, 2, 2, 4
+    block = layers * keys_and_values * 16 * heads * 16 * float32
+    cramped = build(served.folder, kv_cache_bytes=(2 * -(-length // 16)) * block)
+    requests = [
+        GenerateRequest(rid=f"r{seed}", text=text, media=media(picture(seed)), params=PARAMS) for seed in (1, 3)
+    ]
+    outputs = generate(cramped, requests)
+    assert [ids(outputs[request.rid]) for request in requests] == expected
+    status = cramped.engine.status()
+    assert status.blocks_free == status.blocks_total
+
+
+def test_a_chat_with_images_goes_through_the_models_template(served: Served) -> None:
+    image, words = picture(1), f"What is this, {served.family.placeholder if served.family.reads_typed else ''}?"
+    parts = [ContentPart(type="image"), ContentPart(type="text", text=words)]
+    message = ChatMessage(role="user", content=parts)
+    request = GenerateRequest(rid="chat", messages=[message], media=media(image), params=PARAMS)
+    conversation = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": words}]}]
+    inputs = served.reference.processor.apply_chat_template(
+        conversation,
+        tokenize=True,
+        return_dict=True,
+        add_generation_prompt=True,
+        sanitize_control_tokens=served.family.reads_typed,
+        processor_kwargs={"return_tensors": "pt"},
+    )
+    assert served.answers(request) == [served.reference.generate(inputs)]
+    # Where it cannot be told apart, a typed placeholder is refused.
+    typed = GenerateRequest(rid="typed", messages=[ChatMessage(role="user", content=words)], params=PARAMS)
+    (output, *_) = generate(served.assembly, [typed])["typed"]
+    letters = len(words) + 3  # its own tokens: who speaks, the end, who speaks next
+    assert output.prompt_tokens == letters, "a placeholder that was typed is text"
+    if not served.family.reads_typed:
+        bad = ChatMessage(role="user", content=served.family.placeholder)
+        with pytest.raises(InvalidRequest, match="place for media"):
+            served.assembly.admission.sequences(GenerateRequest(rid="bad", messages=[bad]))
+
+
+def test_ids_are_taken_with_one_placeholder_or_all(served: Served) -> None:
+    text, image = served.text("What is ", "? Say."), picture(1)
+    expected = served.reference.answer(text, [image])
+    expanded = served.reference.inputs(text, [image])["input_ids"][0].tolist()
+    single = served.reference.processor.tokenizer.encode(text)
+    for prompt in (single, expanded):
+        request = GenerateRequest(rid="ids", input_ids=prompt, media=media(image), params=PARAMS)
+        assert served.answers(request) == [expected]
+    expanded.remove(served.place)
+    short = GenerateRequest(rid="short", input_ids=expanded, media=media(image), params=PARAMS)
+    with pytest.raises(InvalidRequest, match="placeholders"):
+        served.assembly.admission.sequences(short)
+
+
+def tensors(values: dict[str, torch.Tensor]) -> list[Tensor]:
+    """As a client sends them."""
+    types = {torch.float32: "FP32", torch.int64: "INT64", torch.bool: "BOOL"}
+    return [
+        Tensor(
+            name=name, datatype=types[value.dtype], shape=tuple(value.shape), data=memoryview(value.numpy().tobytes())
+        )
+        for name, value in values.items()
+    ]
+
+
+def test_what_the_processor_made_is_taken(served: Served) -> None:
+    text, image = served.text("What is ", "? Say."), picture(1)
+    made = dict(served.reference.inputs(text, [image]))
+    prompt = made["input_ids"][0].tolist()
+    item = Media(type="image", format="processor_output", tensors=tensors(made))
+    requests = [
+        GenerateRequest(rid="ids", input_ids=prompt, media=[item], params=PARAMS),
+        GenerateRequest(rid="own", text="", media=[item], params=PARAMS),
+    ]
+    assert served.answers(*requests) == [served.reference.answer(text, [image])] * 2
+
+
+def test_what_is_embedded_already_is_taken(served: Served) -> None:
+    text, image = served.text("What is ", "? Say."), picture(1)
+    made = served.reference.inputs(text, [image])
+    prompt = made["input_ids"][0].tolist()
+    prepared = MediaPrompt(prompt, prompt, {k: v for k, v in made.items() if k not in ("input_ids", "attention_mask")})
+    MediaEncoder(served.reference.model).encode(prepared)
+    places = [index for index, token in enumerate(prompt) if token == served.place]
+    encoded = prepared.encoded
+    feature = torch.cat([encoded.embeds[places], *encoded.deep], dim=1)
+    grid = {name: value for name, value in made.items() if name.endswith("grid_thw")}
+    item = Media(type="image", format="precomputed_embedding", tensors=tensors({"feature": feature, **grid}))
+    request = GenerateRequest(rid="e", input_ids=prompt, media=[item], params=PARAMS)
+    assert served.answers(request) == [served.reference.answer(text, [image])]
+    short = Media(type="image", format="precomputed_embedding", tensors=tensors({"feature": feature[1:], **grid}))
+    with pytest.raises(InvalidRequest, match=f"{len(places) - 1} rows.*{len(places)} placeholders"):
+        served.assembly.admission.sequences(GenerateRequest(rid="e", input_ids=prompt, media=[short], params=PARAMS))
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return Served("llava", tmp_path_factory.mktemp("images") / "llava")
+
+
+def test_each_image_has_one_place(served: Served) -> None:
+    text, images = served.text("", "", "What are they?"), [picture(1), picture(2)]
+    expected = served.reference.answer(text, images)
+    bare = GenerateRequest(rid="bare", text="What are they?", media=media(*images), params=PARAMS)
+    assert served.answers(bare) == [expected], "without a place in the text they come first"
+    with pytest.raises(InvalidRequest, match="stands for one image each; 1 came"):
+        served.assembly.admission.sequences(GenerateRequest(rid="x", text=text, media=media(picture(1))))
+
+
+def test_what_is_no_image_is_refused(llava: Served) -> None:
+    def refused(*items: Media, words: str, **changes: Any) -> None:
+        request = GenerateRequest(rid="x", **{"text": "<image>", **changes}, media=list(items))
+        with pytest.raises(InvalidRequest, match=words):
+            llava.assembly.admission.sequences(request)
+
+    whole = media(picture(1))[0].data
+    refused(Media(type="image", data=whole[: len(whole) // 2]), words="image 1 .* cannot be decoded")
+    refused(Media(type="image", data=memoryview(b"GIF89a nothing")), words="cannot be decoded")
+    refused(Media(type="audio", data=whole), words="takes no audio; it takes image")
+    refused(Media(type="video", data=whole), words="takes no video")
+    refused(*media(*[picture(1)] * 17), text="<image>" * 17, words="17 media; at most 16")
+    refused(Media(type="image", data=whole, options={"nope": 1}), words="no option 'nope'")
+
+
+def test_media_that_do_not_fit_end_their_own_request(llava: Served) -> None:
+    pixels = tensors({"pixel_values": torch.zeros(1, 3, 28, 28)})
+    item = Media(type="image", format="processor_output", tensors=pixels)
+    bad = GenerateRequest(rid="bad", text="<image> once", media=[item], params=PARAMS)
+    outputs = generate(llava.assembly, [bad, PLAIN])
+    assert (outputs["bad"][0].finish_reason.type, outputs["bad"][0].finish_reason.status) == ("error", 400)
+    assert len(ids(outputs["plain"])) == NEW_TOKENS
+
+
+def test_a_model_of_text_refuses_media(tiny_engine: Assembly) -> None:
+    parts = [ContentPart(type="image"), ContentPart(type="text", text="Hello")]
+    chat = GenerateRequest(rid="c", messages=[ChatMessage(role="user", content=parts)], media=media(picture(1)))
+    for request in (chat, GenerateRequest(rid="t", text="Hello", media=media(picture(1)))):
+        with pytest.raises(InvalidRequest, match="reads text only"):
+            tiny_engine.admission.sequences(request)
+
+
+@pytest.mark.parametrize("kind", ["image", "audio"])
+def test_the_readme_names_each_family_with_its_medium(kind: str) -> None:
+    row = re.search(rf"^\| {kind} \| ([^|]+) \|$", README.read_text(), re.MULTILINE)
+    assert row, f"no row of {kind}"
+    families = sorted(name for name, family in MULTIMODAL.items() if family.type == kind)
+    assert row[1].split(", ") == [f"`{name}`" for name in families]
