@@ -80,8 +80,7 @@ export class Chat {
       parts: [this.#compose.element, settings(model, { messages: () => this.#asked() }), this.#log],
     });
     this.element = this.#frame.element;
-    this.element.addEventListener("dragover", (event) => event.dataTransfer?.types.includes("Files") && event.preventDefault());
-    this.element.addEventListener("drop", (event) => this.#images.take(event.dataTransfer, event));
+    this.#images.receive(this.element);
     this.#show();
   }
 

@@ -19,7 +19,7 @@ export class Compose {
     this.button = h("button", { type: "button", class: "nbgen-send", click: () => this.press() }, words.send);
     const attach = images ? [images.element] : [];
     this.element = h("div", { class: "nbgen-compose" }, ...(images ? [images.list] : []), this.input, ...attach, this.button);
-    if (images) this.input.addEventListener("paste", (event) => images.take(event.clipboardData, event));
+    if (images) this.input.addEventListener("paste", (event) => images.paste(event));
   }
 
   get text() {

@@ -33,13 +33,24 @@ export class Images {
     this.#show();
   }
 
-  /** Take what a paste or a drop brought; whether there were images in it. */
-  take(transfer, event) {
-    const files = [...(transfer?.files ?? [])].filter(({ type }) => type.startsWith("image/"));
-    if (!files.length) return false;
+  /** Take the images of a paste, unless they are only another form of its text. */
+  paste(event) {
+    const { files, types } = event.clipboardData;
+    if (!files.length || types.includes("text/plain")) return;
     event.preventDefault();
-    this.add(files);
-    return true;
+    this.add([...files]);
+  }
+
+  /** Take what is dropped on `element`. Any file: else the browser would leave the page for it. */
+  receive(element) {
+    const files = ({ dataTransfer }) => dataTransfer?.types.includes("Files");
+    element.addEventListener("dragover", (event) => files(event) && event.preventDefault());
+    element.addEventListener("drop", (event) => {
+      if (!files(event)) return;
+      event.preventDefault();
+      event.stopPropagation();
+      this.add([...event.dataTransfer.files]);
+    });
   }
 
   async add(files) {
