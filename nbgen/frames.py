@@ -8,18 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState
-from nbgen.messages import (
-    EmbedOutput,
-    EngineFailed,
-    EngineReady,
-    EngineStatus,
-    LoadModel,
-    LoadProgress,
-    Request,
-    StepOutputs,
-    TensorPiece,
-    TokenizerAnswer,
-)
+from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadModel, LoadProgress
+from nbgen.messages import EmbedOutput, Request, StepOutputs, TensorPiece, TokenizerAnswer
 from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, ServeTensors, UnloadModule
 
 FRAME_HEADER = 4
@@ -27,7 +17,7 @@ MAX_FRAME = 256 * 2**20
 
 #: What is asked of the process that runs plain modules.
 ToModules = ServeTensors | LoadModule | UnloadModule | InferRequest | TensorPiece
-ToEngine = LoadModel | Request | Command | AdapterCommand | ToModules
+ToEngine = LoadModel | Request | TensorPiece | Command | AdapterCommand | ToModules
 FromEngine = (
     LoadProgress
     | EngineReady

@@ -10,7 +10,6 @@ from typing import Literal
 
 import msgspec
 
-from nbgen.engine_config import EngineConfig
 from nbgen.sampling_params import SamplingParams
 
 #: Bytes of a tensor that travel in one frame, so that none holds up what is behind it.
@@ -43,12 +42,6 @@ class ChatMessage(Struct, frozen=True, tag=False):
 
 
 # --- to the engine
-
-
-class LoadModel(Struct, frozen=True):
-    """The first message to a fresh engine process."""
-
-    config: EngineConfig
 
 
 class LogprobOptions(Struct, frozen=True, tag=False):
@@ -122,7 +115,8 @@ class GenerateRequest(Struct, frozen=True):
     `input_embeds` is FP32 `[tokens, width]`, in place of the model's own embeddings of ids. `messages` goes through
     the model's chat template; `continue_final` continues the last message instead of opening an answer;
     `template_options` are the template's own variables. `media` stand, in order, where the prompt has placeholders or
-    the messages have parts for them. The answer begins with the tokens of `prefix_ids`: given, not sampled, their text
+    the messages have parts for them; `media_optional` leaves out what the model does not take instead of refusing it.
+    The answer begins with the tokens of `prefix_ids`: given, not sampled, their text
     is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority` is served first.
     Requests of one `group` (a call with many prompts) count as waiting only while none of them runs. `fit` cuts
     max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well; `echo` sends
@@ -135,6 +129,7 @@ class GenerateRequest(Struct, frozen=True):
     input_embeds: Tensor | None = None
     messages: list[ChatMessage] | None = None
     media: list[Media] = []
+    media_optional: bool = False
     continue_final: bool = False
     template_options: dict[str, bool | int | float | str] = {}
     prefix_ids: list[int] = []
@@ -199,65 +194,6 @@ class TensorPiece(Struct, frozen=True):
 
 
 # --- from the engine
-
-
-class LoadProgress(Struct, frozen=True):
-    """A step of loading. `done` and `total` count bytes, or are both 0 where nothing can be counted."""
-
-    stage: str
-    done: int = 0
-    total: int = 0
-
-
-class ModelInfo(Struct, frozen=True):
-    """What is loaded."""
-
-    name: str
-    model_type: str
-    architectures: list[str]
-    vocab_size: int
-    context_length: int
-    device: str
-    dtype: str
-    #: "A" paged attention, "B" that and pooled recurrent state, "C" transformers' own cache one sequence at a time.
-    tier: str
-    has_chat_template: bool
-    #: Whether its decoder runs through torch.compile.
-    compiled: bool = False
-    #: Tokens that the KV cache holds.
-    kv_tokens: int = 0
-    caches_prefixes: bool = True
-    #: CPU threads that compute.
-    threads: int = 0
-    #: Of `generation_config.json`: the sampling fields it sets.
-    sampling_defaults: dict[str, float] = {}
-    parameters: int = 0
-    weight_bytes: int = 0
-    #: Width of a hidden state; 0 where it cannot be told.
-    hidden_size: int = 0
-    #: Width of an input embedding; 0 where the model takes ids alone.
-    embed_size: int = 0
-    #: Experts of one token, over all layers; 0 where there are none.
-    routed_experts: int = 0
-    #: Whether it makes vectors, not text.
-    is_embedding: bool = False
-    #: What a prompt may hold besides text: of "image", "audio", "video".
-    media: list[str] = []
-    #: "int8" or "int4" where the server rounds the weights so.
-    quantization: str | None = None
-
-
-class EngineReady(Struct, frozen=True):
-    """The model is loaded; requests are served."""
-
-    model: ModelInfo
-    load_seconds: float = 0.0
-
-
-class EngineFailed(Struct, frozen=True):
-    """The model cannot be loaded; the process ends."""
-
-    message: str
 
 
 class FinishReason(Struct, frozen=True, tag=False):
@@ -331,29 +267,6 @@ class StepOutputs(Struct, frozen=True):
     """All that one step gained."""
 
     outputs: list[GenerateOutput]
-
-
-class EngineStatus(Struct, frozen=True):
-    """The engine's pulse: sent between steps, and at least once a second while idle."""
-
-    running: int = 0
-    waiting: int = 0
-    steps: int = 0
-    generated_tokens: int = 0
-    #: Seconds spent in the model since the start.
-    forward_seconds: float = 0.0
-    blocks_total: int = 0
-    #: Free ones and cached ones that nobody uses.
-    blocks_free: int = 0
-    blocks_cached: int = 0
-    paused: bool = False
-    #: Tokens a second, all requests together, since the last pulse.
-    throughput: float = 0.0
-    #: Sequences that had to give their blocks back and start again.
-    preemptions: int = 0
-    #: Bytes of the engine's device: taken by this process, and in all.
-    memory_used: int = 0
-    memory_total: int = 0
 
 
 #: What is answered, by the id that each of them has.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "nbgen"
-MESSAGES = {"messages", "commands", "tensor_messages", "frames"}
+MESSAGES = {"messages", "engine_state", "pieces", "commands", "tensor_messages", "frames"}
 SHARED = MESSAGES | {"sampling_params", "engine_config", "errors", "sse", "logit_processor", "tensor_spec"}
 BOOKKEEPING = {"sequence", "prefix_cache", "scheduler", "block_manager", "detokenizer", "grammar", "stop_regex"}
 
@@ -29,6 +29,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
             "pandas",
             "tqdm",
             "numpy",
+            "PIL",
         },
     ),
     "protocols": ({"protocols"} | SHARED, {"msgspec", "numpy"}),

@@ -1,8 +1,10 @@
 // The chat panel: a conversation with branches and one input. Knows a transport by its five methods, not which.
 
 import { Compose } from "./compose.js";
+import { contentOf, sendable } from "./content.js";
 import { h, newId } from "./dom.js";
 import { common, Frame } from "./frame.js";
+import { Images } from "./images.js";
 import { ENDED, tell } from "./kernel.js";
 import { Answer, numbers, Question } from "./message.js";
 import { settings } from "./settings.js";
@@ -21,12 +23,14 @@ export class Chat {
   #frame;
   #log = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
   #compose;
+  #images;
+  #unloaded = false;
   #filled = "";
   #waiting = 0;
 
   #actions = {
     again: (turn) => this.#free() && this.#run(this.#tree.messages(turn.parent)),
-    edit: (turn, text) => this.#free() && this.#run([...this.#tree.messages(turn.parent), { role: "user", content: text }]),
+    edit: (turn, content) => this.#free() && this.#run([...this.#tree.messages(turn.parent), { role: "user", content: sendable(content) }]),
     step: (turn, by) => this.#step(turn, by),
     focus: () => this.#compose.input.focus(),
     painted: (work) => this.#following(work),
@@ -58,7 +62,14 @@ export class Chat {
 
   constructor(model, name) {
     this.#model = model;
-    this.#compose = new Compose({ send: (text) => this.#send(text), stop: () => this.#stop(), placeholder: model.get("placeholder") });
+    const done = () => this.#compose.input.focus();
+    this.#images = new Images({ say: (words) => this.#frame.say(words), done, allowed: () => this.#takesImages() });
+    this.#compose = new Compose({
+      send: (text) => this.#send(text),
+      stop: () => this.#stop(),
+      placeholder: model.get("placeholder"),
+      images: this.#images,
+    });
     const fresh = h("button", { type: "button", class: "nbgen-quiet", click: () => this.#newChat() }, "New chat");
     this.#frame = new Frame(model, {
       name,
@@ -69,12 +80,14 @@ export class Chat {
       parts: [this.#compose.element, settings(model, { messages: () => this.#asked() }), this.#log],
     });
     this.element = this.#frame.element;
+    this.#images.receive(this.element);
     this.#show();
   }
 
   /** Show what is known of the chat, and go on reading an answer that is being written. */
   async open(transport) {
     this.#transport = transport;
+    this.#takesImages();
     try {
       const chat = await transport.snapshot();
       const kept = chat?.turns?.length ? null : this.#frame.notebook.kept(this.#model.get("chat"));
@@ -115,12 +128,23 @@ export class Chat {
 
   /** Text goes to the model once its `{{…}}` have been filled in and seen. */
   #send(text) {
-    if (!text.trim() || this.#live || !this.#transport) return;
+    const images = this.#images.parts;
+    if (!(text.trim() || images.length) || this.#live || !this.#transport) return;
     if (/\{\{[^]+?\}\}/.test(text) && text !== this.#filled) return this.#expand(text);
     const system = this.#model.get("system");
     const before = this.#tree.messages(this.#tree.path().at(-1)).filter(({ role }) => role !== "system");
-    this.#run([...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: text }]);
+    this.#run([...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: contentOf(text, images) }]);
     this.#compose.text = "";
+    this.#images.clear();
+  }
+
+  /** Words why the model takes no images; "" where it does, or where nobody knows before it is loaded. */
+  async #takesImages() {
+    const { state, name, model } = await this.#transport.model().catch(() => ({}));
+    this.#unloaded = !model;
+    const takes = (model?.media ?? []).includes("image");
+    this.#images.button.hidden = !takes;
+    return state === "ready" && !takes ? `${name} takes text only: images need a model that sees` : "";
   }
 
   #expand(text) {
@@ -242,6 +266,7 @@ export class Chat {
     if (turn !== this.#live) return;
     this.#live = null;
     this.#compose.busy = false;
+    if (this.#unloaded) this.#takesImages();
     this.#frame.rest(words);
   }
 

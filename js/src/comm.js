@@ -65,7 +65,7 @@ export class Comm {
   /** What the kernel answers to this kind of question. */
   #ask(type, fields = {}) {
     return new Promise((resolve) => {
-      this.#asked[type] = resolve;
+      (this.#asked[type] ??= []).push(resolve);
       this.#send({ type, ...fields });
     });
   }
@@ -86,14 +86,19 @@ export class Comm {
     clearTimeout(this.#waiting);
     if (message.type === "chat" && message.chat === this.#chat) this.#answer(message);
     else if (message.type === "progress") this.#listener("progress", message);
-    else if (ANSWERS.includes(message.type)) this.#asked[message.type]?.(message);
+    else if (ANSWERS.includes(message.type)) this.#told(message.type, message);
     else if (message.type === "delta") this.#delta(message);
     else if (message.type === "event" && this.#whole(message)) this.#listener(message.event, message.data);
   }
 
   #answer({ snapshot, error }) {
     if (error) this.#listener("notice", { message: error });
-    this.#asked.chat?.(snapshot ?? null);
+    this.#told("chat", snapshot ?? null);
+  }
+
+  /** Everybody who has asked for this kind of answer hears it. */
+  #told(type, answer) {
+    for (const resolve of this.#asked[type]?.splice(0) ?? []) resolve(answer);
   }
 
   #delta({ run, from, to, text, tokens, logprobs }) {

@@ -1,6 +1,7 @@
 // The messages of a conversation as the page shows them. An answer is painted at most once a frame.
 
 import { Blocks } from "./blocks.js";
+import { contentOf, imageUrl, mediaOf, nameOf, textOf } from "./content.js";
 import { copyButton, h } from "./dom.js";
 
 const SLOW_MS = 8;
@@ -18,7 +19,7 @@ export class Question {
     this.#turn = turn;
     this.#actions = actions;
     this.#versions = new Versions(turn, actions);
-    this.#bubble = h("div", { class: "nbgen-bubble" }, turn.content);
+    this.#bubble = h("div", { class: "nbgen-bubble" }, ...pictures(turn.content), textOf(turn.content));
     const edit = h("button", { type: "button", class: "nbgen-quiet", "aria-label": "Edit message", click: () => this.edit() }, "Edit");
     this.#foot = h("div", { class: "nbgen-foot" }, this.#versions.element, edit);
     this.element = h("article", { class: "nbgen-user", "aria-label": "You" }, this.#bubble, this.#foot);
@@ -30,10 +31,11 @@ export class Question {
 
   /** Change the text and send it again as another version. */
   edit() {
-    const area = h("textarea", { rows: Math.min(8, this.#turn.content.split("\n").length + 1), "aria-label": "Edited message" });
-    area.value = this.#turn.content;
+    const written = textOf(this.#turn.content);
+    const area = h("textarea", { rows: Math.min(8, written.split("\n").length + 1), "aria-label": "Edited message" });
+    area.value = written;
     const done = (text) => {
-      if (text?.trim() && !this.#actions.edit(this.#turn, text)) return;
+      if (text?.trim() && !this.#actions.edit(this.#turn, contentOf(text, mediaOf(this.#turn.content)))) return;
       this.element.replaceChildren(this.#bubble, this.#foot);
       this.#actions.focus();
     };
@@ -49,6 +51,22 @@ export class Question {
     this.element.replaceChildren(area, buttons);
     area.focus();
   }
+}
+
+/** A message's images, small until they are pressed, and the names of what cannot be shown. */
+function pictures(content) {
+  const media = mediaOf(content);
+  const shown = media.map((part, i) => {
+    const url = imageUrl(part);
+    return url ? picture(url, `Image ${i + 1} of ${media.length}`) : h("span", { class: "nbgen-note" }, `[${nameOf(part)}]`);
+  });
+  return shown.length ? [h("div", { class: "nbgen-pictures" }, ...shown)] : [];
+}
+
+function picture(url, alt) {
+  const button = h("button", { type: "button", class: "nbgen-picture", "aria-expanded": "false", title: "Enlarge" }, h("img", { src: url, alt }));
+  button.addEventListener("click", () => button.setAttribute("aria-expanded", String(button.getAttribute("aria-expanded") === "false")));
+  return button;
 }
 
 /** ‹ 2/3 ›: steps through the versions of a turn. */

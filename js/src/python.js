@@ -1,14 +1,19 @@
 // What the panel does, as a line of Python that does the same.
 
+import { mediaOf, textOf } from "./content.js";
+
 /** The call of `nbgen.generate` for messages (or for a prompt to be continued) and sampling options. */
 export function pythonCall({ messages = [], prompt, params }) {
-  const asked = prompt ?? (messages.length === 1 ? messages[0].content : null);
-  const first = asked === null ? literal(messages, "    ") : literal(asked);
+  const told = messages.map(({ role, content }) => ({ role, content: textOf(content) }));
+  const images = messages.flatMap(({ content }) => mediaOf(content)).length;
+  const asked = prompt ?? (told.length === 1 ? told[0].content : null);
+  const first = asked === null ? literal(told, "    ") : literal(asked);
   const options = Object.entries(params)
     .filter(([, value]) => value !== null || prompt !== undefined)
     .map(([name, value]) => `${name}=${literal(value)}`);
-  const given = [first, ...(prompt === undefined ? [] : ["complete=True"]), ...options];
-  return `import nbgen\n\nresult = nbgen.generate(\n${given.map((line) => `    ${line},\n`).join("")})\n`;
+  const given = [first, ...(prompt === undefined ? [] : ["complete=True"]), ...(images ? [`images=[...]`] : []), ...options];
+  const note = images ? `# images: files, PIL images, arrays or figures, ${images} in this conversation\n` : "";
+  return `${note}import nbgen\n\nresult = nbgen.generate(\n${given.map((line) => `    ${line},\n`).join("")})\n`;
 }
 
 /** A JSON value as Python writes it. */

@@ -1,6 +1,8 @@
 // A conversation as a tree of turns: an edited question and a second answer are branches. One path of it is shown.
 // Mirrors what the server keeps of a chat (nbgen/server/chats.py). Knows nothing of the page.
 
+import { same, sendable } from "./content.js";
+
 export class Tree {
   #turns = [];
   #chosen = new Map();
@@ -25,8 +27,8 @@ export class Tree {
   add(messages, run) {
     let parent = null;
     for (const { role, content } of messages) {
-      const same = (turn) => turn.parent === parent && turn.role === role && turn.content === content;
-      parent = this.#turns.find(same) ?? this.#append({ parent, role, content });
+      const known = (turn) => turn.parent === parent && turn.role === role && same(turn.content, content);
+      parent = this.#turns.find(known) ?? this.#append({ parent, role, content });
     }
     return this.#append({ parent, role: "assistant", content: "", run });
   }
@@ -71,7 +73,7 @@ export class Tree {
     const messages = [];
     for (const turn of last ? lineage(last) : []) {
       if (turn.role === "assistant" && !turn.content) messages.pop();
-      else messages.push({ role: turn.role, content: turn.content });
+      else messages.push({ role: turn.role, content: sendable(turn.content) });
     }
     return messages;
   }

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
 from nbgen.engine.process import live_and_die_with_parent
+from nbgen.engine_state import LoadModel, LoadProgress
 from nbgen.frames import ToEngine
-from nbgen.messages import LoadModel, LoadProgress
 from nbgen.tensor_messages import ServeTensors
 
 LOWEST_PRIORITY = 19

@@ -17,6 +17,7 @@ from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import StopRegexes
 from nbgen.engine.tokenizer import Tokenizer
+from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.messages import (
     ChatMessage,
@@ -24,7 +25,6 @@ from nbgen.messages import (
     EmbedRequest,
     GenerateRequest,
     LogprobOptions,
-    ModelInfo,
     Tensor,
     TensorOptions,
     TokenizerAnswer,

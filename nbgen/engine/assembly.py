@@ -25,8 +25,8 @@ from nbgen.engine.routed_experts import RoutedExperts
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine_config import EngineConfig
+from nbgen.engine_state import ModelInfo
 from nbgen.errors import ModelError
-from nbgen.messages import ModelInfo
 
 #: Measured on a CPU: 128 tokens are computed at 94% of the rate of 512, and hold running streams up a quarter as long.
 MIXED_CHUNK = 128

@@ -15,13 +15,13 @@ from nbgen.engine.admission import check_ids
 from nbgen.engine.channel import Channel
 from nbgen.engine.embedding_model import EmbeddingModel
 from nbgen.engine.loop import STATUS_SECONDS
+from nbgen.engine_state import EngineStatus
 from nbgen.errors import InvalidRequest, NbgenError, Unavailable
 from nbgen.frames import ToEngine
 from nbgen.messages import (
     AbortRequest,
     EmbedOutput,
     EmbedRequest,
-    EngineStatus,
     FinishReason,
     GenerateOutput,
     Request,

@@ -9,7 +9,7 @@ import torch
 
 from nbgen.engine import checkpoint, embedding_checkpoint, loader
 from nbgen.engine_config import EngineConfig
-from nbgen.messages import ModelInfo
+from nbgen.engine_state import ModelInfo
 
 
 class EmbeddingModel:

@@ -23,7 +23,8 @@ from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine.tensor_outputs import TensorOutputs
-from nbgen.messages import EngineStatus, FinishReason, GenerateOutput
+from nbgen.engine_state import EngineStatus
+from nbgen.messages import FinishReason, GenerateOutput
 
 #: Seconds between two looks at who is late.
 DEADLINE_SECONDS = 0.25

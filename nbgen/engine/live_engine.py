@@ -19,7 +19,7 @@ from nbgen.engine.live_model import LiveModel
 from nbgen.engine.loop import STATUS_SECONDS, Loop
 from nbgen.engine.service import serve
 from nbgen.engine_config import EngineConfig
-from nbgen.messages import LoadModel
+from nbgen.engine_state import LoadModel
 
 log = logging.getLogger(__name__)
 

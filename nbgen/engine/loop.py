@@ -33,9 +33,19 @@ from nbgen.engine.channel import Channel
 from nbgen.engine.grammar import Compiled, Grammar
 from nbgen.engine.media_lane import MediaLane
 from nbgen.engine.sequence import Sequence
+from nbgen.engine_state import LoadModel
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.frames import ToEngine
-from nbgen.messages import AbortRequest, FinishReason, GenerateOutput, GenerateRequest, LoadModel, Request, StepOutputs
+from nbgen.messages import (
+    AbortRequest,
+    FinishReason,
+    GenerateOutput,
+    GenerateRequest,
+    Request,
+    StepOutputs,
+    TensorPiece,
+)
+from nbgen.pieces import Pieces
 
 #: Between two pulses, and the longest wait for a message while there is nothing to compute.
 STATUS_SECONDS = 0.5
@@ -86,6 +96,7 @@ class Loop:
         self._grammars = assembly.grammars
         self._adapters = assembly.adapters
         self._retired: list[Retire] = []
+        self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._media = MediaLane(self._admit, self._inbox.put)
         self._status_due = 0.0
@@ -108,24 +119,33 @@ class Loop:
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:
         for message in messages:
-            if (isinstance(message, GenerateRequest) and message.media) or (
-                isinstance(message, AbortRequest) and self._media.holds(message.rid)
-            ):
+            if isinstance(message, TensorPiece):
+                self._pieces.add(message)
+            elif self._waits_for_media(message):
                 self._media.put(message)
             elif isinstance(message, Request):
                 self._admit(message)
             elif isinstance(message, AdapterCommand):
                 self._name(message)
             elif not isinstance(message, LoadModel):
+                if isinstance(message, AbortRequest):
+                    self._pieces.drop(message.rid)
                 self._inbox.put(message)
         self._media.close()
         self._inbox.put(None)
+
+    def _waits_for_media(self, message: ToEngine) -> bool:
+        """Whether it is a request with media, or ends one whose media are still being decoded."""
+        if isinstance(message, AbortRequest):
+            return self._media.holds(message.rid)
+        return isinstance(message, GenerateRequest) and bool(message.media)
 
     def _admit(self, request: Request) -> None:
         try:
             if not isinstance(request, GenerateRequest):
                 self._channel.send(self._admission.translate(request))
                 return
+            request = self._pieces.complete(request)
             sequences = self._admission.sequences(request)
             if request.params.grammar is None:
                 self._inbox.put(sequences)

@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 
 from nbgen.engine.channel import Channel
 from nbgen.engine.checkpoint import Report
+from nbgen.engine_state import EngineFailed, EngineReady, LoadProgress, ModelInfo
 from nbgen.errors import ModelError
 from nbgen.frames import ToEngine
-from nbgen.messages import EngineFailed, EngineReady, LoadProgress, ModelInfo
 
 log = logging.getLogger(__name__)
 

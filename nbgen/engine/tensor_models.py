@@ -5,7 +5,6 @@ One thread receives and each module has one that computes. Knows no wire; `modul
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterable
 
 import msgspec
@@ -18,7 +17,8 @@ from nbgen.engine.tensor_module import TensorModule
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.frames import ToEngine
-from nbgen.messages import PIECE_BYTES, AbortRequest, Tensor, TensorPiece
+from nbgen.messages import AbortRequest, Tensor, TensorPiece
+from nbgen.pieces import Pieces, cut
 from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, UnloadModule
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class TensorModels:
         self._channel = channel
         self._device = _device(config.device)
         self._batchers: dict[str, Batcher] = {}
-        self._pieces: dict[str, dict[str, list[memoryview]]] = defaultdict(lambda: defaultdict(list))
+        self._pieces = Pieces()
         if config.threads is not None:
             torch.set_num_threads(config.threads)
 
@@ -40,7 +40,7 @@ class TensorModels:
         for message in messages:
             match message:
                 case TensorPiece():
-                    self._pieces[message.rid][message.name].append(message.data)
+                    self._pieces.add(message)
                 case InferRequest():
                     self._infer(self._completed(message))
                 case AbortRequest():
@@ -78,19 +78,13 @@ class TensorModels:
             batcher.add(request)
 
     def _abort(self, rid: str) -> None:
-        self._pieces.pop(rid, None)
+        self._pieces.drop(rid)
         for batcher in self._batchers.values():
             batcher.drop(rid)
 
     def _completed(self, request: InferRequest) -> InferRequest:
         """The request with the bytes that came before it."""
-        pieces = self._pieces.pop(request.rid, None)
-        if pieces is None:
-            return request
-        inputs = [
-            msgspec.structs.replace(tensor, data=memoryview(b"".join((*pieces.get(tensor.name, ()), tensor.data))))
-            for tensor in request.inputs
-        ]
+        inputs = self._pieces.complete_tensors(request.rid, request.inputs)
         return msgspec.structs.replace(request, inputs=inputs)
 
     def _send(self, output: InferOutput) -> None:
@@ -99,11 +93,10 @@ class TensorModels:
 
     def _send_pieces(self, rid: str, tensor: Tensor) -> Tensor:
         """Send all of a large tensor but its end, which is left in it."""
-        data = tensor.data
-        while len(data) > PIECE_BYTES:
-            self._channel.send(TensorPiece(rid=rid, name=tensor.name, data=data[:PIECE_BYTES]))
-            data = data[PIECE_BYTES:]
-        return msgspec.structs.replace(tensor, data=data)
+        pieces, end = cut(rid, tensor.name, tensor.data)
+        for piece in pieces:
+            self._channel.send(piece)
+        return msgspec.structs.replace(tensor, data=end)
 
 
 def _device(name: str) -> torch.device:

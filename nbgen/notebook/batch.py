@@ -91,6 +91,7 @@ class Batch:
 
     def _body(self, result: Result) -> dict[str, Any]:
         asked = {"prompt": result.prompt} if result.messages is None else {"messages": result.messages}
+        asked |= {"media": result.media} if result.media else {}
         return {**asked, "params": result.params, "stream": False}
 
     def _cancel(self) -> None:

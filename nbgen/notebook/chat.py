@@ -12,6 +12,7 @@ from IPython.display import display
 
 from nbgen.errors import NbgenError
 from nbgen.notebook import session
+from nbgen.notebook.media import media_parts, with_media
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import chat_messages, chat_options
@@ -51,7 +52,7 @@ class Chat(Turns, Panel):
             transport=transport,
         )
         self._transcript = Transcript()
-        self._kept: dict[str, list[dict[str, str]]] = {}
+        self._kept: dict[str, list[dict[str, Any]]] = {}
 
     def _ipython_display_(self) -> None:
         display(self._repr_mimebundle_()[0], raw=True)  # type: ignore[index]
@@ -59,7 +60,7 @@ class Chat(Turns, Panel):
         self._write_down()
 
     @property
-    def messages(self) -> list[dict[str, str]]:
+    def messages(self) -> list[dict[str, Any]]:
         """The conversation so far, an answer that is being written included; of branches, the newest.
 
         Of a server that has been started again or keeps no chats, what the panel shows, once it is shown.
@@ -67,14 +68,18 @@ class Chat(Turns, Panel):
         return session.default_client().chat(self.chat)["messages"] or self._kept.get(self.chat, [])
 
     @property
-    def turns(self) -> list[dict[str, str]]:
+    def turns(self) -> list[dict[str, Any]]:
         return self.messages
 
     @short_traceback
-    def ask(self, text: str) -> None:
-        """Send `text` as if it had been typed into the panel; returns before the answer is there."""
+    def ask(self, text: str, *, images: Any = None, audio: Any = None) -> None:
+        """Send `text` as if it had been typed into the panel; returns before the answer is there.
+
+        Images and sounds are what `nbgen.generate` takes.
+        """
         turns = [turn for turn in self.turns if turn["role"] != "system"]
         messages = chat_messages([*turns, {"role": "user", "content": text}], self.system or None)
+        messages = with_media(messages, media_parts(images, audio))
         body = {"id": uuid.uuid4().hex, "chat": self.chat, "messages": messages, "params": dict(self.params)}
         client = session.default_client()
         if isinstance(client, RemoteClient):  # its runs end with their reader

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nbgen.notebook.result import Result, text_bundle
+from nbgen.notebook.media import as_text, media_markdown, media_parts, text_of, with_media
+from nbgen.notebook.result import Result, visible, without_images
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.turns import Turns
 
@@ -19,23 +20,23 @@ class Conversation(Turns):
     """`talk("…")` answers in the light of all turns before. One that failed before any text came is no turn."""
 
     def __init__(self, ask: Ask, system: str | None = None, options: dict[str, Any] | None = None) -> None:
-        self.messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self.options = dict(options or {})
         self._ask = ask
 
     @property
-    def turns(self) -> list[dict[str, str]]:
+    def turns(self) -> list[dict[str, Any]]:
         return self.messages
 
-    def __call__(self, text: str, **options: Any) -> Result:
-        """The answer to `text`; options hold for this turn only."""
-        for _ in (answer := self.stream(text, **options)):
+    def __call__(self, text: str, *, images: Any = None, audio: Any = None, **options: Any) -> Result:
+        """The answer to `text`, with images and sounds as in `nbgen.generate`; options hold for this turn only."""
+        for _ in (answer := self.stream(text, images=images, audio=audio, **options)):
             pass
         return answer.result
 
-    def stream(self, text: str, **options: Any) -> TextStream:
+    def stream(self, text: str, *, images: Any = None, audio: Any = None, **options: Any) -> TextStream:
         """As calling it, but an iterator of text; the turn is kept when the answer has ended."""
-        asked = {"role": "user", "content": text}
+        (asked,) = with_media([{"role": "user", "content": text}], media_parts(images, audio))
         answer = self._ask([*self.messages, asked], **{**self.options, **options})
         answer.on_end = lambda result: self._keep(asked, result)
         return answer
@@ -51,12 +52,15 @@ class Conversation(Turns):
         return len(self.messages)
 
     def __repr__(self) -> str:
-        last = self.messages[-1]["content"] if self.messages else ""
+        last = as_text(self.messages[-1]["content"]) if self.messages else ""
         return f"<conversation of {len(self)} messages: {last[:60]!r}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return text_bundle(self.to_markdown() or "(nothing has been said yet)")
+        nothing = "(nothing has been said yet)"
+        plain = self._written(lambda content: [visible(as_text(content))])
+        shown = self._written(lambda content: [media_markdown(content), without_images(text_of(content))])
+        return {"text/plain": plain or nothing, "text/markdown": shown or nothing}
 
-    def _keep(self, asked: dict[str, str], result: Result) -> None:
+    def _keep(self, asked: dict[str, Any], result: Result) -> None:
         if result.text or result.finish_reason in ("stop", "length"):
             self.messages += [asked, {"role": "assistant", "content": result.text}]

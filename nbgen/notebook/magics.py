@@ -79,6 +79,10 @@ class NbgenMagics(Magics):
     @argument("--presence-penalty", type=float, help="above 0: the same once it was written at all")
     @argument("--system", help="the system prompt")
     @argument("--schema", metavar="NAME", help="the answer's type: a variable (dataclass, model, dict) or a .json file")
+    @argument(
+        "--image", action="append", metavar="NAME", help="an image for the model: a variable or a file; may be repeated"
+    )
+    @argument("--audio", action="append", metavar="NAME", help="the same of a sound")
     @argument("--out", metavar="NAME", help="put the result into this variable, too (it is always in _)")
     @argument("--to-cell", action="store_true", help="put the answer's code into a new cell below")
     @argument("--background", action="store_true", help="let the kernel go on; _ can be cancelled and awaited")
@@ -105,7 +109,9 @@ class NbgenMagics(Magics):
         prompt = prompt if options.raw else self._filled(prompt)
         sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
         schema = self._schema(options.schema) if options.schema else None
-        answer = session.stream(prompt, schema=schema, complete=options.complete, system=options.system, **sampling)
+        media = {"images": self._named(options.image), "audio": self._named(options.audio)}
+        asked = {"schema": schema, "complete": options.complete, "system": options.system, **media}
+        answer = session.stream(prompt, **asked, **sampling)
         if options.background:
             self._keep(_in_background(answer), options.out)
             return
@@ -121,6 +127,10 @@ class NbgenMagics(Magics):
             return fill(prompt, {"Err": self.errors, **self.shell.user_ns})
         except InvalidRequest as error:
             raise InvalidRequest(f"{error} Nothing was sent; --raw leaves braces as they are.") from None
+
+    def _named(self, names: list[str] | None) -> list[Any]:
+        """The variables of these names, or the files."""
+        return [self.shell.user_ns.get(name, name) for name in names or ()]
 
     def _schema(self, name: str) -> Any:
         if name.endswith(".json"):

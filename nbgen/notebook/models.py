@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from nbgen.notebook.table import html_table, markdown_table
@@ -23,3 +24,9 @@ class Models(list[dict[str, Any]]):
     def _rows(self) -> list[dict[str, str]]:
         names = [str(entry.get("id", "")) for entry in self]
         return [{"model": name, "state": "loaded" if name == self.current else ""} for name in names]
+
+
+def place(model: str | None) -> str | None:
+    """A model's name as the server knows it: a folder by its full path, for the server runs in another one."""
+    folder = Path(model).expanduser() if model else None
+    return str(folder.resolve()) if folder and folder.is_dir() else model

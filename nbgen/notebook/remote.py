@@ -118,6 +118,8 @@ class RemoteClient(Connection):
     def _check(self, body: dict[str, Any]) -> None:
         if body.get("adapter"):
             self._refuse("adapter")
+        if body.get("media"):
+            self._refuse("complete=True with images or audio")
 
     @property
     def _is_sglang(self) -> bool:

@@ -12,20 +12,31 @@ import msgspec
 
 from nbgen.errors import InvalidRequest
 from nbgen.logit_processor import wire
+from nbgen.notebook.media import Part, is_content, with_media
 from nbgen.sampling_params import SamplingParams
 
-Prompt = str | Sequence[Mapping[str, str]]
+Prompt = str | Sequence[Mapping[str, Any]]
 
 
 def run_body(
-    prompt: Prompt, *, complete: bool = False, system: str | None = None, options: Mapping[str, Any]
+    prompt: Prompt,
+    *,
+    complete: bool = False,
+    system: str | None = None,
+    media: list[Part] | None = None,
+    options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What `POST runs` takes. A text is a user's message, or is continued as it stands (`complete`)."""
+    """What `POST runs` takes. A text is a user's message, or is continued as it stands (`complete`).
+
+    `media` are parts that go with the last message, or with the text.
+    """
     if complete:
         if not isinstance(prompt, str) or system:
             raise InvalidRequest("complete=True continues one text: it takes no messages and no system prompt")
-        return {"prompt": prompt, "params": sampling_options(options)}
-    return {"messages": chat_messages(prompt, system), "params": chat_options(options)}
+        asked: dict[str, Any] = {"prompt": prompt, "params": sampling_options(options)}
+        return asked | ({"media": media} if media else {})
+    messages = with_media(chat_messages(prompt, system), media or [])
+    return {"messages": messages, "params": chat_options(options)}
 
 
 def processor_text(processor: Any) -> str:
@@ -37,11 +48,11 @@ def processor_text(processor: Any) -> str:
         raise InvalidRequest(f"logit_processor: {words}", field="logit_processor") from None
 
 
-def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, str]]:
+def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
     """Messages as the API takes them, the system prompt first."""
     turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
     for turn in turns:
-        if set(turn) != {"role", "content"} or not all(isinstance(value, str) for value in turn.values()):
+        if set(turn) != {"role", "content"} or not isinstance(turn["role"], str) or not is_content(turn["content"]):
             raise InvalidRequest(f'a message is {{"role": "user", "content": "…"}}, got {turn!r}')
     if not turns or (isinstance(prompt, str) and not prompt.strip()):
         raise InvalidRequest("the prompt is empty")

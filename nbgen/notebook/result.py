@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from nbgen.errors import InvalidAnswer
+from nbgen.notebook.media import Part, media_html, media_markdown, with_media
 from nbgen.notebook.table import html_table
 from nbgen.notebook.turns import Turns
 
@@ -36,8 +37,10 @@ class Result(Turns):
     model: str | None = None
     params: dict[str, Any] = field(default_factory=dict)
     #: What was asked: messages, or a text that was continued as it stood.
-    messages: list[dict[str, str]] | None = None
+    messages: list[dict[str, Any]] | None = None
     prompt: str | None = None
+    #: Images and sounds that went with a text to be continued; those of messages are in them.
+    media: list[Part] = field(default_factory=list)
     schema: Schema | None = None
     #: The further samples of `n`.
     others: list[str] = field(default_factory=list)
@@ -80,9 +83,11 @@ class Result(Turns):
         return self.schema.parse(self.text)
 
     @property
-    def turns(self) -> list[dict[str, str]]:
+    def turns(self) -> list[dict[str, Any]]:
         """The question and the answer, as messages."""
-        asked = self.messages if self.messages is not None else [{"role": "user", "content": self.prompt or ""}]
+        asked = self.messages
+        if asked is None:
+            asked = with_media([{"role": "user", "content": self.prompt or ""}], self.media)
         return [*asked, {"role": "assistant", "content": self.text}]
 
     def to_df(self) -> Any:
@@ -110,11 +115,15 @@ class Result(Turns):
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
         facts = {"model": self.model, "params": self.params, "usage": self.usage, "finish_reason": self.finish_reason}
-        return text_bundle(self.text) | self._table(), {"nbgen": facts}
+        bundle = text_bundle(self.text)
+        asked = "\n\n".join(filter(None, (media_markdown(turn["content"]) for turn in self.turns)))
+        if asked:
+            bundle["text/markdown"] = f"{asked}\n\n{bundle['text/markdown']}"
+        return bundle | self._table(), {"nbgen": facts}
 
     def _table(self) -> dict[str, str]:
         try:
-            return {"text/html": html_table(self.value)}
+            return {"text/html": media_html(self.turns) + html_table(self.value)}
         except InvalidAnswer:
             return {}
 

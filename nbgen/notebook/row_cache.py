@@ -28,7 +28,7 @@ class RowCache:
 
     def key(self, result: Result) -> str:
         """What this row is kept under; ask once a row."""
-        body = [result.messages, result.prompt, result.params, self._model]
+        body = [result.messages, result.prompt, *result.media, result.params, self._model]
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]
         self._asked[digest] += 1
         return f"{digest}-{self._asked[digest]}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status
@@ -16,7 +15,8 @@ from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
 from nbgen.notebook.logprobs import Logprobs
-from nbgen.notebook.models import Models
+from nbgen.notebook.media import media_parts
+from nbgen.notebook.models import Models, place
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import AnyClient, open_client
 from nbgen.notebook.request import Prompt, chat_messages, processor_text, run_body
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", "PrivateServer", "LiveServer")
 Waiting = Callable[[int], None]
+NONE_FOUND = "no nbgen server found: starting one for this kernel…"
 
 _lock = threading.RLock()
 _client: AnyClient | None = None
@@ -49,6 +50,8 @@ def generate(
 ) -> Any:
     """The model's answer to a text or to chat messages, as a Result. `complete=True` continues the text as it stands.
 
+    `images=` and `audio=` go with it, where the model takes them: one or a list of paths, bytes, PIL images, arrays
+    `[height, width, 3]`, figures, `(samples, rate)`, data URLs.
     With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
     of that type. `adapter` names a loaded LoRA adapter. Options are those of SamplingParams (temperature, top_p,
     max_new_tokens, sampling_seed, stop, …), and a `logit_processor`, as `stream` has it.
@@ -78,6 +81,8 @@ def stream(
     complete: bool = False,
     system: str | None = None,
     adapter: str = "",
+    images: Any = None,
+    audio: Any = None,
     logit_processor: Any = None,
     **options: Any,
 ) -> TextStream:
@@ -92,12 +97,14 @@ def stream(
     if wanted is not None:
         options["json_schema"] = wanted.json
         show_as_table(schema)
-    body = run_body(prompt, complete=complete, system=system, options=options)
+    media = media_parts(images, audio)
+    body = run_body(prompt, complete=complete, system=system, media=media, options=options)
     if logit_processor is not None:
         body["logit_processor"] = processor_text(logit_processor)
     if adapter:
         body["adapter"] = adapter
     result = Result(params=body["params"], messages=body.get("messages"), prompt=body.get("prompt"), schema=wanted)
+    result.media = body.get("media", [])
     client = default_client()
     return TextStream(client.run(body), result, LoadProgress(), client.arun(body))
 
@@ -154,7 +161,7 @@ def load(model: str | None = None, quantization: str | None = None) -> Status:
     client = default_client()
     progress = LoadProgress(model or "model")
     try:
-        for name, data in client.load(_place(model), quantization):
+        for name, data in client.load(place(model), quantization):
             if name == "progress":
                 progress(data)
             elif name == "error":
@@ -224,7 +231,7 @@ def serve(
         if tokenizer is not None or name is not None:
             raise InvalidRequest("tokenizer and name go with a model object; a model's name brings its own")
         words = "starting an nbgen server for this kernel…"
-        return _start(words, lambda waiting: PrivateServer(_place(model), waiting, options))
+        return _start(words, lambda waiting: PrivateServer(place(model), waiting, options))
     from nbgen.live import LiveServer  # imports torch, as the model already has
 
     words = "starting an nbgen server for this model…"
@@ -246,11 +253,7 @@ def _find(start: bool) -> AnyClient:
     except ServerNotFound:
         if not start:
             raise
-    return _start("no nbgen server found: starting one for this kernel…", _bundled).client
-
-
-def _bundled(waiting: Waiting) -> PrivateServer:
-    return PrivateServer(None, waiting)
+    return _start(NONE_FOUND, lambda waiting: PrivateServer(None, waiting)).client
 
 
 def _start(words: str, server: Callable[[Waiting], S]) -> S:
@@ -267,12 +270,6 @@ def _start(words: str, server: Callable[[Waiting], S]) -> S:
             line.clear(outcome)
         _private, _client = started, started.client
         return started
-
-
-def _place(model: str | None) -> str | None:
-    """A folder by its full path: the server runs in another one."""
-    folder = Path(model).expanduser() if model else None
-    return str(folder.resolve()) if folder and folder.is_dir() else model
 
 
 def _load_error(data: dict[str, Any]) -> Exception:

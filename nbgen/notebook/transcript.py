@@ -1,6 +1,7 @@
 """A conversation as an output of its own: what is left to read where there is no kernel and no widget.
 
-Markdown without markup of the model's: nothing in it runs, and nothing in it is fetched.
+Markdown without markup of the model's: nothing in it runs, and nothing in it is fetched. The images that a person sent
+are in it as small pictures.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from IPython.display import display
 
+from nbgen.notebook.media import as_text, media_markdown, text_of
 from nbgen.notebook.result import visible, without_images
 
 NAMES = {"system": "System", "user": "You", "assistant": "Answer"}
@@ -28,7 +30,7 @@ class Transcript:
         """A new output, still empty."""
         self._handles.append(display(bundle([]), raw=True, display_id=True))
 
-    def update(self, messages: Sequence[dict[str, str]]) -> None:
+    def update(self, messages: Sequence[dict[str, Any]]) -> None:
         """Show these messages wherever `show` was called."""
         if not messages:
             return
@@ -36,20 +38,21 @@ class Transcript:
             handle.update(bundle(messages), raw=True)
 
 
-def bundle(messages: Sequence[dict[str, str]]) -> dict[str, str]:
+def bundle(messages: Sequence[dict[str, Any]]) -> dict[str, str]:
     """The messages for display. No HTML: what front ends do with Markdown, they do to untrusted text as well."""
-    plain = "\n\n".join(f"{NAMES[turn['role']]}: {visible(turn['content'])}" for turn in messages)
+    plain = "\n\n".join(f"{NAMES[turn['role']]}: {visible(as_text(turn['content']))}" for turn in messages)
     return {"text/plain": plain, "text/markdown": _folded(messages) if messages else ""}
 
 
-def _folded(messages: Sequence[dict[str, str]]) -> str:
+def _folded(messages: Sequence[dict[str, Any]]) -> str:
     count = sum(turn["role"] != "system" for turn in messages)
     head = f"<details><summary>Transcript: {count} message{'' if count == 1 else 's'}</summary>"
     return "\n\n".join([head, *map(_turn, messages), "</details>"])
 
 
-def _turn(turn: dict[str, str]) -> str:
-    text = _TAG.sub("<" + _WORD_JOINER, without_images(visible(turn["content"])))
+def _turn(turn: dict[str, Any]) -> str:
+    text = _TAG.sub("<" + _WORD_JOINER, without_images(visible(text_of(turn["content"]))))
+    text = "\n\n".join(filter(None, (media_markdown(turn["content"]), text)))
     if turn["role"] != "assistant":
         text = "\n".join(f"> {line}" for line in text.split("\n"))
     return f"**{NAMES[turn['role']]}**\n\n{_closed(text)}"

@@ -1,23 +1,27 @@
 """A conversation to take along: as a table, as OpenAI's messages, as a line of JSON, as Markdown.
 
-Knows what a turn is; nothing of where the conversation lives.
+A turn's content is text, or OpenAI's parts with images and sounds in them. Knows what a turn is; nothing of
+where the conversation lives.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
+
+from nbgen.notebook.media import Content, as_text, media_markdown, text_of
 
 
 class Turns:
     """Exports of whatever has `turns`: a list of {"role", "content"}."""
 
     @property
-    def turns(self) -> list[dict[str, str]]:
+    def turns(self) -> list[dict[str, Any]]:
         """The conversation, oldest first."""
         raise NotImplementedError
 
-    def to_openai(self) -> list[dict[str, str]]:
+    def to_openai(self) -> list[dict[str, Any]]:
         """As the `messages` of OpenAI's API."""
         return [dict(turn) for turn in self.turns]
 
@@ -26,12 +30,17 @@ class Turns:
         return json.dumps({"messages": self.to_openai()}, ensure_ascii=False) + "\n"
 
     def to_df(self) -> Any:
-        """As a pandas DataFrame with the columns `role` and `content`."""
+        """As a pandas DataFrame with the columns `role` and `content`, which has words in the places of media."""
         import pandas
 
-        return pandas.DataFrame(self.to_openai(), columns=["role", "content"])
+        rows = [{"role": turn["role"], "content": as_text(turn["content"])} for turn in self.turns]
+        return pandas.DataFrame(rows, columns=["role", "content"])
 
     def to_markdown(self) -> str:
-        """Each turn below its speaker's name."""
+        """Each turn below its speaker's name, with its images made small."""
+        return self._written(lambda content: [media_markdown(content), text_of(content)])
+
+    def _written(self, write: Callable[[Content], list[str]]) -> str:
         names = {"user": "You", "assistant": "Model", "system": "System"}
-        return "\n\n".join(f"**{names[turn['role']]}**\n\n{turn['content']}" for turn in self.turns)
+        parts = [[f"**{names[turn['role']]}**", *write(turn["content"])] for turn in self.turns]
+        return "\n\n".join(part for turn in parts for part in turn if part)

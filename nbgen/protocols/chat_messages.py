@@ -1,14 +1,19 @@
-"""The turns of a chat and the options of its template, as OpenAI-style bodies spell them. Knows no route."""
+"""The turns of a chat and the options of its template, as OpenAI-style bodies spell them. Knows no route.
+
+Follows OpenAI's API reference in the parts of a turn, and SGLang in those that it has no name for: `audio_url`,
+`video_url`, and addresses that are bare base64.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import ChatMessage
+from nbgen.messages import ChatMessage, ContentPart
+from nbgen.protocols.media import MAX_MEDIA, Item, MediaType, check_media, decode_base64, parse_item
 
 MAX_MESSAGES = 4096
 MAX_TEMPLATE_OPTIONS = 32
@@ -32,11 +37,26 @@ RESERVED_OPTIONS = {
 }
 
 
-class Part(msgspec.Struct):
-    """A piece of a message's content."""
+class InputAudio(msgspec.Struct, omit_defaults=True):
+    """A sound in base64; its format is told by its content."""
+
+    data: str
+    format: str = ""
+
+
+class Part(msgspec.Struct, omit_defaults=True):
+    """A piece of a message's content: text, or a medium under the name of its type."""
 
     type: str
     text: str = ""
+    image_url: str | dict[str, Any] | None = None
+    audio_url: str | dict[str, Any] | None = None
+    video_url: str | dict[str, Any] | None = None
+    input_audio: InputAudio | None = None
+
+
+#: Types of parts that hold a medium, and its type.
+MEDIA_PARTS: dict[str, MediaType] = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
 
 
 class Turn(msgspec.Struct):
@@ -46,11 +66,29 @@ class Turn(msgspec.Struct):
     content: str | list[Part] | None = None
 
 
-def chat_messages(turns: list[Turn]) -> list[ChatMessage]:
-    """The turns of a chat. Raises InvalidRequest for none, too many, or what no text model takes."""
+class Conversation(NamedTuple):
+    """The turns of a chat, and the media that their parts stand for, in order."""
+
+    messages: list[ChatMessage]
+    media: list[Item]
+
+
+def conversation(turns: Sequence[Turn]) -> Conversation:
+    """The turns of a chat. Raises InvalidRequest for none, too many, or what no model takes."""
     if not 0 < len(turns) <= MAX_MESSAGES:
         raise InvalidRequest(f"messages must hold 1 to {MAX_MESSAGES} turns, got {len(turns)}", field="messages")
-    return [_message(turn) for turn in turns]
+    media: list[Item] = []
+    messages = [_message(turn, media) for turn in turns]
+    check_media(media, "messages")
+    return Conversation(messages, media)
+
+
+def chat_messages(turns: list[Turn]) -> list[ChatMessage]:
+    """The same for a route that reads text alone."""
+    messages, media = conversation(turns)
+    if media:
+        raise InvalidRequest(f"this route takes no {media[0].type} in messages", field="messages")
+    return messages
 
 
 def template_options(options: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
@@ -69,7 +107,36 @@ def template_options(options: Mapping[str, Any]) -> dict[str, bool | int | float
     return dict(options)
 
 
-def _message(turn: Turn) -> ChatMessage:
+def without_files(content: str | list[Part]) -> str | list[Part]:
+    """A turn's content with the places of its media, and not the media."""
+    if isinstance(content, str):
+        return content
+    return [part if part.type == "text" else Part(type=part.type) for part in content]
+
+
+def part_size(part: Part) -> int:
+    """Characters of a part."""
+    given = [part.text, part.image_url, part.audio_url, part.video_url, part.input_audio and part.input_audio.data]
+    return sum(len(each["url"] if isinstance(each, dict) else each) for each in given if each)
+
+
+def part_item(part: Part) -> Item:
+    """The medium of a part that is no text. Raises InvalidRequest."""
+    if part.type == "input_audio" and part.input_audio is not None:
+        return decode_base64(part.input_audio.data, "audio", "input_audio.data")
+    given = getattr(part, part.type) if part.type in MEDIA_PARTS else None
+    if given is None:
+        known = ", ".join(("text", "input_audio", *MEDIA_PARTS))
+        raise InvalidRequest(
+            f"content of the type {part.type!r:.80} needs a member of that name, and must be one of {known}",
+            field="messages",
+        )
+    if isinstance(given, dict) and not isinstance(given.get("url"), str):
+        raise InvalidRequest(f"{part.type} needs `url`, a data URL or an address", field=part.type)
+    return parse_item(given, MEDIA_PARTS[part.type], part.type)
+
+
+def _message(turn: Turn, media: list[Item]) -> ChatMessage:
     role = "system" if turn.role == "developer" else turn.role
     if role not in ("system", "user", "assistant"):
         raise InvalidRequest(f"messages of the role {turn.role!r} are not supported yet", field="messages")
@@ -77,7 +144,19 @@ def _message(turn: Turn) -> ChatMessage:
         raise InvalidRequest(f"a message of the role {turn.role!r} has no content", field="messages")
     if isinstance(turn.content, str):
         return ChatMessage(role=role, content=turn.content)  # type: ignore[arg-type]
-    other = next((part.type for part in turn.content if part.type != "text"), None)
-    if other is not None:
-        raise InvalidRequest(f"content of the type {other!r} is not supported yet", field="messages")
-    return ChatMessage(role=role, content="".join(part.text for part in turn.content))  # type: ignore[arg-type]
+    if all(part.type == "text" for part in turn.content):
+        return ChatMessage(role=role, content="".join(part.text for part in turn.content))  # type: ignore[arg-type]
+    if role != "user":
+        raise InvalidRequest(
+            f"a message of the role {role} has text only; images and sounds are a user's", field="messages"
+        )
+    return ChatMessage(role="user", content=[_part(part, media) for part in turn.content])
+
+
+def _part(part: Part, media: list[Item]) -> ContentPart:
+    if part.type == "text":
+        return ContentPart(type="text", text=part.text)
+    if len(media) >= MAX_MEDIA:  # none is decoded for nothing
+        raise InvalidRequest(f"the messages have more than {MAX_MEDIA} images and sounds", field="messages")
+    media.append(part_item(part))
+    return ContentPart(type=media[-1].type)

@@ -14,14 +14,18 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, ModelInfo, TensorOptions
+from nbgen.messages import GenerateRequest, Media, TensorOptions
 from nbgen.protocols import triton_options
 from nbgen.protocols.inference import Inference, OutputTensor
+from nbgen.protocols.media import MAX_MEDIA, decode_base64
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.tensors import Binary, from_values, pack_bytes, unpack_bytes, values
 from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
 
+#: Of vLLM's back end: each in base64.
+IMAGES = "image"
 TEXT_NAMES = ("text_input", "prompt", "text", "QUERY")
 #: Outputs that need the prompt alone: asked for together, no token is generated.
 OF_PROMPT = frozenset({"logits", "context_logits", "hidden_states", "num_input_tokens"})
@@ -55,6 +59,8 @@ def interface(name: str, model: ModelInfo | None) -> ModelSpec:
     hidden = (model.hidden_size if model else 0) or VARIABLE
     text = tuple(TensorSpec(name=n, datatype="BYTES", dims=(1,), optional=True, several=True) for n in TEXT_NAMES)
     ids = TensorSpec(name="input_ids", datatype="INT64", dims=(VARIABLE,), optional=True, also=("INT32",))
+    images = TensorSpec(name=IMAGES, datatype="BYTES", dims=(VARIABLE,), optional=True)
+    shown = (images,) if model and "image" in model.media else ()
     outputs: tuple[tuple[str, str, tuple[int, ...]], ...] = (
         ("text_output", "BYTES", (VARIABLE,)),
         ("output_ids", "INT32", (VARIABLE, VARIABLE)),
@@ -71,10 +77,10 @@ def interface(name: str, model: ModelInfo | None) -> ModelSpec:
     )
     return ModelSpec(
         name=name,
-        inputs=(text[0], ids, *triton_options.specs(shown=True)),
+        inputs=(text[0], ids, *shown, *triton_options.specs(shown=True)),
         outputs=tuple(TensorSpec(name=n, datatype=t, dims=d) for n, t, d in outputs),
         decoupled=True,
-        undeclared=(*text[1:], *triton_options.specs(shown=False)),
+        undeclared=(*text[1:], *(() if shown else (images,)), *triton_options.specs(shown=False)),
         required=1,
     )
 
@@ -122,6 +128,7 @@ def _parse(inference: Inference) -> Call:
         rid=uuid.uuid4().hex,
         text=text,
         input_ids=ids,
+        media=_images(tensors.get(IMAGES, [])),
         params=params,
         tensors=_tensor_options(outputs),
         fit=True,
@@ -147,6 +154,12 @@ def _prompt(inference: Inference, tensors: dict[str, list[Any]]) -> tuple[str | 
     if len(texts[0].encode("utf-8", "replace")) > MAX_TEXT_BYTES:
         raise InvalidRequest(f"text_input is longer than {MAX_TEXT_BYTES} bytes")
     return texts[0], None
+
+
+def _images(given: list[str]) -> list[Media]:
+    if len(given) > MAX_MEDIA:
+        raise InvalidRequest(f"{IMAGES} has {len(given)} elements; at most {MAX_MEDIA} images go with a prompt")
+    return [decode_base64(text, "image", IMAGES) for text in given]
 
 
 def _echoes(options: dict[str, Any], stream: bool) -> bool:

@@ -11,9 +11,12 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from nbgen import sse
+from nbgen.engine_state import LoadProgress
 from nbgen.errors import InvalidRequest, NbgenError
-from nbgen.messages import ChatMessage, FinishReason, GenerateRequest, LoadProgress, LogprobOptions, TokenLogprobs
+from nbgen.messages import FinishReason, GenerateRequest, LogprobOptions, TokenLogprobs
+from nbgen.protocols.chat_messages import Part, Turn, conversation, part_item
 from nbgen.protocols.json_body import parse_object
+from nbgen.protocols.media import MAX_MEDIA, Item, check_media
 from nbgen.sampling_params import SamplingParams
 
 MAX_MESSAGES = 4096
@@ -29,16 +32,30 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A body of this API: unknown fields are refused by name."""
 
 
+class Message(Turn):
+    """A turn, as this API takes it and shows it again."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str | list[Part]
+
+    @property
+    def text(self) -> str:
+        """Its text alone."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
 class RunBody(Body):
     """What starts a run.
 
     `logprobs` asks for the log-probability of each token and of that many likeliest ones beside it. The answer begins
     with the tokens of `prefix_ids`, as if the model had chosen them. `logit_processor` is SGLang's
-    `custom_logit_processor`. `adapter` names a LoRA adapter.
+    `custom_logit_processor`. `adapter` names a LoRA adapter. Messages are OpenAI's, with images and sounds as parts;
+    those of a prompt are `media`, parts of the same kind.
     """
 
-    messages: list[ChatMessage] | None = None
+    messages: list[Message] | None = None
     prompt: str | None = None
+    media: list[Part] = []
     params: dict[str, Any] = {}
     prefix_ids: list[int] = []
     logprobs: int | None = None
@@ -54,6 +71,10 @@ class RunBody(Body):
         """Raise InvalidRequest for what no type can say."""
         if (self.messages is None) == (self.prompt is None):
             raise InvalidRequest("give exactly one of `messages` and `prompt`", field="messages")
+        if self.media and self.prompt is None:
+            raise InvalidRequest("`media` go with a `prompt`; messages have theirs as parts", field="media")
+        if len(self.media) > MAX_MEDIA:
+            raise InvalidRequest(f"`media` has {len(self.media)} parts; at most {MAX_MEDIA}", field="media")
         if self.messages is not None and not 0 < len(self.messages) <= MAX_MESSAGES:
             raise InvalidRequest(
                 f"`messages` must hold 1 to {MAX_MESSAGES} turns, got {len(self.messages)}", field="messages"
@@ -67,21 +88,26 @@ class RunBody(Body):
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
             raise InvalidRequest(f"`logprobs` must be 0 to {MAX_LOGPROBS}, got {self.logprobs}", field="logprobs")
 
-    def request(self, rid: str) -> GenerateRequest:
-        """The request that this body asks for."""
+    def request(self, rid: str) -> tuple[GenerateRequest, list[Item]]:
+        """The request that this body asks for, and its media. Raises InvalidRequest."""
+        messages, media = (None, [part_item(part) for part in self.media])
+        if self.messages is not None:
+            messages, media = conversation(self.messages)
+        check_media(media, "media")
         params = SamplingParams.parse(self.params)
         if params.n == 0:
             params = msgspec.structs.replace(params, n=1)
-        return GenerateRequest(
+        request = GenerateRequest(
             rid=rid,
             text=self.prompt,
-            messages=self.messages,
+            messages=messages,
             prefix_ids=self.prefix_ids,
             logit_processor=self.logit_processor or None,
             adapter=self.adapter,
             params=params,
             logprobs=None if self.logprobs is None else LogprobOptions(top=self.logprobs, text=True),
         )
+        return request, media
 
 
 class SubscribeBody(Body):
@@ -108,7 +134,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     run: str
     chat: str | None
     state: str
-    messages: list[ChatMessage] | None
+    messages: list[Message] | None
     prompt: str | None
     text: str
     texts: list[str]

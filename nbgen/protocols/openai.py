@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions
-from nbgen.protocols.chat_messages import Turn, chat_messages, template_options
+from nbgen.protocols.chat_messages import Turn, conversation, template_options
 from nbgen.protocols.json_body import parse_object
+from nbgen.protocols.media import Item
 from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.sampling_params import SamplingParams
 
@@ -127,6 +128,8 @@ class Call(NamedTuple):
     logprobs: bool = False
     #: What the caller calls the model.
     model: str = ""
+    #: Of each request, in the order of `requests`.
+    media: Sequence[list[Item]] = ()
 
 
 B = TypeVar("B", bound=Body)
@@ -168,7 +171,8 @@ def parse_chat(raw: bytes) -> Call:
     wanted = LogprobOptions(top=body.top_logprobs or 0, text=True) if body.logprobs else None
     params = _sampling(fields, limit)
     (rid,) = request_ids(body.rid, 1, params.n, single=True)
-    request = _request(body, rid, params, messages=chat_messages(body.messages))
+    messages, media = conversation(body.messages)
+    request = _request(body, rid, params, messages=messages)
     effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
     request = msgspec.structs.replace(
         request,
@@ -177,7 +181,7 @@ def parse_chat(raw: bytes) -> Call:
         continue_final=body.continue_final_message,
         template_options=template_options({**effort, **(body.chat_template_kwargs or {})}),
     )
-    return _call(body, [request], chat=True)._replace(logprobs=wanted is not None)
+    return _call(body, [request], chat=True)._replace(logprobs=wanted is not None, media=[media])
 
 
 def _parse(raw: bytes, kind: type[B]) -> tuple[dict[str, Any], B]:

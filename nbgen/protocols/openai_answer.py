@@ -13,8 +13,9 @@ import msgspec
 
 from nbgen import sse
 from nbgen.engine_config import EngineConfig
+from nbgen.engine_state import ModelInfo
 from nbgen.errors import NbgenError
-from nbgen.messages import GenerateRequest, Logprob, ModelInfo, TokenLogprobs
+from nbgen.messages import GenerateRequest, Logprob, TokenLogprobs
 from nbgen.protocols.openai import Call
 from nbgen.protocols.sample import Sample
 

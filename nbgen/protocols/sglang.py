@@ -7,7 +7,7 @@ a context length, which the engine checks, nor of how answers look (`sglang_answ
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -15,8 +15,9 @@ import msgspec
 from nbgen.commands import PauseMode
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Tensor
-from nbgen.protocols import sglang_logprobs, sglang_tensors
+from nbgen.protocols import sglang_logprobs, sglang_media, sglang_tensors
 from nbgen.protocols.json_body import parse_json, parse_object
+from nbgen.protocols.media import Item
 from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.sampling_params import SamplingParams, WrongType
 
@@ -27,9 +28,6 @@ MAX_TIMEOUT = 600
 
 #: Known fields that this server does not serve yet, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "image_data": (None, []),
-    "audio_data": (None, []),
-    "video_data": (None, []),
     "session_params": (None,),
 }
 UNSUPPORTED_SAMPLING: dict[str, tuple[Any, ...]] = {
@@ -56,6 +54,8 @@ class Generation(NamedTuple):
     stream: bool
     #: Tokens between two chunks of a stream; None: as the server does.
     interval: int | None = None
+    #: Of each request, in the order of `requests`.
+    media: Sequence[list[Item]] = ()
 
 
 class Prompt(NamedTuple):
@@ -82,12 +82,13 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     n = _samples(params)
     if len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
-    single = single and n == 1
+    one, single = single, single and n == 1
     rids = request_ids(fields.get("rid"), len(prompts), n, single=single)
     logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
     tensors = sglang_tensors.parse_options(fields, len(prompts), single=single, n=n)
     processors = _processors(fields, len(prompts), listed=not single and n == 1)
     adapters = _adapters(fields, len(prompts), listed=not single)
+    media = sglang_media.parse(fields, len(prompts), single=one)
     template = GenerateRequest(
         rid="",
         namespace=namespace(fields.get("extra_key"), fields.get("cache_salt")),
@@ -95,6 +96,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
         group=uuid.uuid4().hex,
         truncate=truncate,
         prompt_ids=fields.get("return_prompt_token_ids") or False,
+        media_optional=True,
     )
     requests = [
         msgspec.structs.replace(
@@ -113,7 +115,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
             rids, prompts, params, processors, adapters, logprobs, tensors, strict=True
         )
     ]
-    return Generation(requests, single, fields.get("stream", False), interval)
+    return Generation(requests, single, fields.get("stream", False), interval, media)
 
 
 def parse_pause(body: bytes) -> PauseMode:
@@ -169,10 +171,6 @@ def _is_bool_or_null(value: Any) -> bool:
     return value is None or isinstance(value, bool)
 
 
-def _is_media(value: Any) -> bool:
-    return value is None or isinstance(value, str | dict | list)
-
-
 def _is_ids_or_null(value: Any) -> bool:
     return value is None or _is_ids(value)
 
@@ -197,9 +195,7 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("priority", "an integer", _is_integer),
     ("routed_experts_start_len", "an integer", _is_integer),
     ("lora_path", "text or a list of text", _one_or_many(_is_text_or_null)),
-    ("image_data", "text, an object or a list of these", _is_media),
-    ("audio_data", "text, an object or a list of these", _is_media),
-    ("video_data", "text, an object or a list of these", _is_media),
+    *((name, "text, an object or a list of these", sglang_media.is_given) for name in sglang_media.FIELDS),
     ("logprob_start_len", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
     ("top_logprobs_num", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
     ("token_ids_logprob", "a list of integers or a list of such lists", _one_or_many(_is_ids_or_null)),

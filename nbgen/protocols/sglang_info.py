@@ -11,7 +11,7 @@ import msgspec
 
 from nbgen import sampling_params
 from nbgen.engine_config import EngineConfig
-from nbgen.messages import EngineStatus, ModelInfo
+from nbgen.engine_state import EngineStatus, ModelInfo
 from nbgen.protocols import json_body, openai, request_ids, sglang, sglang_logprobs
 
 WEIGHT_VERSION = "default"

@@ -31,6 +31,7 @@ from nbgen.server.engine_client import EngineClient
 from nbgen.server.handlers import PREFIX, routes
 from nbgen.server.language_model import LanguageModel
 from nbgen.server.launch_options import ALIASES, FLAGS
+from nbgen.server.media_options import MediaOptions
 from nbgen.server.metrics import Metrics
 from nbgen.server.models import Models
 from nbgen.server.runs import Runs
@@ -64,7 +65,7 @@ DRAIN_SECONDS = 5.0
 SWEEP_MS = 15_000
 
 
-class NbgenApp(ExtensionApp):
+class NbgenApp(MediaOptions, ExtensionApp):
     """Run a language model: an engine process, and the routes that ask it."""
 
     _grpc: Any = None
@@ -240,6 +241,7 @@ class NbgenApp(ExtensionApp):
         )
         self.runs = Runs(self.engine, self._touch, self.metrics.follow)
         self.tensor_engine = TensorEngine(config, self.log)
+        self.media = self.media_intake()
         self.repository = self._own_repository()
         self.models = Models(LanguageModel(self.engine, self.runs), self.tensor_engine, self.repository)
         self.log_settings, self.trace_settings = LogSettings(), TraceSettings()
@@ -280,6 +282,7 @@ class NbgenApp(ExtensionApp):
         """End the engine and leave no trace. Never raises, since Jupyter would then not stop at all."""
         try:
             self._sweep.stop()
+            self.media.urls.close()
             self._withdraw()
             if self._grpc is not None:
                 await self._grpc.stop()

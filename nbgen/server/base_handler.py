@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from tornado import web
 from tornado.iostream import StreamClosedError
@@ -25,6 +25,7 @@ from nbgen.errors import (
 from nbgen.logit_processor import may_be_code
 from nbgen.messages import GenerateRequest
 from nbgen.protocols import native
+from nbgen.protocols.media import Item
 from nbgen.server.auth import METHODS, AuthenticatedHandler
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.reader import Reader
@@ -32,10 +33,12 @@ from nbgen.server.runs import Runs
 
 SMALL_BODY = 2**20
 GENERATE_BODY = 8 * 2**20
-#: Of a route whose prompts may be embeddings.
-EMBEDS_BODY = 64 * 2**20
+#: Of a route whose prompts may be embeddings, or have images.
+MEDIA_BODY = 64 * 2**20
 BODY_SECONDS = 60
 KEEP_ALIVE_SECONDS = 10.0
+T = TypeVar("T")
+
 RETRY_AFTER = "5"
 
 
@@ -65,6 +68,10 @@ class NbgenHandler(AuthenticatedHandler):
     def body(self) -> bytes:
         """All that was sent."""
         return bytes(self._body)
+
+    async def parsed(self, parse: Callable[[bytes], T]) -> T:
+        """What `parse` makes of the body; others are served while it reads a large one."""
+        return await asyncio.to_thread(parse, self.body) if len(self._body) > SMALL_BODY else parse(self.body)
 
     # --- the request
 
@@ -163,6 +170,13 @@ class NbgenHandler(AuthenticatedHandler):
         processor = request.logit_processor
         if processor is not None and may_be_code(processor) and not self.token_authenticated:
             raise Forbidden("custom_logit_processor is code: send the server's token with it, a cookie is not enough")
+
+    async def with_media(
+        self, requests: Sequence[GenerateRequest], media: Sequence[list[Item]]
+    ) -> list[GenerateRequest]:
+        """The requests with the media that came with them or are named there. Raises what is not allowed."""
+        intake, model = self.settings["nbgen"].media, self.engine.model
+        return await intake.fill(requests, media, trusted=self.token_authenticated, model=model)
 
     def end_events(self) -> None:
         """The stream is complete."""

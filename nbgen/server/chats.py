@@ -12,10 +12,15 @@ from typing import Any, Protocol
 import msgspec
 
 from nbgen.errors import NbgenError
-from nbgen.messages import ChatMessage, FinishReason
+from nbgen.messages import FinishReason
+from nbgen.protocols.chat_messages import Part, part_size, without_files
+from nbgen.protocols.native import Message
 
 KEEP_CHATS = 256
-KEEP_CHARACTERS = 16 * 2**20
+#: Of all chats, the files in them as they came: base64.
+KEEP_CHARACTERS = 128 * 2**20
+#: Of one, beyond which its oldest files are forgotten.
+KEEP_FILE_CHARACTERS = 64 * 2**20
 
 
 class Answer(Protocol):
@@ -42,13 +47,18 @@ class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     parent: int | None
     role: str
-    content: str
+    content: str | list[Part]
     run: str | None = None
     finish_reason: FinishReason | None = None
     usage: dict[str, int] | None = None
     ttft_s: float | None = None
     tokens_per_s: float | None = None
     error: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Characters, those of files among them."""
+        return len(self.content) if isinstance(self.content, str) else sum(map(part_size, self.content))
 
 
 class Chat:
@@ -59,7 +69,7 @@ class Chat:
         self._turns: list[Turn] = []
         self._writing: dict[int, Answer] = {}
 
-    def add(self, messages: Sequence[ChatMessage], run: Answer) -> None:
+    def add(self, messages: Sequence[Message], run: Answer) -> None:
         """An answer that begins, after the turns before it."""
         place: int | None = None
         for message in messages:
@@ -67,6 +77,7 @@ class Chat:
         self._turns.append(Turn(parent=place, role="assistant", content="", run=run.id))
         self._writing[len(self._turns) - 1] = run
         self.newest = run
+        self._forget_files()
 
     def turns(self) -> list[Turn]:
         """All turns, answers as far as they have come."""
@@ -80,29 +91,36 @@ class Chat:
             _fill(self._turns[place], run)
             del self._writing[place]
 
-    def messages(self) -> list[ChatMessage]:
+    def messages(self) -> list[Message]:
         """From the first turn to the newest answer, which counts once it has text."""
-        turns, path = self.turns(), list[ChatMessage]()
+        turns, path = self.turns(), list[Message]()
         place: int | None = len(turns) - 1 if turns else None
         while place is not None:
             turn = turns[place]
             if turn.content or turn.role != "assistant":
-                path.append(ChatMessage(role=turn.role, content=turn.content))  # type: ignore[arg-type]
+                path.append(Message(role=turn.role, content=turn.content))  # type: ignore[arg-type]
             place = turn.parent
         return path[::-1]
 
     @property
     def size(self) -> int:
         """Characters."""
-        return sum(len(turn.content) for turn in self._turns)
+        return sum(turn.size for turn in self._turns)
 
-    def _find(self, parent: int | None, message: ChatMessage) -> int:
+    def _forget_files(self) -> None:
+        kept = 0
+        for turn in reversed(self._turns):
+            kept += turn.size if isinstance(turn.content, list) else 0
+            if isinstance(turn.content, list) and kept > KEEP_FILE_CHARACTERS:
+                turn.content = without_files(turn.content)
+
+    def _find(self, parent: int | None, message: Message) -> int:
         for place, turn in enumerate(self._turns):
             if (turn.parent, turn.role, turn.content) == (parent, message.role, message.content):
                 return place
         return self._append(parent, message)
 
-    def _append(self, parent: int | None, message: ChatMessage) -> int:
+    def _append(self, parent: int | None, message: Message) -> int:
         self._turns.append(Turn(parent=parent, role=message.role, content=message.content))
         return len(self._turns) - 1
 

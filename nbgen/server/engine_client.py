@@ -14,23 +14,21 @@ import msgspec
 
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, ReleaseMemory, ResumeMemory
 from nbgen.engine_config import EngineConfig, model_folder
-from nbgen.errors import EngineStopped, ModelError, Unavailable, from_status
+from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
+from nbgen.errors import EngineStopped, InvalidRequest, ModelError, Unavailable, from_status
 from nbgen.frames import FromEngine
 from nbgen.messages import (
     AbortRequest,
     EmbedOutput,
-    EngineFailed,
-    EngineReady,
-    EngineStatus,
     FinishReason,
     GenerateOutput,
     GenerateRequest,
-    LoadProgress,
     Request,
     StepOutputs,
     TokenizerAnswer,
 )
 from nbgen.server.adapters import Adapters
+from nbgen.server.delivery import Deliveries, suited
 from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.engine_life import EngineLife
 from nbgen.server.listener import Listener
@@ -51,6 +49,7 @@ class EngineClient(EngineLife):
         """`adapters` are folders by their names; the rest is `EngineLife`'s."""
         super().__init__(config, log, standby=standby, attach=attach)
         self.adapters = Adapters(config.model, adapters or {})
+        self._deliveries = Deliveries()
         self._memory_replies: deque[asyncio.Future[MemoryState]] = deque()
 
     # --- requests
@@ -65,16 +64,17 @@ class EngineClient(EngineLife):
         self._check_memory()
         if adapter := _adapter(request):
             self.adapters.check(adapter)
-        self._listeners[request.rid] = listener
         if self.state == "ready" and self._process:
             self._pass(request, self._process)
+            self._listeners[request.rid] = listener
         else:
+            self._listeners[request.rid] = listener
             self._unsent[request.rid] = request
             self._begin()
 
     def abort(self, rid: str) -> None:
         """End the request of exactly this id, if it is in flight."""
-        request = self._unsent.pop(rid, None)
+        request = self._unsent.pop(rid, None) or self._deliveries.cancel(self._process, rid)
         if request is not None:
             listener = self._listeners.pop(rid)
             reason = FinishReason(type="abort", message="Abort in waiting queue")
@@ -94,6 +94,7 @@ class EngineClient(EngineLife):
         """The request has ended: nothing more is expected of it."""
         self._listeners.pop(rid, None)
         self._unsent.pop(rid, None)
+        self._deliveries.cancel(self._process, rid)
         if self._closed and not self._listeners:
             self._drained.set()
 
@@ -205,18 +206,24 @@ class EngineClient(EngineLife):
     def _lost(self) -> None:
         while self._memory_replies:
             self._memory_replies.popleft().set_exception(EngineStopped("the engine stopped"))
+        self._deliveries.lost()
         self.adapters.lost()
 
     def _send_waiting(self, process: EngineChannel) -> None:
         waiting, self._unsent = self._unsent, {}
         for request in waiting.values():
-            self._pass(request, process)
+            try:
+                self._pass(request, process)
+            except InvalidRequest as error:
+                self._listeners.pop(request.rid).fail(error)
 
     def _pass(self, request: Request, process: EngineChannel) -> None:
-        """Send a request, and first what its adapter needs."""
+        """Send a request, and first what its adapter needs. Raises InvalidRequest where the model does not take it."""
+        assert self.model is not None
+        fitting = suited(request, self.model)
         for command in self.adapters.for_request(_adapter(request)):
             process.send(command)
-        process.send(request)
+        self._deliveries.send(process, fitting)
 
 
 def _adapter(request: Request) -> str:

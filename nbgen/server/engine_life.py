@@ -12,9 +12,10 @@ from logging import Logger
 from typing import Literal
 
 from nbgen.engine_config import EngineConfig
+from nbgen.engine_state import EngineStatus, LoadModel, LoadProgress, ModelInfo
 from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable
 from nbgen.frames import FromEngine
-from nbgen.messages import EngineStatus, LoadModel, LoadProgress, ModelInfo, Request
+from nbgen.messages import Request
 from nbgen.server.attached_engine import Attachment
 from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.listener import Listener

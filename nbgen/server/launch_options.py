@@ -18,6 +18,8 @@ ALIASES: dict[str, str] = {
     "stream-interval": "NbgenApp.stream_interval",
     "adapters": "NbgenApp.adapters",
     "lora-paths": "NbgenApp.adapters",
+    "allow-media-host": "NbgenApp.allow_media_hosts",
+    "media-root": "NbgenApp.media_root",
 }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from nbgen.messages import EngineStatus
+from nbgen.engine_state import EngineStatus
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.runs import Run
 

@@ -9,7 +9,7 @@ import msgspec
 from nbgen.errors import InvalidRequest, NbgenError, NotFound
 from nbgen.protocols import openai, openai_answer
 from nbgen.protocols.openai import Call
-from nbgen.server.base_handler import NbgenHandler
+from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.runs import Run
 
@@ -37,6 +37,7 @@ class CallHandler(OpenaiHandler, GenerationHandler):
         adapter = self._adapter(call.model)
         self._answer_to = openai_answer.Answer(call, call.model if adapter else self.engine.config.model)
         requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter) for r in call.requests]
+        requests = await self.with_media(requests, call.media)
         await self.generate(requests, stream=call.stream)
 
     def _adapter(self, model: str) -> str | None:
@@ -66,10 +67,11 @@ class CompletionsHandler(CallHandler):
 class ChatCompletionsHandler(CallHandler):
     """A chat, answered through the model's own template."""
 
+    body_limit = MEDIA_BODY
     limit_name = "max_completion_tokens"
 
     async def post(self) -> None:
-        await self.serve(openai.parse_chat(self.body))
+        await self.serve(await self.parsed(openai.parse_chat))
 
 
 class ModelsHandler(OpenaiHandler):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from nbgen.engine_state import LoadProgress
 from nbgen.errors import NotFound
-from nbgen.messages import GenerateOutput, LoadProgress
+from nbgen.messages import GenerateOutput
 from nbgen.protocols import native
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.runs import Run, Runs

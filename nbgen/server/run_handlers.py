@@ -11,7 +11,7 @@ import msgspec
 from nbgen.errors import NotFound
 from nbgen.protocols import native
 from nbgen.protocols.native import RunBody, Snapshot
-from nbgen.server.base_handler import GENERATE_BODY, KEEP_ALIVE_SECONDS, NbgenHandler
+from nbgen.server.base_handler import KEEP_ALIVE_SECONDS, MEDIA_BODY, NbgenHandler
 from nbgen.server.chats import Chat
 from nbgen.server.run_events import RunEvents, missing
 from nbgen.server.runs import Run
@@ -21,14 +21,15 @@ from nbgen.sse import KEEP_ALIVE
 class RunsRoute(NbgenHandler):
     """What the routes about runs share."""
 
-    def start(self, body: RunBody) -> Run:
+    async def start(self, body: RunBody) -> Run:
         """The run that `body` asks for: a new one, or the one that already has its id."""
         known = self.runs.find(body.id) if body.id else None
         if known is not None:
             return known
-        request = body.request(body.id or uuid.uuid4().hex)
+        request, media = body.request(body.id or uuid.uuid4().hex)
         self.check_code(request)
-        run = Run(request, chat=body.chat, kept=True)
+        (request,) = await self.with_media([request], [media])
+        run = Run(request, chat=body.chat, kept=True, messages=body.messages)
         self.runs.start(run)
         return run
 
@@ -38,7 +39,7 @@ class RunsRoute(NbgenHandler):
             run=run.id,
             chat=run.chat,
             state=self.runs.state(run),
-            messages=run.request.messages,
+            messages=run.messages,
             prompt=run.request.text,
             text=run.text,
             texts=[sample.text for sample in run.samples],
@@ -79,11 +80,11 @@ class RunsRoute(NbgenHandler):
 class RunsHandler(RunsRoute):
     """Starts a run."""
 
-    body_limit = GENERATE_BODY
+    body_limit = MEDIA_BODY
 
     async def post(self) -> None:
-        body = native.parse_run(self.body)
-        run = self.start(body)
+        body = await self.parsed(native.parse_run)
+        run = await self.start(body)
         try:
             if body.stream:
                 await self.stream([self.follow(run, 0)], body.frame_ms)
@@ -134,17 +135,17 @@ class CancelHandler(RunsRoute):
 class SubscribeHandler(RunsRoute):
     """One stream for many runs, so that a page needs one connection."""
 
-    body_limit = GENERATE_BODY
+    body_limit = MEDIA_BODY
 
     async def post(self) -> None:
-        body = native.parse_subscribe(self.body)
+        body = await self.parsed(native.parse_subscribe)
         followed, first = [], b""
         for id, offset in body.follow.items():
             try:
                 followed.append(self.follow(self.runs.get(id), offset))
             except NotFound as error:
                 first += missing(id, error)
-        if body.start is not None and (run := self.start(body.start)).id not in body.follow:
+        if body.start is not None and (run := await self.start(body.start)).id not in body.follow:
             followed.append(self.follow(run, 0))
         await self.stream(followed, body.frame_ms, first)
 

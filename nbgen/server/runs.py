@@ -6,10 +6,14 @@ A slow or absent reader never holds up the engine. Knows no dialect and no HTTP.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from nbgen.errors import Conflict, NbgenError, NotFound, Unavailable, from_status
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.protocols.chat_messages import without_files
+from nbgen.protocols.native import Message
 from nbgen.protocols.sample import Sample, usage
 from nbgen.server.chats import Chats
 from nbgen.server.engine_client import EngineClient
@@ -23,8 +27,17 @@ MAX_LIVE = 4096
 class Run:
     """One request and everything it has produced. `kept` runs stay readable after their end."""
 
-    def __init__(self, request: GenerateRequest, *, chat: str | None = None, kept: bool = False) -> None:
+    def __init__(
+        self,
+        request: GenerateRequest,
+        *,
+        chat: str | None = None,
+        kept: bool = False,
+        messages: Sequence[Message] | None = None,
+    ) -> None:
+        """`messages` are those of the request as they came, with the files that are in them."""
         self.request = request
+        self.messages = messages
         self.chat = chat
         self.kept = kept
         self.model = ""
@@ -135,7 +148,7 @@ class Runs:
             del self._live[run.id]
             raise
         if run.kept and run.chat:
-            self.chats.open(run.chat).add(run.request.messages or [], run)
+            self.chats.open(run.chat).add(run.messages or [], run)
         self._on_activity()
 
     def find(self, id: str) -> Run | None:
@@ -197,6 +210,8 @@ class Runs:
         if run.ended is None or run.id not in self._live:
             return
         del self._live[run.id]
+        run.request = msgspec.structs.replace(run.request, media=[], input_embeds=None)  # large, and done with
+        run.messages = run.messages and [Message(role=m.role, content=without_files(m.content)) for m in run.messages]
         self._engine.forget(run.id)
         if run.kept:
             self._finished[run.id] = run

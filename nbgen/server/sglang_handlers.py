@@ -20,7 +20,7 @@ from nbgen.protocols.sglang_answer import Answer
 from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import metrics
-from nbgen.server.base_handler import EMBEDS_BODY, SMALL_BODY, NbgenHandler
+from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.question import ask
 from nbgen.server.runs import MAX_LIVE, Run
@@ -44,16 +44,15 @@ class SglangHandler(NbgenHandler):
 class GenerateHandler(SglangHandler, GenerationHandler):
     """One prompt or many, answered whole or as a stream. A caller who leaves aborts them."""
 
-    body_limit = EMBEDS_BODY
+    body_limit = MEDIA_BODY
 
     async def post(self) -> None:
         self._options = self.server_options
-        large = len(self.body) > SMALL_BODY  # others are served while it is read
         arguments = {"preferred": self._options.preferred, "truncate": self._options.truncate}
-        parse = partial(sglang.parse_generate, self.body, **arguments)
-        self._generation = await asyncio.to_thread(parse) if large else parse()
+        self._generation = await self.parsed(partial(sglang.parse_generate, **arguments))
         self._answers = _answers(self._generation, self._options.incremental)
-        await self.generate(self._generation.requests, stream=self._generation.stream)
+        requests = await self.with_media(self._generation.requests, self._generation.media)
+        await self.generate(requests, stream=self._generation.stream)
 
     async def put(self) -> None:
         await self.post()
@@ -186,7 +185,7 @@ class ServerInfoHandler(SglangHandler):
 
     async def get(self) -> None:
         engine, app = self.engine, self.settings["nbgen"]
-        limits = {"body_bytes": EMBEDS_BODY, "live_requests": MAX_LIVE, "reader_seconds": app.reader_seconds}
+        limits = {"body_bytes": MEDIA_BODY, "live_requests": MAX_LIVE, "reader_seconds": app.reader_seconds}
         self.finish(
             sglang_info.server_info(
                 engine.config,

@@ -15,7 +15,7 @@ class StandaloneServerApp(ServerApp):
 
     def init_configurables(self) -> None:
         super().init_configurables()
-        if not self.identity_provider.auth_enabled and not (self.sock or _is_loopback(self.ip)):
+        if not self.identity_provider.auth_enabled and not (self.sock or is_loopback(self.ip)):
             self.log.critical(
                 "Without a token nbgen listens on loopback only, and --ip=%s is not: leave "
                 "--IdentityProvider.token out, or give one.",
@@ -24,7 +24,7 @@ class StandaloneServerApp(ServerApp):
             self.exit(1)
 
 
-def _is_loopback(ip: str) -> bool:
+def is_loopback(ip: str) -> bool:
     if ip == "localhost":
         return True
     try:

@@ -17,7 +17,8 @@ import msgspec
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable, from_status
 from nbgen.frames import FromEngine
-from nbgen.messages import PIECE_BYTES, AbortRequest, Tensor, TensorPiece
+from nbgen.messages import AbortRequest, Tensor, TensorPiece
+from nbgen.pieces import cut
 from nbgen.server.engine_process import EngineProcess
 from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, ServeTensors, UnloadModule
 from nbgen.tensor_spec import ModelSpec
@@ -95,12 +96,11 @@ class TensorEngine:
 
     async def _send_pieces(self, process: EngineProcess, rid: str, tensor: Tensor) -> Tensor:
         """Send all of a large tensor but its end, at the speed at which it is read."""
-        data = tensor.data
-        while len(data) > PIECE_BYTES:
-            process.send(TensorPiece(rid=rid, name=tensor.name, data=data[:PIECE_BYTES]))
+        pieces, end = cut(rid, tensor.name, tensor.data)
+        for piece in pieces:
+            process.send(piece)
             await process.drain()
-            data = data[PIECE_BYTES:]
-        return msgspec.structs.replace(tensor, data=data)
+        return msgspec.structs.replace(tensor, data=end)
 
     async def _started(self) -> EngineProcess:
         async with self._starting:

@@ -14,17 +14,9 @@ import psutil
 import pytest
 
 from nbgen.engine_config import EngineConfig
+from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadModel, LoadProgress
 from nbgen.frames import encode_frame, frame_length, from_engine_decoder
-from nbgen.messages import (
-    AbortRequest,
-    EngineFailed,
-    EngineReady,
-    EngineStatus,
-    GenerateRequest,
-    LoadModel,
-    LoadProgress,
-    StepOutputs,
-)
+from nbgen.messages import AbortRequest, GenerateRequest, StepOutputs
 from nbgen.sampling_params import SamplingParams
 
 

@@ -15,10 +15,27 @@ def run(**fields: Any) -> native.RunBody:
 
 
 def test_messages_or_a_prompt_become_a_request() -> None:
-    chat = run(messages=[{"role": "user", "content": "hi"}], params={"max_new_tokens": 3}).request("r")
+    chat = run(messages=[{"role": "user", "content": "hi"}], params={"max_new_tokens": 3}).request("r")[0]
     assert (chat.rid, chat.messages[0].content, chat.params.max_new_tokens) == ("r", "hi", 3)
-    assert run(prompt="hi").request("r").text == "hi"
-    assert run(prompt="hi", params={"n": 0}).request("r").params.n == 1
+    assert run(prompt="hi").request("r")[0].text == "hi"
+    assert run(prompt="hi", params={"n": 0}).request("r")[0].params.n == 1
+
+
+def test_parts_of_messages_and_media_of_a_prompt_become_media_of_the_request() -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}}
+    sound = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
+    content = [{"type": "text", "text": "a"}, part, {"type": "text", "text": "b"}, sound]
+    request, media = run(messages=[{"role": "user", "content": content}]).request("r")
+    assert [(each.type, each.text) for each in request.messages[0].content] == [
+        ("text", "a"),
+        ("image", ""),
+        ("text", "b"),
+        ("audio", ""),
+    ]
+    assert [(each.type, bytes(each.data)) for each in media] == [("image", b"hi"), ("audio", b"hi")]
+    assert media[0].options == {"detail": "low"}
+    request, beside = run(prompt="a", media=[part, sound]).request("r")
+    assert (request.text, beside) == ("a", media)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_what_is_not_served_yet_is_refused_unless_unset(name: str) -> None:
         [],
         [{"role": "tool", "content": "x"}],
         [{"role": "user", "content": None}],
-        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+        [{"role": "user", "content": [{"type": "image", "image": "x"}]}],
     ],
 )
 def test_messages_that_cannot_be_served_are_refused(messages: list) -> None:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from nbgen.engine_config import EngineConfig
-from nbgen.messages import EngineStatus, ModelInfo
+from nbgen.engine_state import EngineStatus, ModelInfo
 from nbgen.protocols import sglang_info
 from nbgen.protocols.sglang_info import ServerOptions
 

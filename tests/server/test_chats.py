@@ -2,12 +2,14 @@
 
 import pytest
 
-from nbgen.messages import ChatMessage, FinishReason, GenerateOutput, GenerateRequest
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.protocols.chat_messages import Part
+from nbgen.protocols.native import Message
 from nbgen.server import chats as chats_module
 from nbgen.server.chats import Chat, Chats
 from nbgen.server.runs import Run
 
-HI = ChatMessage(role="user", content="hi")
+HI = Message(role="user", content="hi")
 DONE = FinishReason(type="stop")
 
 
@@ -21,7 +23,7 @@ def writing(rid: str, text: str = "") -> Run:
 def test_an_answer_grows_until_its_run_is_over() -> None:
     chat, run = Chat(), writing("r", "a")
     chat.add([HI], run)
-    assert chat.messages() == [HI, ChatMessage(role="assistant", content="a")]
+    assert chat.messages() == [HI, Message(role="assistant", content="a")]
     run.add(GenerateOutput(rid="r", text="b", token_ids=[2], completion_tokens=2, finish_reason=DONE))
     chat.settle(run)
     answer = chat.turns()[1]
@@ -57,3 +59,28 @@ def test_the_chat_used_least_recently_is_forgotten_first(monkeypatch: pytest.Mon
     monkeypatch.setattr(chats_module, "KEEP_CHARACTERS", 1)
     chats.open("c")
     assert [name for name in "abc" if chats.find(name)] == ["c"]
+
+
+def with_image(text: str, data: str) -> Message:
+    return Message(role="user", content=[Part(type="text", text=text), Part(type="image_url", image_url={"url": data})])
+
+
+def test_a_turn_with_another_image_is_another_turn_and_keeps_it() -> None:
+    chat = Chat()
+    for name, data in (("one", "data:a"), ("two", "data:b"), ("three", "data:a")):
+        chat.add([with_image("what?", data)], writing(name, name))
+    assert [turn.content for turn in chat.turns() if turn.role == "user"] == [
+        with_image("what?", "data:a").content,
+        with_image("what?", "data:b").content,
+    ]
+    assert chat.messages()[0] == with_image("what?", "data:a")
+
+
+def test_the_oldest_images_of_a_large_chat_are_forgotten_and_their_places_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chats_module, "KEEP_FILE_CHARACTERS", 1000)
+    chat = Chat()
+    for name in ("a", "b"):
+        chat.add([with_image(name, name * 700)], writing(name, name))
+    first, second = (turn.content for turn in chat.turns() if turn.role == "user")
+    assert first == [Part(type="text", text="a"), Part(type="image_url")]
+    assert second == with_image("b", "b" * 700).content

@@ -5,12 +5,14 @@ import logging
 import signal
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import psutil
 import pytest
 
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable
-from nbgen.messages import GenerateOutput, GenerateRequest
+from nbgen.errors import EngineStopped, InternalError, InvalidRequest, NbgenError, Unavailable
+from nbgen.messages import GenerateOutput, GenerateRequest, Media, Tensor
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import engine_life, silence, standby
 from nbgen.server.engine_client import EngineClient
@@ -145,3 +147,58 @@ async def test_a_fault_of_the_client_itself_leaves_nobody_waiting(monkeypatch: p
 async def test_the_engine_writes_no_paths_or_addresses_to_clients() -> None:
     line = "OSError: /home/x/model.bin at 0x7f3a is not 'C:\\\\Users\\\\x' there"
     assert not any(part in _PRIVATE.sub("…", line) for part in ("home", "7f3a", "Users"))
+
+
+def large_request(rid: str, *, tokens: int = 9_000) -> GenerateRequest:
+    """Embeddings of more than one frame."""
+    rows = np.random.default_rng(0).standard_normal((tokens, 64), dtype="<f4")
+    embeds = Tensor(name="input_embeds", datatype="FP32", shape=rows.shape, data=memoryview(rows.tobytes()))
+    return GenerateRequest(rid=rid, input_embeds=embeds, params=SamplingParams(max_new_tokens=1, temperature=0.0))
+
+
+async def test_a_large_request_travels_in_pieces_and_others_pass_it(long_model: Path) -> None:
+    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
+    try:
+        waited, large, small, aborted = Heard(), Heard(), Heard(), Heard()
+        client.submit(large_request("waited"), waited)
+        await client.start()
+        client.submit(large_request("large"), large)
+        client.submit(large_request("aborted"), aborted)
+        client.submit(GenerateRequest(rid="small", text="a", params=SamplingParams(max_new_tokens=1)), small)
+        client.abort("aborted")
+        assert [output.finish_reason.type for output in aborted.outputs] == ["abort"]
+        await until(lambda: small.outputs)
+        assert not large.outputs
+        await until(lambda: large.outputs and waited.outputs, seconds=60)
+        assert large.outputs[0].token_ids == waited.outputs[0].token_ids
+        assert large.outputs[0].prompt_tokens == 9_000
+        client.forget("aborted")
+        client.submit(large_request("aborted"), again := Heard())
+        await until(lambda: again.outputs, seconds=60)
+        assert again.outputs[0].prompt_tokens == 9_000
+    finally:
+        await client.close(0)
+
+
+async def test_media_for_a_model_of_text_alone_are_left_out_or_refused() -> None:
+    client = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test"))
+    optional = GenerateRequest(
+        rid="left out",
+        text="a",
+        media=[Media(type="image")],
+        media_optional=True,
+        params=SamplingParams(max_new_tokens=1),
+    )
+    required = msgspec.structs.replace(optional, rid="refused", media_optional=False)
+    try:
+        early, late = Heard(), Heard()
+        client.submit(required, early)
+        client.submit(optional, late)
+        await until(lambda: early.error and late.outputs, seconds=60)
+        assert isinstance(early.error, InvalidRequest)
+        assert "takes no image: only text" in early.error.message
+        with pytest.raises(InvalidRequest, match="takes no image"):
+            client.submit(required, early)
+        assert late.error is None
+    finally:
+        await client.close(0)

@@ -1,0 +1,48 @@
+// What a turn says: text, or a list of OpenAI's parts with images among them. Knows nothing of the page.
+
+const WORDS = { image_url: "image", audio_url: "sound", input_audio: "sound", video_url: "video" };
+/** Only what is in the page already: nothing that a text or a message names is ever fetched. */
+const OWN_IMAGE = /^data:image\/(png|jpeg|webp|gif|bmp);base64,[A-Za-z0-9+/]+=*$/;
+
+/** Text after images; text alone stays text. */
+export function contentOf(text, media = []) {
+  if (!media.length) return text;
+  return [...media, ...(text ? [{ type: "text", text }] : [])];
+}
+
+export function textOf(content) {
+  return typeof content === "string" ? content : content.filter(({ type }) => type === "text").map(({ text }) => text ?? "").join("");
+}
+
+/** The parts that are no text. */
+export function mediaOf(content) {
+  return typeof content === "string" ? [] : content.filter(({ type }) => type !== "text");
+}
+
+/** The data URL of a part that is an image of the user's, else null. */
+export function imageUrl({ image_url: given }) {
+  const url = typeof given === "string" ? given : given?.url;
+  return typeof url === "string" && OWN_IMAGE.test(url) ? url : null;
+}
+
+/** What stands in the place of a medium that cannot be shown. */
+export function nameOf({ type, ...given }) {
+  const name = WORDS[type] ?? "file";
+  return given[type] ? name : `${name}, not kept`;
+}
+
+export function same(one, other) {
+  return one === other || (typeof one !== "string" && typeof other !== "string" && JSON.stringify(one) === JSON.stringify(other));
+}
+
+/** As a model can be asked: the places of media that were not kept are said in words. */
+export function sendable(content) {
+  if (typeof content === "string") return content;
+  const parts = content.map((part) => (part.type === "text" || part[part.type] ? part : { type: "text", text: `[${nameOf(part)}]` }));
+  return parts.every(({ type }) => type === "text") ? textOf(parts) : parts;
+}
+
+/** Without the files, for a place that is small. */
+export function lean(content) {
+  return typeof content === "string" ? content : content.map((part) => (part.type === "text" ? part : { type: part.type }));
+}

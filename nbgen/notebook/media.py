@@ -1,0 +1,237 @@
+"""Images and sounds of a kernel as parts of a message, and how they show themselves where the message is shown.
+
+Takes what people have in notebooks: files, bytes, PIL images, arrays, figures, what IPython displays. Knows nothing of
+servers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import io
+import re
+import sys
+import wave
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nbgen.errors import InvalidRequest
+
+Part = dict[str, Any]
+Content = str | list[Part]
+
+THUMBNAIL_PIXELS = 160
+MAX_FILE_BYTES = 25 * 2**20
+_ADDRESS = re.compile(r"(https?://|data:(image|audio|video)/)", re.IGNORECASE)
+#: How files begin that browsers and the server know.
+_BEGINNINGS = {
+    b"\x89PNG": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"BM": "image/bmp",
+    b"fLaC": "audio/flac",
+    b"OggS": "audio/ogg",
+    b"ID3": "audio/mpeg",
+    b"\xff\xfb": "audio/mpeg",
+}
+_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+#: Types of parts that are no text, and what they are called where they cannot be shown.
+KINDS = {"image_url": "image", "audio_url": "audio", "input_audio": "audio", "video_url": "video"}
+
+
+def image_part(image: Any) -> Part:
+    """An image as OpenAI's API takes it. Raises InvalidRequest for what is none."""
+    return {"type": "image_url", "image_url": {"url": _url(image, "image")}}
+
+
+def audio_part(sound: Any) -> Part:
+    """A sound as SGLang's API takes it. Raises InvalidRequest for what is none."""
+    return {"type": "audio_url", "audio_url": {"url": _url(sound, "audio")}}
+
+
+def media_parts(images: Any, audio: Any) -> list[Part]:
+    """The parts of images and sounds: lists of them, or one alone."""
+    return [*map(image_part, _listed(images)), *map(audio_part, _listed(audio))]
+
+
+def with_media(messages: list[dict[str, Any]], parts: list[Part]) -> list[dict[str, Any]]:
+    """The messages with images and sounds before the text of the last one, which has to be a user's."""
+    if not parts:
+        return messages
+    if messages[-1]["role"] != "user":
+        raise InvalidRequest("images and audio go with a question: the last message has to be a user's")
+    content = messages[-1]["content"]
+    text = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [*messages[:-1], {"role": "user", "content": [*parts, *text]}]
+
+
+def is_content(content: Any) -> bool:
+    """Whether a message may have this content: text, or a list of parts."""
+    if isinstance(content, str):
+        return True
+    return isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") for part in content)
+
+
+def as_text(content: Content) -> str:
+    """The content in words, with names in the places of media."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        part.get("text", "") if part["type"] == "text" else f"[{KINDS.get(part['type'], 'file')}]" for part in content
+    )
+
+
+def media_markdown(content: Content) -> str:
+    """The media of a message in Markdown: small pictures of images, the word for anything else."""
+    if isinstance(content, str):
+        return ""
+    return " ".join(_shown(part) for part in content if part["type"] != "text")
+
+
+def media_html(turns: Sequence[Mapping[str, Any]]) -> str:
+    """The images of messages, small, in HTML."""
+    parts = [part for turn in turns if not isinstance(turn["content"], str) for part in turn["content"]]
+    small = filter(None, map(thumbnail, parts))
+    images = "".join(f'<img src="{url}" alt="image of the question">' for url in small)
+    return f"<p>{images}</p>" if images else ""
+
+
+def text_of(content: Content) -> str:
+    """The text alone."""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def thumbnail(part: Part) -> str | None:
+    """A data URL of a small picture; None of what is no image, or not here to be made small."""
+    given = part.get("image_url")
+    url = given.get("url") if isinstance(given, Mapping) else given
+    return _thumbnail(url) if isinstance(url, str) and url.startswith("data:image/") else None
+
+
+def _shown(part: Part) -> str:
+    small = thumbnail(part)
+    return f"![image]({small})" if small else f"[{KINDS.get(part['type'], 'file')}]"
+
+
+@functools.lru_cache(maxsize=64)
+def _thumbnail(url: str) -> str | None:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2], validate=True))) as image:
+            image.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+            return _data_url(_png(image.convert("RGBA")), "image")
+    except (binascii.Error, OSError, ValueError, Image.DecompressionBombError):
+        return None
+
+
+def _listed(given: Any) -> Iterable[Any]:
+    """One medium alone is a list of one: also an array, which is iterable itself."""
+    if given is None:
+        return ()
+    single = not isinstance(given, Sequence) or isinstance(given, str | bytes) or _is_samples(given)
+    return (given,) if single else given
+
+
+def _url(given: Any, kind: str) -> str:
+    if isinstance(given, str) and _ADDRESS.match(given):
+        return given
+    data = _bytes(given, kind)
+    if not data or len(data) > MAX_FILE_BYTES:
+        raise InvalidRequest(f"the {kind} has {len(data)} bytes; 1 to {MAX_FILE_BYTES} can be sent")
+    return _data_url(data, kind)
+
+
+def _data_url(data: bytes, kind: str) -> str:
+    return f"data:{_type(data, kind)};base64,{base64.b64encode(data).decode()}"
+
+
+def _type(data: bytes, kind: str) -> str:
+    if data[:4] == b"RIFF":
+        return _RIFF.get(data[8:12], "application/octet-stream")
+    return next((type for start, type in _BEGINNINGS.items() if data.startswith(start)), "application/octet-stream")
+
+
+def _bytes(given: Any, kind: str) -> bytes:
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    if isinstance(given, str | Path):
+        return _file(Path(given).expanduser(), kind)
+    if isinstance(displayed := getattr(given, "data", None), bytes):  # IPython.display's Image and Audio
+        return displayed
+    made = _image(given) if kind == "image" else _sound(given)
+    if made is None:
+        takes = {
+            "image": "a path, bytes, a PIL image, an array, a figure or a data URL",
+            "audio": "a path, bytes, a pair of samples and their rate, or a data URL",
+        }
+        raise InvalidRequest(f"{type(given).__name__} is no {kind}: give {takes[kind]}")
+    return made
+
+
+def _file(path: Path, kind: str) -> bytes:
+    try:
+        if not path.is_file():
+            raise InvalidRequest(f"there is no file {str(path)!r} to take the {kind} from")
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"{str(path)!r} cannot be read: {error.strerror}") from None
+
+
+def _image(given: Any) -> bytes | None:
+    pillow = sys.modules.get("PIL.Image")
+    if pillow is not None and isinstance(given, pillow.Image):
+        return _png(given)
+    if hasattr(given, "savefig"):  # a figure of matplotlib
+        given.savefig(file := io.BytesIO(), format="png", bbox_inches="tight")
+        return file.getvalue()
+    if hasattr(given, "figure") and hasattr(given.figure, "savefig"):  # its axes
+        return _image(given.figure)
+    return _png(_pixels(np.asarray(given))) if hasattr(given, "__array__") else None
+
+
+def _pixels(array: np.ndarray) -> Any:
+    """An image of numbers: `[height, width]` or `[height, width, 1, 3 or 4]`, bytes, or fractions of 1."""
+    from PIL import Image
+
+    fits = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
+    if not fits or not array.size or array.dtype.kind not in "uifb":
+        raise InvalidRequest(
+            f"an array {list(array.shape)} of {array.dtype} is no image: give [height, width] or [height, width, 3]"
+        )
+    if array.dtype.kind in "fb":
+        array = np.nan_to_num(array.astype(float)).clip(0, 1) * 255
+    array = array.clip(0, 255).round().astype(np.uint8)
+    return Image.fromarray(array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array)
+
+
+def _png(image: Any) -> bytes:
+    usual = image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else image.convert("RGB")
+    usual.save(file := io.BytesIO(), format="PNG")
+    return file.getvalue()
+
+
+def _is_samples(given: Any) -> bool:
+    """Whether this is a pair of samples and their rate."""
+    return isinstance(given, tuple) and len(given) == 2 and hasattr(given[0], "__array__") and isinstance(given[1], int)
+
+
+def _sound(given: Any) -> bytes | None:
+    """A WAV file of `(samples, rate)`: `[time]` or `[channels, time]`, numbers of -1 to 1, or integers of 16 bits."""
+    if not _is_samples(given):
+        return None
+    samples, rate = np.atleast_2d(np.asarray(given[0])), given[1]
+    if samples.ndim != 2 or samples.dtype.kind not in "if" or not 0 < rate <= 384_000 or len(samples) > 16:
+        raise InvalidRequest("a sound is (samples, rate): samples [time] or [channels, time], and Hz")
+    if samples.dtype.kind == "f":
+        samples = np.nan_to_num(samples).clip(-1, 1) * 32_767
+    with wave.open(file := io.BytesIO(), "wb") as written:
+        written.setnchannels(len(samples))
+        written.setsampwidth(2)
+        written.setframerate(rate)
+        written.writeframes(samples.T.clip(-32_768, 32_767).astype("<i2").tobytes())
+    return file.getvalue()

@@ -1,0 +1,165 @@
+"""Images, sounds and videos in JSON: a base64 text, a data URL, an address, a path, or tensors.
+
+What a text holds becomes `Media` here. Where it only says from where to take a file it becomes a `Source`, which
+somebody else opens, or refuses to. Formats are SGLang's; whether a file can be decoded is the engine's to see.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args
+from urllib.parse import unquote_to_bytes
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import Media
+from nbgen.protocols.media_tensors import parse_tensor
+
+MediaType = Literal["image", "audio", "video"]
+Options = dict[str, bool | int | float | str]
+
+TYPES: tuple[MediaType, ...] = get_args(MediaType)
+MAX_MEDIA = 16
+MAX_OPTIONS = 32
+MAX_ADDRESS = 2048
+#: Bytes of a file.
+MAX_BYTES: dict[MediaType, int] = {"image": 20 * 2**20, "audio": 25 * 2**20, "video": 40 * 2**20}
+#: Endings by which a text without a scheme is told to be a path: base64 has no dot.
+ENDINGS: dict[MediaType, tuple[str, ...]] = {
+    "image": (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"),
+    "audio": (".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac"),
+    "video": (".mp4", ".webm", ".mov", ".mkv", ".avi", ".gif"),
+}
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
+_SPACE = str.maketrans("", "", " \t\r\n")
+
+
+class Source(NamedTuple):
+    """From where a file is to be taken: an http(s) URL, or a path on the server's machine."""
+
+    type: MediaType
+    place: Literal["url", "path"]
+    address: str
+    options: Options
+    #: What the client calls it.
+    field: str
+
+
+Item = Media | Source
+
+
+def parse_item(value: Any, type: MediaType, field: str) -> Item:
+    """One medium as a client wrote it. Raises InvalidRequest."""
+    if isinstance(value, str):
+        return _parse_text(value, type, {}, field)
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"`{field}` must be text or an object for each {type}", field=field)
+    kind = value.get("format")
+    if kind is None:
+        if not isinstance(value.get("url"), str):
+            raise InvalidRequest(f"`{field}`: an object needs `url`, or `format` and its tensors", field=field)
+        return _parse_text(value["url"], type, _options(value, field), field)
+    if kind not in ("processor_output", "precomputed_embedding"):
+        raise InvalidRequest(
+            f"`{field}`: format must be processor_output or precomputed_embedding, got {kind!r:.80}", field=field
+        )
+    given = {name: each for name, each in value.items() if name not in ("format", "modality") and each is not None}
+    tensors = [parse_tensor(name, each, field) for name, each in given.items()]
+    if kind == "precomputed_embedding" and not any(
+        tensor.name == "feature" and len(tensor.shape) == 2 for tensor in tensors
+    ):
+        raise InvalidRequest(f"`{field}`: a precomputed_embedding needs `feature`, [tokens, width]", field=field)
+    if not tensors:
+        raise InvalidRequest(f"`{field}`: a {kind} needs tensors, as pixel_values", field=field)
+    return Media(type=type, format=kind, tensors=tensors)
+
+
+def check_media(items: Sequence[Item], field: str) -> None:
+    """Raise InvalidRequest for more media than one prompt may have."""
+    if len(items) > MAX_MEDIA:
+        raise InvalidRequest(f"{len(items)} images and sounds for one prompt; at most {MAX_MEDIA}", field=field)
+    whole = {item.type for item in items if isinstance(item, Media) and item.format != "raw"}
+    for type, count in Counter(item.type for item in items).items():
+        if type in whole and count > 1:
+            raise InvalidRequest(
+                f"processor_output and precomputed_embedding stand for all of a prompt's media of their type: "
+                f"send exactly one item, not {count}",
+                field=field,
+            )
+
+
+def decode_base64(text: str, type: MediaType, field: str) -> Media:
+    """The medium whose file is `text`. Raises InvalidRequest."""
+    return Media(type=type, data=_decoded(text, type, field))
+
+
+def check_size(size: int, type: MediaType, field: str) -> None:
+    """Raise InvalidRequest for a file of too many bytes."""
+    if size > MAX_BYTES[type]:
+        raise InvalidRequest(f"`{field}`: the {type} has {size} bytes; at most {MAX_BYTES[type]}", field=field)
+
+
+def _parse_text(text: str, type: MediaType, options: Options, field: str) -> Item:
+    scheme = match[1].lower() if (match := _SCHEME.match(text)) else ""
+    if scheme == "data":
+        return Media(type=type, data=_data_url(text, type, field), options=options)
+    if scheme in ("http", "https", "file") or (not scheme and text.lower().endswith(ENDINGS[type])):
+        if len(text) > MAX_ADDRESS:
+            raise InvalidRequest(f"`{field}`: an address of {len(text)} characters; at most {MAX_ADDRESS}", field=field)
+        place: Literal["url", "path"] = "url" if scheme in ("http", "https") else "path"
+        return Source(type, place, text, options, field)
+    if scheme:
+        raise InvalidRequest(f"`{field}`: {scheme[:40]} is no scheme of an address that is read here", field=field)
+    return Media(type=type, data=_decoded(text, type, field), options=options)
+
+
+def _data_url(text: str, type: MediaType, field: str) -> memoryview:
+    head = _DATA_URL.match(text[:256])
+    if head is None:
+        raise InvalidRequest(f"`{field}`: a data URL is data:{type}/…;base64,…", field=field)
+    mime = head[1].strip().lower()
+    if mime not in ("", "application/octet-stream") and not mime.startswith(f"{type}/"):
+        raise InvalidRequest(f"`{field}`: a data URL of the type {mime[:80]} is no {type}", field=field)
+    body = text[head.end() :]
+    if head[2].lower().endswith(";base64"):
+        return _decoded(body, type, field)
+    check_size(len(body) // 3, type, field)
+    data = unquote_to_bytes(body)
+    check_size(len(data), type, field)
+    return _filled(data, type, field)
+
+
+def _decoded(text: str, type: MediaType, field: str) -> memoryview:
+    check_size(len(text) * 3 // 4 - 2 - text.count("\n"), type, field)
+    try:
+        data = base64.b64decode(text.translate(_SPACE).encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise InvalidRequest(
+            f"`{field}`: neither base64 (standard alphabet, padded) nor a data URL, an address, or a path that ends in "
+            f"{', '.join(ENDINGS[type])}",
+            field=field,
+        ) from None
+    check_size(len(data), type, field)
+    return _filled(data, type, field)
+
+
+def _filled(data: bytes, type: MediaType, field: str) -> memoryview:
+    if not data:
+        raise InvalidRequest(f"`{field}`: the {type} is empty", field=field)
+    return memoryview(data)
+
+
+def _options(value: dict[str, Any], field: str) -> Options:
+    """What else an object says, for the processor."""
+    options = {name: each for name, each in value.items() if name not in ("url", "format") and each is not None}
+    if len(options) > MAX_OPTIONS:
+        raise InvalidRequest(f"`{field}`: {len(options)} options; at most {MAX_OPTIONS}", field=field)
+    for name, each in options.items():
+        if not isinstance(each, bool | int | float | str) or not name.isidentifier() or len(str(each)) > 256:
+            raise InvalidRequest(f"`{field}`: option {name[:80]!r} is not a plain value", field=field)
+    return options

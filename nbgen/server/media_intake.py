@@ -1,0 +1,70 @@
+"""From what a client said of its media to the media themselves: URLs fetched and files read, as far as allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from nbgen.engine_state import ModelInfo
+from nbgen.errors import Forbidden
+from nbgen.messages import GenerateRequest, Media
+from nbgen.protocols.media import MAX_BYTES, Item, Source, check_size
+from nbgen.server.media_files import MediaFiles
+from nbgen.server.media_urls import MediaUrls
+
+
+class MediaIntake:
+    """Opens sources. A path is read only for `trusted` callers, who showed a secret."""
+
+    def __init__(self, urls: MediaUrls, files: MediaFiles) -> None:
+        self.urls = urls
+        self.files = files
+
+    async def fill(
+        self,
+        requests: Sequence[GenerateRequest],
+        media: Sequence[list[Item]],
+        *,
+        trusted: bool,
+        model: ModelInfo | None,
+    ) -> list[GenerateRequest]:
+        """The requests with their media. Raises InvalidRequest and Forbidden.
+
+        `model` is the loaded one: what it would leave out is not opened for it.
+        """
+        if not any(media):
+            return list(requests)
+        taken = None if model is None or not requests[0].media_optional else model.media
+        opened: dict[tuple[str, str], bytes] = {}  # what a whole batch names is opened once
+        for source in (item for items in media for item in items if isinstance(item, Source)):
+            if (source.type, source.address) not in opened:
+                wanted = taken is None or source.type in taken
+                opened[source.type, source.address] = await self._open(source, trusted=trusted, wanted=wanted)
+
+        def filled(item: Item) -> Media:
+            if isinstance(item, Media):
+                return item
+            data = memoryview(opened[item.type, item.address])
+            return Media(type=item.type, data=data, options=item.options)
+
+        return [
+            msgspec.structs.replace(request, media=[filled(item) for item in items])
+            for request, items in zip(requests, media, strict=True)
+        ]
+
+    async def _open(self, source: Source, *, trusted: bool, wanted: bool) -> bytes:
+        """What is refused is refused to everybody; what is allowed is opened where it is wanted."""
+        field = source.field
+        if source.place == "url":
+            self.urls.check(source.address, field)
+            data = await self.urls.fetch(source.address, field) if wanted else b""
+        else:
+            self.files.check(field)
+            if not trusted:
+                raise Forbidden(f"`{field}`: reading a file needs the server's token, not just a cookie", field=field)
+            limit = MAX_BYTES[source.type]
+            data = await asyncio.to_thread(self.files.read, source.address, limit, field) if wanted else b""
+        check_size(len(data), source.type, field)
+        return data

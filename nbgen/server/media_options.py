@@ -1,0 +1,43 @@
+"""What the server's owner decides about images, sounds and videos that are not sent but named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from traitlets import List, Unicode, default
+from traitlets.config import Configurable
+
+from nbgen.server.media_files import MediaFiles
+from nbgen.server.media_intake import MediaIntake
+from nbgen.server.media_urls import MediaUrls
+from nbgen.server.standalone import StandaloneServerApp, is_loopback
+
+
+class MediaOptions(Configurable):
+    """Options of the extension, whose server is `serverapp`."""
+
+    serverapp: Any
+
+    allow_media_hosts = List(
+        Unicode(),
+        help="Hosts from which images, sounds and videos are fetched that requests name by URL: "
+        "--allow-media-host=images.example.org, as often as there are hosts; '*' is every public one. None by default. "
+        "Addresses of this machine and of private networks are never connected to.",
+    ).tag(config=True)
+    media_root = Unicode(
+        help="The folder below which requests may name images, sounds and videos by path, those with a token at least. "
+        "'none' reads none. By default Jupyter's own folder, and none where the server listens on more than loopback "
+        "or stands alone."
+    ).tag(config=True)
+
+    @default("media_root")
+    def _notebooks(self) -> str:
+        server = self.serverapp
+        closed = server is None or isinstance(server, StandaloneServerApp) or not is_loopback(server.ip)
+        return "none" if closed else str(server.root_dir)
+
+    def media_intake(self) -> MediaIntake:
+        """What opens URLs and paths, as the options say."""
+        root = None if self.media_root == "none" else Path(self.media_root).expanduser()
+        return MediaIntake(MediaUrls(self.allow_media_hosts), MediaFiles(root))

@@ -1,0 +1,150 @@
+"""Files from URLs that clients name, where the owner allows their hosts.
+
+The one place where the server connects to anywhere for a client. One parser reads the URL for the check and for the
+connection, the addresses that were checked are connected to, and every redirect is checked as if it had been asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
+from tornado.httputil import HTTPHeaders
+from tornado.iostream import StreamClosedError
+from tornado.netutil import Resolver
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
+
+from nbgen.errors import InvalidRequest
+from nbgen.server.public_address import NOT_ALLOWED, PublicResolver
+
+MAX_REDIRECTS = 3
+CONNECT_SECONDS = 5.0
+TOTAL_SECONDS = 10.0
+MAX_BYTES = 20 * 2**20
+MAX_HEADER_BYTES = 64 * 2**10
+REDIRECTS = (301, 302, 303, 307, 308)
+#: Stands in the owner's list for every host that is not inside.
+ANY_HOST = "*"
+NOTHING = f"no file of at most {MAX_BYTES} bytes came from that address"
+ACCEPTED = "image/*, audio/*, video/*"
+
+
+class Place(NamedTuple):
+    """A URL that was read; `url` is written anew from what was read."""
+
+    host: str
+    url: str
+
+
+class MediaUrls:
+    """Fetches from `hosts`. Every error says what the client may know: not what answered, nor whether."""
+
+    def __init__(self, hosts: Collection[str], resolver: Resolver | None = None) -> None:
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._resolver = resolver
+        self._made: SimpleAsyncHTTPClient | None = None
+
+    def check(self, url: str, field: str) -> None:
+        """Raise InvalidRequest for a URL that is not fetched, whatever its host's addresses are."""
+        if not self._hosts:
+            raise InvalidRequest(
+                f"`{field}`: files by URL are off here (the server's owner turns them on with --allow-media-host); "
+                "send the file itself as base64 or as a data URL",
+                field=field,
+            )
+        with _named(field):
+            self._read(url)
+
+    async def fetch(self, url: str, field: str) -> bytes:
+        """The file at `url`. Raises InvalidRequest."""
+        self.check(url, field)
+        with _named(field):
+            async with asyncio.timeout(TOTAL_SECONDS):
+                return await self._follow(url)
+
+    def close(self) -> None:
+        """End what is kept open."""
+        if self._made is not None:
+            self._made.close()
+
+    async def _follow(self, url: str) -> bytes:
+        for _ in range(MAX_REDIRECTS + 1):
+            place = self._read(url)
+            answer = await self._get(place.url)
+            if answer.code not in REDIRECTS:
+                break
+            url = urljoin(place.url, answer.headers.get("Location", ""))
+        else:
+            raise InvalidRequest(f"that address leads elsewhere more than {MAX_REDIRECTS} times")
+        if answer.code != 200 or not answer.body:
+            raise InvalidRequest(NOTHING)
+        return answer.body
+
+    def _read(self, url: str) -> Place:
+        place = read_url(url)
+        if not {place.host, ANY_HOST} & self._hosts:
+            raise InvalidRequest(NOT_ALLOWED)
+        return place
+
+    async def _get(self, url: str) -> HTTPResponse:
+        request = HTTPRequest(
+            url,
+            headers=HTTPHeaders({"Accept": ACCEPTED}),
+            connect_timeout=CONNECT_SECONDS,
+            request_timeout=TOTAL_SECONDS,
+            follow_redirects=False,
+            decompress_response=False,
+            user_agent="nbgen",
+        )
+        try:
+            return await self._client.fetch(request, raise_error=False)
+        except (HTTPClientError, StreamClosedError, OSError, ValueError):
+            raise InvalidRequest(NOTHING) from None
+
+    @property
+    def _client(self) -> SimpleAsyncHTTPClient:
+        """tornado's own client: it asks no proxy of the environment, and keeps no cookies."""
+        if self._made is None:
+            self._made = SimpleAsyncHTTPClient(
+                force_instance=True,
+                resolver=self._resolver or PublicResolver(),
+                max_buffer_size=MAX_BYTES + MAX_HEADER_BYTES,
+                max_header_size=MAX_HEADER_BYTES,
+                max_body_size=MAX_BYTES,
+            )
+        return self._made
+
+
+@contextmanager
+def _named(field: str) -> Iterator[None]:
+    """Errors in words that name the field they are about."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(f"`{field}`: {error.message}", field=field) from None
+    except TimeoutError:
+        words = f"`{field}`: nothing whole came from that address within {TOTAL_SECONDS:g} seconds"
+        raise InvalidRequest(words, field=field) from None
+
+
+def read_url(url: str) -> Place:
+    """What a URL says. Raises InvalidRequest for one that two parsers could read differently."""
+    if not all("!" <= character <= "~" for character in url) or "\\" in url:
+        raise InvalidRequest("an address has plain ASCII without spaces or back slashes only; escape the rest with %")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InvalidRequest("that is no address of the form https://host/path") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise InvalidRequest("an address is http(s)://host/path, without a user or a password")
+    if "%" in parts.netloc:
+        raise InvalidRequest(NOT_ALLOWED)
+    host = parts.hostname.rstrip(".")
+    shown = f"[{host}]" if ":" in host else host
+    netloc = shown if port is None else f"{shown}:{port}"
+    return Place(host, f"{parts.scheme}://{netloc}{parts.path or '/'}" + (f"?{parts.query}" if parts.query else ""))

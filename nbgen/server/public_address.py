@@ -1,0 +1,53 @@
+"""Which addresses of the network a server may connect to for a client: public ones, and none that leads inside."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any
+
+from tornado.netutil import Resolver
+
+from nbgen.errors import InvalidRequest
+
+#: Ranges of IPv6 that carry an IPv4 address for a translator to go to.
+TRANSLATED = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
+NOT_ALLOWED = "that address is not allowed"
+
+Addresses = list[tuple[int, Any]]
+
+
+def is_public(address: str) -> bool:
+    """Whether an address, as a resolver spells it, is one that anybody may reach from anywhere."""
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return False
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or _carries_another(ip))
+
+
+def _carries_another(ip: IPv4Address | IPv6Address) -> bool:
+    if not isinstance(ip, IPv6Address):
+        return False
+    embedded = ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip.scope_id
+    return bool(embedded) or any(ip in network for network in TRANSLATED)
+
+
+class PublicResolver(Resolver):  # type: ignore[misc]
+    """Resolves a name once and refuses it if any of its addresses is not public: those it gives are connected to."""
+
+    def initialize(self, permits: Callable[[str], bool] = is_public) -> None:
+        self._permits = permits
+
+    async def resolve(self, host: str, port: int, family: int = socket.AF_UNSPEC) -> Addresses:
+        addresses = await self.look_up(host, port)
+        if not addresses or not all(self._permits(address[0]) for _, address in addresses):
+            raise InvalidRequest(NOT_ALLOWED)
+        return addresses
+
+    async def look_up(self, host: str, port: int) -> Addresses:
+        """What the system's resolver knows of a name."""
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [(family, address) for family, _, _, _, address in found]

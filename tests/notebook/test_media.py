@@ -1,0 +1,158 @@
+"""What people have in notebooks becomes parts of a message, and shows itself small where the message is shown."""
+
+import base64
+import io
+import wave
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from IPython.display import Audio
+from IPython.display import Image as Shown
+from PIL import Image
+
+import nbgen
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.conversation import Conversation
+from nbgen.notebook.media import as_text, audio_part, image_part, media_parts, thumbnail
+from nbgen.notebook.request import run_body
+from nbgen.notebook.result import Result
+from nbgen.notebook.transcript import bundle
+
+matplotlib.use("agg")
+RED = np.zeros((40, 60, 3), np.uint8) + np.array([255, 0, 0], np.uint8)
+
+
+def png(pixels: np.ndarray = RED) -> bytes:
+    Image.fromarray(pixels).save(file := io.BytesIO(), format="PNG")
+    return file.getvalue()
+
+
+def sent(part: dict[str, Any]) -> tuple[str, bytes]:
+    """The type and the bytes of a part's data URL."""
+    head, _, body = part[part["type"]]["url"].partition(",")
+    return head, base64.b64decode(body)
+
+
+def pixels(part: dict[str, Any]) -> np.ndarray:
+    head, data = sent(part)
+    assert head == "data:image/png;base64"
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image.fromarray(RED),
+        Image.fromarray(RED).convert("CMYK"),
+        RED,
+        RED.astype(float) / 255,
+        RED.astype(np.float32)[:, :, :] / 255,
+        np.dstack([RED, np.full((40, 60), 255, np.uint8)]),
+        png(),
+        bytearray(png()),
+        Shown(data=png()),
+        "data:image/png;base64," + base64.b64encode(png()).decode(),
+    ],
+    ids=lambda image: type(image).__name__,
+)
+def test_an_image_is_sent_as_it_looks(image: Any) -> None:
+    assert np.abs(pixels(image_part(image)).astype(int) - RED).max() <= 1
+
+
+def test_files_are_sent_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.fromarray(RED).save(tmp_path / "a.jpg")
+    for given in (tmp_path / "a.jpg", str(tmp_path / "a.jpg")):
+        assert sent(image_part(given)) == ("data:image/jpeg;base64", (tmp_path / "a.jpg").read_bytes())
+    with pytest.raises(InvalidRequest, match="there is no file"):
+        image_part("b.jpg")
+
+
+def test_grey_arrays_and_figures_are_images_too() -> None:
+    import matplotlib.pyplot as plt
+
+    assert pixels(image_part(np.eye(8)))[0, 0].tolist() == [255, 255, 255]
+    assert pixels(image_part(np.eye(8)[:, :, None])).shape == (8, 8, 3)
+    figure, axes = plt.subplots(figsize=(2, 1))
+    assert pixels(image_part(figure)).shape == pixels(image_part(axes)).shape
+    plt.close(figure)
+
+
+@pytest.mark.parametrize("given", [5, None, object(), np.zeros((2, 2, 2)), np.zeros(3), np.array(["a"]), b"", "x" * 9])
+def test_what_is_no_image_is_refused_in_words(given: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        image_part(given)
+
+
+def test_samples_with_their_rate_become_a_wav_file() -> None:
+    samples = np.sin(np.linspace(0, 20, 800))
+    for given in ((samples, 8000), (np.stack([samples, samples]), 8000), ((samples * 32767).astype(np.int16), 8000)):
+        head, data = sent(audio_part(given))
+        assert head == "data:audio/wav;base64"
+        with wave.open(io.BytesIO(data)) as file:
+            assert (file.getframerate(), file.getnframes()) == (8000, 800)
+            read = np.frombuffer(file.readframes(800), "<i2")[:: file.getnchannels()]
+        assert np.abs(read / 32767 - samples).max() < 1e-3
+    assert sent(audio_part(Audio(samples, rate=8000)))[0] == "data:audio/wav;base64"
+    with pytest.raises(InvalidRequest, match="is no audio"):
+        audio_part(samples)
+    assert len(media_parts(None, (samples, 8000))) == 1
+
+
+def test_one_alone_is_a_list_of_one() -> None:
+    assert media_parts(RED, None) == media_parts([RED], None)
+    assert [part["type"] for part in media_parts([RED, png()], (np.zeros(9), 8000))] == [
+        *("image_url", "image_url", "audio_url")
+    ]
+
+
+def test_images_go_before_the_text_of_the_last_question() -> None:
+    part = image_part(RED)
+    body = run_body("What is it?", system="Be short", media=[part], options={})
+    assert body["messages"][1] == {"role": "user", "content": [part, {"type": "text", "text": "What is it?"}]}
+    assert run_body("It is", complete=True, media=[part], options={})["media"] == [part]
+    with pytest.raises(InvalidRequest, match="the last message has to be"):
+        run_body([{"role": "assistant", "content": "a"}], media=[part], options={})
+
+
+def test_a_model_of_text_refuses_them_in_words(connected) -> None:
+    for asked in ({"complete": True}, {}):
+        with pytest.raises(InvalidRequest, match=r"takes no image|no chat template"):
+            nbgen.generate("a", images=RED, **asked)
+    with pytest.raises(InvalidRequest, match="takes no audio"):
+        nbgen.generate("a", audio=(np.zeros(9), 8000), complete=True)
+
+
+HOSTILE = "![x](https://evil.test/a.png)"
+
+
+def test_questions_show_their_images_small_and_answers_none() -> None:
+    big = np.zeros((1000, 2000, 3), np.uint8)
+    content = [image_part(big), {"type": "text", "text": f"What? {HOSTILE}"}, audio_part((np.zeros(9), 8000))]
+    result = Result(text=f"A box. {HOSTILE}", finish_reason="stop", messages=[{"role": "user", "content": content}])
+    small = thumbnail(content[0])
+    assert Image.open(io.BytesIO(base64.b64decode(small.partition(",")[2]))).size == (160, 80)
+    talk = Conversation(lambda *_, **__: None)
+    talk.messages = result.turns
+    for shown in (
+        result._repr_mimebundle_()[0]["text/markdown"],
+        talk._repr_mimebundle_()["text/markdown"],
+        bundle(result.turns)["text/markdown"],
+    ):
+        assert f"![image]({small})" in shown
+        assert "[audio]" in shown
+        assert shown.count("](https://evil.test") == shown.count("!\u2060[x](https://evil.test")
+    assert "[image]" in talk._repr_mimebundle_()["text/plain"]
+    assert talk.to_df()["content"][0] == f"[image]\nWhat? {HOSTILE}\n[audio]"
+    assert talk.to_openai()[0]["content"] == content
+
+
+def test_what_cannot_be_made_small_is_named() -> None:
+    broken = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    elsewhere = {"type": "image_url", "image_url": {"url": "https://images.test/a.png"}}
+    for part in (broken, elsewhere, {"type": "image_url"}):
+        assert thumbnail(part) is None
+        assert as_text([part]) == "[image]"
+        assert "https" not in bundle([{"role": "user", "content": [part]}])["text/markdown"]
