@@ -97,8 +97,13 @@ class LoraLayers:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """See by the forwards meanwhile which layers get one row for each token, as adapting them needs."""
-        paths = [path for path in linear_shapes(self._model) if path != self._head_path()]
+        """See by the forwards meanwhile which layers get one row for each token, as adapting them needs.
+
+        Layers outside the decoder (towers) need it not: they run for one sequence at a time.
+        """
+        decoder = {id(module) for module in self._model.get_decoder().modules()}
+        shapes, head = linear_shapes(self._model), self._head_path()
+        paths = [path for path in shapes if path != head and id(self._model.get_submodule(path)) in decoder]
         seen, tokens = dict.fromkeys(paths, 0), [0]
         strange: set[str] = set()
 
