@@ -48,6 +48,11 @@ PEERS = {
         "out = W.HTML()\ndisplay(out)\nseen = []\ndef put(text):\n    seen.append(text)\n    out.value = ''.join(seen)"
     ),
 }
+OTHERS = (
+    ("token view", "nbgen.Stream()", "Prompt"),
+    ("panel, through the kernel", "nbgen.Chat(transport='comm')", "Message"),
+)
+CROWD = 12
 LOOP = """import time
 for place in range({count}):
     put(f"{{place:0{digits}d}}" + ("\\n\\n" if place % {paragraph} == {paragraph} - 1 else " "))
@@ -60,11 +65,12 @@ def main() -> None:
         try:
             page = browser.new_page(viewport={"width": 1100, "height": 900})
             rows, stops = panel_rows(lab, page)
-            rows += token_rows(lab, page)
+            rows += other_rows(lab, page)
             rows += peer_rows(lab, page)
+            crowd = crowded(lab, page)
         finally:
             lab.stop()
-    text = report(rows, stops)
+    text = report(rows, stops, crowd)
     RESULTS.write_text(text)
     print(text)
 
@@ -107,15 +113,42 @@ def peer_rows(lab: Lab, page: Page) -> list[dict[str, Any]]:
     return rows
 
 
-def token_rows(lab: Lab, page: Page) -> list[dict[str, Any]]:
-    """The token view with six alternatives a token."""
-    notebook = Notebook.opened(page, lab, lab.write("tokens.ipynb", "import nbgen\nnbgen.Stream()"))
-    notebook.run(0)
-    page.get_by_role("textbox", name="Prompt").wait_for()
-    ask(page, 200, 20, "Prompt")
-    tokens = row("token view", "idle", 1000, lambda: ask(page, 1000, 1000 * SECONDS, "Prompt"))
+def other_rows(lab: Lab, page: Page) -> list[dict[str, Any]]:
+    """The token view with six alternatives a token, and the panel where the page cannot reach the server."""
+    rows = []
+    for number, (name, cell, box) in enumerate(OTHERS):
+        notebook = Notebook.opened(page, lab, lab.write(f"other{number}.ipynb", f"import nbgen\n{cell}"))
+        notebook.run(0)
+        page.get_by_role("textbox", name=box, exact=True).wait_for()
+        ask(page, 200, 20, box)
+        rows.append(row(name, "idle", 1000, lambda box=box: ask(page, 1000, 1000 * SECONDS, box)))
+        notebook.shut_down()
+    return rows
+
+
+def crowded(lab: Lab, page: Page) -> float:
+    """Milliseconds that Jupyter's own status takes the page while many panels stream; the slowest of ten."""
+    notebook = Notebook.opened(page, lab, lab.write("crowd.ipynb", *["import nbgen\nnbgen.Chat(height=220)"] * CROWD))
+    notebook.run_all()
+    messages = page.get_by_role("textbox", name="Message", exact=True)
+    for place in range(CROWD):
+        messages.nth(place).fill("100 2000")
+        messages.nth(place).press("Enter")
+    page.wait_for_timeout(2000)
+    slowest = page.evaluate(
+        """async (url) => {
+          const taken = [];
+          for (let i = 0; i < 10; i++) {
+            const start = performance.now();
+            await (await fetch(url)).text();
+            taken.push(performance.now() - start);
+          }
+          return Math.max(...taken);
+        }""",
+        f"{lab.url}api/status?token={lab.token}",
+    )
     notebook.shut_down()
-    return [tokens]
+    return slowest
 
 
 def ask(page: Page, rate: int, count: int, name: str = "Message") -> dict[str, Any]:
@@ -174,7 +207,7 @@ def figures(state: dict[str, Any], rate: int) -> dict[str, Any]:
     }
 
 
-def report(rows: list[dict[str, Any]], stops: dict[str, float]) -> str:
+def report(rows: list[dict[str, Any]], stops: dict[str, float], crowd: float) -> str:
     lines = [
         f"| {r['name']} | {r['kernel']} | {r['wanted']} | {r['first']:.0f} | {r['rate']:.0f} | {r['lost']} "
         f"| {r['p95']:.0f} / {r['max']:.0f} | {r['long']} |"
@@ -198,6 +231,9 @@ def report(rows: list[dict[str, Any]], stops: dict[str, float]) -> str:
             f"Stop, from the click to the run's end on the server as the page shows it: {stops['idle']:.0f} ms with an "
             f"idle kernel, {stops['busy']:.0f} ms with a busy one (median of 5). A widget of the peers cannot be "
             "clicked while its loop runs.",
+            "",
+            f"While {CROWD} panels of one page stream 100 tokens/s each, Jupyter's `api/status` takes the page "
+            f"{crowd:.0f} ms at most.",
             "",
             f"Peers are given {PEER_LIMIT} seconds; what is not painted by then counts as such.",
             "",

@@ -23,6 +23,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: "auto" (the checkpoint's own; float32 where the CPU has no bfloat16 arithmetic), "float32", "bfloat16" or
     #: "float16" (GPU only).
     dtype: str = "auto"
+    #: "int8" or "int4": weights of so many bits in the linear layers of a language model; None: the checkpoint's own.
+    quantization: str | None = None
     #: Threads of a CPU model; None takes torch's choice, the physical cores.
     threads: int | None = None
     #: Longest prompt plus answer; None takes the model's own limit.
@@ -44,6 +46,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     mixed_chunk: int | None = None
     #: Whether an NVIDIA GPU decodes by CUDA graphs, which are captured as batch sizes come up.
     cuda_graphs: bool = True
+    #: Whether torch.compile fuses the decoder's small operations: a faster step, a start longer by 15 seconds (the
+    #: first time by 45), and a C++ compiler needed on the machine.
+    compile: bool = False
     #: "model" takes sampling defaults from generation_config.json, "openai" the constants.
     sampling_defaults: str = "model"
     #: What makes answers match a schema, regex or grammar: "xgrammar", "llguidance" or "none".

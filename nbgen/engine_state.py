@@ -35,6 +35,10 @@ class ModelInfo(Struct, frozen=True):
     #: "A" paged attention, "B" that and pooled recurrent state, "C" transformers' own cache one sequence at a time.
     tier: str
     has_chat_template: bool
+    #: Whether its decoder runs through torch.compile.
+    compiled: bool = False
+    #: "int8" or "int4" where the server rounds the weights so.
+    quantization: str | None = None
     #: Tokens that the KV cache holds.
     kv_tokens: int = 0
     caches_prefixes: bool = True

@@ -32,7 +32,7 @@ class LiveServer:
         self._engine: LiveEngine | None = LiveEngine(self._model, path)
         atexit.register(self.stop)
         self._server: PrivateServer | None = None
-        fixed = {"engine_socket": str(path), "standby": False, "cuda_graphs": False}
+        fixed = {"engine_socket": str(path), "standby": False, "cuda_graphs": False, "compile": False}
         try:
             self._server = PrivateServer(name, waiting, {**options, **fixed})
         finally:

@@ -1,7 +1,7 @@
 // One stream for every panel of the page. A browser opens six connections to a server at most, for all tabs together;
 // a stream a panel would starve Jupyter itself. Adding a run aborts the stream and re-opens it at the kept offsets.
 
-import { SseDecoder } from "./sse.js";
+import { events } from "./sse.js";
 
 const RETRY_MS = [300, 1000, 3000, 5000];
 const HIDDEN_MS = 5000;
@@ -93,17 +93,7 @@ export class Bus {
     opened();
     if (start) this.#starts.shift();
     if (this.#starts.length) return this.#stream.abort();
-    await this.#consume(response.body.getReader());
-  }
-
-  async #consume(reader) {
-    const decoder = new SseDecoder();
-    const text = new TextDecoder();
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return;
-      for (const { event, data } of decoder.feed(text.decode(value, { stream: true }))) this.#event(event, JSON.parse(data));
-    }
+    for await (const { event, data } of events(response.body)) this.#event(event, JSON.parse(data));
   }
 
   #event(event, data) {

@@ -93,10 +93,17 @@ export class Chat {
       const kept = chat?.turns?.length ? null : this.#frame.notebook.kept(this.#model.get("chat"));
       const turns = kept ?? chat?.turns;
       if (turns?.length && !this.#tree.path().length) this.#restore(turns, chat);
-      if (kept) this.#tellKernel();
+      if (kept) this.#tellKernel("kept");
     } catch (error) {
       this.#frame.say(error.message);
     }
+  }
+
+  /** Show what was said meanwhile elsewhere, as in another tab. */
+  async refresh() {
+    if (this.#live) return;
+    const chat = await this.#transport.snapshot().catch(() => null);
+    if (!this.#live && chat?.turns?.length > this.#tree.size) this.#restore(chat.turns, chat);
   }
 
   close() {
@@ -187,9 +194,9 @@ export class Chat {
     this.#log.scrollTop = this.#log.scrollHeight;
   }
 
-  /** Python asks the server for the conversation, which this one has forgotten. */
-  #tellKernel() {
-    tell(this.#model, { type: "kept", chat: this.#model.get("chat"), messages: this.#tree.messages(this.#tree.path().at(-1)) });
+  /** Python asks the server for the conversation; one of another kind keeps none, one started again has forgotten. */
+  #tellKernel(type) {
+    tell(this.#model, { type, chat: this.#model.get("chat"), messages: this.#tree.messages(this.#tree.path().at(-1)) });
   }
 
   #restore(turns, chat) {
@@ -255,7 +262,7 @@ export class Chat {
 
   #end(turn, words) {
     this.#frame.notebook.keep(this.#model.get("chat"), this.#tree.list());
-    tell(this.#model, { type: "ended", run: turn.run });
+    this.#tellKernel("ended");
     if (turn !== this.#live) return;
     this.#live = null;
     this.#compose.busy = false;

@@ -4,6 +4,7 @@
 import { ENDED, tell } from "./kernel.js";
 
 const BUSY_MS = 1500;
+const ANSWERS = ["model", "load", "turns"];
 
 export class Comm {
   #model;
@@ -21,10 +22,11 @@ export class Comm {
     model.on("msg:custom", this.#receive);
   }
 
-  start(body) {
+  /** `server` is the place of another server than the kernel's own. */
+  start(body, server) {
     this.#have.set(body.id, 0);
     this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt });
-    if (!this.#send({ type: "start", body })) this.#listener("error", { run: body.id, error: { message: ENDED } });
+    if (!this.#send({ type: "start", body, server })) this.#listener("error", { run: body.id, error: { message: ENDED } });
   }
 
   follow(run) {
@@ -45,8 +47,13 @@ export class Comm {
     return this.#ask("model");
   }
 
-  async resume() {
-    const { error } = await this.#ask("resume");
+  /** The answers that came through the kernel, as `snapshot` has its turns. */
+  async turns() {
+    return (await this.#ask("turns")).turns;
+  }
+
+  async load(model) {
+    const { error } = await this.#ask("load", { model });
     if (error) throw new Error(error);
   }
 
@@ -78,7 +85,8 @@ export class Comm {
   #message(message) {
     clearTimeout(this.#waiting);
     if (message.type === "chat" && message.chat === this.#chat) this.#answer(message);
-    else if (message.type === "model" || message.type === "resume") this.#told(message.type, message);
+    else if (message.type === "progress") this.#listener("progress", message);
+    else if (ANSWERS.includes(message.type)) this.#told(message.type, message);
     else if (message.type === "delta") this.#delta(message);
     else if (message.type === "event" && this.#whole(message)) this.#listener(message.event, message.data);
   }

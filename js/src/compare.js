@@ -1,5 +1,7 @@
-// One prompt, several settings, side by side: every cell is a run of its own with the same seed, all over one stream.
+// One prompt, several settings or models, side by side: every cell is a run of its own with the same seed. Models that
+// one server has to load come one after the other; other servers answer meanwhile, through the kernel.
 
+import { Comm } from "./comm.js";
 import { Compose } from "./compose.js";
 import { h, newId } from "./dom.js";
 import { common, Frame } from "./frame.js";
@@ -10,10 +12,12 @@ const WORDS = { send: "Run", stop: "Stop", input: "Prompt" };
 export class Compare {
   #model;
   #transport = null;
+  #kernel = null;
   #frame;
   #compose;
   #cells;
-  #grid;
+  #oneModel;
+  #round = "";
 
   #handlers = {
     delta: ({ text, tokens, index = 0 }, cell) => index === 0 && cell.answer.add(text, tokens),
@@ -27,26 +31,29 @@ export class Compare {
     const send = (text) => text.trim() && this.#start(text);
     this.#compose = new Compose({ send, stop: () => this.#stop(), placeholder: "One prompt for all", rows: 1, words: WORDS });
     this.#compose.text = model.get("prompt");
-    this.#cells = model.get("cells").map(({ label, params }) => new Cell(label, params));
+    this.#cells = model.get("cells").map((fields) => new Cell(fields));
+    this.#oneModel = this.#cells.every(({ server, load, adapter }) => server === undefined && !load && !adapter);
     const style = `--columns: ${model.get("columns")}`;
-    this.#grid = h("div", { class: "nbgen-grid", role: "group", "aria-label": "Answers", style }, ...this.#cells.map(({ element }) => element));
+    const grid = h("div", { class: "nbgen-grid", role: "group", "aria-label": "Answers", style }, ...this.#cells.map(({ element }) => element));
     this.#frame = new Frame(model, {
-      name,
+      name: this.#oneModel ? name : "Models",
       label: "Comparison",
       key: (event) => this.#key(event),
-      parts: [this.#compose.element, h("div", { class: "nbgen-log nbgen-comparison" }, this.#grid)],
+      parts: [this.#compose.element, h("div", { class: "nbgen-log nbgen-comparison" }, grid)],
     });
     this.element = this.#frame.element;
     this.element.classList.add("nbgen-wide");
   }
 
-  /** Show what the server knows; run at once where nothing has been run yet. */
+  /** Show what the servers know; run at once where nothing has been run yet. */
   async open(transport) {
     this.#transport = transport;
+    if (this.#cells.some(({ server }) => server !== undefined)) this.#kernel = this.#through(transport);
     try {
-      const chat = await transport.snapshot();
-      if (this.#live.length) return;
-      if (chat?.turns?.length) this.#restore(chat);
+      const [chat, kernels] = await Promise.all([transport.snapshot(), this.#kernel?.turns()]);
+      const turns = [...(chat?.turns ?? []), ...(kernels ?? [])];
+      if (this.#open.length) return;
+      if (turns.length) this.#restore(turns);
       else if (this.#compose.text.trim()) this.#start(this.#compose.text);
     } catch (error) {
       this.#frame.say(error.message);
@@ -54,6 +61,7 @@ export class Compare {
   }
 
   close() {
+    if (this.#kernel !== this.#transport) this.#kernel?.close();
     this.#transport?.close();
   }
 
@@ -61,41 +69,82 @@ export class Compare {
 
   receive(event, data) {
     if (event === "started") return this.#started(data);
-    const cell = this.#cells.find(({ run, live }) => live && run === data.run);
+    const cell = this.#cells.find(({ run, state }) => state === "live" && run === data.run);
     if (data.run && !cell) return;
-    if (!common(this.#frame, event, data, this.#live.length)) this.#handlers[event]?.(data, cell);
+    const shown = this.#oneModel ? data : { ...data, model: "" };
+    if (!common(this.#frame, event, shown, this.#open.length)) this.#handlers[event]?.(data, cell);
   }
 
-  get #live() {
-    return this.#cells.filter(({ live }) => live);
+  /** The cells whose answers are still to come. */
+  get #open() {
+    return this.#cells.filter(({ state }) => state !== "idle");
   }
 
-  #start(prompt) {
-    if (this.#live.length || !this.#transport) return;
+  /** The way to servers that only the kernel can reach. */
+  #through(transport) {
+    if (transport instanceof Comm) return transport;
+    return new Comm(this.#model, this.#model.get("chat"), (event, data) => this.receive(event, data));
+  }
+
+  #transportOf({ server }) {
+    return server === undefined ? this.#transport : this.#kernel;
+  }
+
+  async #start(prompt) {
+    if (this.#open.length || !this.#transport) return;
+    const round = (this.#round = newId());
+    const ask = (cell) => this.#ask(cell, prompt, `${round}.${this.#cells.indexOf(cell)}`);
+    for (const cell of this.#cells) cell.wait();
+    this.#busy("Sending");
+    for (const cell of this.#cells) if (cell.server !== undefined) ask(cell);
+    for (const load of new Set(this.#cells.filter(({ server }) => server === undefined).map((cell) => cell.load))) {
+      const waiting = () => this.#cells.filter((cell) => cell.state === "waiting" && cell.server === undefined && cell.load === load);
+      if (load) await this.#load(load, waiting());
+      if (this.#round !== round) return; // stopped, and run again since
+      const asked = waiting();
+      asked.forEach(ask);
+      await Promise.all(asked.map(({ over }) => over));
+    }
+  }
+
+  #ask({ params, adapter, server }, prompt, id) {
     const { complete, system } = { complete: this.#model.get("complete"), system: this.#model.get("system") };
     const messages = [...(system ? [{ role: "system", content: system }] : []), { role: "user", content: prompt }];
-    const round = newId();
-    this.#cells.forEach(({ params }, i) => {
-      const body = { id: `${round}.${i}`, chat: this.#model.get("chat"), params };
-      this.#transport.start({ ...body, ...(complete ? { prompt } : { messages }) });
-    });
+    const body = { id, chat: this.#model.get("chat"), params, ...(adapter && { adapter }), ...(complete ? { prompt } : { messages }) };
+    this.#transportOf({ server }).start(body, server);
+  }
+
+  /** Have the server load a model for these cells. */
+  async #load(model, cells) {
+    if (!cells.length) return;
+    this.#frame.progress({ stage: model, total: 0 });
+    try {
+      await this.#transport.load(model);
+    } catch (error) {
+      for (const cell of cells) this.#ended(cell, () => cell.answer.fail(error));
+    }
+    this.#frame.loaded();
+  }
+
+  #busy(words) {
+    this.#frame.busy = this.#compose.busy = true;
+    this.#frame.say(words);
   }
 
   #started({ run }) {
     const cell = this.#cells[Number(run.split(".").at(-1))];
     if (!cell || cell.run === run) return;
     cell.begin(run);
-    this.#frame.busy = this.#compose.busy = true;
-    this.#frame.say("Sending");
+    this.#busy("Sending");
   }
 
   /** Every cell's newest answer. */
-  #restore({ turns }) {
+  #restore(turns) {
     this.#cells.forEach((cell, i) => {
       const turn = turns.findLast(({ run }) => run?.endsWith(`.${i}`));
       if (!turn) return;
       this.#started({ run: turn.run });
-      if (!turn.finish_reason && !turn.error) return this.#transport.follow(turn.run, 0);
+      if (!turn.finish_reason && !turn.error) return this.#transportOf(cell).follow(turn.run, 0);
       cell.answer.add(turn.content);
       if (turn.error) this.#handlers.error({ error: { message: turn.error } }, cell);
       else this.#handlers.done(turn, cell);
@@ -103,10 +152,9 @@ export class Compare {
   }
 
   #ended(cell, show) {
-    cell.live = false;
-    show();
-    const left = this.#live.length;
-    this.#frame.say(left ? `${left} of ${this.#cells.length} still running` : "");
+    cell.end(show);
+    const left = this.#open.length;
+    this.#frame.say(left ? `${left} of ${this.#cells.length} still to come` : "");
     if (left) return;
     this.#compose.busy = false;
     this.#frame.rest(`${this.#cells.length} answers ready`);
@@ -114,30 +162,50 @@ export class Compare {
 
   async #stop() {
     this.#frame.say("Stopping");
-    const stopped = this.#live.map(({ run }) => this.#transport.cancel(run));
+    for (const cell of this.#cells) if (cell.state === "waiting") this.#ended(cell, () => cell.answer.finish("not asked"));
+    const live = this.#cells.filter(({ state }) => state === "live");
+    const stopped = live.map((cell) => this.#transportOf(cell).cancel(cell.run));
     for (const { reason } of await Promise.allSettled(stopped)) if (reason) this.#frame.say(reason.message);
   }
 
   #key(event) {
-    if (event.key === "Escape" && this.#live.length) this.#stop();
+    if (event.key === "Escape" && this.#open.length) this.#stop();
     this.#compose.key(event);
   }
 }
 
-/** One setting and its answer. */
+/** One model and setting, and its answer: "waiting" for its turn, "live", or "idle" once it is there. */
 class Cell {
   run = null;
-  live = false;
+  state = "idle";
   answer;
+  over;
+  #ends;
 
-  constructor(label, params) {
-    this.params = params;
+  constructor({ label, params, server, load = "", adapter }) {
+    Object.assign(this, { params, server, load, adapter });
     this.element = h("section", { class: "nbgen-cell", "aria-label": label }, h("div", { class: "nbgen-label" }, label));
+  }
+
+  wait() {
+    this.state = "waiting";
+    this.over = new Promise((resolve) => (this.#ends = resolve));
+    this.#renew();
   }
 
   begin(run) {
     this.run = run;
-    this.live = true;
+    if (this.state !== "waiting") this.wait();
+    this.state = "live";
+  }
+
+  end(show) {
+    this.state = "idle";
+    show();
+    this.#ends?.();
+  }
+
+  #renew() {
     this.answer?.element.remove();
     this.answer = new Answer({ content: "" }, { painted: (work) => work() });
     this.element.append(this.answer.element);

@@ -1,16 +1,18 @@
 // Transport that asks the Jupyter server itself: it works while the kernel is busy.
 
 import { pageBus } from "./bus.js";
-import { SseDecoder } from "./sse.js";
+import { events } from "./sse.js";
 
 export class Direct {
   #server;
   #bus;
   #chat;
   #silence;
+  #listener;
 
   constructor(server, chat, listener) {
     this.#server = server;
+    this.#listener = listener;
     this.#bus = pageBus(server);
     this.#chat = chat;
     this.#silence = this.#bus.listen(chat, listener);
@@ -45,11 +47,13 @@ export class Direct {
     return this.#server.json("model");
   }
 
-  /** Have the engine take released memory again. Throws with words why it could not. */
-  async resume() {
-    const text = await (await this.#server.request("model/load", { body: {} })).text();
-    const failed = new SseDecoder().feed(text).find(({ event }) => event === "error");
-    if (failed) throw new Error(JSON.parse(failed.data).error.message);
+  /** Have a model loaded; the present one takes back memory that was released. Throws with words why it cannot be. */
+  async load(model) {
+    const { body } = await this.#server.request("model/load", { body: model ? { model } : {} });
+    for await (const { event, data } of events(body)) {
+      if (event === "error") throw new Error(JSON.parse(data).error.message);
+      if (event === "progress") this.#listener("progress", JSON.parse(data));
+    }
   }
 
   close() {

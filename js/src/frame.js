@@ -27,7 +27,8 @@ export class Frame {
     this.notebook = new Notebook(model, this.element);
     this.element.classList.toggle("nbgen-in-notebook", this.notebook.reachable);
     this.element.addEventListener(INSERT, ({ detail }) => this.#insert(detail));
-    if (height) this.element.style.height = `${height}px`;
+    this.element.classList.toggle("nbgen-sized", Boolean(height));
+    this.element.style.setProperty("--height", `${height}px`);
     this.call(name);
   }
 
@@ -62,6 +63,10 @@ export class Frame {
     else this.#bar.removeAttribute("value");
   }
 
+  loaded() {
+    this.#bar.hidden = true;
+  }
+
   /** Nothing is written any more. */
   rest(words) {
     this.busy = false;
@@ -69,8 +74,9 @@ export class Frame {
     this.say(words);
   }
 
-  #insert(code) {
-    this.say(this.notebook.insertBelow(code) ? "Inserted in the cell below" : "There is no notebook to insert into");
+  #insert({ code, replace }) {
+    if (replace) this.say(this.notebook.replaceBelow(code) ? "Replaced the cell below" : "There is no code cell below");
+    else this.say(this.notebook.insertBelow(code) ? "Inserted in the cell below" : "There is no notebook to insert into");
   }
 }
 

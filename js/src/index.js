@@ -49,9 +49,14 @@ async function render({ model, el }) {
     if (message.type === "started") panel.adopt(message);
     else if (message.type === "expanded") panel.receive("expanded", message);
   };
+  const looked = () => direct && !document.hidden && panel.refresh?.();
+  document.addEventListener("visibilitychange", looked);
+  window.addEventListener("focus", looked);
   model.on("change:chat", renew);
   model.on("msg:custom", remote);
   return () => {
+    document.removeEventListener("visibilitychange", looked);
+    window.removeEventListener("focus", looked);
     model.off("change:chat", renew);
     model.off("msg:custom", remote);
     panel.close();

@@ -10,7 +10,7 @@ const ADDRESS = /^(https?:\/\/|mailto:|#)/i;
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—" };
 const MAX_DEPTH = 40;
 
-/** The event of a code block that is to become a cell; its detail is the code. */
+/** The event of a code block that is to become a cell: its detail is the code, and whether it takes the place of one. */
 export const INSERT = "nbgen-insert";
 
 /** marked's block tokens of `text`, which has no carriage returns; one plain token where it is nested beyond measure. */
@@ -80,10 +80,16 @@ function codeBlock(token) {
   const complete = /\n {0,3}(?:`{3,}|~{3,})[ \t]*\n*$/.test(token.raw);
   const language = /^[\w+#-]*/.exec(token.lang ?? "")[0].toLowerCase();
   const code = h("code", {}, ...(complete ? highlight(token.text, language) : [token.text]));
-  const insert = h("button", { type: "button", class: "nbgen-quiet nbgen-insert", "aria-label": "Insert code in a cell below" }, "Insert below");
-  insert.addEventListener("click", () => insert.dispatchEvent(new CustomEvent(INSERT, { bubbles: true, detail: code.textContent })));
+  const toCell = (words, label, replace) => {
+    const button = h("button", { type: "button", class: "nbgen-quiet nbgen-insert", "aria-label": label }, words);
+    const detail = () => ({ code: code.textContent, replace });
+    button.addEventListener("click", () => button.dispatchEvent(new CustomEvent(INSERT, { bubbles: true, detail: detail() })));
+    return button;
+  };
+  const insert = toCell("Insert below", "Insert code in a cell below", false);
+  const replace = toCell("Replace", "Replace the cell below with this code", true);
   const copy = copyButton("Copy code", () => code.textContent);
-  const bar = h("div", { class: "nbgen-codebar" }, h("span", {}, token.lang ?? ""), insert, copy);
+  const bar = h("div", { class: "nbgen-codebar" }, h("span", {}, token.lang ?? ""), insert, replace, copy);
   return h("div", { class: "nbgen-code" }, bar, h("pre", {}, code));
 }
 

@@ -19,11 +19,25 @@ export class Notebook {
 
   /** A new code cell below the widget's; whether there is one now. */
   insertBelow(source) {
-    const cell = this.#element.closest?.(".jp-Cell");
-    if (!this.reachable || !cell) return false;
-    const cells = [...cell.closest(".jp-Notebook").querySelectorAll(".jp-Cell")];
-    this.#shared.insertCell(cells.indexOf(cell) + 1, { cell_type: "code", source });
+    const below = this.#below();
+    if (below) this.#shared.insertCell(below, { cell_type: "code", source });
+    return Boolean(below);
+  }
+
+  /** Another source for the code cell below the widget's; whether there is one. */
+  replaceBelow(source) {
+    const below = this.#below();
+    const cell = below && this.#shared.getCell?.(below);
+    if (cell?.cell_type !== "code") return false;
+    cell.setSource(source);
     return true;
+  }
+
+  /** The place after the widget's cell; 0 where there is none. */
+  #below() {
+    const cell = this.#element.closest?.(".jp-Cell");
+    if (!this.reachable || !cell) return 0;
+    return [...cell.closest(".jp-Notebook").querySelectorAll(".jp-Cell")].indexOf(cell) + 1;
   }
 
   /** What the notebook keeps of a chat, as `keep` left it. */

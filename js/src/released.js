@@ -36,7 +36,7 @@ export class Released {
     this.#button.disabled = true;
     this.#words.textContent = "Taking the memory back";
     try {
-      await this.#transport.resume();
+      await this.#transport.load();
       await this.look();
     } catch (error) {
       this.#show(true);

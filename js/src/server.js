@@ -14,6 +14,17 @@ export function pageServer(model) {
 
 const LOGIN = "The server does not know you any more: reload the page to log in again.";
 
+const SILENT = "The server does not answer: is Jupyter still running?";
+
+/** As `fetch`, with words for a server that is not there. */
+async function answered(url, options) {
+  try {
+    return await fetch(url, options);
+  } catch (error) {
+    throw options.signal?.aborted ? error : new Error(SILENT);
+  }
+}
+
 /** An answer that is not a success: the words are for the person who asked. */
 export class ServerError extends Error {
   constructor(status, stated = {}) {
@@ -36,7 +47,7 @@ export class Server {
 
   /** The response of a route. Throws ServerError for any answer that is not a success. */
   async request(path, { body, signal } = {}) {
-    const response = await fetch(this.url + path, {
+    const response = await answered(this.url + path, {
       method: body === undefined ? "GET" : "POST",
       headers: this.#headers(body !== undefined),
       body: body === undefined ? undefined : JSON.stringify(body),

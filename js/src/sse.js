@@ -1,5 +1,17 @@
 // Server-sent events from text that is cut anywhere. Knows nothing of what the data mean.
 
+/** The events of a response's body as they come. */
+export async function* events(body) {
+  const decoder = new SseDecoder();
+  const text = new TextDecoder();
+  const reader = body.getReader();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    yield* decoder.feed(text.decode(value, { stream: true }));
+  }
+}
+
 export class SseDecoder {
   #rest = "";
   #data = [];

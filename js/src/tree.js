@@ -14,6 +14,10 @@ export class Tree {
     return tree;
   }
 
+  get size() {
+    return this.#turns.length;
+  }
+
   /** The list again. */
   list() {
     return this.#turns.map(({ parent, ...turn }) => ({ parent: parent && this.#turns.indexOf(parent), ...turn }));

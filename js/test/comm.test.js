@@ -52,8 +52,8 @@ test("a kernel that has ended is an error in words", (context) => {
 
 test("what is asked of the kernel is what it answers", async (context) => {
   const { model, sent, comm } = opened(context);
-  const resumed = comm.resume();
-  assert.deepEqual(sent.at(-1), { type: "resume" });
-  model.receive({ type: "resume", error: "no room" });
+  const resumed = comm.load();
+  assert.deepEqual(sent.at(-1), { type: "load", model: undefined });
+  model.receive({ type: "load", error: "no room" });
   await assert.rejects(resumed, /no room/);
 });

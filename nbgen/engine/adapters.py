@@ -5,6 +5,8 @@ A name that is unloaded and loaded again is another version: sequences keep the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import nn
 
 from nbgen.engine.adapter_folder import Adapter, read_adapter
@@ -15,15 +17,26 @@ from nbgen.errors import InvalidRequest
 class Adapters:
     """The named adapters of one base model."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, unsuited: Iterable[str] = ()) -> None:
+        """`unsuited` are paths of linear layers that adapters must leave alone."""
         self._shapes = linear_shapes(model)
+        self._unsuited = frozenset(unsuited)
         self._named: dict[str, Adapter] = {}
 
     def load(self, name: str, folder: str) -> Adapter:
         """Read the adapter and give it its name. Raises InvalidRequest."""
         if name in self._named:
             raise InvalidRequest(f"the adapter {name!r} is already loaded: unload it first", field="lora_name")
-        adapter = self._named[name] = read_adapter(name, folder, self._shapes)
+        adapter = read_adapter(name, folder, self._shapes)
+        if strange := sorted(self._unsuited & adapter.pairs.keys()):
+            raise InvalidRequest(
+                f"the adapter {name!r} cannot be loaded: it changes {strange[0]!r}"
+                + (f" and {len(strange) - 1} more layers" if len(strange) > 1 else "")
+                + ", which this model does not give one row for each token, so that requests could not be told apart: "
+                "merge it into the model (peft: merge_and_unload) and load that",
+                field="lora_path",
+            )
+        self._named[name] = adapter
         return adapter
 
     def unload(self, name: str) -> Adapter:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nbgen.engine import loader, memory, prompt_embeds
+from nbgen.engine import loader, memory, prompt_embeds, quantization
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
@@ -20,7 +20,7 @@ from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.occupation import Occupation
-from nbgen.engine.probe import Runner, choose_runner
+from nbgen.engine.probe import Runner, choose_runner, compile
 from nbgen.engine.routed_experts import RoutedExperts
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import Scheduler
@@ -62,7 +62,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors), Logprobs(loaded.tokenizer.token_text)
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
     engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting, deadlines=deadlines)
-    adapters = Adapters(loaded.model)
+    adapters = Adapters(loaded.model, runner.lora.unsuited)
     processor = loaded.processor if model.media else None
     admission = Admission(loaded.tokenizer, model, kv_tokens, processors, adapters, processor)
     tokenizer = loaded.tokenizer  # alone, for the compiler below must not keep the weights alive
@@ -82,8 +82,17 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
 
 def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple[loader.LoadedModel, Runner]:
     loaded = loader.load(config, report) if live is None else live.load(config, report)
+    if config.quantization is not None:
+        if live is not None:
+            raise ModelError("a live model is served with the weights that it has: leave out quantization")
+        report(f"rounding weights to {config.quantization}", 0, 0)
+        loaded.weight_bytes = quantization.quantize(loaded.model, config.quantization)
     report("trying the model", 0, 0)
-    return loaded, choose_runner(loaded.model, config.block_size, copies_weights=live is None)
+    runner = choose_runner(loaded.model, config.block_size, copies_weights=live is None)
+    if config.compile:
+        report("compiling the model", 0, 0)
+        compile(runner, config.block_size)
+    return loaded, runner
 
 
 def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Scheduler:
@@ -156,7 +165,9 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_t
         context_length=loaded.context_length,
         device=str(runner.device),
         dtype=str(loaded.model.dtype).removeprefix("torch."),
+        quantization=config.quantization,
         tier=runner.tier,
+        compiled=isinstance(runner, ModelRunner) and runner.compiled is not None,
         has_chat_template=loaded.tokenizer.has_chat_template or bool(processor and processor.has_chat_template),
         kv_tokens=kv_tokens,
         caches_prefixes=runner.caches_prefixes,

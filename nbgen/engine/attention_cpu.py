@@ -6,6 +6,7 @@ processor's caches; what they all begin with (the blocks of a shared prefix) is 
 scores fit there, too. Windows, soft caps and sinks are all the same to it.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ class CpuAttention(ReferenceAttention):
         self._gathered_bytes = gathered_bytes
 
     def decode(self, query: torch.Tensor, layer: Layer, step: Step, window: Window, scores: Scores) -> torch.Tensor:
-        most = max(1, self._gathered_bytes // layer.keys[0].nbytes)
+        most = max(1, self._gathered_bytes // (math.prod(layer.keys.shape[1:]) * layer.keys.element_size()))
         groups = step.once(("groups", window, most), lambda: _groups(step, window, most))
         if groups[0].rows is None:
             return _attend(query, layer, groups[0], step.cache.block_size, scores)

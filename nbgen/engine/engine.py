@@ -249,7 +249,7 @@ class Engine:
     def _encode_next(self) -> list[GenerateOutput]:
         """Let sequences with media wait for their turn as they are encoded; the last outputs of those that cannot."""
         refused = []
-        for sequence, fault in self._unseen.encoded(self._runner.media.encode, self._scheduler.waiting):
+        for sequence, fault in self._unseen.encoded(self._runner.encode, self._scheduler.waiting):
             if fault is not None:
                 refused.append(self._end(sequence, fault))
                 continue

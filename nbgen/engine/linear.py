@@ -14,6 +14,28 @@ ROWS_HINT = 1
 ROWS_TRIED = (1, 16)
 
 
+def reordered(weight: torch.Tensor) -> torch.Tensor | None:
+    """A bfloat16 weight `[out, in]` as only `product` reads it; None where oneDNN has no such layout of it."""
+    if weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
+        return None
+    try:
+        return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS_HINT)
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def product(
+    input: torch.Tensor,
+    packed: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    added: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The linear layer of a reordered weight, and `added` on top."""
+    if added is None:
+        return torch.ops.mkldnn._linear_pointwise(input, packed, bias, "none", [], "")
+    return torch.ops.mkldnn._linear_pointwise.binary(input, added, packed, bias, "add")
+
+
 class PrepackedLinear(nn.Module):
     """`nn.Linear` over a reordered weight, which only oneDNN can read."""
 
@@ -24,7 +46,7 @@ class PrepackedLinear(nn.Module):
         self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), ROWS_HINT)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(input, self._packed, self.bias, "none", [], "")
+        return product(input, self._packed, self.bias)
 
 
 Swap = tuple[nn.Module, str, nn.Module]

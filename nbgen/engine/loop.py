@@ -31,6 +31,7 @@ from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
 from nbgen.engine.grammar import Compiled, Grammar
+from nbgen.engine.media_lane import MediaLane
 from nbgen.engine.sequence import Sequence
 from nbgen.engine_state import LoadModel
 from nbgen.errors import InvalidRequest, NbgenError
@@ -97,6 +98,7 @@ class Loop:
         self._retired: list[Retire] = []
         self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._media = MediaLane(self._admit, self._inbox.put)
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
 
@@ -119,6 +121,8 @@ class Loop:
         for message in messages:
             if isinstance(message, TensorPiece):
                 self._pieces.add(message)
+            elif self._waits_for_media(message):
+                self._media.put(message)
             elif isinstance(message, Request):
                 self._admit(message)
             elif isinstance(message, AdapterCommand):
@@ -127,7 +131,14 @@ class Loop:
                 if isinstance(message, AbortRequest):
                     self._pieces.drop(message.rid)
                 self._inbox.put(message)
+        self._media.close()
         self._inbox.put(None)
+
+    def _waits_for_media(self, message: ToEngine) -> bool:
+        """Whether it is a request with media, or ends one whose media are still being decoded."""
+        if isinstance(message, AbortRequest):
+            return self._media.holds(message.rid)
+        return isinstance(message, GenerateRequest) and bool(message.media)
 
     def _admit(self, request: Request) -> None:
         try:

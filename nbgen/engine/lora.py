@@ -10,11 +10,13 @@ changes. Knows nothing of files or names.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from nbgen.engine import linear
 from nbgen.engine.adapter_folder import Adapter, Pair
 from nbgen.engine.scheduler import ScheduledSequence, packed
 
@@ -60,6 +62,7 @@ class LoraLinear(nn.Module):
         padded = [_padded(pair, adapter.rank) for pair, adapter in zip(pairs, adapters, strict=True)]
         self._a = torch.cat([pair.a for pair in padded]).to(device, dtype)
         self._b = torch.cat([pair.b.T for pair in padded]).to(device, dtype)
+        self._packed = linear.reordered(self._a), linear.reordered(self._b.T)
         self._carried = frozenset(adapter for adapter in adapters if path in adapter.pairs)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -68,8 +71,14 @@ class LoraLinear(nn.Module):
         if rows.mask is None or self._carried.isdisjoint(rows.active):
             return output
         mask = rows.head if self._is_head else rows.mask
-        inner = nn.functional.linear(input.flatten(0, -2), self._a[rows.columns]).mul_(mask)
-        return torch.addmm(output.flatten(0, -2), inner, self._b[rows.columns]).view_as(output)
+        return self._adapted(input.flatten(0, -2), output.flatten(0, -2), mask).view_as(output)
+
+    def _adapted(self, input: torch.Tensor, output: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """`output` and what the adapters of `mask` add to it, of rows `[rows, features]`."""
+        columns, (a, b) = self._rows.columns, self._packed
+        if a is None or b is None or columns != slice(0, len(self._a)):
+            return torch.addmm(output, nn.functional.linear(input, self._a[columns]).mul_(mask), self._b[columns])
+        return linear.product(linear.product(input, a).mul_(mask), b, added=output)
 
     def _nothing(self, rank: int) -> Pair:
         return Pair(torch.zeros(rank, self.in_features), torch.zeros(self.out_features, rank))
@@ -83,10 +92,43 @@ class LoraLayers:
         self._rows = Rows()
         self._wrapped: dict[str, LoraLinear] = {}
         self._columns: dict[Adapter, slice] = {}
+        #: Linear layers that cannot be adapted: of their inputs' rows nobody knows whose token they are.
+        self.unsuited: set[str] = set()
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """See by the forwards meanwhile which layers get one row for each token, as adapting them needs."""
+        paths = [path for path in linear_shapes(self._model) if path != self._head_path()]
+        seen, tokens = dict.fromkeys(paths, 0), [0]
+        strange: set[str] = set()
+
+        def count(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            tokens[0] = kwargs["input_ids"].numel()
+
+        def look(path: str, inputs: tuple[torch.Tensor, ...]) -> None:
+            seen[path] += 1
+            if inputs[0].numel() != tokens[0] * inputs[0].shape[-1]:
+                strange.add(path)
+
+        hooks = [self._model.register_forward_pre_hook(count, with_kwargs=True)]
+        for path in paths:
+            note = lambda _, inputs, path=path: look(path, inputs)  # noqa: E731
+            hooks.append(self._model.get_submodule(path).register_forward_pre_hook(note))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self.unsuited = strange | {path for path, times in seen.items() if not times}
+
+    @property
+    def wraps(self) -> bool:
+        """Whether layers are wrapped."""
+        return bool(self._wrapped)
 
     def carry(self, adapters: Sequence[Adapter]) -> None:
         """Have exactly these adapters in the model. Not while it runs."""
-        starts = [sum(adapter.rank for adapter in adapters[:index]) for index in range(len(adapters))]
+        starts = accumulate((adapter.rank for adapter in adapters), initial=0)
         wanted = {path for adapter in adapters for path in adapter.pairs}
         for path in wanted - self._wrapped.keys():
             self._wrap(path)
@@ -95,7 +137,7 @@ class LoraLayers:
         parameter = next(self._model.parameters())
         for path, layer in self._wrapped.items():
             layer.stack(path, adapters, self._model.dtype, parameter.device)
-        self._columns = {a: slice(start, start + a.rank) for a, start in zip(adapters, starts, strict=True)}
+        self._columns = {a: slice(start, start + a.rank) for a, start in zip(adapters, starts, strict=False)}
 
     @contextmanager
     def of(self, items: Sequence[ScheduledSequence], selected: Sequence[int] | None = None) -> Iterator[None]:
@@ -119,6 +161,11 @@ class LoraLayers:
             yield
         finally:
             rows.clear()
+
+    def _head_path(self) -> str | None:
+        """Of the layer that makes scores, which may see the rows alone that scores are wanted of."""
+        head = self._model.get_output_embeddings()
+        return next((path for path, module in self._model.named_modules() if module is head), None)
 
     def _wrap(self, path: str) -> None:
         base = self._model.get_submodule(path)

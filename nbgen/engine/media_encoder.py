@@ -15,6 +15,7 @@ import torch
 
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.tower_cache import TowerCache
 from nbgen.errors import InvalidRequest
 
 #: The decoder's arguments whose rows are `[visual tokens, width]` for each of its first layers (Qwen3-VL).
@@ -23,6 +24,8 @@ HANDLED = {"inputs_embeds", "position_ids", "attention_mask", DEEP, DEEP_MASK}
 #: What a model calls the type of each token, where its forward wants to be told.
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
 TYPE_NUMBERS = {"image": 1, "video": 2, "audio": 3}
+#: A decoder with arguments, or masks, that no step here could give it.
+UNKNOWN = InvalidRequest("this model reads media in a way that is not served; it takes text", field="image_data")
 
 
 @dataclass
@@ -61,13 +64,18 @@ class MediaEncoder:
         self._device = next(model.parameters()).device
         self._names = inspect.signature(model.forward).parameters
         self.placeholders = placeholders(model.config)
+        self.towers = TowerCache(model)
 
     @torch.inference_mode()
-    def encode(self, prompt: MediaPrompt) -> None:
-        """Run the towers and fill in what the prompt does not know yet. Raises InvalidRequest."""
+    def encode(self, prompt: MediaPrompt, namespace: str = "") -> None:
+        """Run the towers and fill in what the prompt does not know yet. Raises InvalidRequest.
+
+        What they make of the same media is kept for others of the same `namespace`.
+        """
         ids = torch.tensor([prompt.ids], device=self._device)
         try:
-            arguments = self._arguments(ids, prompt)
+            with self.towers.used(namespace):
+                arguments = self._arguments(ids, prompt)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
@@ -76,6 +84,8 @@ class MediaEncoder:
                 field="image_data",
             ) from error
         length = len(prompt.ids)
+        if arguments.get("inputs_embeds") is None:
+            raise UNKNOWN
         encoded = Encoded(arguments["inputs_embeds"][0], rows=_rows(arguments, length))
         if arguments.get(DEEP):
             encoded.visual, encoded.deep = arguments[DEEP_MASK][0], list(arguments[DEEP])
@@ -89,7 +99,7 @@ class MediaEncoder:
                 encoded.positions = positions
         prompt.blocks = _blocks(arguments.get("attention_mask"))
         if any(prompt.ids[i] not in self.placeholders for block in prompt.blocks for i in range(*block)):
-            raise InvalidRequest("this model reads text beside images in both directions", field="image_data")
+            raise UNKNOWN
         prompt.encoded, prompt.inputs, prompt.features = encoded, {}, {}
 
     def overlay(self, items: list[ScheduledSequence]) -> Any:
@@ -170,13 +180,12 @@ def placeholders(config: Any) -> dict[int, str]:
 
 
 def _rows(arguments: dict[str, Any], length: int) -> dict[str, torch.Tensor]:
-    """Arguments with a row for each token that nothing else here knows."""
+    """Arguments with a row for each token that nothing else here knows. Raises InvalidRequest for any other tensor."""
     others = {name: value for name, value in arguments.items() if name not in HANDLED}
-    return {
-        name: value[0]
-        for name, value in others.items()
-        if isinstance(value, torch.Tensor) and value.dim() > 1 and value.shape[:2] == (1, length)
-    }
+    tensors = {name: value for name, value in others.items() if isinstance(value, torch.Tensor) and value.dim() > 1}
+    if any(value.shape[:2] != (1, length) for value in tensors.values()):
+        raise UNKNOWN
+    return {name: value[0] for name, value in tensors.items()}
 
 
 def _blocks(mask: Any) -> tuple[tuple[int, int], ...]:
@@ -196,7 +205,7 @@ def _blocks(mask: Any) -> tuple[tuple[int, int], ...]:
     for start, stop in blocks:
         expected[start:stop, start:stop] = True
     if not torch.equal(expected, seen):
-        raise InvalidRequest("this model looks at images in a way that is not served", field="image_data")
+        raise UNKNOWN
     return tuple(blocks)
 
 
@@ -208,7 +217,9 @@ def _merged(items: list[ScheduledSequence], kwargs: dict[str, Any]) -> dict[str,
     for rows, tokens, encoded in parts:
         embeds.flatten(0, 1)[rows] = encoded.embeds[tokens].to(embeds)
     for name in {name for *_, encoded in parts for name in encoded.rows}:
-        merged[name] = kwargs[name].clone()
+        like = next(encoded.rows[name] for *_, encoded in parts if name in encoded.rows)
+        plain = kwargs.get(name)
+        merged[name] = like.new_zeros(*embeds.shape[:2], *like.shape[1:]) if plain is None else plain.clone()
         for rows, tokens, encoded in parts:
             if name in encoded.rows:
                 merged[name].flatten(0, 1)[rows] = encoded.rows[name][tokens].to(merged[name])

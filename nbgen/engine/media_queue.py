@@ -4,7 +4,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.sequence import Sequence
 from nbgen.errors import NbgenError
 from nbgen.messages import FinishReason
@@ -31,7 +30,7 @@ class MediaQueue:
         self._sequences.clear()
 
     def encoded(
-        self, encode: Callable[[MediaPrompt], None], waiting: list[Sequence]
+        self, encode: Callable[[Sequence], None], waiting: list[Sequence]
     ) -> Iterator[tuple[Sequence, FinishReason | None]]:
         """The next sequences that may join those `waiting`, or why they may not: with one prompt encoded at most."""
         room = sum(sequence.media is not None for sequence in waiting) < AHEAD
@@ -44,11 +43,11 @@ class MediaQueue:
             yield sequence, _fault(sequence, encode)
 
 
-def _fault(sequence: Sequence, encode: Callable[[MediaPrompt], None]) -> FinishReason | None:
+def _fault(sequence: Sequence, encode: Callable[[Sequence], None]) -> FinishReason | None:
     """Encode the sequence's media, unless one of the same prompt was before it; why it could not be done."""
     try:
         if sequence.media.encoded is None:
-            encode(sequence.media)
+            encode(sequence)
     except NbgenError as error:
         return FinishReason(type="error", message=error.message, status=error.status)
     except Exception:  # whatever a tower raises, not having the memory for one, is this request's alone

@@ -13,6 +13,7 @@ import torch
 from nbgen.engine import attention, lora, prompt_embeds
 from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copy
+from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
@@ -60,6 +61,7 @@ class ModelRunner:
         self.device = next(model.parameters()).device
         self.attention = attention_for(self.device)
         self.graphs: DecodeGraphs | None = None
+        self.compiled: CompiledDecoder | None = None
         self._rotary = LongRotary(model)
         names = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in names
@@ -89,6 +91,8 @@ class ModelRunner:
             step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
             adapted = self.lora.of(items, wanted if self._selects(items) else None)
             routed, seen = self._routed_experts.of(items), self.media.overlay(items)
+            if self.compiled:
+                self.compiled.active = self._of_ids(items) and not self.lora.wraps
             with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes:
                 scores = self._forward(items, wanted)
             states, experts = hidden.rows(wanted), _experts(items, routes)
@@ -99,6 +103,11 @@ class ModelRunner:
             end += len(rows)
         last = {} if states is None else dict(zip(sampled.values(), states, strict=False))
         return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt, last, experts)
+
+    def encode(self, sequence: Sequence) -> None:
+        """Run the towers on the sequence's media, through its adapter. Raises InvalidRequest."""
+        with self.lora.of([ScheduledSequence(sequence, 1)]):  # one row of the mask, which holds for all rows
+            self.media.encode(sequence.media, sequence.namespace)
 
     def release(self, sequence: Sequence) -> None:
         """Blocks are all a sequence holds, and the scheduler takes them back."""
@@ -115,19 +124,23 @@ class ModelRunner:
     def vacate(self) -> None:
         """Give up the cache's memory, and the graphs, which read it."""
         self.graphs = None
+        self.media.towers.clear()
         self.cache.resize(0)
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor | None:
         """The rows' scores where all are decodes with a graph, else None."""
-        if self.graphs is None or any(
-            item.num_tokens > 1 or prompt_embeds.begins(item) or begins(item) for item in items
-        ):
+        if self.graphs is None or any(item.num_tokens > 1 for item in items) or not self._of_ids(items):
             return None
-        if self._hidden_states.wanted(items) or self._routed_experts.wanted(items) or lora.concerns(items):
+        if self._hidden_states.wanted(items) or lora.concerns(items):
             return None
         computed = [(sequence, sequence.num_computed) for sequence, _ in items]
         scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.shift, s.block_table) for s, at in computed])
         return scores if scores is None or rows == list(range(len(items))) else scores[self._tensor(rows)]
+
+    def _of_ids(self, items: list[ScheduledSequence]) -> bool:
+        """Whether the step computes ids alone, and nobody looks into its layers."""
+        given = any(prompt_embeds.begins(item) or begins(item) for item in items)
+        return not given and not self._routed_experts.wanted(items)
 
     def _forward(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)

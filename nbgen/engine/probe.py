@@ -11,6 +11,7 @@ import torch
 
 from nbgen.engine import linear, shared_linear
 from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.hybrid_runner import HybridRunner
 from nbgen.engine.kv_cache import KVCache
@@ -49,16 +50,40 @@ def choose_runner(model: torch.nn.Module, block_size: int, *, copies_weights: bo
     if runner is None and swaps:
         linear.restore(swaps)
         runner = _first_that_agrees(model, block_size, prompts, expected)
-    return runner or OpaqueRunner(model, cached=False)
+    if runner is None or runner.tier == "C":
+        return runner or OpaqueRunner(model, cached=False)
+    with runner.lora.observed():
+        _agrees(runner, prompts, expected, BlockManager(8, block_size))
+    return runner
+
+
+def compile(runner: Runner, block_size: int) -> bool:
+    """Have the runner's decoder compiled, where it can be and the scores remain; whether it is. Raises ModelError."""
+    if type(runner) is not ModelRunner or runner.long_after is not None:
+        return False
+    prompts = _prompts(runner.model.config.get_text_config().vocab_size)
+    expected = [row for _, _, row in _pieces(runner, prompts, block_size)]
+    decoder = runner.compiled = CompiledDecoder(runner.model)
+    try:
+        got = [row for _, _, row in _pieces(runner, prompts, block_size)]
+    except Exception:  # what a compiler says of code that it does not understand
+        log.warning("This model cannot be compiled; it runs as it is", exc_info=True)
+        got = []
+    if got and all(_same(a, b, runner.model.dtype) for a, b in zip(got, expected, strict=True)):
+        decoder.settle()
+        return True
+    decoder.remove()
+    runner.compiled = None
+    return False
 
 
 def _first_that_agrees(
     model: torch.nn.Module, block_size: int, prompts: list[list[int]], expected: list[torch.Tensor]
 ) -> Runner | None:
     config = model.config.get_text_config()
-    stock, blocks = config._attn_implementation, BlockManager(8, block_size)
+    stock = config._attn_implementation
     for runner in _candidates(model, block_size):
-        if _agrees(runner, prompts, expected, blocks):
+        if _agrees(runner, prompts, expected, block_size):
             return runner
         config._attn_implementation = stock
     return None
@@ -104,24 +129,28 @@ def _stock_scores(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
     return model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0].float()
 
 
-def _agrees(runner: Runner, prompts: list[list[int]], expected: list[torch.Tensor], blocks: BlockManager) -> bool:
-    sequences = [_sequence(ids) for ids in prompts]
+def _agrees(runner: Runner, prompts: list[list[int]], expected: list[torch.Tensor], block_size: int) -> bool:
     try:
         return all(
             _same(got, expected[index][row], runner.model.dtype)
-            for index, row, got in _pieces(runner, sequences, blocks)
+            for index, row, got in _pieces(runner, prompts, block_size)
         )
     except Exception as error:  # a model may raise anything where a way of running does not suit it
         log.info("tier %s does not suit this model: %s", runner.tier, error)
         return False
+
+
+def _pieces(runner: Runner, prompts: list[list[int]], block_size: int) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """Run the prompts in steps; index of the prompt, position and scores at the end of each piece."""
+    sequences, blocks = [_sequence(ids) for ids in prompts], BlockManager(8, block_size)
+    try:
+        yield from _steps(runner, sequences, blocks)
     finally:
         for sequence in sequences:
             runner.release(sequence)
-            blocks.free(sequence)
 
 
-def _pieces(runner: Runner, sequences: list[Sequence], blocks: BlockManager) -> Iterator[tuple[int, int, torch.Tensor]]:
-    """Run the prompts in steps; index of the prompt, position and scores at the end of each piece."""
+def _steps(runner: Runner, sequences: list[Sequence], blocks: BlockManager) -> Iterator[tuple[int, int, torch.Tensor]]:
     for counts in STEPS if runner.chunks_prefill else UNCUT_STEPS:
         batch = [
             ScheduledSequence(_grow(sequence, count, blocks), count)

@@ -3,6 +3,7 @@
 Knows nothing of the model but which ids stand for what; what its towers make of the tensors is the encoder's affair.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -36,6 +37,8 @@ class Processor:
     def __init__(self, processor: ProcessorMixin, types: list[str], placeholders: Mapping[int, str]) -> None:
         """`placeholders` are the ids that the model puts something of a type in place of."""
         self._processor = processor
+        #: Its tokenizer is one thread's at a time. Files are decoded without it.
+        self._lock = threading.Lock()
         self._types = types
         self._placeholders = placeholders
         self._lists_parts = self.has_chat_template and _lists_parts(processor)
@@ -130,11 +133,12 @@ class Processor:
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
         conversation = self._conversation(messages, media)
-        call = {"tokenize": True, "return_dict": True, **options}
-        kwargs = {"return_tensors": "pt", **self._options(media)}
+        call = {"tokenize": True, "return_dict": True, "return_tensors": "pt", **options}
+        kwargs = self._options(media)
 
         def run(**more: Any) -> Made:
-            return self._processor.apply_chat_template(conversation, processor_kwargs=dict(kwargs), **call, **more)
+            with self._lock:
+                return self._processor.apply_chat_template(conversation, processor_kwargs=dict(kwargs), **call, **more)
 
         try:
             return run(sanitize_control_tokens=True)
@@ -176,7 +180,8 @@ class Processor:
 
     def _run(self, call: Callable[[], Made]) -> Made:
         try:
-            return call()
+            with self._lock:
+                return call()
         except (ValueError, TypeError, KeyError, IndexError):
             raise InvalidRequest(
                 "the model's processor refuses this prompt and its media", field="image_data"

@@ -36,11 +36,6 @@ def load(folder: Path) -> ProcessorMixin | None:
     return found if isinstance(found, ProcessorMixin) else None
 
 
-def has_videos(processor: ProcessorMixin) -> bool:
-    """Whether it has a video processor that works."""
-    return type(getattr(processor, "video_processor", None)) not in (type(None), BaseVideoProcessor)
-
-
 @contextmanager
 def without_videos() -> Iterator[None]:
     """Let transformers put an empty video processor where it would refuse to load for want of torchvision."""

@@ -4,6 +4,7 @@ Which layers these are is seen in a forward, not known by name. The first of the
 the others find their part. Bit by bit the same numbers as one product each, or else they stay apart.
 """
 
+from collections.abc import Callable
 from itertools import groupby
 
 import torch
@@ -14,18 +15,18 @@ from nbgen.engine.linear import PrepackedLinear, Swap, agrees, suits
 
 
 class SharedLinear:
-    """One prepacked weight for several layers, and what it made of the last input, until each has taken its part."""
+    """One layer instead of several, and what it made of the last input, until each has taken its part."""
 
-    def __init__(self, linears: list[nn.Linear]) -> None:
+    def __init__(self, linears: list[nn.Linear], make: Callable[[nn.Linear], nn.Module] = PrepackedLinear) -> None:
         self._sizes = [linear.out_features for linear in linears]
-        self._linear = PrepackedLinear(_joined(linears))
+        self.linear = make(_joined(linears))
         self._input: torch.Tensor | None = None
         self._parts: dict[int, torch.Tensor] = {}
 
     def part(self, input: torch.Tensor, index: int) -> torch.Tensor:
         """Layer `index` of `input` `[..., in_features]`."""
         if input is not self._input or index not in self._parts:
-            self._parts = dict(enumerate(self._linear(input).split(self._sizes, dim=-1)))
+            self._parts = dict(enumerate(self.linear(input).split(self._sizes, dim=-1)))
         part = self._parts.pop(index)
         self._input = input if self._parts else None
         return part
@@ -37,17 +38,17 @@ class Part(nn.Module):
     def __init__(self, shared: SharedLinear, index: int, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._shared, self._index = shared, index
+        self.shared, self._index = shared, index
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return self._shared.part(input, self._index)
+        return self.shared.part(input, self._index)
 
 
 @torch.inference_mode()
 def share(model: nn.Module, ids: list[int]) -> list[Swap]:
     """Join the model's layers that read the same tensor while it runs on `ids`; where each stood, and what it was."""
     swaps: list[Swap] = []
-    for places in _that_read_alike(model, ids):
+    for places in that_read_alike(model, ids, suits):
         linears = [linear for _, _, linear in places]
         for (parent, name, linear), part in zip(places, _parts(linears), strict=False):
             setattr(parent, name, part)
@@ -56,13 +57,13 @@ def share(model: nn.Module, ids: list[int]) -> list[Swap]:
     return swaps
 
 
-def _that_read_alike(model: nn.Module, ids: list[int]) -> list[list[Swap]]:
+def that_read_alike(model: nn.Module, ids: list[int], suits: Callable[[nn.Module], bool]) -> list[list[Swap]]:
     """Groups of two layers or more of one parent, called one after the other with the very same tensor."""
     calls: list[tuple[Swap, torch.Tensor]] = []
     hooks = []
     for parent in model.modules():
         for name, child in parent.named_children():
-            if suits(child):
+            if type(child) is nn.Linear and suits(child):
                 place = (parent, name, child)
                 note = lambda _, inputs, place=place: calls.append((place, inputs[0]))  # noqa: E731
                 hooks.append(child.register_forward_pre_hook(note))

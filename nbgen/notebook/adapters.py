@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from nbgen.errors import InvalidRequest
+from nbgen.notebook import session
 from nbgen.notebook.client import Client
+from nbgen.notebook.short_traceback import short_traceback
 
 
 @functools.cache
@@ -23,20 +25,27 @@ def _home() -> str:
     return folder.name
 
 
-def load_adapter(client: Any, name: str, adapter: Any) -> dict[str, str]:
-    """Have the client's server load an adapter; the names and folders of all that are loaded then."""
-    server = _nbgen(client)
+@short_traceback
+def load_adapter(name: str, adapter: Any) -> dict[str, str]:
+    """Let requests use a LoRA adapter by a name: a folder that peft saved, or a peft model of this kernel.
+
+    The names and folders of all that are loaded then. Loads the model first if need be. Raises InvalidRequest for a
+    name that is loaded already, and for what does not fit the model or is no plain LoRA.
+    """
+    server = _server()
     if isinstance(adapter, str | Path):  # by its full path: the server runs in another folder
         return server.load_adapter(name, str(Path(adapter).expanduser().resolve()))
     return server.load_adapter(name, _save(adapter))
 
 
-def unload_adapter(client: Any, name: str) -> dict[str, str]:
-    """Have the server let an adapter go, once the last request that uses it has ended."""
-    return _nbgen(client).unload_adapter(name)
+@short_traceback
+def unload_adapter(name: str) -> dict[str, str]:
+    """Let a LoRA adapter go, once the last request that uses it has ended. A later request loads it again."""
+    return _server().unload_adapter(name)
 
 
-def _nbgen(client: Any) -> Client:
+def _server() -> Client:
+    client = session.default_client()
     if not isinstance(client, Client):
         raise InvalidRequest(f"adapters are loaded into an nbgen server, and {client!r} is none: nbgen.serve()")
     return client

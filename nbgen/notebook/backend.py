@@ -24,6 +24,9 @@ class Reader(Protocol):
     def end(self) -> list[Event]:
         """The events to add when the stream ends; none if the answer is not whole."""
 
+    def done(self, reason: Any) -> list[Event]:
+        """The end, for a reason given as a word or as an object with a `type`."""
+
 
 class Backend(Protocol):
     """A server's dialect. `model` is the name under which it serves the model."""

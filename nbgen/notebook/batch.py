@@ -82,10 +82,11 @@ class Batch:
             try:
                 return await TextStream(iter(()), result, None, self._client.arun(self._body(result)))
             except NbgenError as error:
-                if not error.retryable or tries == TRIES or result.text:
+                # What broke off in its middle may be what breaks the engine: it gets one more try.
+                if not error.retryable or tries == TRIES or (result.text and tries > 1):
                     raise
                 await asyncio.sleep(PAUSE_SECONDS * 2**tries)
-                result.finish_reason = None
+                result.clear()
         raise AssertionError("unreachable")
 
     def _body(self, result: Result) -> dict[str, Any]:

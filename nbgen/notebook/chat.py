@@ -14,7 +14,9 @@ from nbgen.errors import NbgenError
 from nbgen.notebook import session
 from nbgen.notebook.media import media_parts, with_media
 from nbgen.notebook.panel import Panel
+from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import chat_messages, chat_options
+from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.transcript import Transcript
 from nbgen.notebook.turns import Turns
 
@@ -31,6 +33,7 @@ class Chat(Turns, Panel):
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
     placeholder = traitlets.Unicode("Message the model", help="Shown in the empty input.").tag(sync=True)
 
+    @short_traceback
     def __init__(
         self,
         name: str | None = None,
@@ -60,7 +63,7 @@ class Chat(Turns, Panel):
     def messages(self) -> list[dict[str, Any]]:
         """The conversation so far, an answer that is being written included; of branches, the newest.
 
-        Of a server that has been started again, what the notebook kept, once the panel is shown.
+        Of a server that has been started again or keeps no chats, what the panel shows, once it is shown.
         """
         return session.default_client().chat(self.chat)["messages"] or self._kept.get(self.chat, [])
 
@@ -68,6 +71,7 @@ class Chat(Turns, Panel):
     def turns(self) -> list[dict[str, Any]]:
         return self.messages
 
+    @short_traceback
     def ask(self, text: str, *, images: Any = None, audio: Any = None) -> None:
         """Send `text` as if it had been typed into the panel; returns before the answer is there.
 
@@ -77,26 +81,35 @@ class Chat(Turns, Panel):
         messages = chat_messages([*turns, {"role": "user", "content": text}], self.system or None)
         messages = with_media(messages, media_parts(images, audio))
         body = {"id": uuid.uuid4().hex, "chat": self.chat, "messages": messages, "params": dict(self.params)}
-        events = session.default_client().run({**body, "attached": False})
+        client = session.default_client()
+        if isinstance(client, RemoteClient):  # its runs end with their reader
+            self._runs.start(body)
+            return
+        events = client.run({**body, "attached": False})
         next(events)
         events.close()
         self.send({"type": "started", "run": body["id"], "messages": messages})
 
+    @short_traceback
     def wait(self) -> None:
         """Return once no answer is being written."""
-        client = session.default_client()
-        while (run := client.chat(self.chat)["run"]) and run["state"] not in ("done", "error"):
+        while self._live():
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
         """End the answer that is being written, if any."""
-        client = session.default_client()
-        run = client.chat(self.chat)["run"]
-        if run:
-            client.cancel(run["run"])
+        if run := self._live():
+            self._runs.stop(run)
+
+    def _live(self) -> str | None:
+        """The run that is being written."""
+        run = session.default_client().chat(self.chat)["run"]
+        if run and run["state"] not in ("done", "error"):
+            return str(run["run"])
+        return self._runs.live()
 
     def _receive(self, message: dict[str, Any]) -> None:
-        if message.get("type") == "kept":
+        if message.get("messages"):
             self._kept[message["chat"]] = message["messages"]
         if message.get("type") in ("ended", "kept"):
             threading.Thread(target=self._write_down, daemon=True).start()

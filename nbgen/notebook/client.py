@@ -38,9 +38,10 @@ class Client(Connection):
         """The models that the server can be asked for, in OpenAI's shape."""
         return self.json(Call("GET", "v1/models")).get("data", [])
 
-    def load(self, model: str | None = None) -> Iterator[Event]:
+    def load(self, model: str | None = None, quantization: str | None = None) -> Iterator[Event]:
         """Load a model: `progress` events, then `ready`. Raises ModelError when it cannot be loaded."""
-        call = Call("POST", f"{API}model/load", {"model": model} if model else {})
+        wanted = {"model": model, "quantization": quantization}
+        call = Call("POST", f"{API}model/load", {name: value for name, value in wanted.items() if value})
         return self._events(call)
 
     def unload(self) -> dict[str, Any]:

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nbgen.errors import NbgenError
-from nbgen.notebook.client import Client
+from nbgen.notebook.remote import AnyClient
 
 FRAME_MS = 30
-KEEP_RUNS = 8
+KEEP_RUNS = 32
 
 Send = Callable[[dict[str, Any]], None]
+Choose = Callable[[], AnyClient]
 
 
 class CommRuns:
-    """The runs of one widget that go through the kernel, each read by a thread of its own."""
+    """The runs of one widget that go through the kernel, each read by a thread of its own.
 
-    def __init__(self, client: Callable[[], Client], send: Send) -> None:
+    `client` is that of the kernel's server; `others` are servers that a run may name by their place.
+    """
+
+    def __init__(self, client: Choose, send: Send, others: Sequence[AnyClient] = ()) -> None:
         self._client = client
         self._send = send
+        self._others = others
         self._lock = threading.Lock()
         self._pieces: dict[str, RunPieces] = {}
 
@@ -34,50 +39,68 @@ class CommRuns:
         self._send({"type": "heard"})
         kind = message.get("type")
         if kind == "start":
-            self.start(message["body"])
+            self.start(message["body"], message.get("server"))
         elif kind == "need":
             self._again(message["run"], message["from"])
         elif kind == "cancel":
             self._in_thread(self._cancel, message["run"])
         elif kind == "chat":
             self._in_thread(self._chat, message["chat"])
+        elif kind == "turns":
+            self._send({"type": "turns", "turns": self.turns()})
         elif kind == "model":
             self._in_thread(self._model)
-        elif kind == "resume":
-            self._in_thread(self._resume)
+        elif kind == "load":
+            self._in_thread(self._load, message.get("model"))
 
-    def start(self, body: dict[str, Any]) -> None:
+    def start(self, body: dict[str, Any], server: int | None = None) -> None:
         """Start a run that outlives its readers, tell every view of it, and read it."""
         asked = {key: body.get(key) for key in ("messages", "prompt")}
         self._send({"type": "started", "run": body["id"], **asked})
-        self._read(body["id"], lambda client: client.run({**body, "attached": False, "frame_ms": FRAME_MS}))
+        choose = self._client if server is None else lambda: self._others[server]
+        self._read(body["id"], choose, lambda client: client.run({**body, "attached": False, "frame_ms": FRAME_MS}))
+
+    def stop(self, run: str) -> None:
+        """End a run on its server."""
+        pieces = self._pieces.get(run)
+        (pieces.choose if pieces else self._client)().cancel(run)
+
+    def live(self) -> str | None:
+        """A run that is being read."""
+        unfinished = (turn["run"] for turn in self.turns() if not (turn.get("finish_reason") or turn.get("error")))
+        return next(unfinished, None)
+
+    def turns(self) -> list[dict[str, Any]]:
+        """The answers of the last runs, as far as they have come."""
+        with self._lock:
+            return [pieces.turn() for pieces in self._pieces.values()]
 
     def _again(self, run: str, start: int) -> None:
         with self._lock:
             pieces = self._pieces.get(run)
         if pieces is None:
-            self._read(run, lambda client: client.follow(run))
+            self._read(run, self._client, lambda client: client.follow(run))
         else:
             pieces.send_from(start)
 
-    def _read(self, run: str, events: Callable[[Client], Any]) -> None:
-        pieces = RunPieces(run, self._send)
+    def _read(self, run: str, choose: Choose, events: Callable[[AnyClient], Any]) -> None:
+        pieces = RunPieces(run, self._send, choose)
         with self._lock:
             self._pieces[run] = pieces
             for old in list(self._pieces)[:-KEEP_RUNS]:
                 del self._pieces[old]
         self._in_thread(self._pump, pieces, events)
 
-    def _pump(self, pieces: RunPieces, events: Callable[[Client], Any]) -> None:
+    def _pump(self, pieces: RunPieces, events: Callable[[AnyClient], Any]) -> None:
         try:
-            for name, data in events(self._client()):
+            for name, data in events(pieces.choose()):
                 pieces.add(name, data)
         except NbgenError as error:
             pieces.add("error", {"run": pieces.run, "error": {"message": str(error), "code": error.status}})
 
     def _cancel(self, run: str) -> None:
         try:
-            self._client().cancel(run)
+            self.stop(run)
         except NbgenError as error:
             self._send({"type": "event", "event": "notice", "to": 0, "data": {"run": run, "message": str(error)}})
 
@@ -95,23 +118,32 @@ class CommRuns:
         except NbgenError as error:
             self._send({"type": "model", "state": "unknown", "error": str(error)})
 
-    def _resume(self) -> None:
-        """Have the engine take back the memory that it released; loading the present model does that."""
+    def _load(self, model: str | None) -> None:
+        """Have the server load a model; the present one takes back memory that was released."""
+        failed = None
         try:
-            failed = [data["error"]["message"] for name, data in self._client().load() if name == "error"]
+            for name, data in self._client().load(model):
+                if name == "progress":
+                    self._send({"type": "progress", **data})
+                elif name == "error":
+                    failed = data["error"]["message"]
         except NbgenError as error:
-            failed = [str(error)]
-        self._send({"type": "resume", "error": failed[0] if failed else None})
+            failed = str(error)
+        self._send({"type": "load", "error": failed})
 
     def _in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
         threading.Thread(target=work, args=arguments, daemon=True).start()
 
 
 class RunPieces:
-    """What one run has said so far, in numbered pieces, so that any of it can be sent again."""
+    """What one run has said so far, in numbered pieces, so that any of it can be sent again.
 
-    def __init__(self, run: str, send: Send) -> None:
+    `choose` gives the client of its server.
+    """
+
+    def __init__(self, run: str, send: Send, choose: Choose) -> None:
         self.run = run
+        self.choose = choose
         self._send = send
         self._lock = threading.Lock()
         self._deltas: list[dict[str, Any]] = []
@@ -141,6 +173,15 @@ class RunPieces:
             self._flush()
             if self._end is not None:
                 self._send(self._end)
+
+    def turn(self) -> dict[str, Any]:
+        """The answer so far, as a server tells the turns of its chats."""
+        with self._lock:
+            text = "".join(delta["text"] for delta in self._deltas)
+            end = dict(self._end["data"]) if self._end else {}
+        if "error" in end:
+            end["error"] = end["error"]["message"]
+        return {**end, "role": "assistant", "run": self.run, "content": text}
 
     def _flush(self) -> None:
         part = self._deltas[self._sent :]

@@ -1,9 +1,10 @@
-"""Several settings on one prompt, side by side, as a widget."""
+"""Several settings or models on one prompt, side by side, as a widget."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -12,17 +13,20 @@ import traitlets
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
+from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import chat_options, sampling_options
 from nbgen.notebook.result import Result
+from nbgen.notebook.short_traceback import short_traceback
 
 MAX_CELLS = 16
+POLL_SECONDS = 0.1
 #: Options whose value is a list by itself; a list of lists makes a grid of them.
 LISTS = ("stop", "stop_token_ids")
 
 
 class Compare(Panel):
-    """A grid of answers to one prompt, one for each combination of settings. Made by `nbgen.compare`."""
+    """A grid of answers to one prompt, one for each combination of models and settings. Made by `nbgen.compare`."""
 
     prompt = traitlets.Unicode(help="The prompt of all answers.").tag(sync=True)
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
@@ -32,25 +36,53 @@ class Compare(Panel):
 
     @property
     def results(self) -> list[Result]:
-        """The newest answer of each setting as far as it has come, in the order of the grid."""
-        turns = session.default_client().chat(self.chat)["turns"]
+        """The newest answer of each cell as far as it has come, in the order of the grid."""
+        turns = [*session.default_client().chat(self.chat)["turns"], *self._runs.turns()]
         newest = {turn["run"].rpartition(".")[2]: turn for turn in turns if turn.get("run")}
         return [_result(newest.get(str(place), {}), cell["params"]) for place, cell in enumerate(self.cells)]
 
+    @short_traceback
+    def wait(self, seconds: float = 60.0) -> list[Result]:
+        """The answers once all are there, or what has come after so many seconds.
 
+        Answers that come through the kernel come only while it is free, and so not during this.
+        """
+        end = time.monotonic() + seconds
+        found = self.results
+        while not all(result.finish_reason for result in found) and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+            found = self.results
+        return found
+
+
+@short_traceback
 def compare(
-    prompt: str, *, system: str | None = None, complete: bool = False, transport: str = "auto", **options: Any
+    prompt: str,
+    *,
+    model: Any = None,
+    system: str | None = None,
+    complete: bool = False,
+    transport: str = "auto",
+    **options: Any,
 ) -> Compare:
-    """Answers to one prompt under several settings, streaming side by side.
+    """Answers to one prompt under several settings or from several models, streaming side by side.
 
     Every option given as a list makes the grid wider: `compare("Hi", temperature=[0, 0.7, 1.2], top_p=[0.5, 1])` shows
-    six answers. All have the same seed unless `sampling_seed` is such a list. Raises InvalidRequest for a wrong option
-    and for more than 16 answers.
+    six answers. All have the same seed unless `sampling_seed` is such a list.
+
+    `model` is a list, too, or a mapping with labels as its keys. A text names a loaded adapter, or a model as
+    `nbgen.load` takes it: one server loads such models one after the other, and the last one stays. What
+    `nbgen.connect` or `nbgen.serve` returned is a server of its own, which answers beside the others.
+    Raises InvalidRequest for a wrong option and for more than 16 answers.
     """
+    named, servers = ([Contender()], []) if model is None else contenders(model, session.default_client())
     axes = {name: value for name, value in options.items() if _is_axis(name, value)}
     fixed = {"sampling_seed": secrets.randbelow(2**31), **{k: v for k, v in options.items() if k not in axes}}
-    grid = itertools.product(*axes.values())
-    cells = [_cell(dict(zip(axes, values, strict=True)), fixed, complete) for values in grid]
+    checked = sampling_options if complete else chat_options
+    cells = []
+    for one, *values in itertools.product(named, *axes.values()):
+        chosen = dict(zip(axes, values, strict=True))
+        cells.append(_cell(one, chosen, checked({**fixed, **chosen})))
     if not 0 < len(cells) <= MAX_CELLS:
         raise InvalidRequest(f"these settings make {len(cells)} answers; 1 to {MAX_CELLS} can be compared")
     return Compare(
@@ -60,8 +92,9 @@ def compare(
         system=system or "",
         complete=complete,
         cells=cells,
-        columns=min(4, len(list(axes.values())[-1]) if axes else 1),
+        columns=min(4, len(list(axes.values())[-1]) if axes else len(named)),
         transport=transport,
+        servers=servers,
     )
 
 
@@ -71,17 +104,17 @@ def _is_axis(name: str, value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
-def _cell(chosen: Mapping[str, Any], fixed: Mapping[str, Any], complete: bool) -> dict[str, Any]:
-    checked = (sampling_options if complete else chat_options)({**fixed, **chosen})
-    label = " · ".join(f"{name} {'default' if value is None else value}" for name, value in chosen.items())
-    return {"label": label or "answer", "params": checked}
+def _cell(one: Contender, chosen: Mapping[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+    settings = [f"{name} {'default' if value is None else value}" for name, value in chosen.items()]
+    label = " · ".join([one.label, *settings] if one.label else settings)
+    return {"label": label or "answer", "params": params, **one.fields()}
 
 
 def _result(turn: Mapping[str, Any], params: dict[str, Any]) -> Result:
     reason = turn.get("finish_reason") or {}
     return Result(
         text=turn.get("content", ""),
-        finish_reason=reason.get("type"),
+        finish_reason=reason.get("type") or ("error" if turn.get("error") else None),
         usage=dict(turn.get("usage") or {}),
         ttft_s=turn.get("ttft_s"),
         tokens_per_s=turn.get("tokens_per_s"),

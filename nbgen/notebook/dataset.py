@@ -18,6 +18,7 @@ from nbgen.notebook.request import Prompt, run_body
 from nbgen.notebook.result import Result
 from nbgen.notebook.row_cache import RowCache
 from nbgen.notebook.schema import Schema
+from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.table import plain
 from nbgen.notebook.template import fill
 
@@ -29,6 +30,7 @@ Template = str | Callable[[Any], Prompt]
 Images = str | Callable[[Any], Any] | None
 
 
+@short_traceback
 def map(
     data: Iterable[Any],
     prompt: Template = "{{value}}",

@@ -1,4 +1,7 @@
-"""Embeddings as arrays: the calls that ask for them, and what they answer. Follows OpenAI's embeddings API."""
+"""Texts as arrays: embeddings, and what a model makes of each token.
+
+Follows OpenAI's embeddings API, and SGLang's `/generate` for hidden states.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,55 @@ from typing import Any
 
 import numpy as np
 
-#: Texts of one call.
+from nbgen.errors import InvalidRequest
+from nbgen.notebook import session
+from nbgen.notebook.request import Prompt
+from nbgen.notebook.short_traceback import short_traceback
+
+#: Texts of one call, and of one that answers with the states of all their tokens.
 MOST = 256
+MOST_STATES = 32
+POOLS = {"mean": lambda states: states.mean(axis=0), "last": lambda states: states[-1]}
+
+
+@short_traceback
+def embed(texts: str | Sequence[str], *, pooling: str | None = None) -> np.ndarray:
+    """The embeddings of texts, float32 `[texts, width]`; of one text `[width]`. Needs an embedding model.
+
+    Any other language model has its hidden states: `pooling="mean"` is their mean over the tokens of each text, "last"
+    that of its last token, neither of them normalised. Needs a server of nbgen or SGLang.
+    """
+    several = [texts] if isinstance(texts, str) else list(texts)
+    if pooling is None:
+        found = array([session.default_client().embeddings(body) for body in bodies(several)])
+    elif pooling in POOLS:
+        found = np.array([POOLS[pooling](states) for states in _states_of_texts(several)])
+    else:
+        raise InvalidRequest(f"pooling is {' or '.join(map(repr, POOLS))}, got {pooling!r}", field="pooling")
+    return found[0] if isinstance(texts, str) else found
+
+
+@short_traceback
+def hidden_states(prompt: Prompt) -> np.ndarray:
+    """What the model has made of each token of a text after its last layer and norm, float32 `[tokens, width]`.
+
+    A text is taken as it stands; chat messages go through the chat template. Needs a server of nbgen or SGLang.
+    """
+    asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": session.tokenize(prompt)}
+    return _states(session.default_client().generate({**asked, **_STATES}))
+
+
+_STATES = {"sampling_params": {"max_new_tokens": 0}, "return_hidden_states": True}
+
+
+def _states_of_texts(texts: Sequence[str]) -> Iterator[np.ndarray]:
+    for start in range(0, len(texts), MOST_STATES):
+        body = {"text": list(texts[start : start + MOST_STATES]), **_STATES}
+        yield from map(_states, session.default_client().generate(body))
+
+
+def _states(answer: Any) -> np.ndarray:
+    return np.array(answer["meta_info"]["hidden_states"][0], dtype=np.float32)
 
 
 def bodies(texts: Sequence[str]) -> Iterator[dict[str, Any]]:

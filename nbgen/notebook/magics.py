@@ -49,13 +49,18 @@ class NbgenMagics(Magics):
     @argument(
         "target", nargs="?", help="load: a folder or a model's name; connect: a server's URL; fix: a cell's number"
     )
+    @argument("--quantization", choices=("int8", "int4", "none"), help="load: bits of a weight in the linear layers")
     @line_magic("nbgen")
     def manage(self, line: str) -> Any:
         """Show, load or unload the model, watch it, choose the server, or repair the cell that failed last."""
         options = _parse(self.manage, line)
         if options.action not in ACTIONS:
             raise UsageError(f"%nbgen {options.action}: unknown; choose from {', '.join(ACTIONS)}")
+        if options.quantization and options.action != "load":
+            raise UsageError("--quantization goes with load")
         try:
+            if options.action == "load":
+                return session.load(options.target, options.quantization)
             return getattr(self, f"_{options.action}")(options.target)
         except NbgenError as error:
             raise _short(error) from None
@@ -145,9 +150,6 @@ class NbgenMagics(Magics):
 
     def _status(self, _: str | None) -> Any:
         return session.status()
-
-    def _load(self, model: str | None) -> Any:
-        return session.load(model)
 
     def _unload(self, _: str | None) -> Any:
         return session.unload()

@@ -6,6 +6,7 @@ The text of an answer lives on the server and never in a trait; nor does a token
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from IPython.core.getipython import get_ipython
 from nbgen.errors import InvalidRequest, ServerNotFound
 from nbgen.notebook import session
 from nbgen.notebook.comm import CommRuns
+from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.template import fill
 
 _STATIC = Path(__file__).parent / "static"
@@ -36,9 +38,10 @@ class Panel(anywidget.AnyWidget):
         ["auto", "direct", "comm"], "auto", help="Whether the browser asks the server itself, or the kernel does."
     ).tag(sync=True)
 
-    def __init__(self, **traits: Any) -> None:
+    def __init__(self, *, servers: Sequence[AnyClient] = (), **traits: Any) -> None:
+        """`servers` are those that runs may name beside the kernel's own."""
         super().__init__(server_id=_server_id(), **traits)
-        self._runs = CommRuns(session.default_client, self.send)
+        self._runs = CommRuns(session.default_client, self.send, servers)
         self.on_msg(lambda _, message, buffers: self._receive(message))
 
     def __repr__(self) -> str:

@@ -14,7 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.notebook import session
 from nbgen.notebook.client import Client
+from nbgen.notebook.short_traceback import short_traceback
 
 Tensors = Mapping[str, tuple[str, Sequence[int]]]
 ALLOWED = "letters, digits, '_', '.' and '-'"
@@ -33,8 +35,8 @@ class RegisteredModel:
         return f"<model {self.name!r}: tritonclient.http.InferenceServerClient({self.url!r}).infer({self.name!r}, …)>"
 
 
+@short_traceback
 def register(
-    client: Any,
     name: str,
     module: Any,
     *,
@@ -44,7 +46,13 @@ def register(
     max_batch_size: int = 0,
     max_queue_delay_us: int = 0,
 ) -> RegisteredModel:
-    """Export the module, put it into the repository of the client's server, and let it be loaded."""
+    """Serve a torch module under a name, beside the language model, to `tritonclient` and curl.
+
+    `inputs` and `outputs` map names to (datatype, dims), as `{"image": ("FP32", [3, 224, 224])}`; -1 is any size.
+    With `max_batch_size` every tensor has a leading batch dimension, and requests that wait up to
+    `max_queue_delay_us` microseconds are computed together. `labels` name the elements of the first output.
+    """
+    client = session.default_client()
     if not name or name.strip(".") != name or not all(c.isascii() and (c.isalnum() or c in "_.-") for c in name):
         raise InvalidRequest(f"a model's name is made of {ALLOWED}, got {name!r}", field="name")
     if not isinstance(client, Client):
@@ -58,7 +66,7 @@ def register(
     (folder / "config.json").write_text(config, encoding="utf-8")
     try:
         client.load_module(name)
-    except Exception:
+    except Exception:  # Whatever it was: what cannot be loaded must not stay in the repository.
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return RegisteredModel(name, client)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound, Unauthorized
+from nbgen.errors import InvalidRequest, NbgenError, NotFound, ServerNotFound, Unauthorized
 from nbgen.notebook.backend import Backend
 from nbgen.notebook.client import Client, Event, token_in
 from nbgen.notebook.connection import CONNECT_SECONDS, Call, Connection
@@ -26,6 +26,7 @@ class RemoteClient(Connection):
     def __init__(self, url: str, token: str, backend: Backend) -> None:
         super().__init__(server_root(url), token)
         self.backend = backend
+        self._cancelled: set[str] = set()
 
     def hello(self, timeout: float = CONNECT_SECONDS) -> dict[str, Any]:
         """As nbgen would say it."""
@@ -41,12 +42,20 @@ class RemoteClient(Connection):
             return [{"id": entry["name"], **entry} for entry in triton_models(self)]
         return self.json(Call("GET", "v1/models")).get("data", [])
 
+    def serving(self, model: str) -> RemoteClient:
+        """The same server, asked for another of its models."""
+        return RemoteClient(self.url, self.token, type(self.backend)(model))
+
     def run(self, body: dict[str, Any]) -> Iterator[Event]:
-        """As the client of nbgen does."""
+        """As the client of nbgen does. It never outlives its reader."""
         self._check(body)
         reader = self.backend.reader()
         for event in self.stream(self.backend.run(body)):
             yield from reader.feed(event)
+            if body.get("id") in self._cancelled:
+                self._cancelled.discard(body["id"])
+                yield from reader.done("abort")
+                return
         yield from reader.end()
 
     async def arun(self, body: dict[str, Any]) -> AsyncIterator[Event]:
@@ -59,9 +68,20 @@ class RemoteClient(Connection):
         for translated in reader.end():
             yield translated
 
+    def cancel(self, run: str) -> dict[str, Any]:
+        """Stop a run of this client's when its next token comes."""
+        self._cancelled.add(run)
+        return {"run": run}
+
+    def follow(self, run: str, start: int = 0) -> Iterator[Event]:
+        """A server of another kind keeps no runs."""
+        raise NotFound(f"{self.url} keeps no answers: what had come is all there is")
+
     def generate(self, body: dict[str, Any]) -> dict[str, Any]:
         """SGLang's `/generate`, where there is one."""
-        return self.json(Call("POST", "generate", body)) if self._is_sglang else self._refuse("log-probabilities")
+        if not self._is_sglang:
+            self._refuse("telling log-probabilities or hidden states")
+        return self.json(Call("POST", "generate", body))
 
     def embeddings(self, body: dict[str, Any]) -> dict[str, Any]:
         """OpenAI's `/v1/embeddings`, where there is one."""
@@ -83,7 +103,7 @@ class RemoteClient(Connection):
             self._refuse("infer")
         return self.json(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body))
 
-    def load(self, model: str | None = None) -> Iterator[Event]:
+    def load(self, model: str | None = None, quantization: str | None = None) -> Iterator[Event]:
         """Refused: its owner decides what it serves."""
         self._refuse("load")
 
@@ -93,7 +113,7 @@ class RemoteClient(Connection):
 
     def chat(self, chat: str) -> dict[str, Any]:
         """A server of another kind keeps no chats: each begins empty."""
-        return {"chat": chat, "run": None, "messages": []}
+        return {"chat": chat, "run": None, "messages": [], "turns": []}
 
     def _check(self, body: dict[str, Any]) -> None:
         if body.get("adapter"):

@@ -55,12 +55,17 @@ class Result(Turns):
         self.others += [""] * (index - len(self.others))
         self.others[index - 1] += text
 
+    def clear(self) -> None:
+        """Forget the answer; what was asked stays."""
+        self.text, self.others, self.usage = "", [], {}
+        self.finish_reason = self.ttft_s = self.tokens_per_s = None
+
     def __str__(self) -> str:
         return self.text
 
     def __repr__(self) -> str:
         start = self.text if len(self.text) <= 60 else self.text[:59] + "…"
-        return f"Result({start!r}, {self.caption})"
+        return f"Result({start!r}, {self.caption or 'still to come'})"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain values."""

@@ -6,13 +6,11 @@ Each helper is there once: a stream is read by `for`, by `async for` or by `awai
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from nbgen.errors import InvalidAnswer, InvalidRequest, NbgenError, ServerNotFound, from_status
-from nbgen.notebook import adapters
+from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status
 from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
@@ -20,22 +18,17 @@ from nbgen.notebook.logprobs import Logprobs
 from nbgen.notebook.media import media_parts
 from nbgen.notebook.models import Models, place
 from nbgen.notebook.private_server import PrivateServer
-from nbgen.notebook.register import RegisteredModel, Tensors
-from nbgen.notebook.register import register as registered
 from nbgen.notebook.remote import AnyClient, open_client
 from nbgen.notebook.request import Prompt, chat_messages, processor_text, run_body
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
+from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.status import Status
 from nbgen.notebook.text_stream import TextStream
 
 if TYPE_CHECKING:
-    import numpy
-
     from nbgen.live import LiveServer
 
-P = ParamSpec("P")
-T = TypeVar("T")
 S = TypeVar("S", "PrivateServer", "LiveServer")
 Waiting = Callable[[int], None]
 NONE_FOUND = "no nbgen server found: starting one for this kernel…"
@@ -45,20 +38,7 @@ _client: AnyClient | None = None
 _private: PrivateServer | LiveServer | None = None
 
 
-def _plain(helper: Callable[P, T]) -> Callable[P, T]:
-    """Let errors meant for the user begin here: the way through nbgen that led to them helps nobody."""
-
-    @functools.wraps(helper)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return helper(*args, **kwargs)
-        except NbgenError as error:
-            raise error.with_traceback(None) from None
-
-    return call
-
-
-@_plain
+@short_traceback
 def generate(
     prompt: Prompt,
     *,
@@ -93,7 +73,7 @@ def generate(
             forming.clear()
 
 
-@_plain
+@short_traceback
 def stream(
     prompt: Prompt,
     *,
@@ -134,7 +114,7 @@ def chat(system: str | None = None, **options: Any) -> Conversation:
     return Conversation(stream, system, options)
 
 
-@_plain
+@short_traceback
 def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options: Any) -> Logprobs:
     """How likely each token of a text was, and which `top` others were likely there.
 
@@ -148,30 +128,20 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options
     return Logprobs.read(answer, generated=max_new_tokens > 0)
 
 
-@_plain
+@short_traceback
 def tokenize(prompt: Prompt) -> list[int]:
     """The token ids of a text, or of chat messages as the model's template writes them."""
     asked = {"prompt": prompt} if isinstance(prompt, str) else {"messages": chat_messages(prompt)}
     return default_client().tokenize(asked)["tokens"]
 
 
-@_plain
+@short_traceback
 def detokenize(ids: Sequence[int]) -> str:
     """The text of token ids."""
     return default_client().detokenize({"tokens": list(ids)})["text"]
 
 
-@_plain
-def embed(texts: str | Sequence[str]) -> numpy.ndarray:
-    """The embeddings of texts, float32 `[texts, width]`; of one text `[width]`. Needs an embedding model."""
-    from nbgen.notebook import embeddings
-
-    several = [texts] if isinstance(texts, str) else list(texts)
-    found = embeddings.array([default_client().embeddings(body) for body in embeddings.bodies(several)])
-    return found[0] if isinstance(texts, str) else found
-
-
-@_plain
+@short_traceback
 def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (), **parameters: Any) -> dict[str, Any]:
     """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along."""
     from nbgen.notebook.tensors import from_tensors, to_tensors
@@ -181,13 +151,17 @@ def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (),
     return from_tensors(answer["outputs"])
 
 
-@_plain
-def load(model: str | None = None) -> Status:
-    """Load a model, given as a folder, a hub id or "bundled"; replaces the one that is loaded."""
+@short_traceback
+def load(model: str | None = None, quantization: str | None = None) -> Status:
+    """Load a model, given as a folder, a hub id or "bundled"; replaces the one that is loaded.
+
+    `quantization` rounds its weights: "int8" (half the memory of bfloat16) or "int4" (a third); "none" does not, and
+    None leaves it to the server's own option.
+    """
     client = default_client()
     progress = LoadProgress(model or "model")
     try:
-        for name, data in client.load(place(model)):
+        for name, data in client.load(place(model), quantization):
             if name == "progress":
                 progress(data)
             elif name == "error":
@@ -197,37 +171,21 @@ def load(model: str | None = None) -> Status:
     return Status(client.url, client.model())
 
 
-@_plain
+@short_traceback
 def unload() -> Status:
     """End the engine and give its memory back."""
     client = default_client()
     return Status(client.url, client.unload())
 
 
-@_plain
-def load_adapter(name: str, adapter: Any) -> dict[str, str]:
-    """Let requests use a LoRA adapter by a name: a folder that peft saved, or a peft model of this kernel.
-
-    The names and folders of all that are loaded then. Loads the model first if need be. Raises InvalidRequest for a
-    name that is loaded already, and for what does not fit the model or is no plain LoRA.
-    """
-    return adapters.load_adapter(default_client(), name, adapter)
-
-
-@_plain
-def unload_adapter(name: str) -> dict[str, str]:
-    """Let a LoRA adapter go, once the last request that uses it has ended. A later request loads it again."""
-    return adapters.unload_adapter(default_client(), name)
-
-
-@_plain
+@short_traceback
 def status() -> Status:
     """Which model is there and what it is doing."""
     client = default_client()
     return Status(client.url, client.model())
 
 
-@_plain
+@short_traceback
 def models() -> Models:
     """The models that the server can be asked for."""
     client = default_client()
@@ -235,50 +193,22 @@ def models() -> Models:
     return Models(client.models(), str(current.get("name")) if current.get("state") == "ready" else None)
 
 
-@_plain
-def connect(url: str, token: str = "", *, kind: str = "auto", model: str | None = None) -> AnyClient:
-    """Use the server at `url` from now on. Raises when it does not answer.
+@short_traceback
+def connect(url: str | None = None, token: str = "", *, kind: str = "auto", model: str | None = None) -> AnyClient:
+    """Use the server at `url` from now on; without one, the server that this kernel belongs to. Raises when it does
+    not answer.
 
     It may be of another kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it.
     `model` names one of several that it serves.
     """
     global _client
-    client = open_client(url, token, kind, model)
+    client = find_server() if url is None else open_client(url, token, kind, model)
     with _lock:
         _client = client
     return client
 
 
-@_plain
-def register(
-    name: str,
-    module: Any,
-    *,
-    inputs: Tensors,
-    outputs: Tensors,
-    labels: Sequence[str] = (),
-    max_batch_size: int = 0,
-    max_queue_delay_us: int = 0,
-) -> RegisteredModel:
-    """Serve a torch module under a name, beside the language model, to `tritonclient` and curl.
-
-    `inputs` and `outputs` map names to (datatype, dims), as `{"image": ("FP32", [3, 224, 224])}`; -1 is any size.
-    With `max_batch_size` every tensor has a leading batch dimension, and requests that wait up to
-    `max_queue_delay_us` microseconds are computed together. `labels` name the elements of the first output.
-    """
-    return registered(
-        default_client(),
-        name,
-        module,
-        inputs=inputs,
-        outputs=outputs,
-        labels=labels,
-        max_batch_size=max_batch_size,
-        max_queue_delay_us=max_queue_delay_us,
-    )
-
-
-@_plain
+@short_traceback
 def serve(
     model: Any = None,
     tokenizer: Any = None,

@@ -48,7 +48,9 @@ def _model_line(model: dict[str, Any]) -> str:
     parts = [
         model.get("model_type"),
         f"{_count(model['parameters'])} parameters" if model.get("parameters") else None,
-        f"{model.get('dtype')} on {model.get('device')}" if model.get("device") else None,
+        " ".join(filter(None, [model.get("quantization"), model["dtype"], "on", model["device"]]))
+        if model.get("device")
+        else None,
         f"context {model['context_length']}" if model.get("context_length") else None,
     ]
     return " · ".join(str(part) for part in parts if part)

@@ -10,6 +10,7 @@ import traitlets
 from nbgen.notebook import session
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import sampling_options
+from nbgen.notebook.short_traceback import short_traceback
 
 MAX_ALTERNATIVES = 20
 
@@ -23,6 +24,7 @@ class Stream(Panel):
     prompt = traitlets.Unicode(help="The text that stands in the input at first.").tag(sync=True)
     alternatives = traitlets.Int(6, min=0, max=MAX_ALTERNATIVES, help="Tokens shown at each place.").tag(sync=True)
 
+    @short_traceback
     def __init__(
         self,
         prompt: str = "",

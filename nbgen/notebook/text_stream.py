@@ -13,6 +13,7 @@ from typing import Any
 
 from nbgen.errors import Unavailable, from_status
 from nbgen.notebook.result import Result
+from nbgen.notebook.short_traceback import EXPECTED, shortened
 
 Events = Iterator[tuple[str, dict[str, Any]]]
 Progress = Callable[[dict[str, Any] | None], None]
@@ -51,6 +52,8 @@ class TextStream:
                     return text
         except BaseException as error:  # Ctrl-C, too, must end the run.
             self.close("error" if isinstance(error, Exception) else "abort")
+            if isinstance(error, EXPECTED):
+                raise shortened(error) from None
             raise
         raise StopIteration
 

@@ -119,9 +119,13 @@ class SubscribeBody(Body):
 
 
 class LoadBody(Body):
-    """Which model to load; None means the configured one."""
+    """Which model to load; None means the configured one.
+
+    `quantization` is "int8", "int4" or "none"; None means as configured.
+    """
 
     model: str | None = None
+    quantization: Literal["int8", "int4", "none"] | None = None
 
 
 class Snapshot(msgspec.Struct, kw_only=True):

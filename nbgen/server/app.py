@@ -44,6 +44,7 @@ ENGINE_OPTIONS = (
     "model",
     "device",
     "dtype",
+    "quantization",
     "threads",
     "context_length",
     "kv_cache_bytes",
@@ -54,6 +55,7 @@ ENGINE_OPTIONS = (
     "prefill_chunk",
     "mixed_chunk",
     "cuda_graphs",
+    "compile",
     "sampling_defaults",
     "grammar_backend",
     "enable_custom_logit_processor",
@@ -87,6 +89,12 @@ class NbgenApp(MediaOptions, ExtensionApp):
         DEFAULTS.dtype,
         help="Precision of weights and KV cache; 'auto' takes the checkpoint's own where the device has it.",
     ).tag(config=True)
+    quantization = Enum(
+        (None, "int8", "int4"),
+        DEFAULTS.quantization,
+        help="Bits of a weight in the linear layers, rounded as the model is loaded: less memory, faster decoding. "
+        "None: as the checkpoint has them.",
+    ).tag(config=True)
     threads = Int(
         DEFAULTS.threads, allow_none=True, min=1, help="Threads of a CPU model; None: as many as physical cores."
     ).tag(config=True)
@@ -119,6 +127,10 @@ class NbgenApp(MediaOptions, ExtensionApp):
         allow_none=True,
         min=1,
         help="Prompt tokens of a step that continues answers as well; None: 128 on a CPU, prefill_chunk on a GPU.",
+    ).tag(config=True)
+    compile = Bool(
+        DEFAULTS.compile,
+        help="Compile the model's small operations: a faster step, a longer start. Needs a C++ compiler.",
     ).tag(config=True)
     cuda_graphs = Bool(
         DEFAULTS.cuda_graphs, help="Decode by CUDA graphs where there is an NVIDIA GPU: faster, takes some memory."

@@ -139,24 +139,27 @@ class EngineClient(EngineLife):
 
     # --- life
 
-    async def load(self, model: str | None = None) -> None:
+    async def load(self, model: str | None = None, quantization: str | None = None) -> None:
         """Make `model` (None: the configured one) the loaded one, replacing any other.
 
-        A name that stands for nothing raises ModelError and leaves the present model alone.
+        `quantization` is one of EngineConfig's or "none"; None leaves it as it is. A name that stands for nothing
+        raises ModelError and leaves the present model alone.
         """
-        wanted = model or self.config.model
+        wanted = msgspec.structs.replace(self.config, model=model or self.config.model)
+        if quantization is not None:
+            wanted = msgspec.structs.replace(wanted, quantization=None if quantization == "none" else quantization)
         if not self._attached:
-            model_folder(wanted)
-        elif wanted != self.config.model:
+            model_folder(wanted.model)
+        elif wanted != self.config:
             raise ModelError(
                 f"this server serves the live model {self.config.model!r} of a notebook's kernel and no other; "
                 "nbgen.serve(name) starts one that loads models"
             )
-        if wanted == self.config.model and self.state in ("ready", "released"):
+        if wanted == self.config and self.state in ("ready", "released"):
             return await self.occupy(ResumeMemory(tags=["kv_cache", "weights"]))
-        if wanted != self.config.model or self.state == "failed":
-            self.config = msgspec.structs.replace(self.config, model=wanted)
-            self.adapters.of(wanted)
+        if wanted != self.config or self.state == "failed":
+            self.config = wanted
+            self.adapters.of(wanted.model)
             self._restarts.forget()
             await self._stop()
         await self.start()

@@ -6,6 +6,7 @@ ALIASES: dict[str, str] = {
     "model": "NbgenApp.model",
     "device": "NbgenApp.device",
     "dtype": "NbgenApp.dtype",
+    "quantization": "NbgenApp.quantization",
     # As SGLang's launch options are called.
     "model-path": "NbgenApp.model",
     "context-length": "NbgenApp.context_length",
@@ -29,5 +30,6 @@ def _flag(name: str, words: str) -> tuple[dict[str, Any], str]:
 FLAGS: dict[str, tuple[dict[str, Any], str]] = {
     "incremental-streaming-output": _flag("incremental_streaming_output", "Streams of what is new only."),
     "allow-auto-truncate": _flag("allow_auto_truncate", "Cut what the context does not hold."),
+    "enable-torch-compile": _flag("compile", "Compile the model's small operations."),
     "enable-custom-logit-processor": _flag("enable_custom_logit_processor", "Run Python code that clients send."),
 }

@@ -61,8 +61,8 @@ class LoadHandler(ModelHandler):
     """Loads a model, replacing any other, and tells how far it is."""
 
     async def post(self) -> None:
-        wanted = native.parse_load(self.body).model
-        loading = asyncio.create_task(self.engine.load(wanted))
+        wanted = native.parse_load(self.body)
+        loading = asyncio.create_task(self.engine.load(wanted.model, wanted.quantization))
         self.reader.watch(self.engine.watchers)
         loading.add_done_callback(self._loaded)
         shown = None

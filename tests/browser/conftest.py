@@ -7,7 +7,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.chromium import SENTENCE, find
-from tests.browser.lab import Lab, launched
+from tests.browser.lab import Lab, Notebook, launched
+from tests.browser.panel import Panel
 from tests.conftest import save_model
 
 expect.set_options(timeout=20_000)  # what is waited for comes in a second; a machine may have much else to do
@@ -90,3 +91,11 @@ def page(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Page]:
     page.remove_listener("pageerror", note)
     desk.clear()
     assert [failure for failure in failures if not any(words in failure for words in FOREIGN)] == []
+
+
+@pytest.fixture
+def panel(opened: Notebook) -> Panel:
+    """The panel of the notebook that a module's own fixture has opened."""
+    panel = Panel(opened.page)
+    panel.message.wait_for()
+    return panel

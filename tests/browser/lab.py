@@ -72,7 +72,7 @@ class Lab:
         self.folder = folder
         self.root = folder / "root"
         self.token = "" if password else secrets.token_hex(16)
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/user/test/"
         self.log = folder / "lab.log"
         self._password = password
@@ -81,9 +81,7 @@ class Lab:
 
     def write(self, name: str, *cells: str) -> str:
         """A notebook of code cells."""
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(notebook, self.root / name)
+        save_notebook(self.root / name, *cells)
         return name
 
     def get(self, path: str) -> Any:
@@ -99,12 +97,7 @@ class Lab:
         urllib.request.urlopen(request, timeout=60).close()
 
     def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(15)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process)
 
     def _start(self, model: str | None, extensions: dict[str, bool]) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **{name: str(self.folder / place) for name, place in FOLDERS.items()}}
@@ -225,7 +218,24 @@ def launched(program: str) -> Iterator[Browser]:
             browser.close()
 
 
-def _free_port() -> int:
+def save_notebook(path: Path, *cells: str) -> None:
+    """A notebook of code cells."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end, and insist if need be."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -34,13 +34,6 @@ def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Not
     notebook.shut_down()
 
 
-@pytest.fixture
-def panel(opened: Notebook) -> Panel:
-    panel = Panel(opened.page)
-    panel.message.wait_for()
-    return panel
-
-
 def answer_with(page: Page, text: str) -> None:
     """The next answers are `text`, so that a test can say what they look like."""
 
@@ -98,6 +91,11 @@ def test_markdown_with_maths_tables_and_code_that_becomes_a_cell(opened: Noteboo
     expect(opened.cell(1).locator(".jp-Editor")).to_have_text("print(1)")
     expect(opened.cell(2).locator(".jp-Editor")).to_have_text("2 + 2")
     expect(panel.status).to_have_text("Inserted in the cell below")
+    page.evaluate("window.jupyterapp.shell.currentWidget.content.model.sharedModel.getCell(1).setSource('old')")
+    page.get_by_role("button", name="Replace the cell below with this code").click()
+    expect(opened.cell(1).locator(".jp-Editor")).to_have_text("print(1)")
+    expect(opened.cell(2).locator(".jp-Editor")).to_have_text("2 + 2")
+    expect(panel.status).to_have_text("Replaced the cell below")
 
 
 def test_options_are_sent_and_shown_as_python(opened: Notebook, panel: Panel, page: Page) -> None:

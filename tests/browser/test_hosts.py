@@ -1,17 +1,23 @@
-"""Where else a panel may stand: Notebook 7, Voilà, behind a hub's proxy after a login."""
+"""Where else a panel may stand: Notebook 7, Voilà, JupyterHub, behind a proxy after a login."""
 
+import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.lab import Lab, Notebook
+from tests.browser.hub import Hub
+from tests.browser.lab import FOLDERS, Lab, Notebook, end, free_port, save_notebook
 from tests.browser.panel import Panel, running, until
 from tests.browser.proxy import Proxy
 
 CHAT = "import nbgen, time\nnbgen.Chat(max_new_tokens=20_000, ignore_eos=True, transport='direct')"
+STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 PASSWORD = "open sesame"
 
 
@@ -21,6 +27,14 @@ def guarded(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     lab = Lab(tmp_path_factory.mktemp("guarded"), str(long_model), password=PASSWORD)
     yield lab
     lab.stop()
+
+
+@pytest.fixture
+def hub(long_model: Path, tmp_path: Path) -> Iterator[Hub]:
+    """JupyterHub with the proxy that comes with it."""
+    hub = Hub(tmp_path, str(long_model))
+    yield hub
+    hub.stop()
 
 
 def streams_and_stops(panel: Panel) -> None:
@@ -66,6 +80,26 @@ def test_in_voila(lab: Lab, page: Page) -> None:
     until(lambda: running(lab) == 0)
 
 
+def test_in_voila_alone_through_the_kernel(browser: Browser, tiny_model: Path, tmp_path: Path) -> None:
+    """Its server has no other extensions: the kernel starts one for itself."""
+    cell = f"import nbgen\nnbgen.serve({str(tiny_model)!r})\nnbgen.Chat(max_new_tokens=300, ignore_eos=True)"
+    save_notebook(tmp_path / "alone.ipynb", cell)
+    command = [sys.executable, "-m", "voila", "alone.ipynb", "--no-browser", f"--port={(port := free_port())}"]
+    folders = {name: str(tmp_path / place) for name, place in FOLDERS.items()}
+    with (tmp_path / "voila.log").open("wb") as log:
+        voila = subprocess.Popen(command, env={**os.environ, **folders}, stdout=log, stderr=log, cwd=tmp_path)
+    try:
+        until(lambda: "running at" in (tmp_path / "voila.log").read_text(), 60)
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/", timeout=60_000)
+        panel = Panel(page)
+        panel.message.wait_for(timeout=60_000)
+        streams_and_stops(panel)
+        page.close()
+    finally:
+        end(voila)
+
+
 def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, page: Page) -> None:
     proxy = Proxy(guarded.url)
     name = guarded.write("guarded.ipynb", CHAT, "print(nbgen.status().state, nbgen.generate('a', max_new_tokens=2))")
@@ -85,3 +119,25 @@ def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, page: Page) 
     expect(page.get_by_role("alert").last).to_contain_text("reload the page to log in again")
     page.close()
     proxy.stop()
+
+
+@pytest.mark.skipif(not shutil.which("npm"), reason="JupyterHub's proxy needs node")
+def test_in_jupyterhub_while_the_kernel_is_busy(hub: Hub, browser: Browser) -> None:
+    hub.write("alice", "hub.ipynb", CHAT, "time.sleep(60)", "nbgen.status(), nbgen.generate('a', max_new_tokens=2)")
+    page = browser.new_page()
+    hub.log_in(page, "alice", "lab/tree/hub.ipynb")
+    notebook = Notebook(page)
+    notebook.settled()
+    notebook.run(0)
+    panel = Panel(page)
+    panel.message.wait_for()
+    notebook.run(1, wait=False)
+    page.wait_for_function(f"{STATUS} === 'busy'")
+    streams_and_stops(panel)
+    assert page.evaluate(STATUS) == "busy"
+    notebook.command("notebook:interrupt-kernel")
+    page.wait_for_function(f"{STATUS} === 'idle'")
+    notebook.run(2)
+    expect(notebook.output(2)).to_contain_text("/hubs/test/user/alice/nbgen/")
+    expect(notebook.output(2)).to_contain_text("2 tokens")
+    page.close()

@@ -26,13 +26,6 @@ def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Not
     notebook.shut_down()
 
 
-@pytest.fixture
-def panel(opened: Notebook) -> Panel:
-    panel = Panel(opened.page)
-    panel.message.wait_for()
-    return panel
-
-
 def test_text_arrives_and_stops_while_the_kernel_is_busy(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
     panel.ask("warm up")
     expect(panel.status).to_have_text("Generating", timeout=60_000)
@@ -75,6 +68,68 @@ def test_a_reload_shows_the_conversation_and_reads_on(lab: Lab, opened: Notebook
     shown = page.evaluate("document.querySelector('.nbgen-text').textContent.replace(/\\s/g, '').length")
     assert run["finish_reason"]["type"] == "abort"
     assert shown > 0.5 * len("".join(run["text"].split()))
+
+
+def test_two_tabs_show_one_conversation(opened: Notebook, panel: Panel, page: Page, lab: Lab) -> None:
+    panel.ask("one")
+    until(lambda: panel.length() > 100, 60)
+    opened.command("docmanager:save")
+    other = page.context.new_page()
+    other.goto(page.url.replace("/workspaces/tests/", "/workspaces/second/"))
+    Notebook(other).settled()
+    second = Panel(other)
+    expect(second.stop).to_be_visible()
+    until(lambda: second.length() > 100)
+    second.stop.click()
+    expect(second.status).to_have_text("Stopped")
+    expect(panel.status).to_have_text("Stopped")
+    page.bring_to_front()
+    panel.ask("two")
+    until(lambda: panel.length() > 100)
+    other.bring_to_front()
+    other.evaluate("window.dispatchEvent(new Event('focus'))")
+    expect(second.answers).to_have_count(2)
+    expect(second.stop).to_be_visible()
+    second.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+    other.close()
+
+
+def test_an_answer_goes_on_while_the_kernel_starts_again(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.ask("one")
+    until(lambda: panel.length() > 100, 60)
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    page.wait_for_function(f"{STATUS} === 'idle'")
+    before = panel.length()
+    until(lambda: panel.length() > before)
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+    until(lambda: running(lab) == 0)
+
+
+@pytest.mark.parametrize("opened", [{"tokens": 12}], indirect=True)
+def test_a_server_that_is_gone_is_said_in_words(opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.ask("warm up")
+    expect(panel.send).to_be_visible(timeout=60_000)
+    page.route("**/nbgen/api/v1/**", lambda route: route.abort())
+    panel.ask("hello")
+    expect(panel.status).to_have_text("Reconnecting")
+    panel.stop.click()
+    expect(panel.status).to_have_text("The server does not answer: is Jupyter still running?")
+    page.unroute("**/nbgen/api/v1/**")
+    expect(panel.answers.nth(1)).to_contain_text("12 tokens")
+
+
+@pytest.mark.parametrize("opened", [{"tokens": 12}], indirect=True)
+def test_open_options_leave_the_conversation_its_place(panel: Panel, page: Page) -> None:
+    panel.ask("hello")
+    expect(panel.send).to_be_visible(timeout=60_000)
+    before = panel.answers.last.bounding_box()
+    page.get_by_text("Options", exact=True).click()
+    box = page.get_by_role("textbox", name="System prompt").bounding_box()
+    end = page.get_by_role("region", name="Chat").bounding_box()
+    assert panel.answers.last.bounding_box() == before
+    assert box["y"] + box["height"] < end["y"] + end["height"]
 
 
 @pytest.mark.parametrize("opened", [{"tokens": 1000, "more": ', transport="comm"'}], indirect=True)

@@ -1,6 +1,7 @@
 """The completion panel with its token view, and settings side by side, by mouse and by keyboard."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -75,6 +76,41 @@ def test_a_continuation_survives_a_reload(opened: Notebook, page: Page) -> None:
     opened.settled()
     expect(tokens).to_have_count(12)
     assert tokens.all_text_contents() == before
+
+
+def test_models_answer_side_by_side_wherever_they_are_served(
+    lab: Lab, page: Page, long_model: Path, tiny_model: Path
+) -> None:
+    """Two servers at once, one of them reached through the kernel; then one server that loads one after the other."""
+    options = "max_new_tokens=8, ignore_eos=True, temperature=0"
+    cells = [
+        f"import nbgen\nown = nbgen.connect()\nother = nbgen.serve({str(tiny_model)!r})\nnbgen.connect()",
+        f"grid = nbgen.compare('hello', model={{'own': own, 'other': other}}, {options})\ngrid",
+        "other.stop()",
+        f"grid = nbgen.compare('hello', model=[{str(tiny_model)!r}, '/no/such', {str(long_model)!r}], {options})\ngrid",
+    ]
+    notebook = Notebook.opened(page, lab, lab.write("models.ipynb", *cells))
+    own, other = (page.get_by_role("region", name=name, exact=True).get_by_role("article") for name in ("own", "other"))
+    notebook.run(0)
+    notebook.run(1)
+    expect(page.locator(".nbgen").get_by_role("status")).to_have_text("2 answers ready", timeout=60_000)
+    texts = [answer.locator(".nbgen-text").inner_text() for answer in (own, other)]
+    assert texts[0] != texts[1]
+    assert notebook.kernel_value("[r.usage['completion_tokens'] for r in grid.results]") == "[8, 8]"
+    notebook.command("docmanager:save")
+    page.reload()
+    notebook.settled()
+    expect(page.locator(".nbgen").get_by_role("status")).to_have_text("2 answers ready")
+    assert [answer.locator(".nbgen-text").inner_text() for answer in (own, other)] == texts
+
+    notebook.run(2)
+    notebook.run(3)
+    expect(page.locator(".nbgen").get_by_role("status").last).to_have_text("3 answers ready", timeout=90_000)
+    expect(page.get_by_role("region", name=tiny_model.name, exact=True)).to_contain_text("8 tokens")
+    expect(page.get_by_role("region", name="such", exact=True).get_by_role("alert")).to_contain_text("no folder")
+    expect(page.get_by_role("region", name=long_model.name, exact=True)).to_contain_text("8 tokens")
+    assert notebook.kernel_value("nbgen.status().raw['name']") == str(long_model)
+    notebook.shut_down()
 
 
 @pytest.mark.parametrize("opened", [COMPARE], indirect=True)

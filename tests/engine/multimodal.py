@@ -152,17 +152,23 @@ def _llava(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     return _model(config), processor
 
 
-def _idefics3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
-    text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
-    vision = {**VISION, "image_size": 56, "patch_size": 14}
-    place = tokens.convert_tokens_to_ids("<image>")
-    config = transformers.Idefics3Config(
-        text_config=text, vision_config=vision, image_token_id=place, scale_factor=2, pad_token_id=0
-    )
-    pixels = transformers.Idefics3ImageProcessorPil(
-        size={"longest_edge": 112}, max_image_size={"longest_edge": 56}, **NORMALIZED
-    )
-    return _model(config), transformers.Idefics3Processor(pixels, tokens, image_seq_len=4)
+def _idefics3(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]:
+    def make(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+        text = {**TEXT, "vocab_size": len(tokens), "model_type": "llama"}
+        vision = {**VISION, "image_size": 56, "patch_size": 14}
+        place = tokens.convert_tokens_to_ids("<image>")
+        config = getattr(transformers, f"{kind}Config")(
+            text_config=text, vision_config=vision, image_token_id=place, scale_factor=2, pad_token_id=0
+        )
+        pixels = getattr(transformers, f"{kind}ImageProcessorPil")(
+            size={"longest_edge": 112}, max_image_size={"longest_edge": 56}, **NORMALIZED
+        )
+        videos = [BaseVideoProcessor()] if kind == "SmolVLM" else []
+        with processor_folder.without_videos():
+            processor = getattr(transformers, f"{kind}Processor")(pixels, tokens, *videos, image_seq_len=4)
+        return _model(config), processor
+
+    return make
 
 
 def _internvl(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
@@ -241,8 +247,14 @@ MULTIMODAL: dict[str, Family] = {
         "image",
         "<image>",
         ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *TILES],
-        _idefics3,
+        _idefics3("Idefics3"),
         reads_typed=False,
+    ),
+    "smolvlm": Family(
+        "image",
+        "<image>",
+        ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<video>", *TILES],
+        _idefics3("SmolVLM"),
     ),
     "qwen3_5": Family("image", QWEN, VL, _qwen("qwen3_5"), tier="B", shares=False),
     "internvl": Family(

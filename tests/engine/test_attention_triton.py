@@ -92,6 +92,18 @@ def test_the_kernels_equal_plain_sdpa(interpreter: ProcessPoolExecutor) -> None:
     torch.testing.assert_close(output, expected, **CLOSE)
 
 
+def test_blocks_that_see_each_other_go_the_reference_s_way(interpreter: ProcessPoolExecutor) -> None:
+    case = Case([(20, 1), (40, 24), (9, 9)], 4, 2, seed=4, shuffled=True, dims=(64, 64))
+    first, second = case.step.prefills
+    case.step.prefills[0] = first._replace(blocks=((20, 36),))
+    window, scores = Window(sliding=7), Scores(64**-0.5)
+    output = interpreter.submit(attend, case, window, scores, 1).result()
+    reference = ReferenceAttention().attend(case.query, case.layer, case.step, window, scores)
+    torch.testing.assert_close(output, reference, **CLOSE)
+    rows = slice(second.start, second.stop)
+    torch.testing.assert_close(output[rows], case.expected(window, scores)[rows], **CLOSE)
+
+
 def test_heads_that_the_kernels_lack_go_the_reference_s_way(interpreter: ProcessPoolExecutor) -> None:
     case = Case([(9, 1), (8, 8)], 2, 2, seed=0, shuffled=True, dims=(320, 320))
     output = interpreter.submit(attend, case, Window(), Scores(0.1), 1).result()

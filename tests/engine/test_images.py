@@ -2,16 +2,19 @@
 
 import io
 import re
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from PIL import Image
 from transformers import AutoModelForMultimodalLM
 
-from nbgen.engine import processor_folder
+from nbgen.engine import image, processor_folder
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.media_encoder import MediaEncoder, placeholders
 from nbgen.engine.media_prompt import MediaPrompt
@@ -20,9 +23,12 @@ from nbgen.messages import ChatMessage, ContentPart, GenerateRequest, LogprobOpt
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
 from tests.engine.multimodal import MULTIMODAL, save
+from tests.engine.test_cuda_graphs import with_graphs
 
 README = Path(__file__).parents[2] / "README.md"
 NEW_TOKENS = 8
+#: Of Exif.
+ORIENTATION, QUARTER_TURN = 0x0112, 6
 PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
 PLAIN = GenerateRequest(rid="plain", text="Nothing to see here, only words and more words.", params=PARAMS)
 
@@ -165,7 +171,7 @@ def test_a_chat_with_images_goes_through_the_models_template(served: Served) -> 
         return_dict=True,
         add_generation_prompt=True,
         sanitize_control_tokens=served.family.reads_typed,
-        processor_kwargs={"return_tensors": "pt"},
+        return_tensors="pt",
     )
     assert served.answers(request) == [served.reference.generate(inputs)]
     # Where it cannot be told apart, a typed placeholder is refused.
@@ -286,3 +292,97 @@ def test_the_readme_names_each_family_with_its_medium(kind: str) -> None:
     assert row, f"no row of {kind}"
     families = sorted(name for name, family in MULTIMODAL.items() if family.type == kind)
     assert row[1].split(", ") == [f"`{name}`" for name in families]
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*")  # peft reads it
+def test_an_adapter_acts_on_the_towers_too(tmp_path: Path) -> None:
+    served = Served("qwen2_5_vl", tmp_path / "model")
+    text, images = served.text("What is ", "? Say."), [picture(1)]
+    plain = served.reference.answer(text, images)
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=r".*visual.*\.(qkv|gate_proj|up_proj|down_proj)")
+    adapted = get_peft_model(served.reference.model, config)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    adapted.save_pretrained(tmp_path / "adapter")
+    expected = adapted.generate(
+        **served.reference.inputs(text, images), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None
+    )[0, -NEW_TOKENS:].tolist()
+    assert expected != plain, "the adapter makes no difference: nothing was tested"
+    served.assembly.engine.install(served.assembly.adapters.load("a", str(tmp_path / "adapter")))
+    requests = [
+        GenerateRequest(rid=name, text=text, media=media(*images), params=PARAMS, adapter=adapter)
+        for name, adapter in (("base", ""), ("adapted", "a"))
+    ]
+    assert served.answers(*requests) == [plain, expected]
+
+
+def test_towers_run_once_for_the_same_image(llava: Served) -> None:
+    runs: list[int] = []
+    tower = llava.assembly.engine._runner.model.get_submodule("model.vision_tower")
+    handle = tower.register_forward_hook(lambda *_: runs.append(1))
+    try:
+        for turn in ("What is <image>?", "Once more, what is <image>?", "What is <image>, in another namespace?"):
+            namespace = "other" if "namespace" in turn else ""
+            request = GenerateRequest(rid="t", text=turn, media=media(picture(9)), params=PARAMS, namespace=namespace)
+            assert llava.answers(request) == [llava.reference.answer(turn, [picture(9)])]
+    finally:
+        handle.remove()
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "gemma3"])
+def test_decodes_over_static_tensors_stand_where_they_should(name: str, tmp_path: Path) -> None:
+    served = Served(name, tmp_path)
+    graphs = with_graphs(served.assembly)
+    text = served.text("What is ", "? Say.")
+    requests = [
+        GenerateRequest(rid=f"r{seed}", text=text, media=media(picture(seed)), params=PARAMS) for seed in (1, 3)
+    ]
+    expected = [served.reference.answer(text, [picture(seed)]) for seed in (1, 3)]
+    plain = served.reference.answer(PLAIN.text, [])
+    assert served.answers(PLAIN, *requests) == [plain, *expected]
+    assert graphs._graphs, "no decode ran over them"
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 150), (150, 1)])
+def test_odd_images_are_answered(served: Served, size: tuple[int, int]) -> None:
+    text, image = served.text("What is ", "? Say."), picture(1, *size)
+    request = GenerateRequest(rid="odd", text=text, media=media(image), params=PARAMS)
+    try:
+        expected = served.reference.answer(text, [image])
+    except ValueError:  # too narrow for what the processor makes of it
+        with pytest.raises(InvalidRequest, match="processor refuses"):
+            served.assembly.admission.sequences(request)
+        return
+    assert served.answers(request) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("form", "mode"),
+    [("PNG", "RGBA"), ("PNG", "P"), ("PNG", "I;16"), ("PNG", "1"), ("JPEG", "CMYK"), ("WEBP", "RGB"), ("BMP", "L")],
+)
+def test_files_of_all_kinds_become_rgb(form: str, mode: str) -> None:
+    made = Image.fromarray(np.full((6, 9), 300, np.uint16)) if mode == "I;16" else picture(1, 9, 6).convert(mode)
+    made.save(buffer := io.BytesIO(), form)
+    decoded = image.decode(memoryview(buffer.getvalue()), "image 1")
+    assert (decoded.mode, decoded.size) == ("RGB", (9, 6))
+
+
+def test_of_an_animation_the_first_frame_is_seen_and_a_photo_is_upright() -> None:
+    frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
+    frames[0].save(buffer := io.BytesIO(), "GIF", save_all=True, append_images=frames[1:])
+    assert image.decode(memoryview(buffer.getvalue()), "image 1").getpixel((0, 0)) == (255, 0, 0)
+    exif = Image.Exif()
+    exif[ORIENTATION] = QUARTER_TURN
+    picture(1, 90, 60).save(buffer := io.BytesIO(), "JPEG", exif=exif)
+    assert image.decode(memoryview(buffer.getvalue()), "image 1").size == (60, 90)
+
+
+@pytest.mark.parametrize("size", [(20_000, 20_000), (12_000, 9_000), (8_000, 7_000), (17_000, 10)])
+def test_a_picture_too_large_is_refused_before_it_is_decoded(size: tuple[int, int]) -> None:
+    header = struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
+    parts = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
+    with pytest.raises(InvalidRequest, match=r"megapixels|16384"):
+        image.decode(memoryview(b"\x89PNG\r\n\x1a\n" + b"".join(parts)), "image 1")

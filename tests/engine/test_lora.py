@@ -231,3 +231,37 @@ def test_damaged_and_foreign_files_are_refused(assembly: Assembly, tiny_model: P
     (folder / "adapter_config.json").write_text("[")
     weights.write_bytes(whole)
     assert "JSON" in refusal(folder)
+
+
+def test_a_layer_that_gets_other_rows_than_tokens_is_refused(tmp_path: Path) -> None:
+    """Mamba's step sizes, of which a layer's weight is used otherwise than row by row."""
+    model = save_model(tmp_path / "model", "mamba", **FAMILIES["mamba"].changes)
+    assembly = build(model)
+    strange = save_adapter(tmp_path / "strange", model, target_modules=["dt_proj", "in_proj"])
+    with pytest.raises(InvalidRequest, match=r"changes 'backbone.layers.0.mixer.dt_proj' and 1 more layers, which"):
+        assembly.adapters.load("strange", str(strange))
+    folder = save_adapter(tmp_path / "plain", model, target_modules=["in_proj"])
+    load(assembly, "plain", folder)
+    requests = [request(f"{name}{i}", prompt, name) for i, prompt in enumerate(PROMPTS) for name in ("", "plain")]
+    outputs = generate(assembly, requests)
+    for r in requests:
+        expected = peft_continuation(model, folder if r.adapter else None, r.input_ids, NEW_TOKENS)
+        assert ids(outputs[r.rid]) == expected
+
+
+def test_bfloat16_adapters_add_the_same_by_either_product(tiny_model: Path, folders: dict[str, Path]) -> None:
+    """A batch of all adapters goes through the prepacked stack, a batch of one through its part of the plain one."""
+    assembly = build(tiny_model, dtype="bfloat16")
+    for name, folder in folders.items():
+        load(assembly, name, folder)
+    wanted = LogprobOptions(start=0)
+    requests = [request(name, PROMPTS[0], name, logprobs=wanted) for name in folders]
+    together = generate(assembly, requests)
+    for r in requests:
+        assembly.engine.flush_cache()
+        alone = generate(assembly, [r])[r.rid]
+        scores = [
+            [entry.token[0] for output in outputs for entry in output.prompt_logprobs or ()][1:]
+            for outputs in (together[r.rid], alone)
+        ]
+        assert torch.tensor(scores[0]).sub(torch.tensor(scores[1])).abs().max() < 0.25

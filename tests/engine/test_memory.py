@@ -59,3 +59,13 @@ def test_packed_weights_are_held_once(tmp_path: Path) -> None:
     packed = [m for m in assembly.engine._runner.model.modules() if isinstance(m, linear.PrepackedLinear)]
     assert packed, "nothing was packed: nothing was tested"
     assert 0 < resident(folder / "model.safetensors") < checkpoint.weight_bytes(folder) // 4
+
+
+@pytest.mark.parametrize(("kind", "share"), [("int8", 0.6), ("int4", 0.4)])
+def test_rounded_weights_are_held_alone(kind: str, share: float, tmp_path: Path) -> None:
+    """bfloat16 as in the file, which is mapped: its pages are let go."""
+    folder = save_model(tmp_path, "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=4)
+    AutoModelForCausalLM.from_pretrained(folder).bfloat16().save_pretrained(folder)
+    assembly = build(folder, dtype="bfloat16", quantization=kind)
+    assert resident(folder / "model.safetensors") < checkpoint.weight_bytes(folder) // 20
+    assert assembly.model.weight_bytes < share * checkpoint.weight_bytes(folder)

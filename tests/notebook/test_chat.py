@@ -10,7 +10,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbgen
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, NotFound
 from nbgen.notebook.chat import Chat
 from nbgen.notebook.comm import CommRuns, RunPieces
 from nbgen.notebook.connection import Call
@@ -115,14 +115,43 @@ def test_runs_go_through_the_kernel_in_numbered_pieces(connected: PrivateServer)
     assert sent[-1]["event"] == "done"
 
 
+def test_a_server_of_another_kind_is_led_from_the_panel_as_well(
+    connected: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = connected.client.token
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    client = nbgen.connect(connected.url.removesuffix("nbgen/"), token, kind="openai")
+    chat = nbgen.Chat(max_new_tokens=12, temperature=0)
+    chat.ask("one")
+    chat.wait()
+    assert [turn["role"] for turn in chat.messages] == []
+    answer = chat._runs.turns()[-1]
+    assert answer["usage"]["completion_tokens"] == 12
+    shown = [{"role": "user", "content": "one"}, {"role": "assistant", "content": answer["content"]}]
+    chat._receive({"type": "ended", "chat": chat.chat, "messages": shown})
+    assert chat.messages == shown
+
+    chat.params = {"max_new_tokens": 400, "ignore_eos": True}
+    chat.ask("two")
+    chat.stop()
+    chat.wait()
+    stopped = chat._runs.turns()[-1]
+    assert stopped["finish_reason"] == {"type": "abort"}
+    assert stopped["usage"]["completion_tokens"] < 400
+    with pytest.raises(NotFound, match="keeps no answers"):
+        next(client.follow("x"))
+    chat.close()
+    client.close()
+
+
 def test_released_memory_is_resumed_through_the_kernel(connected: PrivateServer) -> None:
     sent: list[dict[str, Any]] = []
     runs = CommRuns(lambda: connected.client, sent.append)
     connected.client.json(Call("POST", "release_memory_occupation", {}))
-    for number, (kind, expected) in enumerate([("model", "released"), ("resume", None), ("model", "ready")], 1):
+    for number, (kind, expected) in enumerate([("model", "released"), ("load", None), ("model", "ready")], 1):
         runs.receive({"type": kind})
         for _ in range(200):
-            if len(sent) == 2 * number:
+            if len([message for message in sent if message["type"] != "progress"]) == 2 * number:
                 break
             time.sleep(0.05)
         assert sent[-1]["type"] == kind
@@ -138,7 +167,7 @@ def test_failures_reach_the_panel_in_words(tmp_path: Path) -> None:
     runs.receive({"type": "cancel", "run": "r"})
     runs.receive({"type": "chat", "chat": "c"})
     runs.receive({"type": "model"})
-    runs.receive({"type": "resume"})
+    runs.receive({"type": "load"})
     for _ in range(100):
         if len(sent) == 11:
             break
@@ -151,11 +180,12 @@ def test_failures_reach_the_panel_in_words(tmp_path: Path) -> None:
 
 def test_pieces_are_sent_again_from_where_they_are_missing() -> None:
     sent: list[dict[str, Any]] = []
-    pieces = RunPieces("r", sent.append)
+    pieces = RunPieces("r", sent.append, lambda: nbgen.Client("http://127.0.0.1:9/"))
     for letter in "abcd":
         pieces.add("delta", {"text": letter, "tokens": 1})
     pieces.add("done", {"run": "r"})
     assert collected(sent, "r") == "abcd"
+    assert pieces.turn() == {"role": "assistant", "run": "r", "content": "abcd"}
     sent.clear()
     pieces.send_from(2)
     assert [message.get("text") or message["event"] for message in sent] == ["cd", "done"]

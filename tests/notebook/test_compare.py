@@ -1,10 +1,15 @@
 """Settings side by side: the grid that Python makes of them, and the results it reads back."""
 
+import time
+from pathlib import Path
+
 import pytest
 
 import nbgen
 from nbgen.errors import InvalidRequest
+from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.remote import open_client
 
 
 def test_every_list_is_an_axis_of_the_grid(connected: PrivateServer) -> None:
@@ -39,15 +44,67 @@ def test_a_wrong_option_or_too_many_answers_are_refused(connected: PrivateServer
         nbgen.compare("hi", temperature=[])
 
 
+def test_models_are_an_axis_whether_loaded_adapted_or_served_elsewhere(
+    connected: PrivateServer, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = connected.client
+    grid = nbgen.compare("hi", model=["bundled", str(tiny_model)], temperature=[0, 1])
+    assert [(cell["label"], cell["load"]) for cell in grid.cells] == [
+        ("bundled · temperature 0", "bundled"),
+        ("bundled · temperature 1", "bundled"),
+        (f"{tiny_model.name} · temperature 0", str(tiny_model)),
+        (f"{tiny_model.name} · temperature 1", str(tiny_model)),
+    ]
+    grid.close()
+
+    cards = [{"id": str(tiny_model), "parent": None}, {"id": "poet", "parent": str(tiny_model)}]
+    monkeypatch.setattr(own, "models", lambda: cards)
+    remote = open_client(own.url.removesuffix("nbgen/"), own.token, "openai")
+    named, others = contenders({"base": connected, "poet": "poet", "far": remote}, own)
+    assert [(one.label, one.server, one.load, one.adapter) for one in named] == [
+        ("base", None, "", ""),
+        ("poet", None, "", "poet"),
+        ("far", 0, "", ""),
+    ]
+    assert others == [remote]
+    named, others = contenders("other", remote)
+    assert named == [Contender("other", server=0)]
+    assert others[0].backend.model == "other"
+    with pytest.raises(InvalidRequest, match="a model is a name"):
+        nbgen.compare("hi", model=[3])
+    remote.close()
+    others[0].close()
+
+
+def test_answers_of_other_servers_are_among_the_results(connected: PrivateServer) -> None:
+    remote = open_client(connected.client.url.removesuffix("nbgen/"), connected.client.token, "openai")
+    grid = nbgen.compare("hi", model={"own": connected, "far": remote}, temperature=0, max_new_tokens=3)
+    cell = grid.cells[1]
+    messages = [{"role": "user", "content": "hi"}]
+    grid._receive(
+        {
+            "type": "start",
+            "server": cell["server"],
+            "body": {"id": "round.1", "chat": grid.chat, "messages": messages, "params": cell["params"]},
+        }
+    )
+    while grid._runs.live():
+        time.sleep(0.02)
+    assert [result.finish_reason for result in grid.results] == [None, "length"]
+    assert grid.results[1].text == nbgen.generate("hi", **cell["params"]).text
+    grid.close()
+    remote.close()
+
+
 def test_results_are_the_newest_answers_in_the_order_of_the_grid(connected: PrivateServer) -> None:
     grid = nbgen.compare("hi", complete=True, temperature=0, max_new_tokens=[2, 3])
-    assert [result.text for result in grid.results] == ["", ""]
+    assert [repr(result) for result in grid.wait(0.2)] == ["Result('', still to come)"] * 2
     for place in (1, 0):
         params = grid.cells[place]["params"]
         body = {"id": f"round.{place}", "chat": grid.chat, "prompt": "hi", "params": params, "attached": False}
         for _ in connected.client.run(body):
             pass
-    assert [result.usage["completion_tokens"] for result in grid.results] == [2, 3]
+    assert [result.usage["completion_tokens"] for result in grid.wait()] == [2, 3]
     assert grid.results[1].text.startswith(grid.results[0].text)
     assert [result.finish_reason for result in grid.results] == ["length", "length"]
     grid.close()

@@ -1,10 +1,17 @@
-"""Embeddings as arrays, whatever encoding a server answers in."""
+"""Texts as arrays: embeddings in either encoding, and the hidden states of a model that has none."""
 
 import base64
+from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
-from nbgen.notebook.embeddings import MOST, array, bodies
+import nbgen
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.embeddings import MOST, MOST_STATES, array, bodies
+from nbgen.notebook.private_server import PrivateServer
 
 
 def test_many_texts_go_in_several_calls_in_order() -> None:
@@ -19,3 +26,26 @@ def test_either_encoding_is_an_array_in_the_texts_order() -> None:
     found = array([first, {"data": [{"index": 0, "embedding": [5.0, 6.0]}]}])
     assert found.dtype == np.float32
     assert found.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_hidden_states_are_those_of_transformers(connected: PrivateServer, tiny_model: Path) -> None:
+    text = "what the model makes of it"
+    found = nbgen.hidden_states(text)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    with torch.no_grad():
+        outputs = model(torch.tensor([nbgen.tokenize(text)]), output_hidden_states=True)
+    expected = outputs.hidden_states[-1][0].numpy()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(nbgen.embed(text, pooling="mean"), expected.mean(axis=0), atol=1e-4)
+    np.testing.assert_allclose(nbgen.embed([text, "b"], pooling="last")[0], expected[-1], atol=1e-4)
+    assert nbgen.embed(["a"] * (MOST_STATES + 1), pooling="mean").shape == (MOST_STATES + 1, expected.shape[1])
+    messages = [{"role": "user", "content": "hi"}]
+    assert len(nbgen.hidden_states(messages)) == len(nbgen.tokenize(messages))
+
+
+def test_a_model_without_embeddings_says_so_and_a_wrong_pooling_too(connected: PrivateServer) -> None:
+    with pytest.raises(InvalidRequest, match="embedding model"):
+        nbgen.embed("a")
+    with pytest.raises(InvalidRequest, match="pooling is 'mean' or 'last'"):
+        nbgen.embed("a", pooling="max")

@@ -58,6 +58,7 @@ def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
         ("%%nbgen --zzz 1\nhi", "unrecognized arguments"),
         ("%%nbgen --temperature -3\nhi", "temperature must be at least 0"),
         ("%%nbgen --out 'a b'\nhi", "not a variable's name"),
+        ("%nbgen status --quantization int8", "--quantization goes with load"),
         ("%nbgen frobnicate", "choose from status, load, unload, models, monitor, fix, connect"),
         ("%nbgen connect", "needs the server's URL"),
         ("%nbgen load 'open quote", "No closing quotation"),

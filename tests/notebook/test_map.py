@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 
 import nbgen
@@ -107,3 +108,25 @@ def test_a_map_works_inside_a_running_event_loop(connected: PrivateServer) -> No
         return len(nbgen.map(["a", "b"], **OPTIONS))
 
     assert asyncio.run(inside()) == 2
+
+
+def test_rows_that_a_crash_of_the_engine_broke_off_are_asked_again(connected: PrivateServer) -> None:
+    long = {"temperature": 0, "max_new_tokens": 400, "ignore_eos": True, "complete": True, "progress": False}
+    expected = nbgen.generate("one", **{name: value for name, value in long.items() if name != "progress"}).text
+    engine = next(
+        child
+        for child in psutil.Process(connected._process.pid).children(recursive=True)
+        if any("nbgen.engine" in word for word in child.cmdline()) and child.memory_info().rss > 200e6
+    )
+
+    def crash() -> None:
+        while not nbgen.status().raw["status"].get("running"):
+            time.sleep(0.02)
+        engine.kill()
+
+    threading.Thread(target=crash, daemon=True).start()
+    rows = nbgen.map(["one", "one"], **long)
+    assert not engine.is_running()
+    assert rows.error.tolist() == [None, None]
+    assert rows.text.tolist() == [expected] * 2
+    assert rows.completion_tokens.tolist() == [400, 400]

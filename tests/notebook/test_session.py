@@ -10,6 +10,7 @@ import pytest
 
 import nbgen
 from nbgen.errors import InvalidRequest, ModelError, NotFound, ServerNotFound, Unauthorized
+from nbgen.notebook import session
 from nbgen.notebook.client import Client
 from nbgen.notebook.private_server import PrivateServer
 
@@ -155,7 +156,7 @@ def test_a_private_server_loads_unloads_and_ends(
     server.stop()
     assert not server.running
     with pytest.raises(ServerNotFound):
-        nbgen.status.__globals__["default_client"](start=False)
+        session.default_client(start=False)
 
 
 def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:

@@ -37,7 +37,16 @@ def test_jupyter_lists_the_extension_as_enabled(tmp_path: Path) -> None:
 
 def test_every_option_is_documented(tmp_path: Path) -> None:
     words = run("-m", "nbgen", "--help-all", folder=tmp_path).stdout
-    for option in ("model", "device", "dtype", "context_length", "kv_cache_bytes", "max_running", "max_waiting"):
+    for option in (
+        "model",
+        "device",
+        "dtype",
+        "quantization",
+        "context_length",
+        "kv_cache_bytes",
+        "max_running",
+        "max_waiting",
+    ):
         assert f"--NbgenApp.{option}=" in words
     for option in ("prefill_chunk", "sampling_defaults", "autoload", "stop_on_eof"):
         assert f"--NbgenApp.{option}=" in words

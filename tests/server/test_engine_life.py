@@ -107,6 +107,21 @@ def test_unload_ends_the_process_before_it_answers_and_load_brings_it_back(morta
     assert [event.event for event in events(mortal.http, "POST", "api/v1/model/load", json={})] == ["ready"]
 
 
+def test_a_model_is_loaded_again_with_weights_of_fewer_bits(mortal: Server) -> None:
+    plain = mortal.ready().model()["model"]["weight_bytes"]
+    for wanted, found in (("int8", "int8"), ("int4", "int4"), (None, "int4"), ("none", None)):
+        body = {} if wanted is None else {"quantization": wanted}
+        assert events(mortal.http, "POST", "api/v1/model/load", json=body)[-1].event == "ready"
+        model = mortal.model()["model"]
+        assert model["quantization"] == found
+        assert (model["weight_bytes"] < plain) == (found is not None)
+        assert mortal.http.get("server_info").json()["quantization"] == found
+        assert mortal.http.post("generate", json={"text": "a", "sampling_params": {"max_new_tokens": 2}}).is_success
+    refused = mortal.http.post("api/v1/model/load", json={"quantization": "int3"})
+    assert refused.status_code == 400
+    assert "int3" in refused.text
+
+
 def test_a_model_that_cannot_be_loaded_says_so_and_another_may(mortal: Server, long_model: Path) -> None:
     typo = mortal.http.post("api/v1/model/load", json={"model": str(long_model.parent / "nothing")})
     assert typo.status_code == 422

@@ -1,0 +1,169 @@
+"""A decoder's many small operations, fused by torch.compile: fewer kernels, and no Python between them.
+
+Attention and products of packed weights stay what they are, operators that the compiler does not look into; the layer
+that makes scores stays outside. Three graphs serve every step: one token, one token of each of many sequences, many
+tokens. What fits none of them (adapters, embeddings in place of ids) runs as before. Knows nothing of batches.
+"""
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import nn
+from transformers import AttentionInterface
+
+from nbgen.engine.attention import UNSAID, paged_attention
+from nbgen.engine.int4_linear import Int4Linear
+from nbgen.engine.int8_linear import Int8Linear
+from nbgen.engine.linear import PrepackedLinear
+from nbgen.engine.shared_linear import Part
+from nbgen.errors import ModelError
+
+IMPLEMENTATION = "nbgen_compiled"
+#: What the layers are does not change while the decoder is `active`, and need not be looked up at every step.
+OPTIONS = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe}
+
+log = logging.getLogger(__name__)
+
+_modules: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
+_numbers = count()
+_library = torch.library.Library("nbgen", "DEF")
+_library.define(
+    "attend(Tensor query, Tensor key, Tensor value, int module, float? scaling, int? window, float? softcap, "
+    "Tensor? sinks) -> Tensor"
+)
+_library.define("linear(Tensor input, int module, int width) -> Tensor")
+
+
+class CompiledDecoder:
+    """Stands in for the forward of a model's decoder; compiled while `active`, which it is made as."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Raises ModelError where there is no compiler."""
+        check_compiler()
+        self.active = True
+        self._decoder = model.get_decoder()
+        self._stock = self._decoder.forward
+        self._compiled = torch.compile(_own(self._stock), dynamic=True, fullgraph=True, options=OPTIONS)
+        self._linears = _hide_linears(model)
+        for layer in model.modules():
+            if hasattr(layer, "layer_idx"):
+                _number(layer)
+        self._config = model.config.get_text_config()
+        self._implementation = self._config._attn_implementation
+        self._config._attn_implementation = IMPLEMENTATION
+        self._decoder.forward = self._forward
+
+    def remove(self) -> None:
+        """Leave the model as it was."""
+        self._config._attn_implementation = self._implementation
+        for module in [self._decoder, *self._linears]:
+            del module.forward
+
+    def settle(self) -> None:
+        """Compile nothing from here on: what fits no graph that there is runs as before."""
+        self._compiled = torch.compiler.set_stance("eager_on_recompile")(self._compiled)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        return (self._compiled if self.active else self._stock)(*args, **kwargs)
+
+
+def check_compiler() -> None:
+    """Raises ModelError where torch.compile would find no C++ compiler."""
+    name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(name) is None:
+        raise ModelError(f"compile needs a C++ compiler, and there is no {name}: install one, or leave compile off")
+
+
+def _own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with code of its own: graphs are kept, counted and let go with the code that they are of."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_name=f"decoder_{next(_numbers)}")
+    return call
+
+
+def _hide_linears(model: nn.Module) -> list[nn.Module]:
+    """Have every layer with weights of a layout of its own called as an operator; the layers."""
+    found = [m for m in model.modules() if isinstance(m, PrepackedLinear | Int8Linear | Int4Linear)]
+    found += {id(m.shared): m.shared.linear for m in model.modules() if isinstance(m, Part)}.values()
+    for linear in found:
+        linear.forward = _operator(linear)  # type: ignore[method-assign]
+    return found
+
+
+def _operator(linear: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    number, width = _number(linear), linear.out_features
+    return lambda input: torch.ops.nbgen.linear(input, number, width)
+
+
+def _number(module: nn.Module) -> int:
+    """What an operator knows the module by."""
+    if "_nbgen_number" not in module.__dict__:
+        module.__dict__["_nbgen_number"] = next(_numbers)
+        _modules[module.__dict__["_nbgen_number"]] = module
+    return module.__dict__["_nbgen_number"]
+
+
+def _attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = UNSAID,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """`paged_attention` as one operator."""
+    if position_bias is not None or attention_mask is not None:
+        raise NotImplementedError("attention with a position bias or the model's own mask")
+    number = module._nbgen_number
+    return torch.ops.nbgen.attend(query, key, value, number, scaling, sliding_window, softcap, s_aux), None
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    module: int,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    layer = _modules[module]
+    output = paged_attention(
+        layer, query, key, value, scaling=scaling, sliding_window=window, softcap=softcap, s_aux=sinks
+    )
+    return output[0].contiguous()
+
+
+def _linear(input: torch.Tensor, module: int, width: int) -> torch.Tensor:
+    return type(_modules[module]).forward(_modules[module], input)
+
+
+AttentionInterface.register(IMPLEMENTATION, _attention)
+for _name, _compute in (("attend", _attend), ("linear", _linear)):
+    _library.impl(_name, _compute, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake("nbgen::attend", lib=_library)
+def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> torch.Tensor:
+    return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
+
+
+@torch.library.register_fake("nbgen::linear", lib=_library)
+def _multiplied(input: torch.Tensor, module: int, width: int) -> torch.Tensor:
+    return input.new_empty(*input.shape[:-1], width)

@@ -1,0 +1,104 @@
+"""Weights of fewer bits than the checkpoint's: `int8` or `int4` in every linear layer, the rest as it is.
+
+The layer that makes scores has 8 bits in either, and so has one whose shape 4 bits do not suit. On a CPU the layers are
+our own; on a GPU torchao changes their weights. What a forward computes between the layers keeps the model's type.
+"""
+
+import logging
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from nbgen.engine import int4_linear, memory, shared_linear
+from nbgen.engine.int4_linear import Int4Linear
+from nbgen.engine.int8_linear import Int8Linear
+from nbgen.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+KINDS = ("int8", "int4")
+#: Any tokens: to see which layers read the same tensor, and that all still run.
+IDS = [1, 2, 3]
+#: Weights of a group that torchao gives one scale, for its GPU kernel of 4 bits.
+GPU_GROUP = 64
+
+
+@torch.inference_mode()
+def quantize(model: nn.Module, kind: str) -> int:
+    """Change the model's linear layers in place; the bytes of all its weights then.
+
+    Raises ModelError for a model of which less than half is in such layers, or that does not run with others.
+    """
+    if kind not in KINDS:
+        raise ModelError(f"quantization is {kind!r}; it must be one of {', '.join(KINDS)}")
+    _check_share(model, kind)
+    device = next(model.parameters()).device
+    rounded = (_by_torchao if device.type == "cuda" else _by_ours)(model, kind)
+    try:
+        model(input_ids=torch.tensor([IDS], device=device), use_cache=False)
+    except Exception as error:  # a model may do anything with its layers
+        log.exception("trying %s in %s", type(model).__name__, kind)
+        raise ModelError(f"{type(model).__name__} does not run with {kind} weights: load it without") from error
+    return rounded + sum(weight.nbytes for weight in model.parameters())
+
+
+def _by_ours(model: nn.Module, kind: str) -> int:
+    """The bytes of the layers that stand there now."""
+    head, layers = model.get_output_embeddings(), []
+
+    def layer(linear: nn.Module, kind: str) -> nn.Module:
+        weight = linear.weight.T.contiguous() if isinstance(linear, Conv1D) else linear.weight
+        four_bits = kind == "int4" and int4_linear.fits(weight)
+        layers.append((Int4Linear if four_bits else Int8Linear)(weight.detach(), linear.bias))
+        return layers[-1]
+
+    for places in shared_linear.that_read_alike(model, IDS, lambda module: suits(module) and module is not head):
+        linears = [linear for _, _, linear in places]
+        shared = shared_linear.SharedLinear(linears, lambda joined: layer(joined, kind))
+        for index, (parent, name, linear) in enumerate(places):
+            _put(parent, name, linear, shared_linear.Part(shared, index, linear))
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if suits(child):
+                _put(parent, name, child, layer(child, "int8" if child is head else kind))
+    return sum(layer.nbytes for layer in layers)
+
+
+def suits(module: nn.Module) -> bool:
+    """A subclass does something of its own."""
+    return type(module) in (nn.Linear, Conv1D) and module.weight.dtype.is_floating_point
+
+
+def _put(parent: nn.Module, name: str, linear: nn.Module, layer: nn.Module) -> None:
+    setattr(parent, name, layer)
+    memory.drop_pages(linear.weight)
+
+
+def _check_share(model: nn.Module, kind: str) -> None:
+    """Experts of a mixture, for one, are no linear layers in transformers."""
+    inside = {id(module.weight) for module in model.modules() if suits(module)}
+    embedding = model.get_input_embeddings().weight
+    outside = sum(p.numel() for p in model.parameters() if id(p) not in inside and p is not embedding)
+    share = sum(p.numel() for p in model.parameters() if id(p) in inside)
+    if share < outside:
+        raise ModelError(
+            f"quantization {kind!r} is for linear layers, and {outside:,} of this model's weights are elsewhere "
+            f"({share:,} in linear layers), as in mixtures of experts: load it without"
+        )
+
+
+def _by_torchao(model: nn.Module, kind: str) -> int:
+    """0: its weights are still the model's parameters."""
+    logging.getLogger("torchao").setLevel(logging.ERROR)  # it tells of kernels for GPUs that are not there
+    try:
+        from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
+    except ImportError:
+        raise ModelError(f"quantization {kind!r} on a GPU needs torchao: pip install 'nbgen[quantization]'") from None
+    head, eight = model.get_output_embeddings(), Int8WeightOnlyConfig()
+    if kind == "int4":
+        four = Int4WeightOnlyConfig(group_size=GPU_GROUP, int4_packing_format="tile_packed_to_4d")
+        fits = lambda module, _: suits(module) and module is not head and module.in_features % 1024 == 0  # noqa: E731
+        quantize_(model, four, fits)
+    quantize_(model, eight, lambda module, _: type(module) is nn.Linear and type(module.weight) is nn.Parameter)
+    return 0

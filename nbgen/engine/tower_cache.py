@@ -1,0 +1,72 @@
+"""What a model's towers made of images and sounds, kept for the next prompt with the same: a chat's every turn is one.
+
+A model's methods `get_image_features`, `get_audio_features` and `get_video_features` are all that is known of towers.
+The least recently used results go as soon as all of them are larger than `MOST_BYTES`.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+METHODS = ("get_image_features", "get_audio_features", "get_video_features")
+MOST_BYTES = 256 * 2**20
+
+
+class TowerCache:
+    """The results for one model."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._kept: OrderedDict[bytes, Any] = OrderedDict()
+        self._bytes = 0
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._bytes = 0
+
+    @contextmanager
+    def used(self, namespace: str) -> Iterator[None]:
+        """Around a forward: its towers run only where nothing is kept. Only one `namespace` shares results."""
+        found = [(module, name) for module in self._model.modules() for name in METHODS if hasattr(module, name)]
+        for module, name in found:
+            module.__dict__[name] = partial(self._result, getattr(module, name), f"{namespace}\0{name}")
+        try:
+            yield
+        finally:
+            for module, name in found:
+                del module.__dict__[name]
+
+    def _result(self, method: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
+        key = _digest(name, args, kwargs)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        result = method(*args, **kwargs)
+        self._kept[key] = result
+        self._bytes += _size(result)
+        while self._bytes > MOST_BYTES:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= _size(oldest)
+        return result
+
+
+def _digest(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    content = hashlib.sha256(name.encode())
+    for key, value in [*enumerate(args), *sorted(kwargs.items())]:
+        content.update(repr((key, getattr(value, "shape", value))).encode())
+        if isinstance(value, torch.Tensor):
+            content.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return content.digest()
+
+
+def _size(result: Any) -> int:
+    """Bytes of all tensors in a result, however it holds them."""
+    if isinstance(result, torch.Tensor):
+        return result.nbytes
+    values = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else ()
+    return sum(map(_size, values))

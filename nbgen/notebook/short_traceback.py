@@ -1,0 +1,55 @@
+"""Errors of the helpers as a notebook shows them: the caller's own lines, without the way through nbgen that led there.
+
+Knows exceptions and IPython's hook for showing them; nothing of what the helpers do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from IPython.core.getipython import get_ipython
+
+from nbgen.errors import NbgenError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: What a helper may raise without being broken.
+EXPECTED = (NbgenError, KeyboardInterrupt)
+
+
+def short_traceback(helper: Callable[P, T]) -> Callable[P, T]:
+    """Let errors that are meant for the user, and Ctrl-C, begin where the helper was called."""
+
+    @functools.wraps(helper)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return helper(*args, **kwargs)
+        except EXPECTED as error:
+            raise shortened(error) from None
+
+    return call
+
+
+def shortened(error: BaseException) -> BaseException:
+    """The same error as if it had been made here. A notebook leaves out these last frames, too."""
+    if get_ipython() is not None:
+        error._render_traceback_ = functools.partial(_lines, error)  # type: ignore[attr-defined]
+    return error.with_traceback(None)
+
+
+def _lines(error: BaseException) -> list[str]:
+    """What IPython shows for it."""
+    _leave(error.__traceback__)
+    return get_ipython().InteractiveTB.structured_traceback(type(error), error, error.__traceback__)
+
+
+def _leave(frame: TracebackType | None) -> None:
+    """Cut a traceback where it enters nbgen."""
+    while frame is not None and frame.tb_next is not None:
+        if frame.tb_next.tb_frame.f_globals.get("__name__", "").startswith("nbgen."):
+            frame.tb_next = None
+        frame = frame.tb_next

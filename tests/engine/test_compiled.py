@@ -1,0 +1,108 @@
+"""A compiled decoder writes what the same model writes as it is, and steps aside where it cannot."""
+
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from nbgen.engine.assembly import Assembly
+from nbgen.errors import ModelError
+from nbgen.messages import GenerateRequest, TensorOptions
+from nbgen.sampling_params import SamplingParams
+from tests.adapters import save_adapter
+from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
+from tests.engine.conftest import build, generate, ids
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning"),  # inductor's own
+    pytest.mark.filterwarnings("ignore:.*save_embedding_layers.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),  # peft asks for it
+]
+
+
+def requests(**changes: object) -> list[GenerateRequest]:
+    """Prompts of different lengths, which begin and end at different steps."""
+    params = [SamplingParams(max_new_tokens=12 + 5 * n, temperature=0, ignore_eos=True) for n in range(5)]
+    prompts = [[10 + (7 * i + n) % 200 for i in range(30 * n + 1)] for n in range(5)]
+    return [
+        GenerateRequest(rid=str(n), input_ids=prompt, params=options, **changes)
+        for n, (prompt, options) in enumerate(zip(prompts, params, strict=True))
+    ]
+
+
+def texts(assembly: Assembly, asked: list[GenerateRequest]) -> dict[str, list[int]]:
+    return {rid: ids(outputs) for rid, outputs in generate(assembly, asked).items()}
+
+
+@pytest.fixture(scope="module", params=["gemma2", "mixtral"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    family = FAMILIES[request.param]
+    return save_model(tmp_path_factory.mktemp("compiled") / request.param, request.param, **family.changes)
+
+
+@pytest.fixture(scope="module")
+def compiled(folder: Path) -> Assembly:
+    return build(folder, compile=True)
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_model: Path) -> Assembly:
+    return build(tiny_model, compile=True)
+
+
+def test_it_writes_the_same_and_compiles_no_more(folder: Path, compiled: Assembly) -> None:
+    assert compiled.model.compiled
+    asked = requests()
+    expected = texts(build(folder), asked)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert texts(compiled, asked) == expected
+        assert texts(compiled, asked[3:4]) == {"3": expected["3"]}
+
+
+def test_what_is_watched_inside_is_seen(folder: Path, compiled: Assembly) -> None:
+    plain = build(folder)
+    experts = 0 if plain.model.routed_experts else None
+    asked = requests(tensors=TensorOptions(hidden_states=True, routed_experts=experts))
+    for one, other in zip(generate(compiled, asked).items(), generate(plain, asked).items(), strict=True):
+        assert one[0] == other[0]
+        pieces = [[(p.name, len(p.data)) for output in found[1] for p in output.tensors] for found in (one, other)]
+        assert sorted(pieces[0]) == sorted(pieces[1])
+        assert ids(one[1]) == ids(other[1])
+
+
+def test_adapters_come_and_go(tiny: Assembly, tiny_model: Path, tmp_path: Path) -> None:
+    assemblies = tiny, build(tiny_model)
+    adapter, adapted = save_adapter(tmp_path / "adapter", tiny_model), requests(adapter="mine")
+    before = texts(assemblies[1], requests())
+    for assembly in assemblies:
+        assembly.engine.install(assembly.adapters.load("mine", str(adapter)))
+    assert texts(assemblies[0], adapted) == texts(assemblies[1], adapted) != before
+    assemblies[0].engine.remove(assemblies[0].adapters.unload("mine"))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert texts(assemblies[0], requests()) == before
+
+
+def test_released_weights_come_back_compiled(tiny: Assembly) -> None:
+    expected = texts(tiny, requests())
+    weights = weakref.ref(next(tiny.engine._runner.model.parameters()))
+    tiny.occupation.release({"weights", "kv_cache"})
+    assert weights() is None, "the graphs keep them"
+    tiny.occupation.resume({"weights", "kv_cache"})
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert texts(tiny, requests()) == expected
+
+
+def test_without_a_compiler_the_owner_is_told(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ModelError, match=r"needs a C\+\+ compiler, and there is no no-such-compiler"):
+        build(tiny_model, compile=True)
+
+
+def test_a_model_that_cannot_be_compiled_runs_as_it_is(tmp_path: Path) -> None:
+    family = FAMILIES["bloom"]
+    folder = save_model(tmp_path / "bloom", "bloom", **family.changes)
+    assembly = build(folder, compile=True)
+    assert not assembly.model.compiled
+    assert texts(assembly, requests()) == texts(build(folder), requests())

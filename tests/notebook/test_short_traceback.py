@@ -1,0 +1,50 @@
+"""What a notebook shows of an error: the person's own lines and the words, not the way through nbgen."""
+
+import _thread
+import re
+import threading
+import time
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("nbgen.generate('x', temprature=1)", "did you mean 'temperature'"),
+        ("nbgen.map(['x'], temprature=1)", "did you mean 'temperature'"),
+        ("nbgen.Chat(temprature=1)", "did you mean 'temperature'"),
+        ("nbgen.compare('x', temperature=[-1])", "temperature"),
+        ("nbgen.connect('http://127.0.0.1:9/')", "nothing answers"),
+        ("for text in nbgen.stream('x', json_schema='[]'): pass", "json_schema"),
+    ],
+)
+def test_only_the_persons_own_lines_are_shown(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], cell: str, words: str
+) -> None:
+    shell.run_cell(f"import nbgen\ndef own():\n    {cell}\nown()")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert words in shown
+    assert "in own()" in shown
+    assert "nbgen/notebook" not in shown
+
+
+def test_so_it_is_with_an_interrupt_which_keeps_the_text(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        while not shell.user_ns.get("texts"):
+            time.sleep(0.01)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    cell = "import nbgen\ntexts = []\nanswer = nbgen.stream('x', max_new_tokens=400, ignore_eos=True)\n"
+    outcome = shell.run_cell(f"{cell}for text in answer:\n    texts.append(text)")
+    assert isinstance(outcome.error_in_exec, KeyboardInterrupt)
+    assert shell.user_ns["answer"].result.text
+    assert shell.user_ns["answer"].result.finish_reason == "abort"
+    shown = capsys.readouterr().out
+    assert "KeyboardInterrupt" in shown
+    assert "httpcore" not in shown
+    assert "nbgen/notebook" not in shown
