@@ -53,7 +53,7 @@ def choose_runner(model: torch.nn.Module, block_size: int, *, copies_weights: bo
     if runner is None or runner.tier == "C":
         return runner or OpaqueRunner(model, cached=False)
     with runner.lora.observed():
-        _agrees(runner, prompts, expected, BlockManager(8, block_size))
+        _agrees(runner, prompts, expected, block_size)
     return runner
 
 
