@@ -44,6 +44,7 @@ def test_every_cell_runs(bundled: PrivateServer, name: str) -> None:
 
 #: What a reader is promised.
 SAID = {
+    "images_and_adapters": ("a red triangle", "drawings named in full", "peft agrees: True", "no adapters left"),
     "infer": (":square",),
     "structured_output": ("Person(name=", "stop", "negative", "Failed to compile regex grammar"),
     "from_outside": ("completion_tokens", "[DONE]", "Jupyter", "3 + 4 = 7", "float32 4 rows, argmax"),

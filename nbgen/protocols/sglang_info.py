@@ -12,7 +12,7 @@ import msgspec
 from nbgen import sampling_params
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineStatus, ModelInfo
-from nbgen.protocols import json_body, openai, request_ids, sglang, sglang_logprobs
+from nbgen.protocols import json_body, media, openai, request_ids, sglang, sglang_logprobs
 
 WEIGHT_VERSION = "default"
 #: Features of SGLang's server, by their launch options, that this one does not have.
@@ -35,6 +35,8 @@ LIMITS: dict[str, Any] = {
     "token_ids_logprob": sglang_logprobs.MAX_TOKEN_IDS,
     "openai_top_logprobs": openai.MAX_TOP_LOGPROBS,
     "rid": request_ids.RID.pattern,
+    "media": media.MAX_MEDIA,
+    "media_bytes": media.MAX_BYTES,
 }
 
 
@@ -65,8 +67,8 @@ def model_info(config: EngineConfig, model: ModelInfo | None, options: ServerOpt
             "reasoning_parser": None,
             "tool_call_parser": None,
             "disaggregation_mode": "null",
-            "has_image_understanding": False,
-            "has_audio_understanding": False,
+            "has_image_understanding": model is not None and "image" in model.media,
+            "has_audio_understanding": model is not None and "audio" in model.media,
             "model_type": model.model_type if model else None,
             "architectures": model.architectures if model else None,
         }

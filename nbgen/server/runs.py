@@ -22,6 +22,8 @@ KEEP_SECONDS = 600.0
 KEEP_RUNS = 512
 KEEP_OUTPUTS = 200_000
 MAX_LIVE = 4096
+#: Of the images and sounds of all that is alive.
+MAX_MEDIA_BYTES = 2**30
 
 
 class Run:
@@ -38,6 +40,7 @@ class Run:
         """`messages` are those of the request as they came, with the files that are in them."""
         self.request = request
         self.messages = messages
+        self.media_bytes = sum(len(each.data) for each in request.media)
         self.chat = chat
         self.kept = kept
         self.model = ""
@@ -138,6 +141,9 @@ class Runs:
             raise Conflict(f"Duplicate request ID detected: {run.id}", field="rid")
         if len(self._live) >= MAX_LIVE:
             raise Unavailable(f"the queue is full ({len(self._live)} requests)")
+        waiting = sum(other.media_bytes for other in self._live.values()) if run.media_bytes else 0
+        if waiting and waiting + run.media_bytes > MAX_MEDIA_BYTES:
+            raise Unavailable(f"the queue is full: the images and sounds in it have {waiting} bytes")
         run.model = self._engine.config.model
         self._on_start(run)
         run.watchers.add(lambda: self._settle(run))

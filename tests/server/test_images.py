@@ -152,3 +152,9 @@ def test_what_does_not_fit_is_refused_and_sounds_are_left_out(seeing: Server, fi
     assert answer.status_code == (400 if words else 200), answer.text
     assert words in answer.text
     seeing.idle()
+
+
+def test_the_server_says_that_its_model_sees(seeing: Server) -> None:
+    info = seeing.http.get("model_info").json()
+    assert (info["has_image_understanding"], info["has_audio_understanding"]) == (True, False)
+    assert seeing.http.get("server_info").json()["limits"]["media_bytes"]["image"] == 20 * 2**20

@@ -7,7 +7,7 @@ import pytest
 
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, Media
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import runs as runs_module
 from nbgen.server.engine_client import EngineClient
@@ -109,3 +109,21 @@ def test_too_many_alive_are_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch)
     start(runs, "r")
     with pytest.raises(Unavailable, match="queue is full"):
         start(runs, "s")
+
+
+def test_images_of_all_runs_have_a_limit_and_are_let_go_with_their_run(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_module, "MAX_MEDIA_BYTES", 1000)
+
+    def seeing(id: str) -> Run:
+        return Run(GenerateRequest(rid=id, text="a", media=[Media(type="image", data=memoryview(bytes(600)))]))
+
+    first = seeing("first")
+    runs.start(first)
+    with pytest.raises(Unavailable, match="images and sounds in it have 600 bytes"):
+        runs.start(seeing("second"))
+    start(runs, "text")
+    end(first)
+    assert first.request.media == []
+    runs.start(seeing("second"))
