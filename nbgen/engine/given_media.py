@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from nbgen.engine.media_prompt import MediaPrompt, keys_of
+from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.tensor_module import DTYPES, as_torch
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Media, Tensor
@@ -38,7 +38,7 @@ def prompt(
                 f"the feature has {len(feature)} rows; the prompt has {counts[kind]} placeholders of type {kind}",
                 field=f"{kind}_data",
             )
-    return MediaPrompt(ids, keys_of(ids, media, placeholders.get), inputs, features)
+    return MediaPrompt.of(ids, media, placeholders.get, inputs, features)
 
 
 def _check(request: GenerateRequest) -> None:

@@ -5,7 +5,7 @@ Plain Python, no tensors of its own making. Knows no model.
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,21 @@ class MediaPrompt:
     encoded: Any = None
     shift: int = 0
     blocks: tuple[tuple[int, int], ...] = ()
+    #: How many of the ids stand for images.
+    image_tokens: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        ids: list[int],
+        media: Sequence[Media],
+        type_of: Callable[[int], str | None],
+        inputs: dict[str, Any],
+        features: dict[str, Any] | None = None,
+    ) -> "MediaPrompt":
+        """The prompt of `ids` with these media; `type_of` says which of the ids stand for one."""
+        count = sum(type_of(token) == "image" for token in ids)
+        return cls(ids, keys_of(ids, media, type_of), inputs, features or {}, image_tokens=count)
 
 
 def keys_of(ids: Sequence[int], media: Sequence[Media], type_of: Callable[[int], str | None]) -> list[int]:
@@ -57,13 +72,9 @@ def keys_of(ids: Sequence[int], media: Sequence[Media], type_of: Callable[[int],
 
 def _digest(media: Media) -> bytes:
     """Of all that decides what the medium becomes."""
-    content = hashlib.sha256(repr((media.type, media.format, _sorted(media.options))).encode())
+    content = hashlib.sha256(repr((media.type, media.format, sorted(media.options.items()))).encode())
     content.update(media.data)
     for tensor in media.tensors:
         content.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
         content.update(tensor.data)
     return content.digest()
-
-
-def _sorted(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return sorted(options.items())

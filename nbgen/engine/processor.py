@@ -13,7 +13,7 @@ import torch
 from transformers.processing_utils import ProcessorMixin
 
 from nbgen.engine import audio, given_media, image
-from nbgen.engine.media_prompt import MediaPrompt, keys_of
+from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest, Media
 
@@ -91,7 +91,7 @@ class Processor:
     def _of(self, made: Made, media: list[Media], ids: list[int] | None = None) -> MediaPrompt:
         ids = made["input_ids"][0].tolist() if ids is None else ids
         inputs = {name: value for name, value in made.items() if name not in OWN and isinstance(value, torch.Tensor)}
-        return MediaPrompt(ids, keys_of(ids, media, self._placeholders.get), inputs)
+        return MediaPrompt.of(ids, media, self._placeholders.get, inputs)
 
     def _text(self, text: str, media: list[Media], **options: Any) -> Made:
         """What the processor makes of text with one placeholder for each medium, or none: then media come first."""

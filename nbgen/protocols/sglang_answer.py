@@ -91,6 +91,8 @@ class Answer:
             "num_retractions": 0,
             "dp_rank": None,
         }
+        if sample.image_tokens:
+            meta_info["image_tokens"] = sample.image_tokens
         if self._logprobs is not None:
             meta_info |= sglang_logprobs.meta_info(self._logprobs, sample)
         meta_info |= self._inner.meta_info(sample)
