@@ -185,9 +185,9 @@ def _foreign_errors(name: str, part: str) -> Iterator[None]:
         raise ModelError(
             f"{name} does not fit into the free memory of the GPU: free some, or use a smaller model"
         ) from error
-    except MemoryError as error:
-        raise ModelError(f"{name} does not fit into the free memory: free some, or use a smaller model") from error
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError) as error:
+    except (OSError, MemoryError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch's and the system's own words
+            raise ModelError(f"{name} does not fit into the free memory: free some, or use a smaller model") from error
         log.exception("loading the %s of %s", part, name)
         raise ModelError(f"the {part} of {name} cannot be read by transformers; the server's log says why") from error
 

@@ -170,7 +170,7 @@ class EngineLife:
         ended = await process.end(CRASH_PATIENCE if crashed else STOP_PATIENCE)
         self._process = None
         if crashed:
-            error = self._crash_error(self._cause or f"the engine stopped ({ended})", process.last_words())
+            error = self._crash_error(self._cause or _cause(ended), process.last_words())
             self._log.error("%s", error.message)
             self._fail(lost, error)
             if not self._may_recover() and self.state == "starting":
@@ -222,3 +222,9 @@ class EngineLife:
         self.state = state
         for watcher in tuple(self.watchers):
             watcher()
+
+
+def _cause(ended: str) -> str:
+    """Why a child that nobody stopped is gone; the system kills what takes too much memory."""
+    killed = "the engine was killed (signal 9), perhaps for want of memory"
+    return killed if ended == "signal 9" else f"the engine stopped ({ended})"

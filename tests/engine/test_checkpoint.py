@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from nbgen.engine import checkpoint
+from nbgen.engine.loader import _foreign_errors
 from nbgen.errors import ModelError
 from tests.engine.conftest import build
 
@@ -90,3 +92,8 @@ def test_sampling_defaults_come_from_the_generation_config(folder: Path) -> None
     assert assembly.model.sampling_defaults == {"temperature": 0.3, "top_k": -1}
     assert build(folder, sampling_defaults="openai").model.sampling_defaults == {}
     assert assembly.engine._sampler.eos_ids == {0, 7}
+
+
+def test_weights_that_memory_cannot_hold_are_said_to_be_too_large() -> None:
+    with pytest.raises(ModelError, match="does not fit into the free memory"), _foreign_errors("big", "weights"):
+        torch.empty(2**50, dtype=torch.uint8)
