@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokeni
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from nbgen.engine import checkpoint, embedding_checkpoint
+from nbgen.engine import checkpoint, embedding_checkpoint, quantized_checkpoint
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
@@ -44,6 +44,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
         torch.set_num_threads(config.threads)
     folder = checkpoint.find(config.model, report)
     size = checkpoint.weight_bytes(folder)
+    quantized_checkpoint.check(folder, config.model, config.quantization)
     architecture = _architecture(folder, config.model)
     generation = checkpoint.read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
@@ -60,6 +61,9 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     folder = checkpoint.find(config.model, report)
+    if config.quantization is not None:
+        raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
+    quantized_checkpoint.check(folder, config.model, None)
     size, tokenizer = checkpoint.weight_bytes(folder), _tokenizer(folder, config.model)
     with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
         model = _model(folder, config, AutoModel)
