@@ -13,7 +13,7 @@ from nbgen.errors import ModelError
 
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.npz")
 PAGE_IN_BYTES = 8 * 2**20
 
 Report = Callable[[str, int, int], None]
@@ -63,11 +63,13 @@ def _download(name: str, report: Report) -> Path:
 
 def _checked(folder: Path, name: str) -> Path:
     """The folder, if it holds a whole model that nbgen reads."""
+    _refuse_other_formats(folder, name)
     missing = [f for f in ("config.json",) if not (folder / f).is_file()]
     if missing:
         raise ModelError(f"{name} has no {missing[0]}: it is not a model in transformers' format")
     _refuse_code(folder, name)
-    _refuse_pickles(folder, name)
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"{name} has no weights: no *.safetensors file is there")
     _check_shards(folder, name)
     return folder
 
@@ -80,12 +82,11 @@ def _refuse_code(folder: Path, name: str) -> None:
             )
 
 
-def _refuse_pickles(folder: Path, name: str) -> None:
-    if any(folder.glob("*.safetensors")):
+def _refuse_other_formats(folder: Path, name: str) -> None:
+    """Pickles run code as they are read, and of the others transformers makes something else than what is in them."""
+    found = next((path.name for pattern in OTHERS for path in folder.glob(pattern)), None)
+    if found is None or any(folder.glob("*.safetensors")):
         return
-    found = next((path.name for pattern in PICKLES for path in folder.glob(pattern)), None)
-    if found is None:
-        raise ModelError(f"{name} has no weights: no *.safetensors file is there")
     raise ModelError(
         f"nbgen reads safetensors only, and {name} holds {found}: convert it by loading it with transformers "
         "where you trust it and calling save_pretrained"

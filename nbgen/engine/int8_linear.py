@@ -75,7 +75,7 @@ def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         part = slice(start, start + at_once)
         rows = weight[part].float()
         scale[part] = rows.abs().amax(1).div_(127.5).clamp_min_(torch.finfo(torch.float32).eps)
-        values[part] = rows.div(scale[part, None]).round_().clamp_(-128, 127).to(torch.int8)
+        values[part] = rows.mul(scale[part, None].reciprocal()).round_().clamp_(-128, 127).to(torch.int8)
     return values, scale
 
 

@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging as transformers_logging
 
-from nbgen.engine import audio, checkpoint, embedding_checkpoint, processor_folder
+from nbgen.engine import audio, checkpoint, embedding_checkpoint, processor_folder, quantized_checkpoint
 from nbgen.engine.media_encoder import placeholders
 from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
@@ -50,6 +50,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
         torch.set_num_threads(config.threads)
     folder = checkpoint.find(config.model, report)
     size = checkpoint.weight_bytes(folder)
+    quantized_checkpoint.check(folder, config.model, config.quantization)
     architecture = _architecture(folder, config.model)
     generation = checkpoint.read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
@@ -68,6 +69,9 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     folder = checkpoint.find(config.model, report)
+    if config.quantization is not None:
+        raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
+    quantized_checkpoint.check(folder, config.model, None)
     size, tokenizer = checkpoint.weight_bytes(folder), _tokenizer(folder, config.model)
     with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
         model = _model(folder, config, AutoModel)

@@ -35,7 +35,7 @@ def dequantized(weight: torch.Tensor, kind: str) -> torch.Tensor:
     weight = weight.float()
     if kind == "int8":
         step = weight.abs().amax(1, keepdim=True) / 127.5
-        return (weight / step).round().clamp(-128, 127) * step
+        return (weight * (1 / step)).round().clamp(-128, 127) * step
     groups = weight.unflatten(1, (-1, 32))
     least, largest = groups.amin(2, keepdim=True), groups.amax(2, keepdim=True)
     step = (largest - least) / 15
