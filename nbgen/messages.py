@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from nbgen.sampling_params import SamplingParams
+from nbgen.word_lists import WordLists
 
 #: Bytes of a tensor that travel in one frame, so that none holds up what is behind it.
 PIECE_BYTES = 2**21
@@ -141,6 +142,7 @@ class GenerateRequest(Struct, frozen=True):
     #: A client's own code for the scores, as `nbgen.logit_processor` writes it.
     logit_processor: str | None = None
     params: SamplingParams = SamplingParams()
+    words: WordLists | None = None
     logprobs: LogprobOptions | None = None
     tensors: TensorOptions | None = None
     fit: bool = False

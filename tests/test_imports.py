@@ -10,7 +10,16 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "nbgen"
 MESSAGES = {"messages", "engine_state", "pieces", "commands", "tensor_messages", "frames"}
-SHARED = MESSAGES | {"sampling_params", "engine_config", "errors", "sse", "logit_processor", "tensor_spec"}
+SHARED = MESSAGES | {
+    "sampling_params",
+    "engine_config",
+    "errors",
+    "sse",
+    "logit_processor",
+    "tensor_spec",
+    "bytes_elements",
+    "word_lists",
+}
 BOOKKEEPING = {"sequence", "prefix_cache", "scheduler", "block_manager", "detokenizer", "grammar", "stop_regex"}
 
 #: layer -> (what it may import from nbgen, which third parties)
@@ -32,7 +41,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
             "PIL",
         },
     ),
-    "protocols": ({"protocols"} | SHARED, {"msgspec", "numpy"}),
+    "protocols": ({"protocols"} | SHARED, {"msgspec", "numpy", "orjson"}),
     "server": (
         {"server", "protocols", ""} | SHARED,
         {"jupyter_server", "jupyter_core", "tornado", "traitlets", "msgspec", "prometheus_client"}

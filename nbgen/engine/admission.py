@@ -17,6 +17,7 @@ from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import StopRegexes
 from nbgen.engine.tokenizer import Tokenizer
+from nbgen.engine.word_lists import bad_words, stop_words
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.messages import (
@@ -77,6 +78,9 @@ class Admission:
         if request.truncate and media is None:
             prompt = prompt[: max(1, self._room - len(request.prefix_ids) - 1)]
         self._check([*prompt, *request.prefix_ids], params, fit=request.fit or request.truncate)
+        if request.words is not None:
+            for word in (*request.words.bad_ids, *request.words.stop_ids):
+                self._check_ids(word, "words")
         self._check_logprobs(request.logprobs, len(prompt))
         self._check_tensors(request.tensors, len(prompt), self._budget(len(prompt), params))
         if request.logit_processor is not None:
@@ -125,7 +129,7 @@ class Admission:
             detokenizer=detokenizer,
             prefix_text="".join(map(detokenizer.append, prefix)),
             stop_strings=StopStrings(
-                params.stop,
+                (*params.stop, *stop_words(request.words, self._tokenizer)),
                 keep_match=params.no_stop_trim,
                 regexes=StopRegexes(params.stop_regex) if params.stop_regex else None,
             ),
@@ -135,6 +139,7 @@ class Admission:
             logit_processor=request.logit_processor,
             custom_params=copy.deepcopy(params.custom_params),
             logprobs=request.logprobs,
+            bad_words=bad_words(request.words, self._tokenizer),
             priority=request.priority,
             group=request.group or request.rid,
             tensors=request.tensors,

@@ -37,7 +37,8 @@ def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_siz
     """Write `model.pt2` of the module. Raises ModelError where its graph cannot be recorded."""
     for name, (datatype, _) in inputs.items():
         if datatype not in DTYPES:
-            raise ModelError(f"{name} is of datatype {datatype!r}; torch modules take {', '.join(DTYPES)}")
+            hint = "; BYTES need a module of the model repository (model.py)" if datatype == "BYTES" else ""
+            raise ModelError(f"{name} is of datatype {datatype!r}; torch's graphs take {', '.join(DTYPES)}{hint}")
     examples = tuple(_example(datatype, dims, max_batch_size) for datatype, dims in inputs.values())
     dynamic = (_dynamic(inputs, max_batch_size),)
     try:

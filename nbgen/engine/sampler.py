@@ -9,6 +9,7 @@ import torch
 from nbgen.engine.draws import argmax, draw
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.word_lists import forbidden
 
 NO_TOKEN = -1
 
@@ -41,7 +42,7 @@ class Sampler:
         return torch.where(usable, tokens, NO_TOKEN).tolist()
 
     def _adjust(self, scores: torch.Tensor, row: int, sequence: Sequence) -> None:
-        """Penalties, held-back stop tokens and biases of one row, in place; the row is not looked at for nothing."""
+        """What one row's request asks of its scores, in place; the row is not looked at for nothing."""
         params = sequence.params
         if params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1:
             _penalize(scores[row], sequence)
@@ -49,6 +50,8 @@ class Sampler:
             scores[row, _inside(self.eos_ids | sequence.stop_token_ids, scores)] = float("-inf")
         for token, bias in params.logit_bias.items():
             scores[row, token] += bias
+        if sequence.bad_words:
+            scores[row, _inside(forbidden(sequence.bad_words, sequence.output_ids), scores)] = float("-inf")
 
 
 def _inside(ids: frozenset[int], scores: torch.Tensor) -> torch.Tensor:

@@ -56,6 +56,8 @@ class Sequence:
     num_described: int = 0
     #: Tokens whose experts have been given, those before the first that is asked for included.
     num_routed: int = 0
+    #: Words of tokens that the answer must not have.
+    bad_words: tuple[tuple[int, ...], ...] = ()
     #: What stands in place of the prompt's embeddings, FP32 `[tokens, width]`: such a prompt shares nothing.
     embeds: Tensor | None = None
     #: The prompt's media (`media_prompt.MediaPrompt`), if it has any.

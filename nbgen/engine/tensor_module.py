@@ -1,16 +1,20 @@
 """One torch module behind a declared interface: bytes to tensors, one forward, tensors to bytes.
 
 Inputs go to `forward` by name where its parameters have those names, else in the declared order; outputs may be a
-tensor, a tuple in the declared order or a dict by name, and are cast to their declared datatypes.
+tensor, a tuple in the declared order or a dict by name, and are cast to their declared datatypes. BYTES are numpy
+arrays of objects both ways.
 """
 
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
+from nbgen.engine import bytes_array
 from nbgen.engine.batcher import Computed
 from nbgen.errors import InternalError
 from nbgen.messages import Tensor
@@ -32,6 +36,8 @@ DTYPES = {
     "FP64": torch.float64,
     "BF16": torch.bfloat16,
 }
+#: BYTES are numpy's, all else is torch's.
+Array = torch.Tensor | np.ndarray
 
 
 class TensorModule:
@@ -57,65 +63,82 @@ class TensorModule:
         parts = self._split(arrays, [_entries(request) for request in requests])
         return Computed(parts, loaded - started, computed - loaded, time.monotonic_ns() - computed)
 
-    def _inputs(self, requests: list[InferRequest]) -> dict[str, torch.Tensor]:
+    def _inputs(self, requests: list[InferRequest]) -> dict[str, Array]:
         """The inputs in the declared order, of all requests behind each other."""
         stacked = {}
         for declared in self.spec.inputs:
             tensors = [tensor for request in requests for tensor in request.inputs if tensor.name == declared.name]
             if tensors:
-                parts = [as_torch(tensor) for tensor in tensors]
-                whole = torch.cat(parts) if len(parts) > 1 else parts[0]
-                stacked[declared.name] = self._reshaped(whole, declared).to(self._device)
-        return stacked
+                parts = [_tensor(tensor) for tensor in tensors]
+                stacked[declared.name] = self._reshaped(_joined(parts), declared)
+        return {
+            name: value if isinstance(value, np.ndarray) else value.to(self._device) for name, value in stacked.items()
+        }
 
-    def _reshaped(self, tensor: torch.Tensor, declared: TensorSpec) -> torch.Tensor:
+    def _reshaped(self, tensor: Array, declared: TensorSpec) -> Array:
         """As the module sees it."""
         if declared.reshape is None:
             return tensor
         batch = tensor.shape[:1] if self.spec.max_batch_size else ()
         return tensor.reshape(*batch, *declared.reshape)
 
-    def _named(self, given: Any) -> dict[str, torch.Tensor]:
+    def _named(self, given: Any) -> dict[str, Any]:
         names = [declared.name for declared in self.spec.outputs]
         if isinstance(given, Mapping):
             found = {name: given[name] for name in names if name in given}
         else:
-            found = dict(zip(names, given if isinstance(given, Sequence) else (given,), strict=False))
-        if not found or not all(isinstance(value, torch.Tensor) for value in found.values()):
+            found = dict(zip(names, given if isinstance(given, tuple | list) else (given,), strict=False))
+        of_bytes = {declared.name for declared in self.spec.outputs if declared.datatype == "BYTES"}
+        if not found or not all(isinstance(found[name], torch.Tensor) for name in found.keys() - of_bytes):
             raise InternalError(f"the module of {self.spec.name} gave none of its declared outputs as a tensor")
         return found
 
-    def _array(self, output: torch.Tensor, name: str) -> torch.Tensor:
+    def _array(self, output: Any, name: str) -> Array:
         """The output on the CPU, in its declared datatype and shape."""
         declared = self.spec.output(name)
         assert declared is not None
-        array = output.detach().to("cpu", DTYPES[declared.datatype]).contiguous()
+        if declared.datatype == "BYTES":
+            array = bytes_array.from_module(output, name)
+        else:
+            array = output.detach().to("cpu", DTYPES[declared.datatype]).contiguous()
         if declared.reshape is None:
             return array
         batch = array.shape[:1] if self.spec.max_batch_size else ()
         return array.reshape(*batch, *declared.dims)
 
-    def _split(self, arrays: dict[str, torch.Tensor], entries: list[int]) -> list[list[Tensor]]:
+    def _split(self, arrays: dict[str, Array], entries: list[int]) -> list[list[Tensor]]:
         """Each request's part of every output, row by row where there is a batch dimension."""
         if not self.spec.max_batch_size:
             return [[self._output(name, array) for name, array in arrays.items()]]
         for name, array in arrays.items():
-            if not array.dim() or array.shape[0] != sum(entries):
+            if not len(array.shape) or array.shape[0] != sum(entries):
                 raise InternalError(
                     f"the module of {self.spec.name} gave {name} of shape {list(array.shape)} for {sum(entries)}"
                 )
-        parts = {name: array.split(entries) for name, array in arrays.items()}
+        places = list(accumulate(entries, initial=0))
         return [
-            [self._output(name, part[index].contiguous()) for name, part in parts.items()]
-            for index in range(len(entries))
+            [self._output(name, array[start:end]) for name, array in arrays.items()] for start, end in pairwise(places)
         ]
 
-    def _output(self, name: str, array: torch.Tensor) -> Tensor:
+    def _output(self, name: str, array: Array) -> Tensor:
         declared = self.spec.output(name)
         assert declared is not None
+        if isinstance(array, np.ndarray):
+            return Tensor(name=name, datatype="BYTES", shape=array.shape, data=bytes_array.to_wire(array))
         flat = array.reshape(-1).view(torch.uint8) if array.numel() else torch.empty(0, dtype=torch.uint8)
         data = memoryview(flat.numpy()).cast("B")
         return Tensor(name=name, datatype=declared.datatype, shape=tuple(array.shape), data=data)
+
+
+def _joined(parts: list[Any]) -> Array:
+    """The entries of several requests as one batch."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else torch.cat(parts)
+
+
+def _tensor(tensor: Tensor) -> Array:
+    return bytes_array.from_tensor(tensor) if tensor.datatype == "BYTES" else as_torch(tensor)
 
 
 def as_torch(tensor: Tensor) -> torch.Tensor:

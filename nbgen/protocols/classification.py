@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.protocols.inference import OutputTensor
-from nbgen.protocols.tensors import NUMPY, Binary, pack_bytes
+from nbgen.protocols.tensors import NUMPY, Binary
 from nbgen.tensor_spec import TensorSpec
 
 MAX_ELEMENTS = 1_000_000

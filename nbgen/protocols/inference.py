@@ -59,6 +59,11 @@ class InferenceResponse(msgspec.Struct, kw_only=True):
     parameters: Mapping[str, Parameter] = {}
     final: bool = True
 
+    @property
+    def size(self) -> int:
+        """Bytes of its tensors."""
+        return sum(len(output.data) for output in self.outputs)
+
 
 class PinnedError(InternalError):
     """The request is at fault, but Triton's clients are told of an internal error."""

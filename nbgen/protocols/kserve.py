@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import RESERVED_PREFIX, Inference, Parameter, PinnedError, RequestedOutput
 from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody
+from nbgen.protocols.json_structure import check_structure
 from nbgen.tensor_spec import ELEMENT_BYTES, ModelSpec
 
 #: Bytes of the JSON part of a request, of one tensor in it, and of a request that is one tensor's bytes alone.
@@ -25,7 +27,11 @@ MAX_TENSORS = 128
 MAX_RANK = 32
 MAX_ELEMENTS = 2**63 - 1
 MAX_PARAMETERS = 256
+#: Bytes of JSON.
+MAX_PARAMETERS_BYTES, MAX_SHAPE_BYTES = 2**20, 2**10
 LIMIT_WORDS = "Use --http-max-input-size to increase the limit."
+
+T = TypeVar("T")
 
 _STOI = re.compile(r"\s*([+-]?\d+)")
 _INT32 = 2**31
@@ -34,24 +40,26 @@ _INT32 = 2**31
 class _Input(msgspec.Struct):
     name: str
     datatype: str
-    shape: list[Any]
+    shape: msgspec.Raw
     data: msgspec.Raw = msgspec.Raw(b"")
-    parameters: dict[str, Any] = {}
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class _Output(msgspec.Struct):
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class _Body(msgspec.Struct):
     inputs: list[_Input]
     id: str = ""
-    parameters: dict[str, Any] = {}
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
     outputs: list[_Output] = []
 
 
 _decoder = msgspec.json.Decoder(_Body)
+_decode_shape = msgspec.json.Decoder(list[Any]).decode
+_decode_parameters = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def header_length(header: str | None, size: int) -> int:
@@ -78,8 +86,9 @@ def parse_infer(body: memoryview, header: str | None, spec: ModelSpec) -> Infere
     if header is not None and length == 0:
         return _raw(body, spec)
     check_json_size(length)
+    check_structure(body[:length])
     fields = _decode(body[:length])
-    parameters = parse_parameters(fields.parameters)
+    parameters = parse_parameters(_parameters(fields.parameters))
     binary, timeout = parameters.pop("binary_data_output", False), parameters.pop("timeout", 0)
     rest = _Blobs(body[length:])
     inputs: dict[str, Tensor] = {}
@@ -122,6 +131,20 @@ def _decode(body: memoryview) -> _Body:
     return fields
 
 
+def _parameters(raw: msgspec.Raw) -> dict[str, Any]:
+    return _part("parameters", raw, MAX_PARAMETERS_BYTES, _decode_parameters)
+
+
+def _part(name: str, raw: msgspec.Raw, limit: int, decode: Callable[[msgspec.Raw], T]) -> T:
+    """A small part of the body."""
+    if (size := len(bytes(raw))) > limit:
+        raise InvalidRequest(f"'{name}' has {size} bytes of JSON; at most {limit}")
+    try:
+        return decode(raw)
+    except msgspec.DecodeError as error:
+        raise MalformedBody(f"failed to parse '{name}': {error}") from None
+
+
 # --- inputs
 
 
@@ -146,10 +169,12 @@ class _Blobs:
 
 
 def _tensor(item: _Input, blobs: _Blobs) -> Tensor:
-    datatype, shape = check_datatype(item.datatype), parse_shape(item.shape, item.name)
+    dimensions = _part("shape", item.shape, MAX_SHAPE_BYTES, _decode_shape)
+    datatype, shape = check_datatype(item.datatype), parse_shape(dimensions, item.name)
     if datatype != "BYTES" and tensors.number_of_elements(shape) * ELEMENT_BYTES[datatype] > MAX_ELEMENTS:
         raise InvalidRequest(f"byte size overflow for input '{item.name[:200]}': {list(shape)} of {datatype}")
-    size, region = item.parameters.get("binary_data_size"), item.parameters.get("shared_memory_region")
+    parameters = _parameters(item.parameters)
+    size, region = parameters.get("binary_data_size"), parameters.get("shared_memory_region")
     json = bytes(item.data)
     if (size is not None) + (region is not None) + bool(json) != 1:
         raise InvalidRequest(
@@ -231,7 +256,7 @@ def _raw(body: memoryview, spec: ModelSpec) -> Inference:
     if only.datatype == "BYTES":
         if only.dims != (1,):
             raise InvalidRequest(f"For BYTES datatype raw input '{only.name}', the model must have input shape [1]")
-        body = tensors.pack_bytes([bytes(body)])
+        body = pack_bytes([bytes(body)])
     shape = ((1,) if spec.max_batch_size else ()) + _raw_shape(only.name, only.dims, only.datatype, len(body))
     tensor = Tensor(name=only.name, datatype=only.datatype, shape=shape, data=body)
     tensors.check_size(tensor)
@@ -261,7 +286,7 @@ def _outputs(items: list[_Output]) -> list[RequestedOutput]:
 
 
 def _output(item: _Output) -> RequestedOutput:
-    options = item.parameters
+    options = _parameters(item.parameters)
     if "shared_memory_region" in options:
         raise no_region(options["shared_memory_region"])
     binary, classes = options.get("binary_data", False), options.get("classification", 0)

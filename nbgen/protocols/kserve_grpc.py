@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
 from nbgen.protocols import kserve, kserve_answer, tensors
 from nbgen.protocols.inference import Inference, InferenceResponse, Parameter, PinnedError, RequestedOutput
 from nbgen.tensor_spec import ModelSpec
 
+#: The fields of a ModelInferRequest and a ModelInferResponse that hold the bytes of tensors.
+RAW_INPUTS, RAW_OUTPUTS = 7, 6
 EMPTY_FINAL = "triton_enable_empty_final_response"
 FINAL = "triton_final_response"
 
@@ -41,15 +44,15 @@ def parse_version(version: str) -> str:
     return version
 
 
-def parse_infer(request: Any) -> Inference:
-    """The inference that a ModelInferRequest asks for. Raises InvalidRequest."""
+def parse_infer(request: Any, contents: list[memoryview]) -> Inference:
+    """The inference that a ModelInferRequest asks for; `contents` are its raw ones. Raises InvalidRequest."""
     given = {name: parameter_value(name, value) for name, value in request.parameters.items() if name != EMPTY_FINAL}
-    raw = iter(request.raw_input_contents)
+    raw = iter(contents)
     inputs: dict[str, Tensor] = {}
     for item in request.inputs:
         if item.name in inputs:
             raise InvalidRequest(f"input '{item.name[:200]}' already exists in request")
-        inputs[item.name] = _tensor(item, raw, bool(request.raw_input_contents))
+        inputs[item.name] = _tensor(item, raw, bool(contents))
     if next(raw, None) is not None:
         raise InvalidRequest("unexpected additional input data: there are more raw contents than inputs")
     parameters = kserve.parse_parameters(given)
@@ -72,7 +75,7 @@ def parameter_value(name: str, value: Any) -> Parameter:
     return found
 
 
-def _tensor(item: Any, raw: Iterator[bytes], has_raw: bool) -> Tensor:
+def _tensor(item: Any, raw: Iterator[memoryview], has_raw: bool) -> Tensor:
     datatype = kserve.check_datatype(item.datatype)
     try:
         shape = kserve.parse_shape(list(item.shape), item.name)
@@ -93,11 +96,11 @@ def _tensor(item: Any, raw: Iterator[bytes], has_raw: bool) -> Tensor:
     return tensor
 
 
-def _raw(name: str, raw: Iterator[bytes]) -> memoryview:
+def _raw(name: str, raw: Iterator[memoryview]) -> memoryview:
     data = next(raw, None)
     if data is None:
         raise InvalidRequest(f"unable to find data for input tensor '{name[:200]}' in request")
-    return memoryview(data)
+    return data
 
 
 def _typed(item: Any, datatype: str) -> memoryview:
@@ -108,7 +111,11 @@ def _typed(item: Any, datatype: str) -> memoryview:
             f"contents of input '{item.name[:200]}' of datatype {datatype} must be in {wanted or 'raw_input_contents'}"
         )
     elements = getattr(item.contents, wanted)
-    return tensors.pack_bytes(elements) if datatype == "BYTES" else tensors.from_values(list(elements), datatype)
+    if datatype == "BYTES":
+        return pack_bytes(elements)
+    starts = range(0, len(elements), tensors.ELEMENT_SLICE)
+    slices = (elements[start : start + tensors.ELEMENT_SLICE] for start in starts)
+    return tensors.Binary(tensors.from_values(list(part), datatype) for part in slices).joined()
 
 
 def _outputs(items: Any) -> list[RequestedOutput]:
@@ -131,15 +138,15 @@ def _classes(parameters: Mapping[str, Any]) -> int:
     return int(value.int64_param)
 
 
-def fill(message: Any, response: InferenceResponse, inference: Inference, spec: ModelSpec) -> Any:
-    """`message`, a ModelInferResponse, with the response in it: raw contents, one for each output."""
+def fill(message: Any, response: InferenceResponse, inference: Inference, spec: ModelSpec) -> list[list[memoryview]]:
+    """Put the response into `message`, a ModelInferResponse; the raw contents of its outputs, each in pieces."""
     message.model_name, message.model_version, message.id = response.model_name, response.model_version, inference.id
     for name, value in response.parameters.items():
         set_parameter(message.parameters[name], value)
-    for output, _ in kserve_answer.shown(response, inference, spec):
+    outputs = [output for output, _ in kserve_answer.shown(response, inference, spec)]
+    for output in outputs:
         message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
-        message.raw_output_contents.append(bytes(output.data.joined()))
-    return message
+    return [output.data.pieces for output in outputs]
 
 
 def set_parameter(message: Any, value: Parameter) -> None:

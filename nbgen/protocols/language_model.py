@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from nbgen.bytes_elements import pack_bytes, unpack_bytes
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Media, TensorOptions
@@ -21,11 +22,21 @@ from nbgen.protocols import triton_options
 from nbgen.protocols.inference import Inference, OutputTensor
 from nbgen.protocols.media import MAX_MEDIA, decode_base64
 from nbgen.protocols.sample import Sample
-from nbgen.protocols.tensors import Binary, from_values, pack_bytes, unpack_bytes, values
+from nbgen.protocols.tensors import Binary, from_values, values
 from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
 
 #: Of vLLM's back end: each in base64.
 IMAGES = "image"
+
+
+class Times(NamedTuple):
+    """When a request came, and when its first and its latest token did: nanoseconds since 1970, 0 for not yet."""
+
+    arrival_time_ns: int = 0
+    first_token_time_ns: int = 0
+    last_token_time_ns: int = 0
+
+
 TEXT_NAMES = ("text_input", "prompt", "text", "QUERY")
 #: Outputs that need the prompt alone: asked for together, no token is generated.
 OF_PROMPT = frozenset({"logits", "context_logits", "hidden_states", "num_input_tokens"})
@@ -42,9 +53,13 @@ FLAGS = {
     "return_cumulative_logprob": ("cumulative_logprob",),
     "return_num_input_tokens": ("num_input_tokens",),
     "return_num_output_tokens": ("num_output_tokens",),
+    "return_perf_metrics": Times._fields,
 }
 MAX_PROMPTS = 256
 MAX_TEXT_BYTES = 4 * 2**20
+#: Of one input: longer than any prompt, and shorter than what would hold up others.
+MAX_INPUT_BYTES = 16 * 2**20
+MAX_IMAGES_BYTES = 64 * 2**20
 
 
 def serving_name(model: str) -> str:
@@ -74,6 +89,7 @@ def interface(name: str, model: ModelInfo | None) -> ModelSpec:
         ("finish_reason", "BYTES", (VARIABLE,)),
         ("num_input_tokens", "UINT32", (1,)),
         ("num_output_tokens", "UINT32", (VARIABLE,)),
+        *((name, "INT64", (1,)) for name in Times._fields),
     )
     return ModelSpec(
         name=name,
@@ -99,6 +115,9 @@ class Call(NamedTuple):
 
 def parse(inference: Inference) -> list[Call]:
     """What an inference of checked tensors asks of the language model, prompt by prompt. Raises InvalidRequest."""
+    for name, given in inference.inputs.items():
+        if len(given.data) > (most := MAX_IMAGES_BYTES if name == IMAGES else MAX_INPUT_BYTES):
+            raise InvalidRequest(f"{name} has {len(given.data)} bytes; at most {most}")
     several = [tensor for name in TEXT_NAMES if (tensor := inference.inputs.get(name)) and tensor.shape != (1,)]
     if not several:
         return [_parse(inference)]
@@ -130,6 +149,9 @@ def _parse(inference: Inference) -> Call:
         input_ids=ids,
         media=_images(tensors.get(IMAGES, [])),
         params=params,
+        words=triton_options.word_lists(options),
+        adapter=triton_options.adapter(options),
+        priority=triton_options.priority(inference.parameters.get("priority")),
         tensors=_tensor_options(outputs),
         fit=True,
         echo=echoed and text is None,
@@ -208,9 +230,14 @@ class Renderer:
         self._call = call
         self._vocab, self._hidden = model.vocab_size, model.hidden_size
 
-    def outputs(self, samples: Sequence[Sample]) -> list[OutputTensor]:
+    def outputs(self, samples: Sequence[Sample], times: Times) -> list[OutputTensor]:
         """The call's outputs of what `samples` hold."""
-        return [self._output(name, samples) for name in self._call.outputs]
+        return [
+            _tensor(name, "INT64", [1], [getattr(times, name)])
+            if name in Times._fields
+            else self._output(name, samples)
+            for name in self._call.outputs
+        ]
 
     def _output(self, name: str, samples: Sequence[Sample]) -> OutputTensor:
         first, count = samples[0], len(samples)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import math
-import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
+import orjson
 
+from nbgen.bytes_elements import MAX_ELEMENTS, pack_bytes, unpack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
 from nbgen.protocols.json_body import MAX_DEPTH
+from nbgen.protocols.json_structure import depth
 from nbgen.tensor_spec import ELEMENT_BYTES
 
 NUMPY = {
@@ -37,9 +39,8 @@ NUMPY = {
 #: The only datatypes that JSON cannot carry.
 BINARY_ONLY = ("FP16", "BF16")
 #: Bytes of JSON and elements that one slice has: a few milliseconds of work.
-JSON_SLICE = 2**17
-ELEMENT_SLICE = 2**14
-LENGTH_BYTES = 4
+JSON_SLICE = 2**18
+ELEMENT_SLICE = 2**16
 
 _KINDS: dict[str, tuple[set[type], str]] = {
     "S": ({str}, "non-string as string"),
@@ -111,16 +112,27 @@ def from_json(raw: bytes, datatype: str) -> tuple[memoryview, int]:
 
 
 def _slices(raw: bytes) -> Iterator[list[Any]]:
-    """The scalars of an array, in order, in slices where it is long and holds nothing but numbers."""
-    if len(raw) <= JSON_SLICE or raw.find(b"[", 1) >= 0 or raw.find(b'"') >= 0 or raw.find(b"{") >= 0:
+    """The scalars of an array, in order, in slices where it is long and holds no strings and no objects."""
+    if len(raw) <= JSON_SLICE or raw.find(b'"') >= 0 or raw.find(b"{") >= 0:
         yield flat(msgspec.json.decode(raw))
         return
-    start, last = 1, len(raw) - 1
-    while start < last:
-        end = raw.find(b",", min(start + JSON_SLICE, last))
-        end = last if end < 0 else end
-        yield msgspec.json.decode(b"[%b]" % raw[start:end])
+    scalars = _flattened(raw) if raw.find(b"[", 1) >= 0 else raw[1:-1]
+    start = 0
+    while start < len(scalars):
+        end = scalars.find(b",", start + JSON_SLICE)
+        end = len(scalars) if end < 0 else end
+        yield msgspec.json.decode(b"[%b]" % scalars[start:end])
         start = end + 1
+
+
+def _flattened(raw: bytes) -> bytes:
+    """The scalars of nested lists, with commas between them and nothing else."""
+    if depth(memoryview(raw)) > MAX_DEPTH + 1:
+        raise InvalidRequest(f"JSON nesting depth exceeds {MAX_DEPTH}")
+    scalars = raw.translate(None, b"[] \t\r\n")
+    while b",," in scalars:  # empty lists
+        scalars = scalars.replace(b",,", b",")
+    return scalars.strip(b",")
 
 
 def flat(value: Any) -> list[Any]:
@@ -149,7 +161,7 @@ def to_json(binary: Binary, datatype: str) -> Iterator[bytes]:
     yield b"["
     comma = b""
     for piece in _readable(binary, datatype):
-        found = _encode(values(piece, datatype))
+        found = _encode(piece, datatype)
         if len(found) > 2:
             yield comma + found[1:-1]
             comma = b","
@@ -166,39 +178,22 @@ def _readable(binary: Binary, datatype: str) -> Iterator[memoryview]:
             yield piece[start : start + step]
 
 
-def _encode(found: list[Any]) -> bytes:
-    if found and isinstance(found[0], float) and not all(map(math.isfinite, found)):
-        return json.dumps(found, separators=(",", ":")).encode()
-    return msgspec.json.encode(found)
-
-
-# --- BYTES
-
-
-def pack_bytes(items: Iterable[bytes]) -> memoryview:
-    """BYTES elements, each behind its length."""
-    return memoryview(b"".join(struct.pack("<I", len(item)) + item for item in items))
-
-
-def unpack_bytes(data: memoryview) -> list[bytes]:
-    """BYTES elements. Raises InvalidRequest where lengths and bytes disagree."""
-    items, position = [], 0
-    while position < len(data):
-        if position + LENGTH_BYTES > len(data):
-            raise InvalidRequest("incomplete string length indicator: a BYTES element begins with 4 bytes of length")
-        (length,) = struct.unpack_from("<I", data, position)
-        position += LENGTH_BYTES
-        if position + length > len(data):
-            raise InvalidRequest(f"the string elements are cut: one of {length} bytes has {len(data) - position}")
-        items.append(bytes(data[position : position + length]))
-        position += length
-    return items
+def _encode(piece: memoryview, datatype: str) -> bytes:
+    """A piece's elements as a JSON list; of FP32 the fewest digits that give the same number back."""
+    if datatype == "BYTES":
+        return msgspec.json.encode(values(piece, datatype))
+    array = np.frombuffer(piece, NUMPY[datatype])
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return json.dumps(array.tolist(), separators=(",", ":")).encode()
+    return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def check_size(tensor: Tensor, what: str = "input") -> None:
     """Raise InvalidRequest unless the tensor has as many bytes as its shape and datatype say."""
     count = number_of_elements(tensor.shape)
     if tensor.datatype == "BYTES":
+        if count > MAX_ELEMENTS:
+            raise InvalidRequest(f"{what} '{tensor.name}' has {count} string elements; at most {MAX_ELEMENTS}")
         if (found := len(unpack_bytes(tensor.data))) != count:
             raise InvalidRequest(f"expected {count} string elements for {what} '{tensor.name}', got {found}")
     elif len(tensor.data) != (size := count * ELEMENT_BYTES[tensor.datatype]):

@@ -17,7 +17,8 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.messages import Tensor
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
-from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody
+from nbgen.protocols.json_body import MAX_DEPTH, MAX_KEYS, MalformedBody
+from nbgen.protocols.json_structure import MAX_VALUES, check_structure
 from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES, parameter
 from nbgen.tensor_spec import ELEMENT_BYTES, VARIABLE, ModelSpec, TensorSpec
 
@@ -27,12 +28,13 @@ PARAMETERS = "parameters"
 class Members(list[tuple[str, Any]]):
     """A JSON object as it was written: order and repetitions kept."""
 
-    def first(self, name: str) -> Any:
-        """The value of the first member of this name."""
-        return next(value for key, value in self if key == name)
+    @property
+    def firsts(self) -> dict[str, Any]:
+        """The first value of each name."""
+        return dict(reversed(self))
 
 
-def parse_generate(body: bytes, spec: ModelSpec) -> Inference:
+def parse_generate(body: memoryview, spec: ModelSpec) -> Inference:
     """The inference that a body asks of the model `spec`. Raises InvalidRequest."""
     if len(body) > MAX_INPUT_BYTES:
         raise InvalidRequest(
@@ -40,9 +42,9 @@ def parse_generate(body: bytes, spec: ModelSpec) -> Inference:
             f"bytes. {LIMIT_WORDS}"
         )
     members = _parse(body)
-    inference = Inference(id=_id(members), parameters={}, inputs={})
-    for name, value in members:
-        value = members.first(name)
+    inference, firsts = Inference(id=_id(members), parameters={}, inputs={}), members.firsts
+    for name, _ in members:
+        value = firsts[name]
         if name == PARAMETERS:
             _map_parameters(inference, value, spec)
         else:
@@ -50,19 +52,22 @@ def parse_generate(body: bytes, spec: ModelSpec) -> Inference:
     return inference
 
 
-def _parse(body: bytes) -> Members:
+def _parse(body: memoryview) -> Members:
+    check_structure(body, values=MAX_VALUES)
     try:
-        value = json.loads(body.decode(), object_pairs_hook=Members)
+        value = json.loads(str(body, "utf-8"), object_pairs_hook=Members)
     except (ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else "not JSON in UTF-8"
         raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
     if not isinstance(value, Members):
         raise MalformedBody("failed to parse the request JSON buffer: it is not an object")
+    if len(value) > MAX_KEYS:
+        raise InvalidRequest(f"the request has {len(value)} members; at most {MAX_KEYS}")
     return value
 
 
 def _id(members: Members) -> str:
-    value = next((value for name, value in members if name == "id"), "")
+    value = members.firsts.get("id", "")
     if not isinstance(value, str):
         raise InvalidRequest("Unable to parse 'id': attempt to access JSON non-string as string")
     return value
@@ -71,9 +76,10 @@ def _id(members: Members) -> str:
 def _map_parameters(inference: Inference, value: Any, spec: ModelSpec) -> None:
     if not isinstance(value, Members):
         raise InvalidRequest("Expected JSON object for keyword: 'parameters'")
+    firsts = value.firsts
     for name, _ in value:
         try:
-            _map(inference, name, value.first(name), spec)
+            _map(inference, name, firsts[name], spec)
         except InvalidRequest as error:
             raise InvalidRequest(f"Converting keyword: 'parameters': {error.message}") from None
 

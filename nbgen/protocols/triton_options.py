@@ -17,8 +17,13 @@ from nbgen.errors import InvalidRequest
 from nbgen.protocols import triton_grammar
 from nbgen.sampling_params import SamplingParams
 from nbgen.tensor_spec import TensorSpec
+from nbgen.word_lists import WordLists
 
 PREFIX = "sampling_param_"
+MAX_WORDS = 256
+MAX_WORD_TOKENS = 4096
+#: Beyond this, Triton's priorities are all the same here.
+LOWEST_PRIORITY = 2**31
 DEFAULT_MAX_TOKENS = 16
 LIST = (-1,)
 SCALAR = (1,)
@@ -76,15 +81,13 @@ OPTIONS = (
     Option("return_cumulative_logprob", "BOOL", shown=("return_cumulative_logprob",)),
     Option("return_num_input_tokens", "BOOL", shown=("return_num_input_tokens",)),
     Option("return_num_output_tokens", "BOOL", shown=("return_num_output_tokens",)),
-    Option("return_perf_metrics", "BOOL"),
+    Option("return_perf_metrics", "BOOL", shown=("return_perf_metrics",)),
     Option("lora_name", "BYTES"),
     Option("guided_decoding_guide_type", "BYTES"),
     Option("guided_decoding_guide", "BYTES"),
     Option("structured_outputs", "BYTES"),
 )
 CANONICAL = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
-#: Taken only where they ask for nothing.
-UNSUPPORTED = ("bad_words", "lora_name", "return_perf_metrics")
 #: Datatypes that a client may send instead.
 _ALSO = {"INT32": ("INT64", "UINT32", "UINT64"), "UINT64": ("INT64", "INT32", "UINT32"), "FP32": ("FP64",)}
 
@@ -181,11 +184,6 @@ def _integer(value: Any) -> int:
 
 def refuse_unsupported(options: Mapping[str, Any]) -> None:
     """Raise InvalidRequest for an option that this server would have to ignore."""
-    for name in UNSUPPORTED:
-        if any(item not in ("", False) for item in _listed(options.get(name))):
-            raise InvalidRequest(f"{name} is not supported by this server")
-    if _word_list(options, "bad_words_list"):
-        raise InvalidRequest("bad_words_list is not supported by this server")
     if options.get("beam_width", 1) > 1:
         raise InvalidRequest(f"beam_width is {options['beam_width']}; this server decodes without beams, so 1 at most")
     if any(isinstance(item, bool) for item in _listed(options.get("stop"))) and True in options["stop"]:
@@ -225,6 +223,32 @@ def sampling_params(options: Mapping[str, Any], *, new_tokens: bool = True) -> S
     return SamplingParams.parse(_within_reach(fields))
 
 
+def word_lists(options: Mapping[str, Any]) -> WordLists | None:
+    """The words that must not come, or of several tokens end the answer. Raises InvalidRequest."""
+    bad = [word for word in _listed(options.get("bad_words")) if word != ""]
+    if not all(isinstance(word, str) for word in bad) or len(bad) > MAX_WORDS:
+        raise InvalidRequest(f"bad_words must be at most {MAX_WORDS} texts")
+    lists = WordLists(
+        bad=bad,
+        bad_ids=_word_list(options, "bad_words_list"),
+        stop_ids=[word for word in _word_list(options, "stop_words_list") if len(word) > 1],
+    )
+    return lists if lists != WordLists() else None
+
+
+def adapter(options: Mapping[str, Any]) -> str:
+    """The LoRA adapter's name; "" is the base model. Whether there is one of this name is known later."""
+    name = options.get("lora_name", "")
+    if not isinstance(name, str):
+        raise InvalidRequest(f"lora_name must be the name of an adapter, got {str(name)[:80]}")
+    return name
+
+
+def priority(value: Any) -> int:
+    """The engine's priority, the higher the sooner, for Triton's: 1 is the highest, 0 the default, which comes last."""
+    return max(1, LOWEST_PRIORITY - value) if isinstance(value, int) and value else 0
+
+
 def _within_reach(fields: dict[str, Any]) -> dict[str, Any]:
     """A limit beyond every context is as good as the largest."""
     return fields | {"max_new_tokens": min(fields["max_new_tokens"], 2**31)}
@@ -235,9 +259,7 @@ def _off(value: Any, offs: tuple[Any, ...], standard: Any) -> Any:
 
 
 def _stop_ids(options: Mapping[str, Any]) -> list[int]:
-    words = _word_list(options, "stop_words_list")
-    if any(len(word) > 1 for word in words):
-        raise InvalidRequest("stop_words_list holds a word of several tokens; give it as text in stop_words")
+    words = [word for word in _word_list(options, "stop_words_list") if len(word) == 1]
     own = [*options.get("stop_token_ids", ()), *_listed(options.get("end_id"))]
     return [token for token in (*own, *(token for word in words for token in word)) if token >= 0]
 
@@ -247,6 +269,9 @@ def _word_list(options: Mapping[str, Any], name: str) -> list[list[int]]:
     encoded = options.get(name, [])
     half = len(encoded) // 2
     ends = list(takewhile(lambda end: end >= 0, encoded[half:]))
-    if len(encoded) % 2 or ends != sorted(ends) or (ends and ends[-1] > half):
-        raise InvalidRequest(f"{name} must be [2, n]: the ids of all words, and where each word ends, padded with -1")
+    if len(encoded) % 2 or ends != sorted(ends) or (ends and ends[-1] > half) or half > MAX_WORD_TOKENS:
+        raise InvalidRequest(
+            f"{name} must be [2, n], n at most {MAX_WORD_TOKENS}: the ids of all words, and where each word ends, "
+            "padded with -1"
+        )
     return [encoded[start:end] for start, end in pairwise((0, *ends)) if end > start]

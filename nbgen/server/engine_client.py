@@ -35,7 +35,7 @@ from nbgen.server.listener import Listener
 
 
 class EngineClient(EngineLife):
-    """Passes requests and outputs."""
+    """Passes requests and outputs. `load_seconds` is what the last load of a model took."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class EngineClient(EngineLife):
         self.adapters = Adapters(config.model, adapters or {})
         self._deliveries = Deliveries()
         self._memory_replies: deque[asyncio.Future[MemoryState]] = deque()
+        self.load_seconds = 0.0
 
     # --- requests
 
@@ -185,7 +186,7 @@ class EngineClient(EngineLife):
                 self.progress = message
                 self._set("loading")
             case EngineReady():
-                self.model, self.progress = message.model, None
+                self.model, self.progress, self.load_seconds = message.model, None, message.load_seconds
                 self._set("ready")
                 for command in self.adapters.at_start():
                     process.send(command)

@@ -1,11 +1,8 @@
-"""The methods of `inference.GRPCInferenceService`, over the same models as the HTTP routes."""
+"""The methods of `inference.GRPCInferenceService` but inference, over the same models as the HTTP routes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
-from functools import wraps
 from typing import Any
 
 import grpc
@@ -13,43 +10,18 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from nbgen import __version__
-from nbgen.errors import InternalError, InvalidRequest, NbgenError, NotFound, Unsupported
-from nbgen.protocols import kserve_checks, kserve_grpc, kserve_metadata
-from nbgen.protocols.inference import Inference, InferenceResponse
-from nbgen.server.kserve_handlers import only_response, statistics, streams
+from nbgen.errors import InvalidRequest, NotFound, Unsupported
+from nbgen.protocols import kserve_grpc, kserve_metadata
+from nbgen.server import grpc_inference
+from nbgen.server.grpc_errors import answered
+from nbgen.server.kserve_handlers import statistics
 from nbgen.server.served_model import ServedModel
-
-CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    404: grpc.StatusCode.NOT_FOUND,
-    409: grpc.StatusCode.ALREADY_EXISTS,
-    422: grpc.StatusCode.UNAVAILABLE,
-    501: grpc.StatusCode.UNIMPLEMENTED,
-    503: grpc.StatusCode.UNAVAILABLE,
-}
-STREAM_ERRORS = "triton_grpc_error"
 
 
 def service(app: Any, server: grpc.aio.Server) -> None:
     """Let the server answer for the extension's models."""
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(app), server)
-
-
-def answered(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, with errors as gRPC's statuses."""
-
-    @wraps(method)
-    async def call(self: Service, request: Any, context: Any) -> Any:
-        try:
-            return await method(self, request)
-        except NbgenError as error:
-            await context.abort(CODES.get(error.status, grpc.StatusCode.INTERNAL), error.message)
-        except Exception:  # a fault of our own tells nobody its words
-            self.log.exception("Internal error in gRPC %s", method.__name__)
-            await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log has it")
-
-    return call
+    grpc_inference.register(app, server)
 
 
 class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -59,10 +31,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self._app = app
         self.log = app.log
 
-    def _model(self, request: Any, *, name: str = "name", version: str = "version") -> ServedModel:
-        found: ServedModel = self._app.models.serving(
-            getattr(request, name), kserve_grpc.parse_version(getattr(request, version))
-        )
+    def _model(self, request: Any) -> ServedModel:
+        found: ServedModel = self._app.models.serving(request.name, kserve_grpc.parse_version(request.version))
         return found
 
     # --- descriptions
@@ -184,75 +154,6 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         if request.name:
             raise _disabled()
         return service_pb2.CudaSharedMemoryUnregisterResponse()
-
-    # --- inference
-
-    @answered
-    async def ModelInfer(self, request: Any) -> Any:
-        model, inference = self._parsed(request)
-        response = await only_response(model, inference)
-        return kserve_grpc.fill(service_pb2.ModelInferResponse(), response, inference, model.spec)
-
-    async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
-        """Many requests at once: those of a decoupled model interleave, the others answer in order."""
-        answers: asyncio.Queue[Any] = asyncio.Queue(maxsize=64)
-        reading = asyncio.create_task(self._read(requests, answers))
-        strict = dict(context.invocation_metadata() or ()).get(STREAM_ERRORS) == "true"
-        try:
-            while (answer := await answers.get()) is not None:
-                message, error = answer
-                if strict and error is not None:
-                    await context.abort(CODES.get(error.status, grpc.StatusCode.INTERNAL), error.message)
-                yield message
-        finally:
-            reading.cancel()
-
-    async def _read(self, requests: Any, answers: asyncio.Queue[Any]) -> None:
-        before: asyncio.Task[None] | None = None
-        async with asyncio.TaskGroup() as group:
-            async for request in requests:
-                before = group.create_task(self._answer(request, answers, before))
-        await answers.put(None)
-
-    async def _answer(self, request: Any, answers: asyncio.Queue[Any], before: asyncio.Task[None] | None) -> None:
-        """One request's messages. Errors found before the model runs never end the stream."""
-        running = False
-        try:
-            model, inference = self._parsed(request)
-            running = True
-            if streams(model.spec, inference):
-                async with aclosing(model.responses(inference)) as responses:
-                    async for response in responses:
-                        await answers.put((_message(response, inference, model), None))
-                return
-            response = await only_response(model, inference)
-            if before is not None and not model.spec.decoupled:
-                await asyncio.wait([before])
-            await answers.put((_message(response, inference, model), None))
-        except NbgenError as error:
-            await answers.put((_failure(request.id, error), error if running else None))
-        except Exception:  # a fault of our own tells nobody its words
-            self.log.exception("Internal error in gRPC ModelStreamInfer")
-            internal = InternalError("internal error; the server's log has it")
-            await answers.put((_failure(request.id, internal), internal))
-
-    def _parsed(self, request: Any) -> tuple[ServedModel, Inference]:
-        model = self._model(request, name="model_name", version="model_version")
-        return model, kserve_checks.checked(kserve_grpc.parse_infer(request), model.spec)
-
-
-def _message(response: InferenceResponse, inference: Inference, model: ServedModel) -> Any:
-    message = service_pb2.ModelStreamInferResponse()
-    kserve_grpc.fill(message.infer_response, response, inference, model.spec)
-    message.infer_response.parameters[kserve_grpc.FINAL].bool_param = response.final
-    return message
-
-
-def _failure(id: str, error: NbgenError) -> Any:
-    message = service_pb2.ModelStreamInferResponse(error_message=error.message)
-    message.infer_response.id = id
-    message.infer_response.parameters[kserve_grpc.FINAL].bool_param = True
-    return message
 
 
 def _filled(message: Any, fields: dict[str, Any]) -> Any:

@@ -7,8 +7,8 @@ clients of this protocol read no answer before they have sent everything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 from tornado import web
 
@@ -17,11 +17,8 @@ from nbgen.protocols import kserve_answer
 from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES
 from nbgen.server.base_handler import SMALL_BODY, NbgenHandler
 from nbgen.server.models import Models
+from nbgen.server.off_loop import INLINE_BYTES, off_loop
 
-T = TypeVar("T")
-
-#: Bytes that are handled on the event loop itself, within a millisecond or two.
-INLINE_BYTES = 2**17
 #: Bytes of a refused body that are read and dropped before the answer.
 DISCARDED_BYTES = 2**31
 
@@ -85,12 +82,6 @@ class KserveHandler(NbgenHandler):
             if not self.reader.gone:
                 raise
 
-    async def off_loop(self, size: int, function: Callable[..., T], *arguments: Any) -> T:
-        """The function's result: from a worker thread where `size` bytes would hold up the event loop."""
-        if size <= INLINE_BYTES:
-            return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
-
     async def send(self, body: Iterator[bytes], size: int, content_type: str) -> None:
         """Answer with a body of about `size` bytes, made as it is sent where it is large."""
         if size <= INLINE_BYTES:
@@ -98,7 +89,7 @@ class KserveHandler(NbgenHandler):
             return
         self.set_header("Content-Type", content_type)
         while not self.reader.gone:
-            part = await self.off_loop(size, next, body, None)
+            part = await off_loop(size, next, body, None)
             if part is None:
                 break
             await self.write_patiently(part)

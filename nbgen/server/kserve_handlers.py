@@ -13,7 +13,8 @@ from nbgen.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from nbgen.protocols import kserve, kserve_answer, kserve_checks, kserve_metadata
 from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.protocols.kserve_answer import Answer
-from nbgen.server.kserve_handler import INLINE_BYTES, KserveHandler, SmallHandler
+from nbgen.server.kserve_handler import KserveHandler, SmallHandler
+from nbgen.server.off_loop import INLINE_BYTES, off_loop
 from nbgen.server.served_model import ServedModel
 from nbgen.tensor_spec import ModelSpec
 
@@ -148,14 +149,13 @@ class InferHandler(KserveHandler):
         spec = model.spec
         body = await self._plain_body()
         header = self.request.headers.get("Inference-Header-Content-Length")
-        parsed = await self.off_loop(_json_size(header, len(body)), kserve.parse_infer, body, header, spec)
+        parsed = await off_loop(_costly_bytes(header, body), kserve.parse_infer, body, header, spec)
         inference = kserve_checks.checked(parsed, spec)
         await self.serve(self._infer(model, spec, inference))
 
     async def _infer(self, model: ServedModel, spec: ModelSpec, inference: Inference) -> None:
         response = await only_response(model, inference)
-        size = sum(len(output.data) for output in response.outputs)
-        answer: Answer = await self.off_loop(size, kserve_answer.infer_answer, response, inference, spec)
+        answer: Answer = await off_loop(response.size, kserve_answer.infer_answer, response, inference, spec)
         encoding = kserve_answer.accepted_encoding(self.request.headers.get("Accept-Encoding", ""))
         if answer.json_length is not None:
             self.set_header("Inference-Header-Content-Length", str(answer.json_length))
@@ -173,7 +173,7 @@ class InferHandler(KserveHandler):
             return body
         if encoding not in COMPRESSED:
             raise Unsupported(f"Content-Encoding '{encoding[:80]}' is not supported; there are gzip and deflate")
-        return await self.off_loop(len(body) * 8, kserve_answer.decompressed, body, kserve.MAX_INPUT_BYTES)
+        return await off_loop(len(body) * 8, kserve_answer.decompressed, body, kserve.MAX_INPUT_BYTES)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Says how bodies may be compressed, where that was the trouble."""
@@ -205,9 +205,12 @@ def streams(spec: ModelSpec, inference: Inference) -> bool:
     return any(given) or any(inference.parameters.get(name) in (True, "true") for name in ("stream", "streaming"))
 
 
-def _json_size(header: str | None, size: int) -> int:
-    """Bytes of JSON in a body, as far as that decides where it is read."""
-    return min(size, int(header)) if header is not None and header.isdecimal() and len(header) < 12 else size
+def _costly_bytes(header: str | None, body: memoryview) -> int:
+    """Bytes of a body that are more than passed on: its JSON, and everything where there may be a BYTES tensor."""
+    if header is None or not header.isdecimal() or len(header) >= 12:
+        return len(body)
+    json = body[: int(header)]
+    return len(body) if len(json) > INLINE_BYTES or b"BYTES" in bytes(json) else len(json)
 
 
 class NotFoundHandler(SmallHandler):

@@ -9,7 +9,7 @@ from nbgen.errors import InvalidRequest, ModelError, NbgenError, NotFound, Unava
 from nbgen.protocols import language_model
 from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.protocols.kserve_metadata import ModelState
-from nbgen.protocols.language_model import Call, Renderer
+from nbgen.protocols.language_model import Call, Renderer, Times
 from nbgen.protocols.sample import Sample
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.reader import Reader
@@ -49,6 +49,10 @@ class LanguageModel(ServedModel):
         return self._engine.model.device if self._engine.model else "cpu"
 
     @property
+    def load_seconds(self) -> float:
+        return self._engine.load_seconds
+
+    @property
     def state(self) -> ModelState:
         return "UNAVAILABLE" if self.unloaded else _STATES[self._engine.state]
 
@@ -79,7 +83,7 @@ class LanguageModel(ServedModel):
                 self._start(run)
             await _begun(runs[0], reader, inference.timeout_us)
             async for samples in self._stream(runs[0], reader) if calls[0].stream else self._whole(runs, reader):
-                yield self._response(calls, samples, final=runs[0].ended is not None), _timing(runs)
+                yield self._response(calls, runs, samples), _timing(runs)
         finally:
             reader.close()
             for run in runs:
@@ -116,13 +120,19 @@ class LanguageModel(ServedModel):
                 return
             await reader.wait()
 
-    def _response(self, calls: list[Call], samples: list[list[Sample]], *, final: bool) -> InferenceResponse:
+    def _response(self, calls: list[Call], runs: list[Run], samples: list[list[Sample]]) -> InferenceResponse:
         model, spec = self._engine.model, self.spec
         if model is None:
             raise Unavailable("the engine was stopped")
-        answers = [Renderer(call, model).outputs(some) for call, some in zip(calls, samples, strict=True)]
+        answers = [
+            Renderer(call, model).outputs(some, _times(run))
+            for call, run, some in zip(calls, runs, samples, strict=True)
+        ]
         return InferenceResponse(
-            model_name=spec.name, model_version=spec.version, outputs=language_model.joined(answers), final=final
+            model_name=spec.name,
+            model_version=spec.version,
+            outputs=language_model.joined(answers),
+            final=runs[0].ended is not None,
         )
 
 
@@ -142,6 +152,13 @@ def _raise_error(run: Run) -> None:
         raise run.error
     if run.finish_reason is not None and run.finish_reason.type == "abort":
         raise InvalidRequest("the request was cancelled")
+
+
+def _times(run: Run) -> Times:
+    def since_1970(moment: float | None) -> int:
+        return int((run.created + moment - run.started) * 1e9) if moment is not None else 0
+
+    return Times(since_1970(run.started), since_1970(run.first_token), since_1970(run.ended or time.monotonic()))
 
 
 def _timing(runs: list[Run]) -> Timing:

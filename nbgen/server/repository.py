@@ -113,8 +113,8 @@ def _spec(folder: Path, content: dict[str, Any], version: str) -> ModelSpec:
 
 def _tensor(folder: Path, item: _Tensor) -> TensorSpec:
     datatype = item.datatype or item.data_type.removeprefix("TYPE_").replace("STRING", "BYTES")
-    if datatype not in ELEMENT_BYTES or datatype == "BYTES":
-        raise ModelError(f"{item.name} is of datatype {datatype or 'nothing'!r}; torch modules take {_datatypes()}")
+    if datatype not in ELEMENT_BYTES:
+        raise ModelError(f"{item.name} is of datatype {datatype or 'nothing'!r}; there are {', '.join(ELEMENT_BYTES)}")
     if any(size < -1 or size == 0 for size in item.dims):
         raise ModelError(f"{item.name} has dims {list(item.dims)}; each must be positive, or -1 for any size")
     return TensorSpec(
@@ -136,7 +136,3 @@ def _labels(folder: Path, name: str) -> tuple[str, ...]:
     if Path(name).name != name or not (folder / name).is_file():
         raise ModelError(f"there is no label file {name!r} beside it")
     return tuple((folder / name).read_text(encoding="utf-8").splitlines())
-
-
-def _datatypes() -> str:
-    return ", ".join(name for name in ELEMENT_BYTES if name != "BYTES")

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from nbgen.errors import NbgenError
 from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.protocols.kserve_metadata import ModelState
-from nbgen.server.statistics import Statistics, Timing
+from nbgen.server.statistics import Reason, Statistics, Timing
 from nbgen.tensor_spec import ModelSpec
 
 UNLOADED = "unloaded"
@@ -34,6 +34,11 @@ class ServedModel:
     def device(self) -> str:
         """Where it computes, or would."""
         return "cpu"
+
+    @property
+    def load_seconds(self) -> float:
+        """Of the last load."""
+        return 0.0
 
     @property
     def state(self) -> ModelState:
@@ -70,16 +75,16 @@ class ServedModel:
                     yield response
             self.statistics.succeeded(time.monotonic_ns() - started, timing)
         except (GeneratorExit, asyncio.CancelledError):
-            self._count_failure(index, started, "cancel")
+            self._count_failure(index, started, "cancel", "CANCELED")
             raise
         except NbgenError as error:
             if error.status >= 500:  # the rest is refused by validation, wherever that lies
-                self._count_failure(index, started, "fail")
+                self._count_failure(index, started, "fail", "REJECTED" if error.retryable else "BACKEND")
             raise
         finally:
             self.statistics.pending -= 1
 
-    def _count_failure(self, index: int, started: int, outcome: str) -> None:
+    def _count_failure(self, index: int, started: int, outcome: str, reason: Reason) -> None:
         spent = time.monotonic_ns() - started
-        self.statistics.failed(spent)
+        self.statistics.failed(spent, reason)
         self.statistics.responded(index, spent, outcome)

@@ -19,7 +19,7 @@ from nbgen.protocols.sglang import Generation
 from nbgen.protocols.sglang_answer import Answer
 from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.sampling_params import SamplingParams
-from nbgen.server import metrics
+from nbgen.server import kserve_metrics, metrics
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.question import ask
@@ -206,7 +206,8 @@ class MetricsHandler(SglangHandler):
 
     async def get(self) -> None:
         self.set_header("Content-Type", metrics.CONTENT_TYPE)
-        self.finish(self.settings["nbgen"].metrics.text(), set_content_type=metrics.CONTENT_TYPE)
+        app = self.settings["nbgen"]
+        self.finish(app.metrics.text() + kserve_metrics.text(app.models), set_content_type=metrics.CONTENT_TYPE)
 
 
 def _answers(generation: Generation, incremental: bool) -> list[list[Answer]]:
@@ -234,5 +235,5 @@ HANDLERS = [
     (r"get_server_info", ServerInfoHandler),
     (r"pause_generation", PauseHandler),
     (r"continue_generation", ContinueHandler),
-    (r"metrics", MetricsHandler),
+    (r"metrics/?", MetricsHandler),
 ]

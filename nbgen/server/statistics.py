@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 COMPUTE = ("compute_input", "compute_infer", "compute_output")
+#: Why a request failed: no room or time for it, its caller left, the model could not, anything else.
+Reason = Literal["REJECTED", "CANCELED", "BACKEND", "OTHER"]
+REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Timing(NamedTuple):
@@ -46,6 +49,7 @@ class Statistics:
         self.inferences = 0
         self.executions = 0
         self.pending = 0
+        self.failures: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self._last = 0
         self._durations: dict[str, Duration] = defaultdict(Duration)
         self._responses: dict[int, dict[str, Duration]] = defaultdict(lambda: defaultdict(Duration))
@@ -63,9 +67,14 @@ class Statistics:
             for name in COMPUTE:
                 self._batches[timing.executed_batch][name].add(getattr(timing, name))
 
-    def failed(self, ns: int) -> None:
+    def failed(self, ns: int, reason: Reason) -> None:
         """A request ended in an error, or its caller left."""
         self._durations["fail"].add(ns)
+        self.failures[reason] += 1
+
+    def duration(self, name: str) -> Duration:
+        """One of `inference_stats`."""
+        return self._durations[name]
 
     def responded(self, index: int, ns: int, outcome: str = "success") -> None:
         """The response number `index` of a request: a success, a fail, an empty_response, or a cancel."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class TensorModel(ServedModel):
         self._engine = engine
         self._loaded = 0
         self._device = "cpu"
+        self._load_seconds = 0.0
         self._error = entry.error
         self._loading = asyncio.Lock()
 
@@ -37,6 +39,10 @@ class TensorModel(ServedModel):
     @property
     def device(self) -> str:
         return self._device
+
+    @property
+    def load_seconds(self) -> float:
+        return self._load_seconds
 
     @property
     def state(self) -> ModelState:
@@ -84,6 +90,7 @@ class TensorModel(ServedModel):
             await self._load(spec, folder)
 
     async def _load(self, spec: ModelSpec, folder: Path) -> None:
+        started = time.monotonic()
         try:
             self._device = await self._engine.load(spec, str(folder))
         except Unavailable as error:
@@ -91,6 +98,7 @@ class TensorModel(ServedModel):
             raise Unavailable(f"failed to load '{spec.name}': {error.message}") from None
         self._error = ""
         self._loaded = self._engine.generation
+        self._load_seconds = time.monotonic() - started
 
 
 def _outputs(result: Result) -> list[OutputTensor]:

@@ -10,6 +10,7 @@ from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.protocols.kserve import MAX_INPUT_BYTES
 from nbgen.server.kserve_handler import KserveHandler
 from nbgen.server.kserve_handlers import MODEL
+from nbgen.server.off_loop import off_loop
 from nbgen.server.served_model import ServedModel
 
 JSON = "application/json"
@@ -26,7 +27,7 @@ class GenerateHandler(KserveHandler):
             raise InvalidRequest("Unsupported Content-Encoding, only identity is supported")
         spec = model.spec
         self._tell_load(model)
-        inference = await self.off_loop(len(self._body), triton_generate.parse_generate, self.body, spec)
+        inference = await off_loop(len(self._body), triton_generate.parse_generate, memoryview(self._body), spec)
         await self.serve(self.respond(model, kserve_checks.checked(inference, spec)))
 
     async def respond(self, model: ServedModel, inference: Inference) -> None:
@@ -52,8 +53,7 @@ class GenerateHandler(KserveHandler):
             self.set_header("endpoint-load-metrics", value)
 
     async def _body_of(self, response: InferenceResponse, inference: Inference) -> bytes:
-        size = sum(len(output.data) for output in response.outputs)
-        return await self.off_loop(size, triton_generate.response_body, response, inference.id)
+        return await off_loop(response.size, triton_generate.response_body, response, inference.id)
 
 
 class GenerateStreamHandler(GenerateHandler):

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nbgen.bytes_elements import unpack_bytes
 from nbgen.errors import InvalidRequest, NbgenError, Unsupported
 from nbgen.protocols import kserve, kserve_answer, kserve_checks
 from nbgen.protocols.classification import classified
 from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor, RequestedOutput
 from nbgen.protocols.kserve_settings import LogSettings, TraceSettings
-from nbgen.protocols.tensors import Binary, unpack_bytes
+from nbgen.protocols.tensors import Binary
 from nbgen.tensor_spec import ModelSpec, TensorSpec
 
 SPEC = ModelSpec(

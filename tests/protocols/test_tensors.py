@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nbgen.bytes_elements import pack_bytes, unpack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
 from nbgen.protocols import tensors
@@ -37,8 +38,15 @@ def test_lists_and_bytes_say_the_same(datatype: str, size: int) -> None:
     data, count = tensors.from_json(text, datatype)
     assert (count, bytes(data)) == (size, array.tobytes())
     back = b"".join(tensors.to_json(Binary([memoryview(array.tobytes())]), datatype))
-    assert json.loads(back) == array.tolist()
+    assert np.array(json.loads(back), NUMPY[datatype]).tobytes() == array.tobytes()
     assert b" " not in back
+
+
+def test_the_fewest_digits_that_give_the_number_back() -> None:
+    array = np.array([0.1, -1e-7, 3, 16_777_217, 3.4e38], np.float32)
+    assert b"".join(tensors.to_json(Binary([memoryview(array.tobytes())]), "FP32")) == (
+        b"[0.1,-1e-7,3.0,16777216.0,3.4e38]"
+    )
 
 
 def test_nesting_is_read_through_up_to_a_depth() -> None:
@@ -78,16 +86,16 @@ def test_what_is_of_another_type_is_refused(text: bytes, datatype: str, words: s
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
 def test_bytes_elements_survive(items: list[bytes]) -> None:
-    assert tensors.unpack_bytes(tensors.pack_bytes(items)) == items
+    assert unpack_bytes(pack_bytes(items)) == items
 
 
 @given(st.binary(max_size=64))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
     try:
-        items = tensors.unpack_bytes(memoryview(data))
+        items = unpack_bytes(memoryview(data))
     except InvalidRequest:
         return
-    assert bytes(tensors.pack_bytes(items)) == data
+    assert bytes(pack_bytes(items)) == data
 
 
 @pytest.mark.parametrize(

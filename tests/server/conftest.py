@@ -157,7 +157,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory, long_model: Path, repository: Path) -> Iterator[Server]:
     """nbgen standing alone, for tests that leave its engine as they found it."""
     modules = f"--NbgenApp.model_repository={repository}"
-    server = Server(tmp_path_factory.mktemp("server"), f"--model={long_model}", "--dtype=float32", modules)
+    options = (f"--model={long_model}", "--dtype=float32", modules, "--NbgenApp.grpc_port=0")
+    server = Server(tmp_path_factory.mktemp("server"), *options)
     yield server.ready()
     server.stop()
     log = server.log.read_text()
@@ -171,6 +172,7 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Itera
         "--ServerApp.jpserver_extensions=nbgen=True",
         "--NbgenApp.model=/nonexistent/model",
         f"--NbgenApp.model_repository={repository}",
+        "--NbgenApp.grpc_port=0",
     )
     server = Server(tmp_path_factory.mktemp("jupyter"), *arguments, app="jupyter_server", base="/user/x/")
     yield server

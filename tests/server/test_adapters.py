@@ -131,6 +131,23 @@ def test_openai_names_an_adapter_as_a_model(
     assert (unknown.status_code, "never been loaded" in unknown.text) == (400, True)
 
 
+def test_triton_names_an_adapter_too(server: Server, long_model: Path, expected: dict[str | None, list[int]]) -> None:
+    """As vLLM's back end does: a parameter, a tensor or one of `sampling_parameters`."""
+    path = f"v2/models/{long_model.name}/generate"
+    body = {"input_ids": PROMPT, "max_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True}
+    for named, name in (
+        ({}, None),
+        ({"lora_name": ""}, None),
+        ({"lora_name": "a"}, "a"),
+        ({"parameters": {"lora_name": "a"}}, "a"),
+        ({"sampling_parameters": json.dumps({"lora_name": "a", "temperature": "0"})}, "a"),
+    ):
+        answer = server.http.post(path, json=body | named)
+        assert answer.json()["output_ids"] == expected[name], named
+    unknown = server.http.post(path, json=body | {"lora_name": "nobody"})
+    assert (unknown.status_code, "never been loaded; loaded: a" in unknown.json()["error"]) == (400, True)
+
+
 def test_errors_are_answers(server: Server, folders: dict[str, Path], tmp_path: Path) -> None:
     unknown = ask(server, lora_path="nobody")
     assert (unknown.status_code, "never been loaded" in unknown.json()["error"]["message"]) == (400, True)

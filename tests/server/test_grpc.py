@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,20 +18,18 @@ from transformers import AutoModelForCausalLM
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.server.conftest import TOKEN, Server, wait_for
-from tests.server.triton import flag, tensor, text
+from tests.server.conftest import Server
+from tests.server.triton import TOKEN_METADATA, flag, grpc_address, tensor, text
 
 MODEL = "long-llama"
-TOKEN_METADATA = {"authorization": f"Bearer {TOKEN}"}
 
 
 class Grpc:
-    """A server with a gRPC port, and how to ask it."""
+    """The server's gRPC port, and how to ask it."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        found = wait_for(lambda: re.search(r"gRPC listens on port (\d+)", server.log.read_text()), 20, "the port")
-        self.url = f"127.0.0.1:{found[1]}"
+        self.url = grpc_address(server)
 
     def client(self) -> triton.InferenceServerClient:
         return triton.InferenceServerClient(self.url)
@@ -44,12 +40,8 @@ class Grpc:
 
 
 @pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory, long_model: Path, repository: Path) -> Iterator[Grpc]:
-    options = ("--dtype=float32", f"--NbgenApp.model_repository={repository}", "--NbgenApp.grpc_port=0")
-    server = Server(tmp_path_factory.mktemp("grpc"), f"--model={long_model}", *options)
-    yield Grpc(server.ready())
-    server.stop()
-    assert "Traceback" not in server.log.read_text()
+def remote(server: Server) -> Grpc:
+    return Grpc(server)
 
 
 def numbers(value: int = 1, rows: int = 1) -> list[Any]:

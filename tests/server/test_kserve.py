@@ -1,50 +1,22 @@
-"""KServe v2 over HTTP through Triton's own clients: the language model as tensors, statistics, errors on the wire."""
+"""KServe v2 over HTTP through Triton's own clients: descriptions, settings, errors on the wire."""
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import subprocess
-import sys
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import tritonclient.http as triton
-import tritonclient.http.aio as triton_aio
-from transformers import AutoModelForCausalLM
 from tritonclient.utils import InferenceServerException
 
-from tests.server.conftest import BUSY, TOKEN, Server, wait_for
-from tests.server.triton import HEADERS, WithToken, client, flag, tensor, text
+from tests.server.conftest import TOKEN, Server
+from tests.server.triton import HEADERS, client, counts, flag, text
 
-PROMPT = list(b"Once upon a time there was a fox")
 MODEL = "long-llama"
-
-
-@pytest.fixture(scope="module")
-def reference(long_model: Path) -> torch.nn.Module:
-    """The same checkpoint, run by transformers in float32."""
-    return AutoModelForCausalLM.from_pretrained(long_model, dtype=torch.float32).eval()
-
-
-def scores(reference: torch.nn.Module, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    with torch.inference_mode():
-        output = reference(torch.tensor([tokens]), output_hidden_states=True)
-    return output.logits[0].numpy(), output.hidden_states[-1][0].numpy()
-
-
-def wanted(*names: str, **options: Any) -> list[triton.InferRequestedOutput]:
-    return [triton.InferRequestedOutput(name, **options) for name in names]
-
-
-def counts(server: Server, model: str = MODEL) -> dict[str, Any]:
-    return server.http.get(f"v2/models/{model}/stats").json()["model_stats"][0]
 
 
 # --- metadata
@@ -134,172 +106,6 @@ def test_logging_and_trace_settings_are_kept_and_told(server: Server) -> None:
                 found.update_trace_settings(settings=wrong)
 
 
-# --- the language model as tensors
-
-
-@pytest.mark.parametrize("binary", [True, False])
-def test_logits_and_hidden_states_are_torchs(server: Server, reference: torch.nn.Module, binary: bool) -> None:
-    logits, hidden = scores(reference, PROMPT)
-    with client(server) as found:
-        outputs = wanted("logits", "context_logits", "hidden_states", "num_input_tokens", binary_data=binary)
-        result = found.infer(MODEL, [tensor("input_ids", np.array(PROMPT), binary=binary)], outputs=outputs)
-    np.testing.assert_allclose(result.as_numpy("logits"), logits, atol=2e-3)
-    np.testing.assert_allclose(result.as_numpy("context_logits"), logits, atol=2e-3)
-    np.testing.assert_allclose(result.as_numpy("hidden_states"), hidden, atol=2e-3)
-    assert result.as_numpy("num_input_tokens") == [len(PROMPT)]
-
-
-def test_generated_tokens_come_with_what_chose_them(server: Server, reference: torch.nn.Module) -> None:
-    names = ("output_ids", "generation_logits", "output_log_probs", "cum_log_probs", "finish_reason", "text_output")
-    inputs = [
-        tensor("input_ids", np.array(PROMPT, np.int32)),
-        tensor("temperature", np.array([0.0], np.float32)),
-        tensor("max_tokens", np.array([6], np.int32)),
-    ]
-    with client(server) as found:
-        result = found.infer(MODEL, inputs, outputs=wanted(*names), request_id="seven")
-    tokens = result.as_numpy("output_ids")[0].tolist()
-    logits, _ = scores(reference, PROMPT + tokens)
-    rows = logits[len(PROMPT) - 1 : -1]
-    assert result.get_response()["id"] == "seven"
-    assert tokens == rows.argmax(-1).tolist()
-    np.testing.assert_allclose(result.as_numpy("generation_logits")[0], rows, atol=2e-3)
-    expected = torch.log_softmax(torch.tensor(rows), -1).numpy()[range(len(tokens)), tokens]
-    np.testing.assert_allclose(result.as_numpy("output_log_probs")[0], expected, atol=2e-3)
-    assert result.as_numpy("cum_log_probs")[0] == pytest.approx(expected.sum(), abs=1e-2)
-    assert result.as_numpy("finish_reason").tolist() in ([b"length"], [b"stop"])
-
-
-def test_default_outputs_and_the_echo(server: Server) -> None:
-    with client(server) as found:
-        greedy = tensor("temperature", np.array([0.0], np.float32))
-        whole = found.infer(MODEL, [text("abc"), greedy])
-        assert [output["name"] for output in whole.get_response()["outputs"]] == ["text_output"]
-        assert whole.as_numpy("text_output")[0].startswith(b"abc")
-        bare = found.infer(MODEL, [text("abc"), greedy, flag("exclude_input_in_output")])
-        assert b"abc" + bare.as_numpy("text_output")[0] == whole.as_numpy("text_output")[0]
-        of_ids = found.infer(MODEL, [tensor("input_ids", np.array(list(b"abc"))), greedy, flag("return_log_probs")])
-        assert {output["name"] for output in of_ids.get_response()["outputs"]} == {
-            "text_output",
-            "output_ids",
-            "output_log_probs",
-            "cum_log_probs",
-        }
-
-
-def test_classification_shows_the_likeliest_tokens(server: Server, reference: torch.nn.Module) -> None:
-    logits, _ = scores(reference, PROMPT[:1])
-    with client(server) as found:
-        result = found.infer(
-            MODEL, [tensor("input_ids", np.array(PROMPT[:1]))], outputs=wanted("logits", class_count=5)
-        )
-    rows = [word.decode().split(":") for word in result.as_numpy("logits")]
-    assert [int(index) for _, index in rows] == torch.tensor(logits[0]).topk(5).indices.tolist()
-    assert [float(value) for value, _ in rows] == pytest.approx(sorted(logits[0])[:-6:-1], abs=2e-3)
-
-
-def test_several_samples_are_several_elements(server: Server) -> None:
-    with client(server) as found:
-        result = found.infer(MODEL, [text("abc")], parameters={"n": 3, "max_tokens": 2, "seed": 1})
-    assert result.as_numpy("text_output").shape == (3,)
-
-
-def test_async_infer_and_the_asyncio_client_give_the_same(server: Server) -> None:
-    inputs = [tensor("input_ids", np.array(PROMPT))]
-    with client(server, concurrency=4) as found:
-        waiting = [found.async_infer(MODEL, inputs, outputs=wanted("logits")) for _ in range(8)]
-        arrays = [request.get_result().as_numpy("logits") for request in waiting]
-
-    async def ask() -> np.ndarray:
-        url = server.root.removeprefix("http://") + "nbgen"
-        async with triton_aio.InferenceServerClient(url) as found:
-            found.register_plugin(WithToken())
-            assert await found.is_server_ready()
-            assert (await found.get_model_metadata(MODEL))["name"] == MODEL
-            result = await found.infer(MODEL, inputs, outputs=wanted("logits"), response_compression_algorithm="gzip")
-            return result.as_numpy("logits")
-
-    arrays.append(asyncio.run(ask()))
-    for array in arrays[1:]:
-        np.testing.assert_allclose(array, arrays[0], atol=1e-3)
-
-
-@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_bodies_may_be_compressed_both_ways(server: Server, algorithm: str) -> None:
-    with client(server) as found:
-        for binary in (True, False):
-            result = found.infer(
-                MODEL,
-                [tensor("input_ids", np.array(PROMPT), binary=binary)],
-                outputs=wanted("logits", binary_data=binary),
-                request_compression_algorithm=algorithm,
-                response_compression_algorithm=algorithm,
-            )
-            assert result.as_numpy("logits").shape == (len(PROMPT), 260)
-
-
-def test_thirty_two_clients_at_once_are_counted_exactly(server: Server, reference: torch.nn.Module) -> None:
-    before = counts(server)
-
-    def ask(seed: int) -> None:
-        tokens = np.random.default_rng(seed).integers(4, 260, 8 + seed)
-        with client(server, network_timeout=120) as found:
-            for _ in range(2):
-                result = found.infer(MODEL, [tensor("input_ids", tokens)], outputs=wanted("logits"))
-                np.testing.assert_allclose(result.as_numpy("logits"), expected[seed], atol=2e-3)
-
-    rows = {seed: np.random.default_rng(seed).integers(4, 260, 8 + seed) for seed in range(32)}
-    expected = {seed: scores(reference, tokens.tolist())[0] for seed, tokens in rows.items()}
-    with ThreadPoolExecutor(32) as pool:
-        list(pool.map(ask, range(32)))
-    after = counts(server)
-    for name in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
-        assert after["inference_stats"][name]["count"] - before["inference_stats"][name]["count"] == 64, name
-    assert after["inference_count"] - before["inference_count"] == 64
-    assert after["inference_stats"]["fail"] == before["inference_stats"]["fail"]
-
-
-def test_whoever_leaves_is_counted_as_a_failure_and_ends_their_request(server: Server) -> None:
-    before = counts(server)["inference_stats"]
-    body = {"text_input": "a", "max_tokens": 15_000, "parameters": {"ignore_eos": True, "temperature": 0}}
-    assert BUSY["max_new_tokens"] == body["max_tokens"]
-    for path in ("generate", "generate_stream"):
-        with pytest.raises(Exception, match="timed out"):
-            server.http.post(f"v2/models/{MODEL}/{path}", json=body, timeout=0.5)
-    server.idle()
-    wait_for(lambda: counts(server)["inference_stats"]["fail"]["count"] == before["fail"]["count"] + 2, 3, "two fails")
-    assert counts(server)["inference_stats"]["success"] == before["success"]
-
-
-WATCH = """
-import sys, time, urllib.request
-slowest, request = 0.0, urllib.request.Request(sys.argv[1], headers={"Authorization": "token " + sys.argv[2]})
-print("ready", flush=True)
-stop = time.monotonic() + 6
-while time.monotonic() < stop:
-    started = time.monotonic()
-    urllib.request.urlopen(request).read()
-    slowest = max(slowest, time.monotonic() - started)
-print(slowest)
-"""
-
-
-def test_a_large_answer_holds_nobody_up(server: Server) -> None:
-    """50 MB of JSON, there and back, while another process asks for health: no answer waits for it."""
-    array = np.random.default_rng(0).standard_normal(2_500_000).astype(np.float32)
-    command = [sys.executable, "-c", WATCH, f"{server.root}nbgen/v2/health/live", TOKEN]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch,
-        client(server, network_timeout=120) as c,
-    ):
-        assert watch.stdout is not None
-        watch.stdout.readline()
-        result = c.infer("echo", [tensor("X", array, binary=False)], outputs=wanted("Y", binary_data=False))
-        slowest = float(watch.stdout.readline())
-    np.testing.assert_array_equal(result.as_numpy("Y"), array)
-    assert slowest < 1.0, "the event loop was held up"
-
-
 # --- malformed requests
 
 
@@ -343,11 +149,11 @@ def test_lying_header_lengths_are_refused(server: Server, header: str, words: st
     ],
 )
 def test_lying_blobs_are_refused(server: Server, blob: bytes, words: str) -> None:
-    before = counts(server)["inference_stats"]
+    before = counts(server, MODEL)["inference_stats"]
     answer = infer(server, JSON_BODY + blob, Inference_Header_Content_Length=str(len(JSON_BODY)))
     assert answer.status_code == 400, answer.text
     assert words in answer.json()["error"]
-    assert counts(server)["inference_stats"] == before, "what is refused counts nowhere"
+    assert counts(server, MODEL)["inference_stats"] == before, "what is refused counts nowhere"
 
 
 def test_content_encodings(server: Server) -> None:

@@ -181,7 +181,7 @@ def samples(server: Server) -> dict[str, float]:
         sample.name: sample.value
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
-        if "le" not in sample.labels and sample.labels["model_name"] == server.model()["name"]
+        if "le" not in sample.labels and sample.labels.get("model_name") == server.model()["name"]
     }
 
 
@@ -203,6 +203,35 @@ def test_metrics_count_requests_tokens_and_times(server: Server) -> None:
     assert 0 < after["sglang:cache_hit_rate"] <= 1
     for name in ("num_running_reqs", "num_queue_reqs", "num_used_tokens", "token_usage", "gen_throughput"):
         assert after[f"sglang:{name}"] >= 0
+
+
+def test_tritons_metrics_stand_beside_them(server: Server) -> None:
+    """As its dashboards name them: whole numbers, no `_total`, every reason from the start."""
+
+    def found() -> dict[str, str]:
+        lines = server.http.get("metrics/").text.splitlines()
+        return dict(line.rsplit(" ", 1) for line in lines if line.startswith("nv_"))  # type: ignore[arg-type]
+
+    model = server.http.post("v2/repository/index").json()[0]["name"]
+    before, labels = found(), f'{{model="{model}",version="1"}}'
+    body = {"text_input": "a", "max_tokens": 20_000, "ignore_eos": True}
+    server.http.post(f"v2/models/{model}/generate", json=body | {"max_tokens": 3})
+    with pytest.raises(Exception, match="timed out"):
+        server.http.post(f"v2/models/{model}/generate", json=body, timeout=0.3)
+    canceled = f'nv_inference_request_failure{{model="{model}",reason="CANCELED",version="1"}}'
+    wait_for(lambda: int(found()[canceled]) == int(before[canceled]) + 1, 3, "the caller who left is counted")
+    after = found()
+    for name in ("request_success", "count", "exec_count"):
+        assert int(after[f"nv_inference_{name}{labels}"]) - int(before[f"nv_inference_{name}{labels}"]) == 1
+    for name in ("request", "queue", "compute_input", "compute_infer", "compute_output"):
+        name = f"nv_inference_{name}_duration_us{labels}"
+        assert int(after[name]) >= int(before[name])
+    for reason in ("REJECTED", "BACKEND", "OTHER"):
+        name = canceled.replace("CANCELED", reason)
+        assert after[name] == before[name]
+    assert after[f"nv_inference_pending_request_count{labels}"] == "0"
+    assert float(after[f"nv_model_load_duration_secs{labels}"]) > 0
+    server.idle()
 
 
 def test_an_abort_is_counted(server: Server) -> None:

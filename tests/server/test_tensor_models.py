@@ -15,7 +15,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.server.conftest import TOKEN, Server, wait_for
-from tests.server.triton import client, image_module, tensor
+from tests.server.triton import client, counts, image_module, tensor
 
 NUMBERS = ",".join(map(str, range(1, 17)))
 CURL_BODY = f"""{{
@@ -28,10 +28,6 @@ CURL_BODY = f"""{{
 
 
 SLOW_BODY = '{"inputs":[{"name":"X","shape":[1],"datatype":"INT64","data":[1]}]}'
-
-
-def counts(server: Server, model: str) -> dict[str, Any]:
-    return server.http.get(f"v2/models/{model}/stats").json()["model_stats"][0]
 
 
 def post(server: Server, model: str, body: str | bytes, **headers: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -98,13 +99,61 @@ def test_word_lists_of_ids_end_the_text(server: Server) -> None:
         assert words_of(server, max_tokens=4, ignore_eos=True, bad_words_list=empty, stop_words_list=empty) == whole
 
 
+#: Five letters, so that tokens are text.
+LETTERS = {
+    "max_tokens": 5,
+    "temperature": 0,
+    "guided_decoding_guide_type": "regex",
+    "guided_decoding_guide": "[a-z]{5}",
+}
+
+
+def letters(server: Server, **options: Any) -> str:
+    return words_of(server, **LETTERS, **options)
+
+
+@pytest.fixture(scope="module")
+def plain(server: Server) -> tuple[str, list[int]]:
+    """The five letters that the model writes after `abc`, greedily, and their ids."""
+    with client(server) as found:
+        outputs = [InferRequestedOutput("output_ids")]
+        result = found.infer(MODEL, [texts("abc")], outputs=outputs, parameters=LETTERS)
+    return letters(server), result.as_numpy("output_ids")[0, :5].tolist()
+
+
+def test_a_word_of_several_tokens_ends_the_text_where_it_is_whole(server: Server, plain: tuple[str, list[int]]) -> None:
+    whole, ids = plain
+    assert letters(server, stop_words_list=[*ids[1:3], 2, -1]) == whole[: whole.index(whole[1:3])]
+
+
+def test_bad_words_never_come(server: Server, plain: tuple[str, list[int]]) -> None:
+    """As text and as ids; of several tokens only the last is held back, and only after the others."""
+    whole, ids = plain
+    without = letters(server, bad_words=[whole[0]])
+    assert whole[0] not in without
+    assert without == letters(server, bad_words_list=[ids[0], 1]) == letters(server, bad_words=f" {whole[0]}")
+    pair = letters(server, bad_words_list=[*ids[:2], 2, -1])
+    assert pair == letters(server, bad_words=[whole[:2], "zebra"])
+    assert pair[0] == whole[0]
+    assert pair[1] != whole[1]
+    assert letters(server, bad_words="", bad_words_list=[0, -1]) == whole
+
+
+def test_times_of_a_request(server: Server) -> None:
+    before = time.time_ns()
+    answer = generate(server, max_tokens=5, ignore_eos=True, return_perf_metrics=True).json()
+    times = [answer[f"{name}_time_ns"] for name in ("arrival", "first_token", "last_token")]
+    assert before - 10**7 < times[0] <= times[1] < times[2] < time.time_ns() + 10**7
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"bad_words_list": [5, 1]}, "bad_words_list is not supported"),
-        ({"bad_words": ["a"]}, "bad_words is not supported"),
-        ({"return_perf_metrics": True}, "return_perf_metrics is not supported"),
-        ({"stop_words_list": [5, 6, 2, -1]}, "a word of several tokens; give it as text in stop_words"),
+        ({"bad_words_list": [5, 3]}, "bad_words_list must be [2, n]"),
+        ({"bad_words_list": [10**6, 1]}, "out-of-vocabulary"),
+        ({"bad_words": True}, "non-string as string"),
+        ({"bad_words": ["x"] * 257}, "bad_words must be at most 256 texts"),
+        ({"stop_words_list": [0, 0, 2, -1]}, "is no text"),
         ({"stop_words_list": [5, 6, 3, -1]}, "stop_words_list must be [2, n]"),
         ({"stop_words_list": [5, 6, 2, 1]}, "stop_words_list must be [2, n]"),
         ({"guided_decoding_guide": "x"}, "needs guided_decoding_guide_type"),

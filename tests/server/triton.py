@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import tritonclient.http as triton
 from tritonclient.utils import np_to_triton_dtype
 
-from tests.server.conftest import TOKEN, Server
+from tests.server.conftest import TOKEN, Server, wait_for
 
 HEADERS = {"Authorization": f"token {TOKEN}"}
+TOKEN_METADATA = {"authorization": f"Bearer {TOKEN}"}
 
 SIMPLE = """
 max_batch_size = 8
@@ -67,6 +69,42 @@ class Model(torch.nn.Module):
         time.sleep({sleep})
         return X
 """
+STRINGS = """
+max_batch_size = 8
+input = [
+    { name = "INPUT0", data_type = "TYPE_STRING", dims = [-1] },
+    { name = "SHIFT", datatype = "INT32", dims = [1], optional = true },
+]
+output = [
+    { name = "OUTPUT0", data_type = "TYPE_STRING", dims = [-1] },
+    { name = "LENGTHS", datatype = "INT32", dims = [-1] },
+]
+dynamic_batching = { max_queue_delay_microseconds = 50_000 }
+"""
+STRINGS_SOURCE = """
+import numpy as np
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, INPUT0, SHIFT=None):
+        assert INPUT0.dtype == object and all(type(item) is bytes for item in INPUT0.flat)
+        if (INPUT0 == b"wrong").any():
+            return [[13]], torch.zeros(1, 1)
+        upper = [[item.upper() if item.isascii() else item.decode() for item in row] for row in INPUT0]
+        lengths = torch.tensor([[len(item) for item in row] for row in INPUT0], dtype=torch.int64)
+        return upper, lengths if SHIFT is None else lengths + SHIFT
+"""
+ONE_STRING = """
+input = [{ name = "X", datatype = "BYTES", dims = [1] }]
+output = [{ name = "Y", datatype = "BYTES", dims = [1] }]
+"""
+ONE_STRING_SOURCE = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, X):
+        return X[::-1]
+"""
 
 
 def add_model(repository: Path, name: str, config: str, source: str, *, suffix: str = "toml") -> Path:
@@ -101,6 +139,8 @@ def save_repository(repository: Path) -> Path:
         config = ECHO.format(datatype=datatype, batch=batch, delay=delay)
         add_model(repository, name, config, ECHO_SOURCE.format(sleep=0))
     add_model(repository, "slow", ECHO.format(datatype="INT64", batch=0, delay=0), ECHO_SOURCE.format(sleep=0.5))
+    add_model(repository, "strings", STRINGS, STRINGS_SOURCE)
+    add_model(repository, "one_string", ONE_STRING, ONE_STRING_SOURCE)
     add_model(repository, "broken", ECHO.format(datatype="FP32", batch=0, delay=0), "raise OSError('/a/private/path')")
     return repository
 
@@ -112,11 +152,22 @@ def client(server: Server, **options: Any) -> triton.InferenceServerClient:
     return found
 
 
+def grpc_address(server: Server) -> str:
+    """Where the server's gRPC port is, as its log says."""
+    found = wait_for(lambda: re.search(r"gRPC listens on port (\d+)", server.log.read_text()), 20, "the port")
+    return f"127.0.0.1:{found[1]}"
+
+
 class WithToken(triton.InferenceServerClientPlugin):
     """Adds the token's header."""
 
     def __call__(self, request: Any) -> None:
         request.headers.update(HEADERS)
+
+
+def counts(server: Server, model: str) -> dict[str, Any]:
+    """The model's statistics."""
+    return server.http.get(f"v2/models/{model}/stats").json()["model_stats"][0]
 
 
 def tensor(name: str, array: np.ndarray, *, binary: bool = True, kind: Any = triton) -> Any:

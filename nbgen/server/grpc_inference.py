@@ -1,0 +1,148 @@
+"""Inference over gRPC: one request, or a stream of many at once.
+
+Messages come and go as bytes: tensors are cut out of them and put behind them as they are, in a worker thread where
+they are large, since the generated classes would hold up the event loop. Knows no model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from nbgen.errors import InternalError, InvalidRequest, NbgenError
+from nbgen.protocols import kserve_checks, kserve_grpc, protobuf_wire
+from nbgen.protocols.inference import Inference, InferenceResponse
+from nbgen.server.grpc_errors import CODES, answered
+from nbgen.server.kserve_handlers import only_response, streams
+from nbgen.server.off_loop import off_loop
+from nbgen.server.served_model import ServedModel
+from nbgen.tensor_spec import ModelSpec
+
+SERVICE = "inference.GRPCInferenceService"
+#: Requests of one stream that run or wait; more are read once these have ended.
+MAX_IN_FLIGHT = 256
+STREAM_ERRORS = "triton_grpc_error"
+#: The field of a ModelStreamInferResponse that holds a response.
+INFER_RESPONSE = 2
+
+
+def register(app: Any, server: grpc.aio.Server) -> None:
+    """Let the server answer these two methods, in place of those that take parsed messages."""
+    methods = Inferences(app)
+    handlers = {
+        "ModelInfer": grpc.unary_unary_rpc_method_handler(methods.infer),
+        "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(methods.stream),
+    }
+    server.add_registered_method_handlers(SERVICE, handlers)
+
+
+class Inferences:
+    """Inferences of the extension's models."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.log = app.log
+
+    @answered
+    async def infer(self, request: bytes) -> bytes:
+        model, inference = await self._parsed(*await _split(request))
+        response = await only_response(model, inference)
+        return await off_loop(response.size, _encoded, response, inference, model.spec)
+
+    async def stream(self, requests: Any, context: Any) -> AsyncIterator[bytes]:
+        """Those of a decoupled model interleave, the others answer in order."""
+        answers: asyncio.Queue[Any] = asyncio.Queue(maxsize=64)
+        reading = asyncio.create_task(self._read(requests, answers))
+        strict = dict(context.invocation_metadata() or ()).get(STREAM_ERRORS) == "true"
+        try:
+            while (answer := await answers.get()) is not None:
+                message, error = answer
+                if strict and error is not None:
+                    await context.abort(CODES.get(error.status, grpc.StatusCode.INTERNAL), error.message)
+                yield message
+        finally:
+            reading.cancel()
+
+    async def _read(self, requests: Any, answers: asyncio.Queue[Any]) -> None:
+        before: asyncio.Task[None] | None = None
+        places = asyncio.Semaphore(MAX_IN_FLIGHT)
+        async with asyncio.TaskGroup() as group:
+            async for request in requests:
+                await places.acquire()
+                before = group.create_task(self._answer(request, answers, before))
+                before.add_done_callback(lambda _: places.release())
+        await answers.put(None)
+
+    async def _answer(self, request: bytes, answers: asyncio.Queue[Any], before: asyncio.Task[None] | None) -> None:
+        """One request's messages. Errors found before the model runs never end the stream."""
+        running, id = False, ""
+        try:
+            parsed, contents = await _split(request)
+            id = parsed.id
+            model, inference = await self._parsed(parsed, contents)
+            running = True
+            if streams(model.spec, inference):
+                async with aclosing(model.responses(inference)) as responses:
+                    async for response in responses:
+                        await answers.put((await _message(response, inference, model), None))
+                return
+            response = await only_response(model, inference)
+            if before is not None and not model.spec.decoupled:
+                await asyncio.wait([before])
+            await answers.put((await _message(response, inference, model), None))
+        except NbgenError as error:
+            await answers.put((_failure(id, error), error if running else None))
+        except Exception:  # a fault of our own tells nobody its words
+            self.log.exception("Internal error in gRPC ModelStreamInfer")
+            internal = InternalError("internal error; the server's log has it")
+            await answers.put((_failure(id, internal), internal))
+
+    async def _parsed(self, request: Any, contents: list[memoryview]) -> tuple[ServedModel, Inference]:
+        version = kserve_grpc.parse_version(request.model_version)
+        model: ServedModel = self._app.models.serving(request.model_name, version)
+        size = request.ByteSize() + sum(map(len, contents))
+        inference = await off_loop(size, kserve_grpc.parse_infer, request, contents)
+        return model, kserve_checks.checked(inference, model.spec)
+
+
+async def _split(request: bytes) -> tuple[Any, list[memoryview]]:
+    """The message and its tensors. Raises InvalidRequest for what is no message."""
+    rest, contents = await off_loop(len(request), protobuf_wire.split, request, kserve_grpc.RAW_INPUTS)
+    try:
+        return await off_loop(len(rest), service_pb2.ModelInferRequest.FromString, rest), contents
+    except DecodeError:
+        raise InvalidRequest("the message is no ModelInferRequest") from None
+
+
+def _encoded(response: InferenceResponse, inference: Inference, spec: ModelSpec) -> bytes:
+    """A ModelInferResponse."""
+    message = service_pb2.ModelInferResponse()
+    contents = kserve_grpc.fill(message, response, inference, spec)
+    return b"".join(protobuf_wire.appended(message.SerializeToString(), kserve_grpc.RAW_OUTPUTS, contents))
+
+
+async def _message(response: InferenceResponse, inference: Inference, model: ServedModel) -> bytes:
+    return await off_loop(response.size, _streamed, response, inference, model.spec)
+
+
+def _streamed(response: InferenceResponse, inference: Inference, spec: ModelSpec) -> bytes:
+    """A ModelStreamInferResponse."""
+    message = service_pb2.ModelInferResponse()
+    contents = kserve_grpc.fill(message, response, inference, spec)
+    message.parameters[kserve_grpc.FINAL].bool_param = response.final
+    pieces = protobuf_wire.appended(message.SerializeToString(), kserve_grpc.RAW_OUTPUTS, contents)
+    return b"".join((protobuf_wire.head(INFER_RESPONSE, sum(map(len, pieces))), *pieces))
+
+
+def _failure(id: str, error: NbgenError) -> bytes:
+    message = service_pb2.ModelStreamInferResponse(error_message=error.message)
+    message.infer_response.id = id
+    message.infer_response.parameters[kserve_grpc.FINAL].bool_param = True
+    encoded: bytes = message.SerializeToString()
+    return encoded

@@ -1,0 +1,250 @@
+"""What is large or hostile holds up nobody: health is asked all the while by another process, over both protocols."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.server.conftest import TOKEN, Server
+from tests.server.triton import TOKEN_METADATA, client, grpc_address, tensor
+
+MODEL = "long-llama"
+MB = 2**20
+#: For any one answer about health, on a machine with nothing else to do.
+SECONDS = 0.5
+#: And on any.
+MOST_SECONDS = 2.0
+
+WATCH = """
+import http.client, select, sys, time
+port, path, token = sys.argv[1:]
+connection = http.client.HTTPConnection("127.0.0.1", int(port))
+slowest = 0.0
+print("ready", flush=True)
+while not select.select([sys.stdin], [], [], 0.1)[0]:
+    started = time.monotonic()
+    connection.request("GET", path, headers={"Authorization": "token " + token})
+    assert not connection.getresponse().read()
+    slowest = max(slowest, time.monotonic() - started)
+print(slowest)
+"""
+
+
+@contextmanager
+def nobody_waits(server: Server) -> Iterator[None]:
+    """Health is asked every 100 ms, and each answer comes in time."""
+    command = [sys.executable, "-c", WATCH, str(server.port), "/nbgen/v2/health/live", TOKEN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdin is not None
+        assert watch.stdout is not None
+        watch.stdout.readline()
+        try:
+            yield
+        finally:
+            watch.stdin.close()
+            slowest = float(watch.stdout.readline() or "inf")
+    others = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert slowest < min(SECONDS * others, MOST_SECONDS), "the event loop was held up"
+
+
+def test_a_large_answer_holds_nobody_up(server: Server) -> None:
+    """50 MB of JSON, there and back."""
+    array = np.random.default_rng(0).standard_normal(2_500_000).astype(np.float32)
+    with nobody_waits(server), client(server, network_timeout=120) as found:
+        outputs = [triton.InferRequestedOutput("Y", binary_data=False)]
+        result = found.infer("echo", [tensor("X", array, binary=False)], outputs=outputs)
+    np.testing.assert_array_equal(result.as_numpy("Y"), array)
+
+
+#: Eight prompts of them have 50 MB of logits in float32.
+LONG = np.random.default_rng(0).integers(4, 260, 6000)
+
+
+@pytest.mark.parametrize("protocol", ["binary", "json", "grpc"])
+def test_fifty_megabytes_of_logits_for_four_at_once(server: Server, protocol: str) -> None:
+    """Each of four clients gets two answers of 6.2 MB, which are 32 MB each as JSON."""
+
+    def ask(_: int) -> np.ndarray:
+        if protocol == "grpc":
+            with triton_grpc.InferenceServerClient(grpc_address(server)) as found:
+                outputs = [triton_grpc.InferRequestedOutput("logits")]
+                inputs = [tensor("input_ids", LONG, kind=triton_grpc)]
+                return found.infer(MODEL, inputs, outputs=outputs, headers=TOKEN_METADATA).as_numpy("logits")
+        with client(server, network_timeout=300) as found:
+            outputs = [triton.InferRequestedOutput("logits", binary_data=protocol == "binary")]
+            return found.infer(MODEL, [tensor("input_ids", LONG)], outputs=outputs).as_numpy("logits")
+
+    with nobody_waits(server), ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, range(8 if protocol != "json" else 4)))
+    assert all(answer.shape == (len(LONG), 260) for answer in answers)
+    assert np.isfinite(answers[0]).all()
+
+
+def listed(item: bytes, count: int, datatype: bytes = b"FP32", shape: bytes = b"") -> bytes:
+    """An infer body with `count` times the same JSON in its data."""
+    return b'{"inputs":[{"name":"X","datatype":"%b","shape":[%b],"data":[%b%b]}]}' % (
+        datatype,
+        shape or b"%d" % count,
+        (item + b",") * (count - 1),
+        item,
+    )
+
+
+#: Bodies of 30 to 60 MB, each of which would cost its reader seconds.
+HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
+    "numbers": ("generate", lambda: b'{"input_ids":[%b1]}' % (b"1," * (20 * MB)), "times ','"),
+    "lists": ("generate", lambda: b'{"input_ids":[%b1]}' % (b"[1]," * (10 * MB)), "times '['"),
+    "strings": ("generate", lambda: b'{"stop_words":[%b""]}' % (b'"",' * (15 * MB)), "times '\"'"),
+    "objects": ("generate", lambda: b'{"x":[%b1]}' % (b"{}," * (15 * MB)), "times '{'"),
+    "members": ("generate", lambda: b"{%b}" % b",".join(b'"%x":1' % i for i in range(100_000)), "at most 20000"),
+    "text": ("generate", lambda: b'{"text_input":"%b"}' % (b"a" * (40 * MB)), "at most"),
+    "nested lists": ("infer", lambda: listed(b"[1]", 10 * MB), "times '['"),
+    "deep lists": ("infer", lambda: listed(b"[" * 120 + b"1" + b"]" * 120, 1000), "nesting depth exceeds"),
+    "many strings": ("infer", lambda: listed(b'""', 15 * MB, b"BYTES"), "times '\"'"),
+    "a shape": ("infer", lambda: listed(b"1", 1, shape=b"1," * (15 * MB) + b"1"), "'shape' has"),
+    "parameters": ("infer", lambda: b'{"parameters":{"a":"%b"},"inputs":[]}' % (b"a" * (2 * MB)), "'parameters' has"),
+    "inputs": ("infer", lambda: b'{"inputs":[%b{}]}' % (b'{"name":"a"},' * (2 * MB)), "times"),
+    "white space": ("infer", lambda: b'{"inputs":[%b]}' % (b" " * (60 * MB)), "expected 1 inputs"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_json_is_refused_while_others_are_served(server: Server, name: str) -> None:
+    route, body, words = HOSTILE[name]
+    model = MODEL if route == "generate" else "echo"
+    with nobody_waits(server):
+        answer = server.http.post(f"v2/models/{model}/{route}", content=body())
+    assert answer.status_code == 400, answer.text[:300]
+    assert words in answer.json()["error"]
+
+
+def framed(datatype: bytes, elements: int, blob: bytes, name: bytes = b"X") -> tuple[bytes, dict[str, str]]:
+    """A body with one binary tensor, and its header."""
+    head = b'{"inputs":[{"name":"%b","datatype":"%b","shape":[%d],"parameters":{"binary_data_size":%d}}]}' % (
+        name,
+        datatype,
+        elements,
+        len(blob),
+    )
+    return head + blob, {"Inference-Header-Content-Length": str(len(head))}
+
+
+@pytest.mark.parametrize(
+    ("model", "datatype", "elements", "size", "words"),
+    [
+        ("one_string", b"BYTES", 16 * MB, 64 * MB, "16777216 string elements; at most"),
+        ("one_string", b"BYTES", 2 * MB, 8 * MB, "unexpected shape"),
+        ("echo", b"FP32", 2**62, 64, "byte size overflow"),
+        ("echo", b"FP32", 2**40, 64, "byte size mismatch"),
+        ("echo", b"FP64", 8 * MB, 64 * MB, "data-type is 'FP64'"),
+        (MODEL, b"INT64", 8 * MB, 64 * MB, "input_ids has 67108864 bytes; at most"),
+    ],
+)
+def test_hostile_frames_are_refused_while_others_are_served(
+    server: Server, model: str, datatype: bytes, elements: int, size: int, words: str
+) -> None:
+    body, headers = framed(datatype, elements, bytes(size), b"input_ids" if model == MODEL else b"X")
+    with nobody_waits(server):
+        answer = server.http.post(f"v2/models/{model}/infer", content=body, headers=headers)
+    assert answer.status_code == 400, answer.text[:300]
+    assert words in answer.json()["error"]
+
+
+def test_what_unpacks_to_too_much_holds_nobody_up(server: Server) -> None:
+    bomb = gzip.compress(b'{"inputs":[' + b" " * (65 * MB), 1)
+    with nobody_waits(server):
+        answer = server.http.post("v2/models/echo/infer", content=bomb, headers={"Content-Encoding": "gzip"})
+    assert (answer.status_code, "exceeds the maximum allowed" in answer.text) == (400, True)
+
+
+def test_a_body_in_single_bytes_is_read_beside_others(server: Server) -> None:
+    body = b'{"inputs":[]}' + b" " * 100_000
+    with nobody_waits(server):
+        answer = server.http.post("v2/models/echo/infer", content=(body[i : i + 1] for i in range(len(body))))
+    assert (answer.status_code, "expected 1 inputs" in answer.text) == (400, True)
+
+
+def message(model: str, datatype: str, shape: list[int], contents: dict[str, Any]) -> service_pb2.ModelInferRequest:
+    """A request with one tensor: its typed contents, or `raw` bytes."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    item = request.inputs.add(name="input_ids" if model == MODEL else "X", datatype=datatype, shape=shape)
+    for name, value in contents.items():
+        if name == "raw":
+            request.raw_input_contents.append(value)
+        else:
+            getattr(item.contents, name).extend(value)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("model", "datatype", "shape", "contents", "words"),
+    [
+        ("echo", "FP32", [2**40], {"raw": bytes(64)}, "byte size mismatch"),
+        ("echo", "FP32", [-1], {"raw": bytes(64)}, "Unable to parse 'shape'"),
+        ("echo", "FP32", [2**40, 2**40], {"raw": bytes(64)}, "total element count"),
+        ("echo", "FP32", [1] * 40, {"raw": bytes(4)}, "dimensions"),
+        ("echo", "FP32", [3], {"fp32_contents": [1.0]}, "byte size mismatch"),
+        ("echo", "FP32", [1], {"int_contents": [1]}, "must be in fp32_contents"),
+        ("echo", "FP32", [1], {"fp32_contents": [1.0], "raw": bytes(4)}, "raw_input_contents"),
+        ("echo", "FP32", [1], {}, "unable to find data"),
+        ("echo", "FP16", [1], {"fp32_contents": [1.0]}, "raw_input_contents"),
+        ("one_string", "BYTES", [1], {"raw": b"\xff\xff\xff\x7fa"}, "string elements are cut"),
+        ("one_string", "BYTES", [16 * MB], {"raw": bytes(64 * MB)}, "string elements; at most"),
+        (MODEL, "INT64", [8 * MB], {"raw": bytes(64 * MB)}, "input_ids has"),
+        (MODEL, "INT64", [2], {"int64_contents": [5, 10**6]}, "out-of-vocabulary"),
+        (MODEL, "INT64", [1], {"int64_contents": [-1]}, "out-of-vocabulary"),
+        (MODEL, "INT64", [0], {"raw": b""}, "input_ids cannot be empty"),
+        ("echo", "INT32", [2 * MB], {"int_contents": [7] * (2 * MB)}, "data-type is 'INT32'"),
+    ],
+    ids=range(16),
+)
+def test_hostile_messages_are_refused_while_others_are_served(
+    server: Server, model: str, datatype: str, shape: list[int], contents: dict[str, Any], words: str
+) -> None:
+    options = [("grpc.max_send_message_length", -1)]
+    with nobody_waits(server), grpc.insecure_channel(grpc_address(server), options) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as failure:
+            stub.ModelInfer(message(model, datatype, shape, contents), metadata=tuple(TOKEN_METADATA.items()))
+    assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT, failure.value.details()
+    assert words in failure.value.details()
+
+
+def test_a_stream_of_messages_takes_turns(server: Server) -> None:
+    """More requests than run at once are all answered, in order."""
+    request = message("echo", "FP32", [2], {"raw": bytes(8)})
+
+    def requests() -> Iterator[service_pb2.ModelInferRequest]:
+        for number in range(600):
+            request.id = str(number)
+            yield request
+
+    with grpc.insecure_channel(grpc_address(server)) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        answers = stub.ModelStreamInfer(requests(), metadata=tuple(TOKEN_METADATA.items()))
+        assert [int(answer.infer_response.id) for answer in answers] == list(range(600))
+
+
+def test_large_lists_are_read_whole(server: Server) -> None:
+    """Flat and nested, with empty lists and white space between: the same numbers."""
+    rows = np.arange(60_000, dtype=np.float32).reshape(-1, 3) / 4 + 1000
+    nested = json.dumps(rows.tolist())[:-1] + ", [], [ [ ] ], []]"
+    for data in (json.dumps(rows.flatten().tolist()), nested):
+        assert len(data) > 2**17
+        body = '{"inputs":[{"name":"X","datatype":"FP32","shape":[60000],"data":' + data + "}]}"
+        answer = server.http.post("v2/models/echo/infer", content=body)
+        assert answer.json()["outputs"][0]["data"] == rows.flatten().tolist()
