@@ -213,6 +213,7 @@ def test_tritons_metrics_stand_beside_them(server: Server) -> None:
         return dict(line.rsplit(" ", 1) for line in lines if line.startswith("nv_"))  # type: ignore[arg-type]
 
     model = server.http.post("v2/repository/index").json()[0]["name"]
+    aborted = samples(server).get("sglang:num_aborted_requests_total", 0)
     before, labels = found(), f'{{model="{model}",version="1"}}'
     body = {"text_input": "a", "max_tokens": 20_000, "ignore_eos": True}
     server.http.post(f"v2/models/{model}/generate", json=body | {"max_tokens": 3})
@@ -231,7 +232,9 @@ def test_tritons_metrics_stand_beside_them(server: Server) -> None:
         assert after[name] == before[name]
     assert after[f"nv_inference_pending_request_count{labels}"] == "0"
     assert float(after[f"nv_model_load_duration_secs{labels}"]) > 0
-    server.idle()
+    wait_for(
+        lambda: samples(server).get("sglang:num_aborted_requests_total") == aborted + 1, 5, "the engine has ended it"
+    )
 
 
 def test_an_abort_is_counted(server: Server) -> None:
