@@ -48,7 +48,6 @@ SAID = {
     "infer": (":square",),
     "structured_output": ("Person(name=", "stop", "negative", "Failed to compile regex grammar"),
     "from_outside": ("completion_tokens", "[DONE]", "Jupyter", "3 + 4 = 7", "float32 4 rows, argmax"),
-    "inside_the_model": ("perplexity", "Figure"),
     "sampling": ("frequency_penalty", "'matched': '.'", "'type': 'length'", "Figure"),
     "train_and_talk": (
         "Arr! I be a pirate, and this be my ship.",

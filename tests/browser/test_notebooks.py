@@ -46,3 +46,14 @@ def test_every_cell_of_the_panels_runs(installed: Lab, page: Page) -> None:
     page.get_by_role("button", name="Continue", exact=True).click()
     expect(page.get_by_role("listbox", name="Tokens").get_by_role("option")).to_have_count(60, timeout=30_000)
     notebook.shut_down()
+
+
+def test_every_cell_of_inside_the_model_runs(installed: Lab, page: Page) -> None:
+    notebook = run_all(installed, page, "inside_the_model.ipynb")
+    outputs = page.locator(".jp-Cell-outputArea")
+    expect(outputs.filter(has_text="perplexity").first).to_be_visible()
+    expect(outputs.filter(has_text="(26, 256)")).to_be_visible()
+    expect(outputs.locator("img")).to_have_count(4)
+    page.get_by_role("button", name="Continue", exact=True).click()
+    expect(page.get_by_role("listbox", name="Tokens").get_by_role("option").first).to_be_visible(timeout=30_000)
+    notebook.shut_down()
