@@ -40,26 +40,8 @@ from nbgen.server.standalone import StandaloneServerApp
 from nbgen.server.tensor_engine import TensorEngine
 
 DEFAULTS = EngineConfig()
-ENGINE_OPTIONS = (
-    "model",
-    "device",
-    "dtype",
-    "quantization",
-    "threads",
-    "context_length",
-    "kv_cache_bytes",
-    "max_running",
-    "max_waiting",
-    "queue_seconds",
-    "run_seconds",
-    "prefill_chunk",
-    "mixed_chunk",
-    "cuda_graphs",
-    "compile",
-    "sampling_defaults",
-    "grammar_backend",
-    "enable_custom_logit_processor",
-)
+#: What of the engine is the owner's to decide, under the engine's own names.
+ENGINE_OPTIONS = [name for name in EngineConfig.__struct_fields__ if name != "block_size"]
 STOP_SECONDS = 8.0
 DRAIN_SECONDS = 5.0
 SWEEP_MS = 15_000
