@@ -92,7 +92,10 @@ def test_a_killed_engine_answers_waiting_calls_with_503(mortal: Server) -> None:
     caller.join(2)
     assert answers[0].status_code == 503
     assert answers[0].headers["retry-after"]
-    assert answers[0].json()["message"] == "the engine was killed (signal 9), perhaps for want of memory; it is starting again"
+    assert (
+        answers[0].json()["message"]
+        == "the engine was killed (signal 9), perhaps for want of memory; it is starting again"
+    )
 
 
 def test_unload_ends_the_process_before_it_answers_and_load_brings_it_back(mortal: Server) -> None:
