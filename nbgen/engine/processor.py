@@ -6,6 +6,7 @@ Knows nothing of the model but which ids stand for what; what its towers make of
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import jinja2
@@ -25,6 +26,8 @@ IGNORED_OPTIONS = {"detail"}
 #: What the types are called in a processor's call.
 ARGUMENTS = {"image": "images", "audio": "audio"}
 DEFAULT_RATE = 16_000
+#: Whether this transformers can take the special tokens in what a user wrote for text, which is new.
+READS_SPECIAL_TOKENS_AS_TEXT = "sanitize_control_tokens" in signature(ProcessorMixin.apply_chat_template).parameters
 #: A text that a template has to show.
 MARK = "nbgen mark"
 
@@ -141,11 +144,13 @@ class Processor:
                 return self._processor.apply_chat_template(conversation, processor_kwargs=dict(kwargs), **call, **more)
 
         try:
-            return run(sanitize_control_tokens=True)
-        except (NotImplementedError, ValueError, TypeError):  # not every processor can read special tokens as text
-            self._refuse_placeholders(messages)
+            if READS_SPECIAL_TOKENS_AS_TEXT:
+                return run(sanitize_control_tokens=True)
+        except (NotImplementedError, ValueError, TypeError):
+            pass  # not every processor can
         except jinja2.TemplateError:
             raise _refusal(messages) from None
+        self._refuse_placeholders(messages)
         try:
             return run()
         except (jinja2.TemplateError, ValueError, TypeError, KeyError, IndexError):

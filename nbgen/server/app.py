@@ -19,15 +19,15 @@ from typing import Any, ClassVar
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from tornado.ioloop import PeriodicCallback
-from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, default, validate
+from traitlets import Bool, Dict, Float, Int, TraitError, Unicode, default, validate
 
 import nbgen
-from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.protocols.kserve_settings import LogSettings, TraceSettings
 from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.sampling_params import SamplingParams
 from nbgen.server.engine_client import EngineClient
+from nbgen.server.engine_options import EngineOptions
 from nbgen.server.handlers import PREFIX, routes
 from nbgen.server.language_model import LanguageModel
 from nbgen.server.launch_options import ALIASES, FLAGS
@@ -39,15 +39,12 @@ from nbgen.server.runtime_file import RuntimeFile
 from nbgen.server.standalone import StandaloneServerApp
 from nbgen.server.tensor_engine import TensorEngine
 
-DEFAULTS = EngineConfig()
-#: What of the engine is the owner's to decide, under the engine's own names.
-ENGINE_OPTIONS = [name for name in EngineConfig.__struct_fields__ if name != "block_size"]
 STOP_SECONDS = 8.0
 DRAIN_SECONDS = 5.0
 SWEEP_MS = 15_000
 
 
-class NbgenApp(MediaOptions, ExtensionApp):
+class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     """Run a language model: an engine process, and the routes that ask it."""
 
     _grpc: Any = None
@@ -60,40 +57,6 @@ class NbgenApp(MediaOptions, ExtensionApp):
     aliases: ClassVar[dict[str, Any]] = ExtensionApp.aliases | ALIASES
     flags: ClassVar[dict[str, Any]] = ExtensionApp.flags | FLAGS
 
-    model = Unicode(
-        DEFAULTS.model, help="A folder in transformers' format, a hub id, or 'bundled' for the model inside nbgen."
-    ).tag(config=True)
-    device = Unicode(
-        DEFAULTS.device, help="'auto' (the first NVIDIA GPU, else the CPU), 'cpu', 'cuda' or 'cuda:N'."
-    ).tag(config=True)
-    dtype = Enum(
-        ("auto", "float32", "bfloat16", "float16"),
-        DEFAULTS.dtype,
-        help="Precision of weights and KV cache; 'auto' takes the checkpoint's own where the device has it.",
-    ).tag(config=True)
-    quantization = Enum(
-        (None, "int8", "int4"),
-        DEFAULTS.quantization,
-        help="Bits of a weight in the linear layers, rounded as the model is loaded: less memory, faster decoding. "
-        "None: as the checkpoint has them.",
-    ).tag(config=True)
-    threads = Int(
-        DEFAULTS.threads, allow_none=True, min=1, help="Threads of a CPU model; None: as many as physical cores."
-    ).tag(config=True)
-    context_length = Int(
-        DEFAULTS.context_length, allow_none=True, help="Longest prompt plus answer, in tokens; None: the model's own."
-    ).tag(config=True)
-    kv_cache_bytes = Int(
-        DEFAULTS.kv_cache_bytes, allow_none=True, help="Bytes of KV cache; None: a quarter of the free memory."
-    ).tag(config=True)
-    max_running = Int(DEFAULTS.max_running, min=1, help="Sequences that decode together.").tag(config=True)
-    max_waiting = Int(DEFAULTS.max_waiting, min=1, help="Requests that may wait; one more is refused.").tag(config=True)
-    queue_seconds = Float(
-        DEFAULTS.queue_seconds, allow_none=True, help="Seconds a request may wait for its turn; None: no limit."
-    ).tag(config=True)
-    run_seconds = Float(DEFAULTS.run_seconds, allow_none=True, help="Seconds a request may run; None: no limit.").tag(
-        config=True
-    )
     reader_seconds = Float(30.0, help="Seconds a reader may take nothing before its connection is closed.").tag(
         config=True
     )
@@ -101,42 +64,11 @@ class NbgenApp(MediaOptions, ExtensionApp):
     incremental_streaming_output = Bool(
         False, help="Let the chunks of /generate's streams hold what is new, not all there is."
     ).tag(config=True)
-    prefill_chunk = Int(DEFAULTS.prefill_chunk, min=1, help="Prompt tokens that one step computes at most.").tag(
-        config=True
-    )
-    mixed_chunk = Int(
-        DEFAULTS.mixed_chunk,
-        allow_none=True,
-        min=1,
-        help="Prompt tokens of a step that continues answers as well; None: 128 on a CPU, prefill_chunk on a GPU.",
-    ).tag(config=True)
-    compile = Bool(
-        DEFAULTS.compile,
-        help="Compile the model's small operations: a faster step, a longer start. Needs a C++ compiler.",
-    ).tag(config=True)
-    cuda_graphs = Bool(
-        DEFAULTS.cuda_graphs, help="Decode by CUDA graphs where there is an NVIDIA GPU: faster, takes some memory."
-    ).tag(config=True)
-    sampling_defaults = Enum(
-        ("model", "openai"),
-        DEFAULTS.sampling_defaults,
-        help="Where unset sampling options come from: the model's generation_config.json, or the constants.",
-    ).tag(config=True)
     preferred_sampling_params = Dict(help="Sampling parameters of /generate for requests that do not set them.").tag(
         config=True
     )
     allow_auto_truncate = Bool(
         False, help="Cut prompts and max_new_tokens that the context does not hold, instead of refusing them."
-    ).tag(config=True)
-    grammar_backend = Enum(
-        ("xgrammar", "llguidance", "none"),
-        DEFAULTS.grammar_backend,
-        help="What makes answers match a JSON schema, regex or grammar; 'none' refuses such requests.",
-    ).tag(config=True)
-    enable_custom_logit_processor = Bool(
-        DEFAULTS.enable_custom_logit_processor,
-        help="Let clients send Python code that changes the model's scores. It runs in the engine process with all of "
-        "its rights: only for servers whose every caller may run code here anyway.",
     ).tag(config=True)
     adapters = Dict(
         key_trait=Unicode(),
@@ -208,7 +140,7 @@ class NbgenApp(MediaOptions, ExtensionApp):
     # --- wiring
 
     def initialize_settings(self) -> None:
-        config = EngineConfig(**{name: getattr(self, name) for name in ENGINE_OPTIONS})
+        config = self.engine_config()
         self.key = secrets.token_urlsafe(32)
         self.server_id = secrets.token_hex(8)
         self.engine = EngineClient(

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from nbgen.engine.media_lane import MediaLane
-from nbgen.messages import AbortRequest, EngineReady, GenerateRequest
+from nbgen.engine_state import EngineReady
+from nbgen.messages import AbortRequest, GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.engine.multimodal import save
 from tests.engine.test_images import media, picture
