@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
+from nbgen import pieces
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, InvalidRequest, NbgenError, Unavailable
 from nbgen.messages import GenerateOutput, GenerateRequest, Media, Tensor
@@ -149,14 +150,18 @@ async def test_the_engine_writes_no_paths_or_addresses_to_clients() -> None:
     assert not any(part in _PRIVATE.sub("…", line) for part in ("home", "7f3a", "Users"))
 
 
-def large_request(rid: str, *, tokens: int = 9_000) -> GenerateRequest:
-    """Embeddings of more than one frame."""
+def large_request(rid: str, *, tokens: int = 300) -> GenerateRequest:
+    """Embeddings of several pieces."""
     rows = np.random.default_rng(0).standard_normal((tokens, 64), dtype="<f4")
     embeds = Tensor(name="input_embeds", datatype="FP32", shape=rows.shape, data=memoryview(rows.tobytes()))
     return GenerateRequest(rid=rid, input_embeds=embeds, params=SamplingParams(max_new_tokens=1, temperature=0.0))
 
 
-async def test_a_large_request_travels_in_pieces_and_others_pass_it(long_model: Path) -> None:
+async def test_a_large_request_travels_in_pieces_and_others_pass_it(
+    long_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 2**14)
+    assert len(pieces.cut_request(large_request("r"))[0]) == 4
     client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
     try:
         waited, large, small, aborted = Heard(), Heard(), Heard(), Heard()
@@ -167,15 +172,13 @@ async def test_a_large_request_travels_in_pieces_and_others_pass_it(long_model: 
         client.submit(GenerateRequest(rid="small", text="a", params=SamplingParams(max_new_tokens=1)), small)
         client.abort("aborted")
         assert [output.finish_reason.type for output in aborted.outputs] == ["abort"]
-        await until(lambda: small.outputs)
-        assert not large.outputs
-        await until(lambda: large.outputs and waited.outputs, seconds=60)
+        await until(lambda: small.outputs and large.outputs and waited.outputs, seconds=60)
         assert large.outputs[0].token_ids == waited.outputs[0].token_ids
-        assert large.outputs[0].prompt_tokens == 9_000
+        assert large.outputs[0].prompt_tokens == 300
         client.forget("aborted")
         client.submit(large_request("aborted"), again := Heard())
         await until(lambda: again.outputs, seconds=60)
-        assert again.outputs[0].prompt_tokens == 9_000
+        assert again.outputs[0].prompt_tokens == 300
     finally:
         await client.close(0)
 
