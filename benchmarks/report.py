@@ -54,7 +54,34 @@ class Row:
 def render(results: Results) -> str:
     facts = results.facts
     models = list(dict.fromkeys(record["model"] for record in results.records))
-    return HEAD + f"\nOn {facts['machine']}.\n" + "".join(_model(results, model) for model in models)
+    tables = "".join(_model(results, model) for model in models)
+    return HEAD + f"\nOn {facts['machine']}.\n" + tables + _perplexity(facts) + _adapters(facts)
+
+
+def _perplexity(facts: dict[str, Any]) -> str:
+    found = facts.get("perplexity")
+    if not found:
+        return ""
+    lines = [
+        "\n## Weights of fewer bits\n",
+        "Perplexity of the bundled model over what the assistant says in 60 documents of its training's generator",
+        "under another seed (`python -m benchmarks.perplexity`):\n",
+        _line(list(found)),
+        _line(["---"] * len(found)),
+        _line([f"{value:.4f}" for value in found.values()]),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _adapters(facts: dict[str, Any]) -> str:
+    found = facts.get("adapters")
+    if not found:
+        return ""
+    return (
+        "\n## Adapters\n\nSixteen requests over eight LoRA adapters of rank 16 on all linear layers keep "
+        f"{found['share']:.0%} of the speed of\nthe same batch without any (`python -m benchmarks.adapters`, CPU time "
+        "of one thread).\n"
+    )
 
 
 def _model(results: Results, model: str) -> str:
