@@ -55,21 +55,30 @@ def render(results: Results) -> str:
     facts = results.facts
     models = list(dict.fromkeys(record["model"] for record in results.records))
     tables = "".join(_model(results, model) for model in models)
-    return HEAD + f"\nOn {facts['machine']}.\n" + tables + _perplexity(facts) + _adapters(facts)
+    return HEAD + f"\nOn {facts['machine']}.\n" + tables + _rounded(facts) + _adapters(facts)
 
 
-def _perplexity(facts: dict[str, Any]) -> str:
-    found = facts.get("perplexity")
-    if not found:
+def _rounded(facts: dict[str, Any]) -> str:
+    """Weights of fewer bits: what they cost, and what they gain."""
+    perplexity, speed = facts.get("perplexity"), facts.get("rounded_speed")
+    if not perplexity or not speed:
         return ""
+    full = speed["bfloat16"]
     lines = [
         "\n## Weights of fewer bits\n",
-        "Perplexity of the bundled model over what the assistant says in 60 documents of its training's generator",
-        "under another seed (`python -m benchmarks.perplexity`):\n",
-        _line(list(found)),
-        _line(["---"] * len(found)),
-        _line([f"{value:.4f}" for value in found.values()]),
+        "Perplexity of the bundled model over what the assistant says in 60 documents of its training's generator,",
+        "under another seed (`python -m benchmarks.perplexity`). Bytes of weights and tokens for a second",
+        "of CPU time of one thread on q06, short prompts, 1 and 16 streams (`python -m benchmarks.rounded_speed`); in brackets, times",
+        "bfloat16's. Where memory alone were the limit, one stream would gain what the bytes fall.\n",
+        _line(["weights", "perplexity", "MB", "by bytes", "1 stream, tok/CPU s", "16 streams, tok/CPU s"]),
+        _line(["---"] * 6),
     ]
+    for kind, value in perplexity.items():
+        found = speed.get(kind, {})
+        rates = [f"{found[n]:.1f} ({found[n] / full[n]:.2f})" if found else "" for n in ("1", "16")]
+        size = f"{found['weight_bytes'] / 1e6:,.0f}" if found else ""
+        predicted = f"{full['weight_bytes'] / found['weight_bytes']:.2f}" if found else ""
+        lines.append(_line([kind, f"{value:.4f}", size, predicted, *rates]))
     return "\n".join([*lines, ""])
 
 
