@@ -41,6 +41,8 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer(OURS, "nbgen", "nbgen_engine"),
+        Peer("nbgen-int8", "nbgen int8", "nbgen_engine", options=("int8",)),
+        Peer("nbgen-int4", "nbgen int4", "nbgen_engine", options=("int4",)),
         Peer(REFERENCE, "transformers generate", "transformers_generate"),
         Peer("transformers-batching", "transformers generate_batch", "transformers_batching"),
         Peer("llama.cpp", "llama.cpp bf16", "llama_cpp_python", "llama_cpp", LLAMA_CPP, ("BF16",)),

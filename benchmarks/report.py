@@ -54,7 +54,50 @@ class Row:
 def render(results: Results) -> str:
     facts = results.facts
     models = list(dict.fromkeys(record["model"] for record in results.records))
-    return HEAD + f"\nOn {facts['machine']}.\n" + "".join(_model(results, model) for model in models)
+    tables = "".join(_model(results, model) for model in models)
+    return HEAD + f"\nOn {facts['machine']}.\n" + tables + _rounded(facts) + _adapters(facts)
+
+
+def _rounded(facts: dict[str, Any]) -> str:
+    """Weights of fewer bits: what they cost, and what they gain."""
+    lines = []
+    if perplexity := facts.get("perplexity"):
+        lines += [
+            "\n## Weights of fewer bits\n",
+            "Perplexity of the bundled model over what the assistant says in 60 documents of its training's generator,",
+            "under another seed (`python -m benchmarks.perplexity`):\n",
+            _line(list(perplexity)),
+            _line(["---"] * len(perplexity)),
+            _line([f"{value:.4f}" for value in perplexity.values()]),
+            "",
+        ]
+    if speed := facts.get("rounded_speed"):
+        lines += [
+            "Bytes of weights, and tokens for a second of CPU time of one thread on q06 with 1 and 16 streams",
+            "(`python -m benchmarks.rounded_speed`); in brackets, times bfloat16's. Where memory alone were the limit,",
+            "one stream would gain what the bytes fall.\n",
+            _line(["weights", "MB", "1 stream, tok/CPU s", "16 streams, tok/CPU s"]),
+            _line(["---"] * 4),
+            *(_line(_speed_cells(kind, found, speed["bfloat16"])) for kind, found in speed.items()),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _speed_cells(kind: str, found: dict[str, float], full: dict[str, float]) -> list[str]:
+    size = f"{found['weight_bytes'] / 1e6:,.0f} ({full['weight_bytes'] / found['weight_bytes']:.2f})"
+    return [kind, size, *(f"{found[n]:.1f} ({found[n] / full[n]:.2f})" for n in ("1", "16"))]
+
+
+def _adapters(facts: dict[str, Any]) -> str:
+    found = facts.get("adapters")
+    if not found:
+        return ""
+    return (
+        "\n## Adapters\n\nSixteen requests over eight LoRA adapters of rank 16 on all linear layers keep "
+        f"{found['share']:.0%} of the speed of\nthe same batch without any (`python -m benchmarks.adapters`, CPU time "
+        "of one thread).\n"
+    )
 
 
 def _model(results: Results, model: str) -> str:

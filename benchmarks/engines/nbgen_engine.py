@@ -1,5 +1,6 @@
-"""nbgen's engine without server or messages between processes."""
+"""nbgen's engine without server or messages between processes, with the weights' bits as an option."""
 
+import sys
 from pathlib import Path
 
 from benchmarks.child import Generate, serve
@@ -10,7 +11,9 @@ from nbgen.sampling_params import SamplingParams
 
 
 def load(folder: Path, threads: int) -> Generate:
-    assembly = assemble(EngineConfig(model=str(folder), threads=threads), lambda *_: None)
+    quantization = next(iter(sys.argv[3:]), None)
+    config = EngineConfig(model=str(folder), threads=threads, quantization=quantization)
+    assembly = assemble(config, lambda *_: None)
     return lambda prompts, new: generate(assembly, prompts, new)
 
 

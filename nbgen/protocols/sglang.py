@@ -242,7 +242,8 @@ def _prompts(fields: Mapping[str, Any]) -> tuple[bool, list[Prompt]]:
     text, ids = fields.get("text"), fields.get("input_ids")
     embeds = fields.get("input_embeds")
     if (text is None) == (ids is None) == (embeds is None):
-        raise InvalidRequest("Either text, input_ids or input_embeds should be provided.")
+        came = "none was" if text is None else "all three were"
+        raise InvalidRequest(f"Either text, input_ids or input_embeds should be provided: {came}.")
     if text is None and ids is None:
         single, tensors = sglang_tensors.parse_embeds(embeds)
         return single, [Prompt(input_embeds=tensor) for tensor in tensors]

@@ -1,0 +1,53 @@
+"""`python -m benchmarks.rounded_speed`: decoding Qwen3-0.6B's shape with weights of 16, 8 and 4 bits.
+
+The three take turns in one process on one thread, whose CPU time is what is compared: 32 tokens in, alone and sixteen
+at once. Beside it stand the bytes of weights a token reads, which predict the ratio where memory is the limit.
+"""
+
+import random
+import statistics
+import time
+
+from benchmarks import shapes
+from benchmarks.engines.nbgen_engine import generate
+from benchmarks.results import Results
+from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine_config import EngineConfig
+
+KINDS = (None, "int8", "int4")
+#: Streams at once, and tokens of each.
+BATCHES = ((1, 12), (16, 4))
+TURNS = 3
+
+
+def rate(assembly: Assembly, streams: int, new: int, seed: int) -> float:
+    """Tokens for a second of CPU time, prompts included."""
+    chance = random.Random(seed)
+    prompts = [chance.choices(range(300, 8000), k=4) for _ in range(streams)]
+    started = time.process_time()
+    generate(assembly, prompts, new)
+    return streams * new / (time.process_time() - started)
+
+
+def main() -> None:
+    folder = str(shapes.checkpoint("q06"))
+    engines = {
+        kind or "bfloat16": assemble(
+            EngineConfig(model=folder, threads=1, dtype="bfloat16", quantization=kind, kv_cache_bytes=2**27),
+            lambda *_: None,
+        )
+        for kind in KINDS
+    }
+    found = {kind: {"weight_bytes": engine.model.weight_bytes} for kind, engine in engines.items()}
+    for streams, new in BATCHES:
+        turns = [{kind: rate(engine, streams, new, turn) for kind, engine in engines.items()} for turn in range(TURNS)]
+        for kind in engines:
+            found[kind][str(streams)] = statistics.median(turn[kind] for turn in turns)
+    results = Results()
+    results.facts["rounded_speed"] = found
+    results.save()
+    print(found)
+
+
+if __name__ == "__main__":
+    main()
