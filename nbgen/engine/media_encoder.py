@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from nbgen.engine.media_prompt import MediaPrompt
-from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.engine.tower_cache import TowerCache
 from nbgen.errors import InvalidRequest
 
@@ -228,13 +228,11 @@ def _merged(items: list[ScheduledSequence], kwargs: dict[str, Any]) -> dict[str,
 
 def _parts(items: list[ScheduledSequence]) -> Iterator[tuple[slice, slice, Encoded]]:
     """Packed rows, tokens of the prompt, and what was encoded of it."""
-    start = 0
-    for item in items:
+    for start, item in packed(items):
         if begins(item):
             media, first = item.sequence.media, item.sequence.num_computed
             tokens = slice(first, min(first + item.num_tokens, len(media.ids)))
             yield slice(start, start + tokens.stop - first), tokens, media.encoded
-        start += item.num_tokens
 
 
 def _positions(parts: list[tuple[slice, slice, Encoded]], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
