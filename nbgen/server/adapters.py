@@ -64,7 +64,7 @@ class Adapters:
         if name not in self._present.folders:
             loaded = ", ".join(sorted(self.loaded)) or "none"
             raise InvalidRequest(
-                f"the adapter {name!r:.200} has never been loaded; loaded: {loaded}", field="lora_path"
+                f"lora_path: the adapter {name!r:.200} has never been loaded; loaded: {loaded}", field="lora_path"
             )
 
     # --- what the engine is told

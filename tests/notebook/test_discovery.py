@@ -35,15 +35,15 @@ def test_any_address_of_a_server_leads_to_its_routes(url: str) -> None:
 
 
 def test_the_variable_without_a_secret_takes_the_key_of_the_runtime_file(tmp_path: Path) -> None:
-    write(tmp_path, "nbgen-1.json", url="http://h:1/other/", key="wrong")
-    write(tmp_path, "nbgen-2.json", url="http://h:1/x/", key="right")
+    write(tmp_path, "nbgen-4000001.json", url="http://h:1/other/", key="wrong")
+    write(tmp_path, "nbgen-4000002.json", url="http://h:1/x/", key="right")
     found = list(candidates(environment(tmp_path, NBGEN_URL="http://h:1/x/nbgen/")))
     assert found[0][1:] == ("http://h:1/x/nbgen/", "right")
 
 
 def test_the_kernels_own_server_comes_before_others(tmp_path: Path) -> None:
     write(tmp_path, "jpserver-77.json", url="http://mine/", token="t")
-    write(tmp_path, "nbgen-5.json", url="http://other/", key="k")
+    write(tmp_path, "nbgen-4000005.json", url="http://other/", key="k")
     write(tmp_path, f"nbgen-{os.getppid()}.json", url="http://parent/", key="p")
     found = candidates(environment(tmp_path, JPY_PARENT_PID="77"))
     assert [place.url for place in found][:2] == ["http://mine/", "http://parent/"]
@@ -64,31 +64,31 @@ def test_hub_and_variables_are_candidates(tmp_path: Path) -> None:
 
 
 def test_a_server_of_the_notebooks_folder_is_asked_first(tmp_path: Path) -> None:
-    write(tmp_path, "jpserver-1.json", url="http://a/", root_dir="/data")
-    write(tmp_path, "jpserver-2.json", url="http://b/", root_dir="/home/me")
-    write(tmp_path, "jpserver-3.json", url="http://c/", root_dir="/home/m")
+    write(tmp_path, "jpserver-4000001.json", url="http://a/", root_dir="/data")
+    write(tmp_path, "jpserver-4000002.json", url="http://b/", root_dir="/home/me")
+    write(tmp_path, "jpserver-4000003.json", url="http://c/", root_dir="/home/m")
     found = candidates(environment(tmp_path, JPY_SESSION_NAME="/home/me/a.ipynb"))
     assert next(iter(found)).url == "http://b/"
 
 
 def test_the_first_that_answers_is_taken(server: PrivateServer, tmp_path: Path) -> None:
-    (tmp_path / "nbgen-1.json").write_text("half a fi")
-    write(tmp_path, "nbgen-2.json", url="http://127.0.0.1:9/", key="nobody")
+    (tmp_path / "nbgen-4000001.json").write_text("half a fi")
+    write(tmp_path, "nbgen-4000002.json", url="http://127.0.0.1:9/", key="nobody")
     token = server.client._http.headers["Authorization"].removeprefix("Bearer ")
-    write(tmp_path, "nbgen-3.json", url=server.url, key=token)
+    write(tmp_path, "nbgen-4000003.json", url=server.url, key=token)
     client = find_server(environment(tmp_path))
     assert client.url == server.url
     client.close()
 
 
 def test_failure_says_what_was_tried(server: PrivateServer, tmp_path: Path) -> None:
-    write(tmp_path, "nbgen-2.json", url="http://127.0.0.1:9/", key="k")
-    write(tmp_path, "nbgen-3.json", url=server.url, key="wrong")
-    write(tmp_path, "jpserver-4.json", url="http+unix://%2Ftmp%2Fx.sock/", token="t")
+    write(tmp_path, "nbgen-4000002.json", url="http://127.0.0.1:9/", key="k")
+    write(tmp_path, "nbgen-4000003.json", url=server.url, key="wrong")
+    write(tmp_path, "jpserver-4000004.json", url="http+unix://%2Ftmp%2Fx.sock/", token="t")
     with pytest.raises(ServerNotFound) as caught:
         find_server(environment(tmp_path))
     words = str(caught.value)
     assert "nothing answers at http://127.0.0.1:9/" in words
-    assert "nbgen-3.json" in words
+    assert "nbgen-4000003.json" in words
     assert "unix socket" in words
     assert "nbgen.serve()" in words
