@@ -43,6 +43,7 @@ PEERS = {
         Peer(OURS, "nbgen", "nbgen_engine"),
         Peer("nbgen-int8", "nbgen int8", "nbgen_engine", options=("int8",)),
         Peer("nbgen-int4", "nbgen int4", "nbgen_engine", options=("int4",)),
+        Peer("nbgen-compiled", "nbgen compiled", "nbgen_engine", options=("compile",)),
         Peer(REFERENCE, "transformers generate", "transformers_generate"),
         Peer("transformers-batching", "transformers generate_batch", "transformers_batching"),
         Peer("llama.cpp", "llama.cpp bf16", "llama_cpp_python", "llama_cpp", LLAMA_CPP, ("BF16",)),

@@ -1,4 +1,4 @@
-"""nbgen's engine without server or messages between processes, with the weights' bits as an option."""
+"""nbgen's engine without server or messages between processes; an option is the weights' bits, or to compile."""
 
 import sys
 from pathlib import Path
@@ -11,8 +11,10 @@ from nbgen.sampling_params import SamplingParams
 
 
 def load(folder: Path, threads: int) -> Generate:
-    quantization = next(iter(sys.argv[3:]), None)
-    config = EngineConfig(model=str(folder), threads=threads, quantization=quantization)
+    option = next(iter(sys.argv[3:]), None)
+    compiles = option == "compile"
+    quantization = None if compiles else option
+    config = EngineConfig(model=str(folder), threads=threads, quantization=quantization, compile=compiles)
     assembly = assemble(config, lambda *_: None)
     return lambda prompts, new: generate(assembly, prompts, new)
 
