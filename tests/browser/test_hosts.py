@@ -80,9 +80,9 @@ def test_in_voila(lab: Lab, page: Page) -> None:
     until(lambda: running(lab) == 0)
 
 
-def test_in_voila_alone_through_the_kernel(browser: Browser, tiny_model: Path, tmp_path: Path) -> None:
+def test_in_voila_alone_through_the_kernel(browser: Browser, long_model: Path, tmp_path: Path) -> None:
     """Its server has no other extensions: the kernel starts one for itself."""
-    cell = f"import nbgen\nnbgen.serve({str(tiny_model)!r})\nnbgen.Chat(max_new_tokens=480, ignore_eos=True)"
+    cell = f"import nbgen\nnbgen.serve({str(long_model)!r})\nnbgen.Chat(max_new_tokens=20_000, ignore_eos=True)"
     save_notebook(tmp_path / "alone.ipynb", cell)
     command = [sys.executable, "-m", "voila", "alone.ipynb", "--no-browser", f"--port={(port := free_port())}"]
     folders = {name: str(tmp_path / place) for name, place in FOLDERS.items()}

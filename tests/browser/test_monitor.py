@@ -7,7 +7,7 @@ from tests.browser.lab import Lab, Notebook
 
 CELLS = (
     "import nbgen, time\nnbgen.monitor(interval_ms=300{})",
-    "stream = nbgen.stream('hi', max_new_tokens=20_000)\nnext(stream)\ntime.sleep(4)\nstream.close()",
+    "stream = nbgen.stream('hi', max_new_tokens=20_000, ignore_eos=True)\nnext(stream)\ntime.sleep(4)\nstream.close()",
 )
 
 
