@@ -18,7 +18,7 @@ lab: $(VENV)/.lab ## install everything and open JupyterLab on the quickstart
 	$(BIN)/jupyter lab $(ROOT_FLAG) $(BROWSER_FLAG) --LabApp.default_url=/lab/tree/notebooks/quickstart.ipynb
 
 test: $(VENV)/.test ## install everything and run all tests
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
 
 check: $(VENV)/.test ## format, lint and type-check
 	$(BIN)/ruff format
