@@ -149,7 +149,7 @@ def test_a_private_server_loads_unloads_and_ends(
     server = nbgen.serve(str(tiny_model))
     assert "running" in repr(server)
     assert nbgen.load().state == "ready"
-    assert "loading weights" in capsys.readouterr().err
+    assert "model: " in capsys.readouterr().err, "each stage that was met while waiting"
     with pytest.raises(ModelError):
         nbgen.load("no-such-folder")
     assert nbgen.unload().state == "stopped"
