@@ -1,10 +1,10 @@
 // The chat panel: a conversation with branches and one input. Knows a transport by its five methods, not which.
 
+import { Attachments } from "./attachments.js";
 import { Compose } from "./compose.js";
-import { contentOf, sendable } from "./content.js";
+import { contentOf, fitting, sendable } from "./content.js";
 import { h, newId } from "./dom.js";
 import { common, Frame } from "./frame.js";
-import { Images } from "./images.js";
 import { ENDED, tell } from "./kernel.js";
 import { Answer, numbers, Question } from "./message.js";
 import { settings } from "./settings.js";
@@ -13,6 +13,9 @@ import { Tree } from "./tree.js";
 const EMPTY = "Ask something. Answers stream in here, also while the kernel is busy.";
 const NEAR_END = 40;
 const BUSY_MS = 1500;
+/** Of what the kernel is told: Jupyter closes the connection at 10 MiB. */
+const MAX_TOLD = 2_000_000;
+const SENSES = { image: { files: "images", verb: "sees" }, audio: { files: "sounds", verb: "hears" }, video: { files: "videos" } };
 
 export class Chat {
   #model;
@@ -23,7 +26,7 @@ export class Chat {
   #frame;
   #log = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
   #compose;
-  #images;
+  #files;
   #unloaded = false;
   #filled = "";
   #waiting = 0;
@@ -63,12 +66,12 @@ export class Chat {
   constructor(model, name) {
     this.#model = model;
     const done = () => this.#compose.input.focus();
-    this.#images = new Images({ say: (words) => this.#frame.say(words), done, allowed: () => this.#takesImages() });
+    this.#files = new Attachments({ say: (words) => this.#frame.say(words), done, allowed: (kind) => this.#refusal(kind) });
     this.#compose = new Compose({
       send: (text) => this.#send(text),
       stop: () => this.#stop(),
       placeholder: model.get("placeholder"),
-      images: this.#images,
+      files: this.#files,
     });
     const fresh = h("button", { type: "button", class: "nbgen-quiet", click: () => this.#newChat() }, "New chat");
     this.#frame = new Frame(model, {
@@ -80,14 +83,14 @@ export class Chat {
       parts: [this.#compose.element, settings(model, { messages: () => this.#asked() }), this.#log],
     });
     this.element = this.#frame.element;
-    this.#images.receive(this.element);
+    this.#files.receive(this.element);
     this.#show();
   }
 
   /** Show what is known of the chat, and go on reading an answer that is being written. */
   async open(transport) {
     this.#transport = transport;
-    this.#takesImages();
+    this.#offer();
     try {
       const chat = await transport.snapshot();
       const kept = chat?.turns?.length ? null : this.#frame.notebook.kept(this.#model.get("chat"));
@@ -101,18 +104,23 @@ export class Chat {
 
   /** Show what was said meanwhile elsewhere, as in another tab. */
   async refresh() {
-    if (this.#live) return;
+    if (!this.#live) await this.#reread();
+  }
+
+  async #reread() {
     const chat = await this.#transport.snapshot().catch(() => null);
     if (!this.#live && chat?.turns?.length > this.#tree.size) this.#restore(chat.turns, chat);
   }
 
   close() {
+    this.#files.close();
     this.#transport?.close();
   }
 
   /** Show a run that some other program started. */
   adopt({ run, messages }) {
     if (this.#tree.answer(run)) return;
+    if (!messages) return this.#reread();
     this.#started({ run, messages });
     this.#transport.follow(run, 0);
   }
@@ -128,23 +136,33 @@ export class Chat {
 
   /** Text goes to the model once its `{{…}}` have been filled in and seen. */
   #send(text) {
-    const images = this.#images.parts;
-    if (!(text.trim() || images.length) || this.#live || !this.#transport) return;
+    const files = this.#files.parts;
+    if (this.#files.unfinished) return this.#frame.say(this.#files.unfinished);
+    if (!(text.trim() || files.length) || this.#live || !this.#transport) return;
     if (/\{\{[^]+?\}\}/.test(text) && text !== this.#filled) return this.#expand(text);
     const system = this.#model.get("system");
     const before = this.#tree.messages(this.#tree.path().at(-1)).filter(({ role }) => role !== "system");
-    this.#run([...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: contentOf(text, images) }]);
+    this.#run([...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: contentOf(text, files) }]);
     this.#compose.text = "";
-    this.#images.clear();
+    this.#files.clear();
   }
 
-  /** Words why the model takes no images; "" where it does, or where nobody knows before it is loaded. */
-  async #takesImages() {
+  /** Show the ways to give what the model takes. */
+  async #offer() {
     const { state, name, model } = await this.#transport.model().catch(() => ({}));
+    const media = model?.media ?? [];
     this.#unloaded = !model;
-    const takes = (model?.media ?? []).includes("image");
-    this.#images.button.hidden = !takes;
-    return state === "ready" && !takes ? `${name} takes text only: images need a model that sees` : "";
+    this.#files.offer(media);
+    return { ready: state === "ready", name, media };
+  }
+
+  /** Words why the model takes no "image" or "audio"; "" where it does, or where nobody knows before it is loaded. */
+  async #refusal(kind) {
+    const { ready, name, media } = await this.#offer();
+    if (!ready || media.includes(kind)) return "";
+    const others = media.map((taken) => SENSES[taken]?.files ?? taken);
+    const takes = others.length ? `takes text and ${others.join(" and ")}` : "takes text only";
+    return `${name} ${takes}: ${SENSES[kind].files} need a model that ${SENSES[kind].verb}`;
   }
 
   #expand(text) {
@@ -196,7 +214,8 @@ export class Chat {
 
   /** Python asks the server for the conversation; one of another kind keeps none, one started again has forgotten. */
   #tellKernel(type) {
-    tell(this.#model, { type, chat: this.#model.get("chat"), messages: this.#tree.messages(this.#tree.path().at(-1)) });
+    const messages = fitting(this.#tree.messages(this.#tree.path().at(-1)), MAX_TOLD);
+    if (messages) tell(this.#model, { type, chat: this.#model.get("chat"), messages });
   }
 
   #restore(turns, chat) {
@@ -266,7 +285,7 @@ export class Chat {
     if (turn !== this.#live) return;
     this.#live = null;
     this.#compose.busy = false;
-    if (this.#unloaded) this.#takesImages();
+    if (this.#unloaded) this.#offer();
     this.#frame.rest(words);
   }
 

@@ -3,6 +3,9 @@
 
 import { ENDED, tell } from "./kernel.js";
 
+/** Jupyter closes the connection to the kernel at 10 MiB. */
+const MAX_SENT = 8_000_000;
+const TOO_MUCH = "The images and sounds of this conversation are too large for the way through the kernel: at most 8 MB, of which base64 takes a quarter";
 const BUSY_MS = 1500;
 const ANSWERS = ["model", "load", "turns"];
 
@@ -26,6 +29,7 @@ export class Comm {
   start(body, server) {
     this.#have.set(body.id, 0);
     this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt });
+    if (JSON.stringify(body).length > MAX_SENT) return this.#listener("error", { run: body.id, error: { message: TOO_MUCH, code: 400 } });
     if (!this.#send({ type: "start", body, server })) this.#listener("error", { run: body.id, error: { message: ENDED } });
   }
 

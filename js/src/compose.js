@@ -10,16 +10,16 @@ export class Compose {
   #busy = false;
   #words;
 
-  /** `send(text)` says whether it took the text. `words` names the button's two states and the input. `images` may go along. */
-  constructor({ send, stop, placeholder = "", rows = 1, images, words = { send: "Send", stop: "Stop", input: "Message" } }) {
+  /** `send(text)` says whether it took the text. `words` names the button's two states and the input. `files` may go along. */
+  constructor({ send, stop, placeholder = "", rows = 1, files, words = { send: "Send", stop: "Stop", input: "Message" } }) {
     this.#send = send;
     this.#stop = stop;
     this.#words = words;
     this.input = h("textarea", { rows, placeholder, "aria-label": words.input, input: () => this.#grow() });
     this.button = h("button", { type: "button", class: "nbgen-send", click: () => this.press() }, words.send);
-    const attach = images ? [images.element] : [];
-    this.element = h("div", { class: "nbgen-compose" }, ...(images ? [images.list] : []), this.input, ...attach, this.button);
-    if (images) this.input.addEventListener("paste", (event) => images.paste(event));
+    const attach = files ? [files.element] : [];
+    this.element = h("div", { class: "nbgen-compose" }, ...(files ? [files.list] : []), this.input, ...attach, this.button);
+    if (files) this.input.addEventListener("paste", (event) => files.paste(event));
   }
 
   get text() {

@@ -1,10 +1,11 @@
-// What a turn says: text, or a list of OpenAI's parts with images among them. Knows nothing of the page.
+// What a turn says: text, or a list of OpenAI's parts with images and sounds among them. Knows nothing of the page.
 
 const WORDS = { image_url: "image", audio_url: "sound", input_audio: "sound", video_url: "video" };
 /** Only what is in the page already: nothing that a text or a message names is ever fetched. */
 const OWN_IMAGE = /^data:image\/(png|jpeg|webp|gif|bmp);base64,[A-Za-z0-9+/]+=*$/;
+const OWN_SOUND = /^data:audio\/(wav|mpeg|flac|ogg);base64,[A-Za-z0-9+/]+=*$/;
 
-/** Text after images; text alone stays text. */
+/** Text after images and sounds; text alone stays text. */
 export function contentOf(text, media = []) {
   if (!media.length) return text;
   return [...media, ...(text ? [{ type: "text", text }] : [])];
@@ -21,8 +22,18 @@ export function mediaOf(content) {
 
 /** The data URL of a part that is an image of the user's, else null. */
 export function imageUrl({ image_url: given }) {
+  return own(given, OWN_IMAGE);
+}
+
+/** The data URL of a part that is a sound of the user's, else null. */
+export function soundUrl({ audio_url: given, input_audio: named }) {
+  if (!named) return own(given, OWN_SOUND);
+  return own(`data:audio/${named.format === "mp3" ? "mpeg" : named.format};base64,${named.data}`, OWN_SOUND);
+}
+
+function own(given, form) {
   const url = typeof given === "string" ? given : given?.url;
-  return typeof url === "string" && OWN_IMAGE.test(url) ? url : null;
+  return typeof url === "string" && form.test(url) ? url : null;
 }
 
 /** What stands in the place of a medium that cannot be shown. */
@@ -45,4 +56,10 @@ export function sendable(content) {
 /** Without the files, for a place that is small. */
 export function lean(content) {
   return typeof content === "string" ? content : content.map((part) => (part.type === "text" ? part : { type: part.type }));
+}
+
+/** Turns for a place of so many characters: without their files if need be, null where that is not enough. */
+export function fitting(turns, most) {
+  const lighter = turns.map((turn) => ({ ...turn, content: lean(turn.content) }));
+  return [turns, lighter].find((list) => JSON.stringify(list).length <= most) ?? null;
 }

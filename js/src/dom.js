@@ -37,6 +37,16 @@ export function copyButton(label, source, words = "Copy") {
   return button;
 }
 
+/** A file's bytes as a data URL. */
+export function dataUrl(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = reject;
+    reader.readAsDataURL(file);
+  });
+}
+
 /** A name nobody else has given. */
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(12));

@@ -1,8 +1,9 @@
 // The messages of a conversation as the page shows them. An answer is painted at most once a frame.
 
 import { Blocks } from "./blocks.js";
-import { contentOf, imageUrl, mediaOf, nameOf, textOf } from "./content.js";
+import { contentOf, imageUrl, mediaOf, nameOf, soundUrl, textOf } from "./content.js";
 import { copyButton, h } from "./dom.js";
+import { player } from "./sound.js";
 
 const SLOW_MS = 8;
 const NUMBERS_MS = 250;
@@ -19,7 +20,7 @@ export class Question {
     this.#turn = turn;
     this.#actions = actions;
     this.#versions = new Versions(turn, actions);
-    this.#bubble = h("div", { class: "nbgen-bubble" }, ...pictures(turn.content), textOf(turn.content));
+    this.#bubble = h("div", { class: "nbgen-bubble" }, ...media(turn.content), textOf(turn.content));
     const edit = h("button", { type: "button", class: "nbgen-quiet", "aria-label": "Edit message", click: () => this.edit() }, "Edit");
     this.#foot = h("div", { class: "nbgen-foot" }, this.#versions.element, edit);
     this.element = h("article", { class: "nbgen-user", "aria-label": "You" }, this.#bubble, this.#foot);
@@ -53,14 +54,19 @@ export class Question {
   }
 }
 
-/** A message's images, small until they are pressed, and the names of what cannot be shown. */
-function pictures(content) {
-  const media = mediaOf(content);
-  const shown = media.map((part, i) => {
-    const url = imageUrl(part);
-    return url ? picture(url, `Image ${i + 1} of ${media.length}`) : h("span", { class: "nbgen-note" }, `[${nameOf(part)}]`);
+/** A message's images, small until they are pressed, players of its sounds, and the names of what cannot be shown. */
+function media(content) {
+  const parts = mediaOf(content);
+  const place = (part, of, word) => {
+    const alike = parts.filter(of);
+    return `${word} ${alike.indexOf(part) + 1} of ${alike.length}`;
+  };
+  const shown = parts.map((part) => {
+    if (imageUrl(part)) return picture(imageUrl(part), place(part, imageUrl, "Image"));
+    if (soundUrl(part)) return player(soundUrl(part), place(part, soundUrl, "Sound"));
+    return h("span", { class: "nbgen-note" }, `[${nameOf(part)}]`);
   });
-  return shown.length ? [h("div", { class: "nbgen-pictures" }, ...shown)] : [];
+  return shown.length ? [h("div", { class: "nbgen-media" }, ...shown)] : [];
 }
 
 function picture(url, alt) {

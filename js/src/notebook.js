@@ -1,6 +1,6 @@
 // The notebook around a widget, where the page lets us reach it: cells and metadata. Elsewhere every call does nothing.
 
-import { lean } from "./content.js";
+import { fitting } from "./content.js";
 
 const MAX_SAVED = 200_000;
 
@@ -48,8 +48,7 @@ export class Notebook {
   /** Keep a chat's turns in the notebook's metadata, so that they are there when it is opened again. */
   keep(chat, turns) {
     if (typeof this.#shared?.setMetadata !== "function") return;
-    const fits = (list) => JSON.stringify(list).length <= MAX_SAVED;
-    const kept = [turns, turns.map((turn) => ({ ...turn, content: lean(turn.content) }))].find(fits); // images are large
+    const kept = fitting(turns, MAX_SAVED); // images and sounds are large
     if (!kept) return;
     this.#shared.setMetadata("nbgen", { ...this.#shared.getMetadata("nbgen"), chats: { ...this.#chats(), [chat]: kept } });
   }

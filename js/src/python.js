@@ -2,18 +2,26 @@
 
 import { mediaOf, textOf } from "./content.js";
 
+/** The arguments that take files. */
+const TAKEN = {
+  images: { types: ["image_url"], words: "files, PIL images, arrays or figures" },
+  audio: { types: ["audio_url", "input_audio"], words: "files, or pairs of samples and their rate" },
+};
+
 /** The call of `nbgen.generate` for messages (or for a prompt to be continued) and sampling options. */
 export function pythonCall({ messages = [], prompt, params }) {
   const told = messages.map(({ role, content }) => ({ role, content: textOf(content) }));
-  const images = messages.flatMap(({ content }) => mediaOf(content)).length;
+  const media = messages.flatMap(({ content }) => mediaOf(content));
+  const given = Object.entries(TAKEN).map(([name, { types, words }]) => ({ name, words, count: media.filter(({ type }) => types.includes(type)).length }));
+  const files = given.filter(({ count }) => count);
   const asked = prompt ?? (told.length === 1 ? told[0].content : null);
   const first = asked === null ? literal(told, "    ") : literal(asked);
   const options = Object.entries(params)
     .filter(([, value]) => value !== null || prompt !== undefined)
     .map(([name, value]) => `${name}=${literal(value)}`);
-  const given = [first, ...(prompt === undefined ? [] : ["complete=True"]), ...(images ? [`images=[...]`] : []), ...options];
-  const note = images ? `# images: files, PIL images, arrays or figures, ${images} in this conversation\n` : "";
-  return `${note}import nbgen\n\nresult = nbgen.generate(\n${given.map((line) => `    ${line},\n`).join("")})\n`;
+  const lines = [first, ...(prompt === undefined ? [] : ["complete=True"]), ...files.map(({ name }) => `${name}=[...]`), ...options];
+  const notes = files.map(({ name, words, count }) => `# ${name}: ${words}, ${count} in this conversation\n`).join("");
+  return `${notes}import nbgen\n\nresult = nbgen.generate(\n${lines.map((line) => `    ${line},\n`).join("")})\n`;
 }
 
 /** A JSON value as Python writes it. */

@@ -50,6 +50,16 @@ test("a kernel that has ended is an error in words", (context) => {
   comm.close();
 });
 
+test("what is too large for the kernel's connection is refused in words", (context) => {
+  const { model, sent } = opened(context);
+  const heard = [];
+  const comm = new Comm(model, "c", (event, data) => heard.push([event, data.error?.code]));
+  const count = sent.length;
+  comm.start({ id: "r3", messages: [{ role: "user", content: "a".repeat(9_000_000) }] });
+  assert.deepEqual(heard, [["started", undefined], ["error", 400]]);
+  assert.equal(sent.length, count);
+});
+
 test("what is asked of the kernel is what it answers", async (context) => {
   const { model, sent, comm } = opened(context);
   const resumed = comm.load();

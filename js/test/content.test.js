@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { contentOf, imageUrl, lean, mediaOf, nameOf, same, sendable, textOf } from "../src/content.js";
+import { contentOf, fitting, imageUrl, lean, mediaOf, nameOf, same, sendable, soundUrl, textOf } from "../src/content.js";
 import { pythonCall } from "../src/python.js";
 import { Tree } from "../src/tree.js";
 
 const image = (url = "data:image/png;base64,aGk=") => ({ type: "image_url", image_url: { url } });
+
+const sound = (url = "data:audio/wav;base64,aGk=") => ({ type: "audio_url", audio_url: { url } });
 
 test("text alone stays text, and images come before it", () => {
   assert.equal(contentOf("hi"), "hi");
@@ -21,6 +23,25 @@ test("only images that are in the page already are shown", () => {
   const others = ["https://evil.test/a.png", "data:image/svg+xml;base64,aGk=", "data:text/html;base64,aGk=", "javascript:alert(1)", "data:image/png;base64,a\" onerror=x", "", undefined, 5];
   for (const url of others) assert.equal(imageUrl(image(url)), url === undefined ? imageUrl(image()) : null, String(url));
   assert.equal(imageUrl({ type: "image_url" }), null);
+});
+
+test("only sounds that are in the page already are played", () => {
+  assert.equal(soundUrl(sound()), "data:audio/wav;base64,aGk=");
+  assert.equal(soundUrl({ type: "input_audio", input_audio: { data: "aGk=", format: "mp3" } }), "data:audio/mpeg;base64,aGk=");
+  const others = ["https://evil.test/a.wav", "data:image/png;base64,aGk=", "data:audio/wav;base64,a\" onerror=x", "blob:x", "", 5];
+  for (const url of others) assert.equal(soundUrl(sound(url)), null, String(url));
+  for (const named of [{ data: "a b", format: "wav" }, { data: "aGk=", format: "wav;x" }, {}]) assert.equal(soundUrl({ type: "input_audio", input_audio: named }), null);
+  assert.equal(soundUrl({ type: "audio_url" }), null);
+  assert.equal(soundUrl(image()), null);
+  const long = `data:audio/wav;base64,${"A".repeat(34_000_000)}`;
+  assert.equal(soundUrl(sound(long)), long);
+});
+
+test("files are left out where there is no room for them", () => {
+  const turns = [{ role: "user", content: [sound(), { type: "text", text: "what?" }] }, { role: "assistant", content: "a".repeat(50) }];
+  assert.equal(fitting(turns, 1000), turns);
+  assert.deepEqual(fitting(turns, 180), [{ role: "user", content: [{ type: "audio_url" }, { type: "text", text: "what?" }] }, turns[1]]);
+  assert.equal(fitting(turns, 100), null);
 });
 
 test("what is not kept is named, and said to the model in words", () => {
@@ -43,7 +64,10 @@ test("the same image in the same question is the same turn, another is another",
   assert.deepEqual(Tree.from(tree.list()).list(), tree.list());
 });
 
-test("a call in Python has words for the images, not their bytes", () => {
+test("a call in Python has words for images and sounds, not their bytes", () => {
+  const heard = pythonCall({ messages: [{ role: "user", content: contentOf("what?", [sound(), image(), sound()]) }], params: {} });
+  assert.match(heard, /^# images: .*, 1 in this conversation\n# audio: files, or pairs of samples and their rate, 2 in this conversation\nimport/);
+  assert.match(heard, /    images=\[\.\.\.\],\n    audio=\[\.\.\.\],\n/);
   const call = pythonCall({ messages: [{ role: "user", content: contentOf("what?", [image()]) }], params: {} });
   assert.equal(call, '# images: files, PIL images, arrays or figures, 1 in this conversation\nimport nbgen\n\nresult = nbgen.generate(\n    "what?",\n    images=[...],\n)\n');
 });

@@ -12,6 +12,7 @@ from IPython.display import display
 
 from nbgen.errors import NbgenError
 from nbgen.notebook import session
+from nbgen.notebook.comm import told
 from nbgen.notebook.media import media_parts, with_media
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
@@ -88,7 +89,7 @@ class Chat(Turns, Panel):
         events = client.run({**body, "attached": False})
         next(events)
         events.close()
-        self.send({"type": "started", "run": body["id"], "messages": messages})
+        self.send({"type": "started", "run": body["id"], **told(body)})
 
     @short_traceback
     def wait(self) -> None:

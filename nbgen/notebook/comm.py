@@ -12,10 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nbgen.errors import NbgenError
+from nbgen.notebook.media import within
 from nbgen.notebook.remote import AnyClient
 
 FRAME_MS = 30
 KEEP_RUNS = 32
+#: Of a message to the page: Jupyter drops what comes beyond 1 MB a second.
+MAX_CHARACTERS = 1_000_000
 
 Send = Callable[[dict[str, Any]], None]
 Choose = Callable[[], AnyClient]
@@ -55,8 +58,7 @@ class CommRuns:
 
     def start(self, body: dict[str, Any], server: int | None = None) -> None:
         """Start a run that outlives its readers, tell every view of it, and read it."""
-        asked = {key: body.get(key) for key in ("messages", "prompt")}
-        self._send({"type": "started", "run": body["id"], **asked})
+        self._send({"type": "started", "run": body["id"], "prompt": body.get("prompt"), **told(body)})
         choose = self._client if server is None else lambda: self._others[server]
         self._read(body["id"], choose, lambda client: client.run({**body, "attached": False, "frame_ms": FRAME_MS}))
 
@@ -110,7 +112,8 @@ class CommRuns:
         except NbgenError as error:
             self._send({"type": "chat", "chat": chat, "error": str(error)})
             return
-        self._send({"type": "chat", "chat": chat, "snapshot": snapshot})
+        light = {key: within(snapshot[key], MAX_CHARACTERS // 2) for key in ("messages", "turns") if snapshot.get(key)}
+        self._send({"type": "chat", "chat": chat, "snapshot": {**snapshot, **light}})
 
     def _model(self) -> None:
         try:
@@ -133,6 +136,13 @@ class CommRuns:
 
     def _in_thread(self, work: Callable[..., None], *arguments: Any) -> None:
         threading.Thread(target=work, args=arguments, daemon=True).start()
+
+
+def told(body: dict[str, Any]) -> dict[str, Any]:
+    """The messages of a run for its views; where they are too large for a widget message, they look at the server."""
+    messages = body.get("messages")
+    whole = not messages or within(messages, MAX_CHARACTERS) is messages
+    return {"messages": messages if whole else None}
 
 
 class RunPieces:

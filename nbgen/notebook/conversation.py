@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nbgen.notebook.media import as_text, media_markdown, media_parts, text_of, with_media
+from nbgen.notebook.media import as_text, media_parts, text_of, with_media
 from nbgen.notebook.result import Result, visible, without_images
 from nbgen.notebook.text_stream import TextStream
-from nbgen.notebook.turns import Turns
+from nbgen.notebook.turns import Turns, markdown_of, named
 
 Ask = Callable[..., TextStream]
 
@@ -57,8 +57,8 @@ class Conversation(Turns):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         nothing = "(nothing has been said yet)"
-        plain = self._written(lambda content: [visible(as_text(content))])
-        shown = self._written(lambda content: [media_markdown(content), without_images(text_of(content))])
+        plain = named(self.turns, ([visible(as_text(turn["content"]))] for turn in self.turns))
+        shown = markdown_of(self.turns, lambda content: without_images(text_of(content)))
         return {"text/plain": plain or nothing, "text/markdown": shown or nothing}
 
     def _keep(self, asked: dict[str, Any], result: Result) -> None:

@@ -1,4 +1,4 @@
-"""Images and sounds of a kernel as parts of a message, and how they show themselves where the message is shown.
+"""Images and sounds of a kernel as parts of a message.
 
 Takes what people have in notebooks: files, bytes, PIL images, arrays, figures, what IPython displays. Knows nothing of
 servers.
@@ -7,9 +7,8 @@ servers.
 from __future__ import annotations
 
 import base64
-import binascii
-import functools
 import io
+import json
 import re
 import sys
 import wave
@@ -24,7 +23,6 @@ from nbgen.errors import InvalidRequest
 Part = dict[str, Any]
 Content = str | list[Part]
 
-THUMBNAIL_PIXELS = 160
 MAX_FILE_BYTES = 25 * 2**20
 _ADDRESS = re.compile(r"(https?://|data:(image|audio|video)/)", re.IGNORECASE)
 #: How files begin that browsers and the server know.
@@ -37,6 +35,9 @@ _BEGINNINGS = {
     b"OggS": "audio/ogg",
     b"ID3": "audio/mpeg",
     b"\xff\xfb": "audio/mpeg",
+    b"\xff\xfa": "audio/mpeg",
+    b"\xff\xf3": "audio/mpeg",
+    b"\xff\xf2": "audio/mpeg",
 }
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 #: Types of parts that are no text, and what they are called where they cannot be shown.
@@ -85,48 +86,27 @@ def as_text(content: Content) -> str:
     )
 
 
-def media_markdown(content: Content) -> str:
-    """The media of a message in Markdown: small pictures of images, the word for anything else."""
-    if isinstance(content, str):
-        return ""
-    return " ".join(_shown(part) for part in content if part["type"] != "text")
-
-
-def media_html(turns: Sequence[Mapping[str, Any]]) -> str:
-    """The images of messages, small, in HTML."""
-    parts = [part for turn in turns if not isinstance(turn["content"], str) for part in turn["content"]]
-    small = filter(None, map(thumbnail, parts))
-    images = "".join(f'<img src="{url}" alt="image of the question">' for url in small)
-    return f"<p>{images}</p>" if images else ""
-
-
 def text_of(content: Content) -> str:
     """The text alone."""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
-def thumbnail(part: Part) -> str | None:
-    """A data URL of a small picture; None of what is no image, or not here to be made small."""
-    given = part.get("image_url")
-    url = given.get("url") if isinstance(given, Mapping) else given
-    return _thumbnail(url) if isinstance(url, str) and url.startswith("data:image/") else None
+def within(turns: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """The turns, without their images and sounds where these make more than so many characters of JSON."""
+    if len(json.dumps(turns)) <= most:
+        return turns
+    return [{**turn, "content": _lean(turn["content"])} for turn in turns]
 
 
-def _shown(part: Part) -> str:
-    small = thumbnail(part)
-    return f"![image]({small})" if small else f"[{KINDS.get(part['type'], 'file')}]"
+def _lean(content: Content) -> Content:
+    if isinstance(content, str):
+        return content
+    return [part if part["type"] == "text" else {"type": part["type"]} for part in content]
 
 
-@functools.lru_cache(maxsize=64)
-def _thumbnail(url: str) -> str | None:
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2], validate=True))) as image:
-            image.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
-            return _data_url(_png(image.convert("RGBA")), "image")
-    except (binascii.Error, OSError, ValueError, Image.DecompressionBombError):
-        return None
+def data_url(data: bytes, type: str) -> str:
+    """A file as a URL that holds it."""
+    return f"data:{type};base64,{base64.b64encode(data).decode()}"
 
 
 def _listed(given: Any) -> Iterable[Any]:
@@ -143,14 +123,10 @@ def _url(given: Any, kind: str) -> str:
     data = _bytes(given, kind)
     if not data or len(data) > MAX_FILE_BYTES:
         raise InvalidRequest(f"the {kind} has {len(data)} bytes; 1 to {MAX_FILE_BYTES} can be sent")
-    return _data_url(data, kind)
+    return data_url(data, _type(data))
 
 
-def _data_url(data: bytes, kind: str) -> str:
-    return f"data:{_type(data, kind)};base64,{base64.b64encode(data).decode()}"
-
-
-def _type(data: bytes, kind: str) -> str:
+def _type(data: bytes) -> str:
     if data[:4] == b"RIFF":
         return _RIFF.get(data[8:12], "application/octet-stream")
     return next((type for start, type in _BEGINNINGS.items() if data.startswith(start)), "application/octet-stream")
@@ -229,9 +205,14 @@ def _sound(given: Any) -> bytes | None:
         raise InvalidRequest("a sound is (samples, rate): samples [time] or [channels, time], and Hz")
     if samples.dtype.kind == "f":
         samples = np.nan_to_num(samples).clip(-1, 1) * 32_767
+    return wav(samples.T, rate)
+
+
+def wav(samples: np.ndarray, rate: int) -> bytes:
+    """A WAV file of 16 bits: numbers `[time]` or `[time, channels]` of -32768 to 32767, at `rate` Hz."""
     with wave.open(file := io.BytesIO(), "wb") as written:
-        written.setnchannels(len(samples))
+        written.setnchannels(1 if samples.ndim == 1 else samples.shape[1])
         written.setsampwidth(2)
         written.setframerate(rate)
-        written.writeframes(samples.T.clip(-32_768, 32_767).astype("<i2").tobytes())
+        written.writeframes(samples.clip(-32_768, 32_767).astype("<i2").tobytes())
     return file.getvalue()

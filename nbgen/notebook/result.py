@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from nbgen.errors import InvalidAnswer
-from nbgen.notebook.media import Part, media_html, media_markdown, with_media
+from nbgen.notebook.media import Part, with_media
+from nbgen.notebook.shown_media import media_html, media_markdown
 from nbgen.notebook.table import html_table
 from nbgen.notebook.turns import Turns
 
@@ -116,7 +117,7 @@ class Result(Turns):
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
         facts = {"model": self.model, "params": self.params, "usage": self.usage, "finish_reason": self.finish_reason}
         bundle = text_bundle(self.text)
-        asked = "\n\n".join(filter(None, (media_markdown(turn["content"]) for turn in self.turns)))
+        asked = "\n\n".join(filter(None, media_markdown(self.turns)))
         if asked:
             bundle["text/markdown"] = f"{asked}\n\n{bundle['text/markdown']}"
         return bundle | self._table(), {"nbgen": facts}

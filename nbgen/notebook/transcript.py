@@ -1,7 +1,7 @@
 """A conversation as an output of its own: what is left to read where there is no kernel and no widget.
 
-Markdown without markup of the model's: nothing in it runs, and nothing in it is fetched. The images that a person sent
-are in it as small pictures.
+Markdown without markup of the model's: nothing in it runs, and nothing in it is fetched. The images and sounds that
+a person sent are in it as small pictures and players.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 from IPython.display import display
 
-from nbgen.notebook.media import as_text, media_markdown, text_of
+from nbgen.notebook.media import as_text, text_of
 from nbgen.notebook.result import visible, without_images
+from nbgen.notebook.shown_media import media_markdown
 
 NAMES = {"system": "System", "user": "You", "assistant": "Answer"}
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -47,12 +48,12 @@ def bundle(messages: Sequence[dict[str, Any]]) -> dict[str, str]:
 def _folded(messages: Sequence[dict[str, Any]]) -> str:
     count = sum(turn["role"] != "system" for turn in messages)
     head = f"<details><summary>Transcript: {count} message{'' if count == 1 else 's'}</summary>"
-    return "\n\n".join([head, *map(_turn, messages), "</details>"])
+    return "\n\n".join([head, *map(_turn, messages, media_markdown(messages)), "</details>"])
 
 
-def _turn(turn: dict[str, Any]) -> str:
+def _turn(turn: dict[str, Any], media: str) -> str:
     text = _TAG.sub("<" + _WORD_JOINER, without_images(visible(text_of(turn["content"]))))
-    text = "\n\n".join(filter(None, (media_markdown(turn["content"]), text)))
+    text = "\n\n".join(filter(None, (media, text)))
     if turn["role"] != "assistant":
         text = "\n".join(f"> {line}" for line in text.split("\n"))
     return f"**{NAMES[turn['role']]}**\n\n{_closed(text)}"

@@ -7,10 +7,11 @@ where the conversation lives.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from nbgen.notebook.media import Content, as_text, media_markdown, text_of
+from nbgen.notebook.media import Content, as_text, text_of
+from nbgen.notebook.shown_media import media_markdown
 
 
 class Turns:
@@ -37,10 +38,18 @@ class Turns:
         return pandas.DataFrame(rows, columns=["role", "content"])
 
     def to_markdown(self) -> str:
-        """Each turn below its speaker's name, with its images made small."""
-        return self._written(lambda content: [media_markdown(content), text_of(content)])
+        """Each turn below its speaker's name, with its images made small and players of its sounds."""
+        return markdown_of(self.turns, text_of)
 
-    def _written(self, write: Callable[[Content], list[str]]) -> str:
-        names = {"user": "You", "assistant": "Model", "system": "System"}
-        parts = [[f"**{names[turn['role']]}**", *write(turn["content"])] for turn in self.turns]
-        return "\n\n".join(part for turn in parts for part in turn if part)
+
+def markdown_of(turns: Sequence[dict[str, Any]], write: Callable[[Content], str]) -> str:
+    """Messages with their media in Markdown; `write` says their text."""
+    media = media_markdown(turns)
+    return named(turns, ([shown, write(turn["content"])] for turn, shown in zip(turns, media, strict=True)))
+
+
+def named(turns: Sequence[dict[str, Any]], parts: Iterable[list[str]]) -> str:
+    """What is said of each message, below the name of who wrote it."""
+    names = {"user": "You", "assistant": "Model", "system": "System"}
+    said = ([f"**{names[turn['role']]}**", *own] for turn, own in zip(turns, parts, strict=True))
+    return "\n\n".join(part for own in said for part in own if part)

@@ -94,6 +94,17 @@ def page(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Page]:
 
 
 @pytest.fixture
+def tab(browser: Browser) -> Iterator[Page]:
+    """A tab of its own, for a Lab of its own."""
+    page = browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
+    failures: list[str] = []
+    page.on("pageerror", lambda error: failures.append(str(error)))
+    yield page
+    page.context.close()
+    assert not failures
+
+
+@pytest.fixture
 def panel(opened: Notebook) -> Panel:
     """The panel of the notebook that a module's own fixture has opened."""
     panel = Panel(opened.page)

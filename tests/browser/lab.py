@@ -33,6 +33,7 @@ BROWSER_FLAGS = [
     "--disable-background-timer-throttling",
     "--disable-backgrounding-occluded-windows",
     "--disable-renderer-backgrounding",
+    "--use-fake-device-for-media-stream",  # a microphone that beeps
 ]
 LAB_OPTIONS = {
     "ServerApp.ip": "127.0.0.1",

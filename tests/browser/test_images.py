@@ -1,51 +1,20 @@
 """Images in the chat panel: pasted, dropped and chosen, sent to a model that sees, there again after a reload."""
 
-import base64
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.lab import Lab, Notebook
-from tests.browser.panel import Panel, until
+from tests.browser.files import give, kept, load, sent, shown
+from tests.browser.lab import Lab
 from tests.engine.multimodal import save
 from tests.engine.test_images import picture
 from tests.server.test_images import png
 
-CHAT = "import nbgen\nchat = nbgen.Chat(max_new_tokens=4, ignore_eos=True{})\nchat"
-#: An event with files, as the clipboard and a drag have them.
-GIVE = """([selector, event, files, text]) => {
-    const transfer = new DataTransfer();
-    for (const [name, type, data] of files) {
-        const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-        transfer.items.add(new File([bytes], name, { type }));
-    }
-    if (text) transfer.setData("text/plain", text);
-    const options = { bubbles: true, cancelable: true };
-    const made = event === "paste"
-        ? new ClipboardEvent("paste", { ...options, clipboardData: transfer })
-        : new DragEvent(event, { ...options, dataTransfer: transfer });
-    document.querySelector(selector).dispatchEvent(made);
-    return made.defaultPrevented;
-}"""
-
-
-def give(page: Page, event: str, *files: tuple[str, str, bytes], text: str = "") -> bool:
-    """Whether the page took it."""
-    selector = ".nbgen-compose textarea" if event == "paste" else ".nbgen-log"
-    listed = [[name, type, base64.b64encode(data).decode()] for name, type, data in files]
-    return page.evaluate(GIVE, [selector, event, listed, text])
-
 
 def image(name: str, seed: int, width: int = 90) -> tuple[str, str, bytes]:
     return name, "image/png", png(picture(seed, width))
-
-
-def load(lab: Lab) -> None:
-    lab.post("nbgen/api/v1/model/load")
-    until(lambda: lab.get("nbgen/api/v1/model")["state"] == "ready", 60)
 
 
 @pytest.fixture(scope="module")
@@ -59,37 +28,15 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     lab.stop()
 
 
-@pytest.fixture
-def tab(browser: Browser) -> Iterator[Page]:
-    page = browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
-    failures: list[str] = []
-    page.on("pageerror", lambda error: failures.append(str(error)))
-    yield page
-    page.context.close()
-    assert not failures
-
-
-def shown(lab: Lab, page: Page, name: str, more: str = "") -> tuple[Notebook, Panel]:
-    notebook = Notebook.opened(page, lab, lab.write(name, CHAT.format(more)))
-    notebook.run(0)
-    panel = Panel(page)
-    panel.message.wait_for()
-    return notebook, panel
-
-
-def kept(lab: Lab, notebook: Notebook) -> list[dict[str, Any]]:
-    return lab.get(f"nbgen/api/v1/chats/{notebook.kernel_value('chat.chat')}")["messages"]
-
-
 def test_images_are_given_removed_sent_and_there_after_a_reload(seeing: Lab, tab: Page, tmp_path: Path) -> None:
     fetched: list[str] = []
     tab.on("request", lambda request: fetched.append(request.url) if request.resource_type == "image" else None)
     notebook, panel = shown(seeing, tab, "images.ipynb")
-    attached = tab.get_by_role("list", name="Images of this message")
+    attached = tab.get_by_role("list", name="Files of this message")
     assert give(tab, "paste", image("one.png", 1))
     expect(panel.status).to_have_text("one.png added, 1 image")
     assert give(tab, "drop", image("two.png", 2), ("notes.txt", "text/plain", b"no image"))
-    expect(panel.status).to_have_text("notes.txt is no image that this browser can read")
+    expect(panel.status).to_have_text("notes.txt is no image or sound")
     (tmp_path / "three.png").write_bytes(image("", 3, width=2000)[2])
     with tab.expect_file_chooser() as chooser:
         tab.get_by_role("button", name="Add images").click()
@@ -106,7 +53,7 @@ def test_images_are_given_removed_sent_and_there_after_a_reload(seeing: Lab, tab
     expect(you.get_by_role("img", name="Image 1 of 2")).to_be_visible()
     parts = kept(seeing, notebook)[0]["content"]
     assert [part["type"] for part in parts] == ["image_url", "image_url", "text"]
-    assert base64.b64decode(parts[0]["image_url"]["url"].partition(",")[2]) == image("", 1)[2], "a small one as it is"
+    assert sent(parts[0])[1] == image("", 1)[2], "a small one as it is"
     assert parts[1]["image_url"]["url"].startswith("data:image/jpeg"), "a large one made small"
     size = tab.evaluate("[...document.querySelectorAll('.nbgen-user img')].map((i) => i.naturalWidth)")
     assert size == [90, 1280]
@@ -148,6 +95,6 @@ def test_a_model_of_text_takes_none_and_says_so(lab: Lab, page: Page) -> None:
     for event in ("paste", "drop"):
         assert give(page, event, image("one.png", 1))
         expect(panel.status).to_contain_text("takes text only: images need a model that sees")
-        expect(page.get_by_role("list", name="Images of this message")).to_be_hidden()
+        expect(page.get_by_role("list", name="Files of this message")).to_be_hidden()
     expect(tab_button).to_be_hidden()
     notebook.shut_down()

@@ -16,9 +16,10 @@ from PIL import Image
 import nbgen
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.conversation import Conversation
-from nbgen.notebook.media import as_text, audio_part, image_part, media_parts, thumbnail
+from nbgen.notebook.media import as_text, audio_part, image_part, media_parts, within
 from nbgen.notebook.request import run_body
 from nbgen.notebook.result import Result
+from nbgen.notebook.shown_media import SOUND_BYTES, media_html, media_markdown, small_sound, thumbnail
 from nbgen.notebook.transcript import bundle
 
 matplotlib.use("agg")
@@ -128,9 +129,10 @@ def test_a_model_of_text_refuses_them_in_words(connected) -> None:
 HOSTILE = "![x](https://evil.test/a.png)"
 
 
-def test_questions_show_their_images_small_and_answers_none() -> None:
+def test_questions_show_their_images_small_and_players_of_their_sounds_and_answers_none() -> None:
     big = np.zeros((1000, 2000, 3), np.uint8)
     content = [image_part(big), {"type": "text", "text": f"What? {HOSTILE}"}, audio_part((np.zeros(9), 8000))]
+    heard = content[2]["audio_url"]["url"]
     result = Result(text=f"A box. {HOSTILE}", finish_reason="stop", messages=[{"role": "user", "content": content}])
     small = thumbnail(content[0])
     assert Image.open(io.BytesIO(base64.b64decode(small.partition(",")[2]))).size == (160, 80)
@@ -142,8 +144,9 @@ def test_questions_show_their_images_small_and_answers_none() -> None:
         bundle(result.turns)["text/markdown"],
     ):
         assert f"![image]({small})" in shown
-        assert "[audio]" in shown
+        assert shown.count("<audio") == shown.count(f'<audio controls preload="metadata" src="{heard}"') == 1
         assert shown.count("](https://evil.test") == shown.count("!\u2060[x](https://evil.test")
+    assert media_html(result.turns).count("<img") == media_html(result.turns).count("<audio") == 1
     assert "[image]" in talk._repr_mimebundle_()["text/plain"]
     assert talk.to_df()["content"][0] == f"[image]\nWhat? {HOSTILE}\n[audio]"
     assert talk.to_openai()[0]["content"] == content
@@ -156,3 +159,59 @@ def test_what_cannot_be_made_small_is_named() -> None:
         assert thumbnail(part) is None
         assert as_text([part]) == "[image]"
         assert "https" not in bundle([{"role": "user", "content": [part]}])["text/markdown"]
+
+
+def waveform(part: dict[str, Any], most: int) -> wave.Wave_read:
+    data = base64.b64decode((small_sound(part, most) or "").partition(",")[2])
+    assert 0 < len(data) <= most
+    return wave.open(io.BytesIO(data))
+
+
+def test_a_long_sound_is_made_small_for_the_display_and_a_longer_one_is_named() -> None:
+    tone = np.sin(np.arange(40 * 16_000) * 2 * np.pi * 200 / 16_000)
+    part = audio_part((np.stack([tone, tone]), 16_000))
+    with waveform(part, SOUND_BYTES) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getnframes()) == (8000, 1, 40 * 8000)
+        read = np.frombuffer(file.readframes(8000), "<i2") / 32_767
+    assert np.abs(read - tone[:16_000].reshape(-1, 2).mean(axis=1)).max() < 1e-3
+    with waveform(part, 2**22) as file:
+        assert file.getframerate() == 16_000, "one that fits stays as it is"
+    assert small_sound(part, SOUND_BYTES // 2) is None
+    flac = "data:audio/flac;base64," + base64.b64encode(bytes(2000)).decode()
+    assert small_sound({"type": "audio_url", "audio_url": {"url": flac}}, 1000) is None
+
+
+def test_the_sounds_of_a_display_share_what_jupyter_lets_through_the_newest_first() -> None:
+    parts = [audio_part((np.zeros(20 * 16_000), 16_000)) for _ in range(4)]
+    turns = [{"role": "user", "content": [part]} for part in parts]
+    shown = media_markdown(turns)
+    assert ["<audio" in each for each in shown] == [False, False, True, True]
+    assert shown[0] == shown[1] == "[audio]"
+    assert sum(map(len, shown)) < SOUND_BYTES * 1.4
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "audio_url", "audio_url": {"url": "https://sounds.test/a.wav"}},
+        {"type": "audio_url", "audio_url": {"url": 'data:audio/wav;base64,AA"onerror="x'}},
+        {"type": "audio_url", "audio_url": {"url": "data:text/html;base64,AAAA"}},
+        {"type": "audio_url"},
+        {"type": "input_audio", "input_audio": {"data": 'AA"', "format": "wav"}},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav;x"}},
+        {"type": "input_audio", "input_audio": "AAAA"},
+    ],
+)
+def test_a_sound_that_is_not_here_is_named(part: dict[str, Any]) -> None:
+    assert media_markdown([{"role": "user", "content": [part]}]) == ["[audio]"]
+
+
+def test_openais_own_parts_have_a_player_too() -> None:
+    part = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}}
+    assert 'src="data:audio/mpeg;base64,AAAA"' in media_markdown([{"role": "user", "content": [part]}])[0]
+
+
+def test_turns_go_without_their_files_where_there_is_no_room() -> None:
+    turns = [{"role": "user", "content": [image_part(RED), {"type": "text", "text": "a"}], "parent": None}]
+    assert within(turns, 10_000) is turns
+    assert within(turns, 100)[0]["content"] == [{"type": "image_url"}, {"type": "text", "text": "a"}]

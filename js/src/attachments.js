@@ -1,0 +1,158 @@
+// Images and sounds on their way into a message: pasted, dropped, chosen or recorded, and shown until they are sent.
+
+import { h } from "./dom.js";
+import { smallImage } from "./image.js";
+import { Recorder } from "./recorder.js";
+import { player, smallSound } from "./sound.js";
+
+const MAX_FILES = 16;
+/** By what a model's `media` calls them. */
+const KINDS = {
+  image: { word: "image", read: smallImage, part: (url) => ({ type: "image_url", image_url: { url } }), show: (url, alt) => h("img", { src: url, alt }) },
+  audio: { word: "sound", read: smallSound, part: (url) => ({ type: "audio_url", audio_url: { url } }), show: (url, name) => h("span", { class: "nbgen-sound" }, h("span", { class: "nbgen-note" }, name), player(url, name)) },
+};
+
+export class Attachments {
+  #given = [];
+  #reading = 0;
+  #pasted = 0;
+  #say;
+  #done;
+  #allowed;
+  #input = h("input", { type: "file", multiple: true, hidden: true, change: () => this.#chosen() });
+  #buttons = { image: this.#button("image", "Image"), audio: this.#button("audio", "Sound") };
+  #recorder;
+
+  /** `say(words)` tells what happened; `done()` gives the focus back. `allowed(kind)` resolves to words why the model takes none of it, or to "". */
+  constructor({ say, done, allowed }) {
+    this.#say = say;
+    this.#done = done;
+    this.#allowed = allowed;
+    this.#recorder = new Recorder({ say, take: (file) => this.add([file]), allowed: () => allowed("audio") });
+    this.list = h("ul", { class: "nbgen-files", "aria-label": "Files of this message", hidden: true });
+    this.element = h("div", { class: "nbgen-attach-area" }, ...Object.values(this.#buttons), this.#recorder.element, this.#input);
+  }
+
+  get parts() {
+    return this.#given.map(({ kind, url }) => KINDS[kind].part(url));
+  }
+
+  /** Words why the message cannot be sent yet; "" where it can. */
+  get unfinished() {
+    if (this.#recorder.running) return "Stop the recording first";
+    return this.#reading ? "A file is still being read" : "";
+  }
+
+  /** Offer what a model takes, as its `media` name it. */
+  offer(media) {
+    for (const [kind, button] of Object.entries(this.#buttons)) button.hidden = !media.includes(kind);
+    this.#recorder.offer(media.includes("audio"));
+  }
+
+  clear() {
+    this.#given = [];
+    this.#show();
+  }
+
+  /** Let go of the microphone. */
+  close() {
+    this.#recorder.close();
+  }
+
+  /** Take the files of a paste, unless they are only another form of its text. */
+  paste(event) {
+    const { files, types } = event.clipboardData;
+    if (!files.length || types.includes("text/plain")) return;
+    event.preventDefault();
+    this.add([...files]);
+  }
+
+  /** Take what is dropped on `element`. Any file: else the browser would leave the page for it. */
+  receive(element) {
+    const files = ({ dataTransfer }) => dataTransfer?.types.includes("Files");
+    element.addEventListener("dragover", (event) => files(event) && event.preventDefault());
+    element.addEventListener("drop", (event) => {
+      if (!files(event)) return;
+      event.preventDefault();
+      event.stopPropagation();
+      this.add([...event.dataTransfer.files]);
+    });
+  }
+
+  async add(files) {
+    this.#reading += 1;
+    const refusals = [];
+    for (const file of files) {
+      const name = file.name || `pasted file ${(this.#pasted += 1)}`;
+      const refusal = await this.#refusal(file, name);
+      if (refusal) refusals.push(refusal);
+      else this.#say(`${name} added, ${this.#count()}`);
+    }
+    this.#reading -= 1;
+    if (refusals.length) this.#say([...new Set(refusals)].join("; "));
+    this.#done();
+  }
+
+  /** Take a file. Words why it was not taken, or "". */
+  async #refusal(file, name) {
+    const kind = kindOf(file);
+    if (!kind) return `${name} is no image or sound`;
+    const refusal = await this.#allowed(kind);
+    if (refusal) return refusal;
+    if (this.#given.length >= MAX_FILES) return `A message holds at most ${MAX_FILES} images and sounds`;
+    try {
+      this.#given.push({ kind, name, url: await KINDS[kind].read(file) });
+    } catch (error) {
+      return error instanceof RangeError ? `${name} ${error.message}` : `${name} is no ${KINDS[kind].word} that this browser can read`;
+    }
+    this.#show();
+    return "";
+  }
+
+  #button(kind, word) {
+    const { word: noun } = KINDS[kind];
+    const choose = () => {
+      this.#input.accept = `${kind}/*`;
+      this.#input.click();
+    };
+    const names = { "aria-label": `Add ${noun}s`, title: `Add ${noun}s` };
+    return h("button", { type: "button", class: "nbgen-quiet nbgen-attach", ...names, hidden: true, click: choose }, word);
+  }
+
+  #chosen() {
+    this.add([...this.#input.files]);
+    this.#input.value = "";
+  }
+
+  #remove(file) {
+    this.#given = this.#given.filter((other) => other !== file);
+    this.#show();
+    this.#say(`${file.name} removed, ${this.#count()}`);
+    this.#done();
+  }
+
+  #count() {
+    const words = Object.entries(KINDS).map(([kind, { word }]) => {
+      const count = this.#given.filter((file) => file.kind === kind).length;
+      return count && `${count} ${word}${count === 1 ? "" : "s"}`;
+    });
+    return words.filter(Boolean).join(" and ") || "nothing left";
+  }
+
+  #show() {
+    this.list.hidden = !this.#given.length;
+    const known = new Map([...this.list.children].map((item) => [item.file, item])); // what plays goes on playing
+    this.list.replaceChildren(...this.#given.map((file) => known.get(file) ?? this.#item(file)));
+  }
+
+  #item(file) {
+    const remove = h("button", { type: "button", class: "nbgen-remove", "aria-label": `Remove ${file.name}`, click: () => this.#remove(file) }, "×");
+    return Object.assign(h("li", {}, KINDS[file.kind].show(file.url, file.name), remove), { file });
+  }
+}
+
+/** What a file is by its type; a video counts by its sound. */
+export function kindOf({ type }) {
+  if (type.startsWith("image/")) return "image";
+  return /^(audio|video)\//.test(type) ? "audio" : null;
+}

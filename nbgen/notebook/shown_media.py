@@ -1,0 +1,124 @@
+"""Images and sounds of messages where the messages are shown: small pictures and players, within what a notebook bears.
+
+Knows parts; nothing of servers or of where a display goes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import io
+import re
+import wave
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nbgen.notebook.media import KINDS, Part, data_url, wav
+
+THUMBNAIL_PIXELS = 160
+#: Of the sounds of one display: Jupyter drops outputs beyond 1 MB a second.
+SOUND_BYTES = 2**20
+#: A longer WAV file is made small down to this rate, in Hz.
+LOWEST_RATE = 8000
+_SOUND = re.compile(r"data:audio/(wav|mpeg|flac|ogg);base64,[A-Za-z0-9+/]+=*")
+#: Sounds in OpenAI's parts name their format.
+_FORMATS = {"wav": "wav", "mp3": "mpeg"}
+
+
+def media_markdown(turns: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of each message its media in Markdown: small pictures, players, the word for anything else."""
+    return [" ".join(_markdown(part, shown) for part, shown in media) for media in _shown(turns)]
+
+
+def media_html(turns: Sequence[Mapping[str, Any]]) -> str:
+    """The images of messages, small, and players of their sounds, in HTML."""
+    found = [_html(part, shown) for media in _shown(turns) for part, shown in media if shown]
+    return f"<p>{''.join(found)}</p>" if found else ""
+
+
+def thumbnail(part: Part) -> str | None:
+    """A data URL of a small picture; None of what is no image, or not here to be made small."""
+    given = part.get("image_url")
+    url = given.get("url") if isinstance(given, Mapping) else given
+    return _thumbnail(url) if isinstance(url, str) and url.startswith("data:image/") else None
+
+
+def small_sound(part: Part, most: int) -> str | None:
+    """A data URL of at most so many bytes of sound; None of what is no sound, not here, or too long for that."""
+    url = _sound_url(part)
+    if url is None or not _SOUND.fullmatch(url):
+        return None
+    return url if len(url) * 3 // 4 <= most else _small_wav(url, most)
+
+
+def _shown(turns: Sequence[Mapping[str, Any]]) -> list[list[tuple[Part, str | None]]]:
+    """Of each message its media, each with a data URL for its display. The newest sounds have the first claim."""
+    left, found = SOUND_BYTES, []
+    for turn in reversed(turns):
+        media = []
+        for part in reversed([] if isinstance(turn["content"], str) else turn["content"]):
+            if part["type"] == "text":
+                continue
+            sound = small_sound(part, left)
+            left -= len(sound or "") * 3 // 4
+            media.append((part, sound or thumbnail(part)))
+        found.append(media[::-1])
+    return found[::-1]
+
+
+def _markdown(part: Part, shown: str | None) -> str:
+    if shown is None:
+        return f"[{KINDS.get(part['type'], 'file')}]"
+    return f"![image]({shown})" if shown.startswith("data:image/") else _player(shown)
+
+
+def _html(part: Part, shown: str | None) -> str:
+    if shown is None or not shown.startswith("data:image/"):
+        return _player(shown or "")
+    return f'<img src="{shown}" alt="image of the question">'
+
+
+def _player(url: str) -> str:
+    """Where a page has no players, the word is left."""
+    return f'<audio controls preload="metadata" src="{url}" aria-label="sound of the question">[audio]</audio>'
+
+
+@functools.lru_cache(maxsize=64)
+def _thumbnail(url: str) -> str | None:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2], validate=True))) as image:
+            image.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+            image.convert("RGBA").save(file := io.BytesIO(), format="PNG")
+            return data_url(file.getvalue(), "image/png")
+    except (binascii.Error, OSError, ValueError, Image.DecompressionBombError):
+        return None
+
+
+def _sound_url(part: Part) -> str | None:
+    given = part.get(part["type"])
+    if part["type"] == "input_audio" and isinstance(given, Mapping):
+        return f"data:audio/{_FORMATS.get(given.get('format', ''), '')};base64,{given.get('data', '')}"
+    url = given.get("url") if isinstance(given, Mapping) else given
+    return url if isinstance(url, str) and part["type"] == "audio_url" else None
+
+
+def _small_wav(url: str, most: int) -> str | None:
+    """A WAV file of 16 bits, its channels mixed, at the highest rate that keeps it within so many bytes."""
+    try:
+        with wave.open(io.BytesIO(base64.b64decode(url.partition(",")[2], validate=True))) as file:
+            if file.getsampwidth() != 2:
+                return None
+            channels, rate = file.getnchannels(), file.getframerate()
+            samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, channels).mean(axis=1)
+    except (binascii.Error, EOFError, ValueError, wave.Error):
+        return None
+    step = -(-2 * len(samples) // max(most - 1024, 1))  # samples that become one
+    if rate / step < LOWEST_RATE:
+        return None
+    whole = samples[: len(samples) // step * step].reshape(-1, step).mean(axis=1)
+    return data_url(wav(whole, rate // step), "audio/wav")
