@@ -1,6 +1,9 @@
 """Fixtures that all tests share: small random checkpoints of real architectures, as a user's folder would hold them."""
 
 import os
+import time
+from collections.abc import Callable
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -9,11 +12,24 @@ from pathlib import Path
 
 import pytest
 
+#: Seconds. What is waited for comes at once; a machine may have much else to do.
+PATIENCE = 60.0
+
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+
+
+def wait_for(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    """The first true value of `holds`, within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := holds():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 def save_tokenizer(folder: Path) -> int:

@@ -149,7 +149,7 @@ export class Chat {
 
   /** Show the ways to give what the model takes. */
   async #offer() {
-    const { state, name, model } = await this.#transport.model().catch(() => ({}));
+    const { state, name, model } = (await this.#transport?.model().catch(() => null)) ?? {};
     const media = model?.media ?? [];
     this.#unloaded = !model;
     this.#files.offer(media);

@@ -27,7 +27,8 @@ DONE = ("stop", "length")
 COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 Template = str | Callable[[Any], Prompt]
-Images = str | Callable[[Any], Any] | None
+#: A column with images or sounds, or a function of the row.
+Column = str | Callable[[Any], Any] | None
 
 
 @short_traceback
@@ -38,7 +39,8 @@ def map(
     schema: Any = None,
     complete: bool = False,
     system: str | None = None,
-    images: Images = None,
+    images: Column = None,
+    audio: Column = None,
     concurrency: int = CONCURRENCY,
     cache: str | Path | None = None,
     resume: Any = None,
@@ -48,15 +50,15 @@ def map(
     """Ask the same of every row; a pandas DataFrame with the answers, in the order and with the index of `data`.
 
     `prompt` is a template, `{{value}}` for an item of a list or a Series, `{{column}}` or `{{row["a column"]}}` for a
-    DataFrame, or a function of the item or row. `images` is a column with each row's image or images, as
-    `nbgen.generate` takes them ("value" of a list or a Series), or a function. With a `schema` its fields become
-    columns. Further columns: text, finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s, error. A
-    row that fails says why in `error` and leaves the others alone. Ctrl-C stops all and returns what is done;
-    `resume=` takes such a DataFrame, and `cache=` the name of a file, to do only the rest the next time. `concurrency`
-    requests are in flight at once.
+    DataFrame, or a function of the item or row. `images` and `audio` are columns with each row's image or images,
+    sound or sounds, as `nbgen.generate` takes them ("value" of a list or a Series), or functions. With a `schema` its
+    fields become columns. Further columns: text, finish_reason, prompt_tokens, completion_tokens, cached_tokens,
+    ttft_s, error. A row that fails says why in `error` and leaves the others alone. Ctrl-C stops all and returns what
+    is done; `resume=` takes such a DataFrame, and `cache=` the name of a file, to do only the rest the next time.
+    `concurrency` requests are in flight at once.
     Options are those of `nbgen.generate`. Raises InvalidRequest for options that no row can have.
     """
-    work = Rows(data, prompt, None if schema is None else Schema(schema), images)
+    work = Rows(data, prompt, None if schema is None else Schema(schema), {"images": images, "audio": audio})
     work.prepare(complete=complete, system=system, options=options)
     if resume is not None:
         work.take(resume)
@@ -74,8 +76,10 @@ def map(
 class Rows:
     """The rows of a map: what each asks, and what came of it."""
 
-    def __init__(self, data: Iterable[Any], prompt: Template, schema: Schema | None, images: Images = None) -> None:
-        self._images = images
+    def __init__(
+        self, data: Iterable[Any], prompt: Template, schema: Schema | None, media: Mapping[str, Column]
+    ) -> None:
+        self._media = media
         self.index, self._names = _rows(data)
         self._prompt = prompt
         self._schema = schema
@@ -90,7 +94,7 @@ class Rows:
         for number, names in enumerate(self._names):
             result = Result(schema=self._schema)
             try:
-                media = media_parts(self._pictures(names), None)
+                media = media_parts(*(self._medium(name, names) for name in ("images", "audio")))
                 body = run_body(self._asked(names), complete=complete, system=system, media=media, options=options)
                 result.messages, result.prompt = body.get("messages"), body.get("prompt")
                 result.media = body.get("media", [])
@@ -139,14 +143,15 @@ class Rows:
         fields = {f"value_{name}" if name in row else name: value for name, value in fields.items()}
         return {**fields, **row, "error": error}
 
-    def _pictures(self, names: dict[str, Any]) -> Any:
-        if self._images is None:
+    def _medium(self, name: str, names: dict[str, Any]) -> Any:
+        column = self._media[name]
+        if column is None:
             return None
-        if callable(self._images):
-            return self._images(names.get("row", names.get("value")))
-        if self._images not in names:
-            raise InvalidRequest(f"images: there is no column {self._images!r}", field="images")
-        return names[self._images]
+        if callable(column):
+            return column(names.get("row", names.get("value")))
+        if column not in names:
+            raise InvalidRequest(f"{name}: there is no column {column!r}", field=name)
+        return names[column]
 
     def _asked(self, names: dict[str, Any]) -> Prompt:
         if isinstance(self._prompt, str):

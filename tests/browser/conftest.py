@@ -9,9 +9,9 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.chromium import SENTENCE, find
 from tests.browser.lab import Lab, Notebook, launched
 from tests.browser.panel import Panel
-from tests.conftest import save_model
+from tests.conftest import PATIENCE, save_model
 
-expect.set_options(timeout=20_000)  # what is waited for comes in a second; a machine may have much else to do
+expect.set_options(timeout=1000 * PATIENCE)
 
 #: Jupyter's own: a kernel that is shut down while JupyterLab asks it something, and Notebook 7 as it starts.
 FOREIGN = ("Canceled future for", "reading 'schema'", "'filebrowser:open-path' not registered")
@@ -58,6 +58,7 @@ class Desk:
     def page(self) -> Page:
         if self._page is None:
             self._page = self._browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
+            self._page.set_default_timeout(1000 * PATIENCE)
             self._page.on("load", self._loaded)
             self._loads = 0
         return self._page
@@ -97,6 +98,7 @@ def page(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Page]:
 def tab(browser: Browser) -> Iterator[Page]:
     """A tab of its own, for a Lab of its own."""
     page = browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
+    page.set_default_timeout(1000 * PATIENCE)
     failures: list[str] = []
     page.on("pageerror", lambda error: failures.append(str(error)))
     yield page

@@ -35,7 +35,7 @@ def give(page: Page, event: str, *files: tuple[str, str, bytes], text: str = "")
 
 def load(lab: Lab) -> None:
     lab.post("nbgen/api/v1/model/load")
-    until(lambda: lab.get("nbgen/api/v1/model")["state"] == "ready", 60)
+    until(lambda: lab.get("nbgen/api/v1/model")["state"] == "ready")
 
 
 def shown(lab: Lab, page: Page, name: str, more: str = "", *cells: str) -> tuple[Notebook, Panel]:

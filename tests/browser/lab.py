@@ -88,7 +88,7 @@ class Lab:
     def get(self, path: str) -> Any:
         """JSON of one of the server's routes."""
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"token {self.token}"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
     def post(self, path: str) -> None:

@@ -21,9 +21,9 @@ class Proxy:
         self.url = urlunsplit(self._target._replace(netloc=f"127.0.0.1:{port}"))
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     async def _listen(self) -> asyncio.Server:

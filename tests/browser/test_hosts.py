@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,12 +38,8 @@ def hub(long_model: Path, tmp_path: Path) -> Iterator[Hub]:
 
 def streams_and_stops(panel: Panel) -> None:
     panel.ask("hello")
-    expect(panel.status).to_have_text("Generating", timeout=60_000)
-    lengths = set()
-    for _ in range(8):
-        lengths.add(panel.length())
-        time.sleep(0.15)
-    assert len(lengths) > 3, "the answer came in one piece"
+    expect(panel.status).to_have_text("Generating")
+    panel.grows()
     panel.message.press("Escape")
     expect(panel.status).to_have_text("Stopped")
     expect(panel.answers.last).to_contain_text("stopped")
@@ -57,9 +52,9 @@ def connected(lab: Lab, name: str) -> bool:
 
 
 def test_in_notebook_7_while_the_kernel_is_busy(lab: Lab, page: Page) -> None:
-    name = lab.write("seven.ipynb", CHAT, "time.sleep(60)")
+    name = lab.write("seven.ipynb", CHAT, "time.sleep(600)")
     page.goto(f"{lab.url}notebooks/{name}?token={lab.token}")
-    until(lambda: connected(lab, name), 60)
+    until(lambda: connected(lab, name))
     run = page.locator("[data-command='notebook:run-cell-and-select-next']")
     run.click()
     panel = Panel(page)
@@ -73,9 +68,9 @@ def test_in_notebook_7_while_the_kernel_is_busy(lab: Lab, page: Page) -> None:
 
 def test_in_voila(lab: Lab, page: Page) -> None:
     name = lab.write("voila.ipynb", CHAT)
-    page.goto(f"{lab.url}voila/render/{name}?token={lab.token}", timeout=60_000)
+    page.goto(f"{lab.url}voila/render/{name}?token={lab.token}")
     panel = Panel(page)
-    panel.message.wait_for(timeout=60_000)
+    panel.message.wait_for()
     streams_and_stops(panel)
     until(lambda: running(lab) == 0)
 
@@ -89,11 +84,11 @@ def test_in_voila_alone_through_the_kernel(browser: Browser, long_model: Path, t
     with (tmp_path / "voila.log").open("wb") as log:
         voila = subprocess.Popen(command, env={**os.environ, **folders}, stdout=log, stderr=log, cwd=tmp_path)
     try:
-        until(lambda: "running at" in (tmp_path / "voila.log").read_text(), 60)
+        until(lambda: "running at" in (tmp_path / "voila.log").read_text())
         page = browser.new_page()
-        page.goto(f"http://127.0.0.1:{port}/", timeout=60_000)
+        page.goto(f"http://127.0.0.1:{port}/")
         panel = Panel(page)
-        panel.message.wait_for(timeout=60_000)
+        panel.message.wait_for()
         streams_and_stops(panel)
         page.close()
     finally:
@@ -123,7 +118,7 @@ def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, page: Page) 
 
 @pytest.mark.skipif(not shutil.which("npm"), reason="JupyterHub's proxy needs node")
 def test_in_jupyterhub_while_the_kernel_is_busy(hub: Hub, browser: Browser) -> None:
-    hub.write("alice", "hub.ipynb", CHAT, "time.sleep(60)", "nbgen.status(), nbgen.generate('a', max_new_tokens=2)")
+    hub.write("alice", "hub.ipynb", CHAT, "time.sleep(600)", "nbgen.status(), nbgen.generate('a', max_new_tokens=2)")
     page = browser.new_page()
     hub.log_in(page, "alice", "lab/tree/hub.ipynb")
     notebook = Notebook(page)

@@ -42,9 +42,9 @@ def test_every_cell_of_the_panels_runs(installed: Lab, page: Page) -> None:
     notebook = run_all(installed, page, "chat_panel.ipynb")
     expect(page.get_by_role("article", name="Answer").first).to_contain_text("to first token")
     expect(page.get_by_text("Transcript: 2 messages")).to_be_visible()
-    expect(page.get_by_text("3 answers ready")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("3 answers ready")).to_be_visible()
     page.get_by_role("button", name="Continue", exact=True).click()
-    expect(page.get_by_role("listbox", name="Tokens").get_by_role("option")).to_have_count(60, timeout=30_000)
+    expect(page.get_by_role("listbox", name="Tokens").get_by_role("option")).to_have_count(60)
     notebook.shut_down()
 
 
@@ -55,5 +55,5 @@ def test_every_cell_of_inside_the_model_runs(installed: Lab, page: Page) -> None
     expect(outputs.filter(has_text="(26, 256)")).to_be_visible()
     expect(outputs.locator("img")).to_have_count(4)
     page.get_by_role("button", name="Continue", exact=True).click()
-    expect(page.get_by_role("listbox", name="Tokens").get_by_role("option").first).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("listbox", name="Tokens").get_by_role("option").first).to_be_visible()
     notebook.shut_down()

@@ -30,5 +30,5 @@ def test_magic_and_panel_work_with_a_server_of_the_kernels_own(plain: Lab, page:
     message = page.get_by_role("textbox", name="Message", exact=True)
     message.fill("hello")
     message.press("Enter")
-    expect(page.get_by_role("article", name="Answer")).to_contain_text("6 tokens", timeout=60_000)
+    expect(page.get_by_role("article", name="Answer")).to_contain_text("6 tokens")
     notebook.shut_down()

@@ -9,6 +9,7 @@ from traitlets.config import Config
 
 from nbgen.notebook import session
 from nbgen.notebook.private_server import PrivateServer
+from tests.conftest import save_model
 
 FOLDERS = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
 
@@ -26,9 +27,10 @@ def own_jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def server(tiny_model: Path, own_jupyter: Path) -> Iterator[PrivateServer]:
-    """`python -m nbgen` with the tiny model, loaded."""
-    server = PrivateServer(str(tiny_model))
+def server(tmp_path_factory: pytest.TempPathFactory, own_jupyter: Path) -> Iterator[PrivateServer]:
+    """`python -m nbgen` with the tiny model, loaded, which has room for an answer of many seconds."""
+    folder = tmp_path_factory.mktemp("models") / "long-llama"
+    server = PrivateServer(str(save_model(folder, max_position_embeddings=16_384)))
     for _ in server.client.load():
         pass
     yield server

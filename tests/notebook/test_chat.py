@@ -1,7 +1,6 @@
 """The chat widget without a browser: its traits, its conversation, and the messages of the comm transport."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from nbgen.notebook.chat import Chat
 from nbgen.notebook.comm import CommRuns, RunPieces
 from nbgen.notebook.connection import Call
 from nbgen.notebook.private_server import PrivateServer
+from tests.conftest import wait_for
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_what_the_notebook_kept_is_the_conversation_until_the_server_knows_it(ch
 
 
 def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
-    chat = nbgen.Chat(max_new_tokens=450, ignore_eos=True)
+    chat = nbgen.Chat(max_new_tokens=15_000, ignore_eos=True)
     chat.ask("go on")
     chat.stop()
     assert settled(chat)["finish_reason"]["type"] == "abort"
@@ -99,10 +99,7 @@ def test_runs_go_through_the_kernel_in_numbered_pieces(connected: PrivateServer)
     runs = CommRuns(lambda: connected.client, sent.append)
     body = {"id": "comm-1", "chat": "comm", "messages": [{"role": "user", "content": "x"}]}
     runs.receive({"type": "start", "body": {**body, "params": {"max_new_tokens": 60, "temperature": 0}}})
-    for _ in range(200):
-        if sent and sent[-1].get("event") == "done":
-            break
-        time.sleep(0.05)
+    wait_for(lambda: sent[-1].get("event") == "done", "the run ended")
     assert [message["type"] for message in sent[:2]] == ["heard", "started"]
     snapshot = connected.client.snapshot("comm-1")
     assert collected(sent, "comm-1") == snapshot["text"]
@@ -131,17 +128,22 @@ def test_a_server_of_another_kind_is_led_from_the_panel_as_well(
     chat._receive({"type": "ended", "chat": chat.chat, "messages": shown})
     assert chat.messages == shown
 
-    chat.params = {"max_new_tokens": 400, "ignore_eos": True}
+    chat.params = {"max_new_tokens": 15_000, "ignore_eos": True}
     chat.ask("two")
     chat.stop()
     chat.wait()
     stopped = chat._runs.turns()[-1]
     assert stopped["finish_reason"] == {"type": "abort"}
-    assert stopped["usage"]["completion_tokens"] < 400
+    assert stopped["usage"]["completion_tokens"] < 15_000
     with pytest.raises(NotFound, match="keeps no answers"):
         next(client.follow("x"))
     chat.close()
     client.close()
+
+
+def told(sent: list[dict[str, Any]]) -> int:
+    """How many messages there are beside those of progress."""
+    return sum(message["type"] != "progress" for message in sent)
 
 
 def test_released_memory_is_resumed_through_the_kernel(connected: PrivateServer) -> None:
@@ -150,10 +152,7 @@ def test_released_memory_is_resumed_through_the_kernel(connected: PrivateServer)
     connected.client.json(Call("POST", "release_memory_occupation", {}))
     for number, (kind, expected) in enumerate([("model", "released"), ("load", None), ("model", "ready")], 1):
         runs.receive({"type": kind})
-        for _ in range(200):
-            if len([message for message in sent if message["type"] != "progress"]) == 2 * number:
-                break
-            time.sleep(0.05)
+        wait_for(lambda count=2 * number: told(sent) == count, "it is answered")
         assert sent[-1]["type"] == kind
         assert sent[-1].get("state") == expected
         assert sent[-1]["error"] is None
@@ -168,10 +167,7 @@ def test_failures_reach_the_panel_in_words(tmp_path: Path) -> None:
     runs.receive({"type": "chat", "chat": "c"})
     runs.receive({"type": "model"})
     runs.receive({"type": "load"})
-    for _ in range(100):
-        if len(sent) == 11:
-            break
-        time.sleep(0.05)
+    wait_for(lambda: len(sent) == 11, "all is answered")
     failures = [message for message in sent if message["type"] not in ("heard", "started")]
     assert len(failures) == 5
     assert all("nothing answers" in str(message) for message in failures)

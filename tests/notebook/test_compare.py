@@ -1,6 +1,5 @@
 """Settings side by side: the grid that Python makes of them, and the results it reads back."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import open_client
+from tests.conftest import wait_for
 
 
 def test_every_list_is_an_axis_of_the_grid(connected: PrivateServer) -> None:
@@ -57,7 +57,8 @@ def test_models_are_an_axis_whether_loaded_adapted_or_served_elsewhere(
     ]
     grid.close()
 
-    cards = [{"id": str(tiny_model), "parent": None}, {"id": "poet", "parent": str(tiny_model)}]
+    served = own.model()["name"]
+    cards = [{"id": served, "parent": None}, {"id": "poet", "parent": served}]
     monkeypatch.setattr(own, "models", lambda: cards)
     remote = open_client(own.url.removesuffix("nbgen/"), own.token, "openai")
     named, others = contenders({"base": connected, "poet": "poet", "far": remote}, own)
@@ -88,8 +89,7 @@ def test_answers_of_other_servers_are_among_the_results(connected: PrivateServer
             "body": {"id": "round.1", "chat": grid.chat, "messages": messages, "params": cell["params"]},
         }
     )
-    while grid._runs.live():
-        time.sleep(0.02)
+    wait_for(lambda: not grid._runs.live(), "the run ended")
     assert [result.finish_reason for result in grid.results] == [None, "length"]
     assert grid.results[1].text == nbgen.generate("hi", **cell["params"]).text
     grid.close()

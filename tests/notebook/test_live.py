@@ -18,6 +18,7 @@ import nbgen
 from nbgen.errors import InvalidRequest, ModelError, NbgenError
 from nbgen.live import LiveServer
 from nbgen.notebook import session
+from tests.conftest import PATIENCE, wait_for
 
 PROMPT = "What the model says"
 GREEDY = {"complete": True, "temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
@@ -25,8 +26,8 @@ GREEDY = {"complete": True, "temperature": 0, "max_new_tokens": 24, "ignore_eos"
 
 @pytest.fixture(scope="module")
 def model(tiny_model: Path) -> torch.nn.Module:
-    """In training mode, with a frozen parameter and dropout in its attention, as in the middle of an epoch."""
-    model = AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.5)
+    """With room for long answers; in training mode, a frozen parameter, dropout, as in the middle of an epoch."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attention_dropout=0.5, max_position_embeddings=16_384)
     model.train()
     model.model.embed_tokens.weight.requires_grad_(False)
     return model
@@ -134,7 +135,7 @@ def test_training_is_the_same_with_and_without_generation(live: LiveServer, mode
     """Also while text is being written: dropout, gradients and steps are those of a model that nobody serves."""
     alone = copy.deepcopy(model)
     train(alone)
-    stream = nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 300})
+    stream = nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 15_000})
     next(stream)
     train(model)
     stream.close()
@@ -153,23 +154,30 @@ def train(model: torch.nn.Module, steps: int = 5) -> None:
 
 def test_text_streams_while_the_model_is_trained(live: LiveServer, model: torch.nn.Module, tokenizer: object) -> None:
     arrived: list[float] = []
+    steps: list[float] = []
+
+    def both() -> bool:
+        """Whether much of the text has come between steps, and many steps between pieces of it."""
+        return sum(steps[0] < at for at in arrived) > 5 and sum(arrived[0] < at < arrived[-1] for at in steps) > 5
 
     def read() -> None:
-        for _ in nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 400}):
+        for _ in nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 15_000}):
             arrived.append(time.monotonic())
+            if enough.is_set():
+                return
 
-    reader = threading.Thread(target=read)
+    reader, enough = threading.Thread(target=read), threading.Event()
     reader.start()
-    chosen, steps = optimizer_of(model, 1e-4), []
-    while reader.is_alive() and len(steps) < 500:
+    chosen, end = optimizer_of(model, 1e-4), time.monotonic() + PATIENCE
+    while not (steps and arrived and both()):
+        assert reader.is_alive()
+        assert time.monotonic() < end, (len(steps), len(arrived))
         chosen.zero_grad()
         loss_of(model).backward()
         chosen.step()
         steps.append(time.monotonic())
+    enough.set()
     reader.join()
-    during = [at for at in arrived if steps[0] < at < steps[-1]]
-    assert len(during) > 5
-    assert len([at for at in steps if arrived[0] < at < arrived[-1]]) > 5
     assert answer() == expected(model, tokenizer)
 
 
@@ -181,7 +189,7 @@ def test_nothing_is_generated_in_a_training_block(live: LiveServer) -> None:
         reader.start()
         reader.join(1.5)
         assert reader.is_alive()
-    reader.join(20)
+    reader.join(PATIENCE)
     assert len(said[0]) > 0
 
 
@@ -212,10 +220,10 @@ def test_layers_that_are_replaced_are_noticed(live: LiveServer, model: torch.nn.
 
 
 def test_stopping_an_answer_leaves_the_engine_idle(live: LiveServer) -> None:
-    stream = nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 450})
+    stream = nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 15_000})
     next(stream)
     stream.close()
-    wait_for(lambda: live.client.model()["status"]["running"] == 0)
+    wait_for(lambda: live.client.model()["status"]["running"] == 0, "the engine is idle")
 
 
 def test_unloading_gives_the_cache_back_and_loading_goes_on(
@@ -223,7 +231,9 @@ def test_unloading_gives_the_cache_back_and_loading_goes_on(
 ) -> None:
     assert answer() == expected(model, tokenizer)
     nbgen.unload()
-    wait_for(lambda: not [t for t in threading.enumerate() if t.name in ("admission", "channel-writer")])
+    wait_for(
+        lambda: not [t for t in threading.enumerate() if t.name in ("admission", "channel-writer")], "they are gone"
+    )
     with torch.no_grad():
         model.lm_head.weight.mul_(-1)
     nbgen.load()
@@ -292,10 +302,3 @@ def test_a_model_on_no_device_says_so(unserved: None, model: torch.nn.Module, to
         pytest.raises(NbgenError, match="must lie on one device"),
     ):
         answer()
-
-
-def wait_for(done: object, seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert done()

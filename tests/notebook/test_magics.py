@@ -16,6 +16,7 @@ from nbgen.notebook.code_blocks import as_cell
 from nbgen.notebook.magics import complete
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.result import Result
+from tests.conftest import PATIENCE
 
 
 def run(shell: InteractiveShell, source: str) -> tuple[str, bool]:
@@ -116,13 +117,13 @@ def test_an_answers_code_becomes_a_cell(shell: InteractiveShell) -> None:
 
 
 def test_an_answer_is_written_in_the_background(shell: InteractiveShell) -> None:
-    printed, good = run(shell, "%%nbgen --background --out later --max-new-tokens 400 --complete\nOnce")
+    printed, good = run(shell, "%%nbgen --background --out later --max-new-tokens 15000 --complete\nOnce")
     assert (printed, good) == ("", True)
     later = shell.user_ns["later"]
     assert shell.user_ns["_"] is later
     assert "running" in repr(later)
     later.cancel()
-    assert later.wait(10).finish_reason == "abort"
+    assert later.wait(PATIENCE).finish_reason == "abort"
     assert not later.running
     run(shell, "%%nbgen --background --max-new-tokens 3 -t 0\nhi")
     assert asyncio.run(_awaited(shell.user_ns["_"])).usage["completion_tokens"] == 3

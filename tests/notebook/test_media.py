@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from IPython.display import Audio
 from IPython.display import Image as Shown
@@ -124,6 +125,19 @@ def test_a_model_of_text_refuses_them_in_words(connected) -> None:
             nbgen.generate("a", images=RED, **asked)
     with pytest.raises(InvalidRequest, match="takes no audio"):
         nbgen.generate("a", audio=(np.zeros(9), 8000), complete=True)
+
+
+def test_rows_bring_their_own(connected) -> None:
+    frame = pd.DataFrame(
+        {"ask": ["a", "b", "c"], "heard": [(np.zeros(9), 8000), None, None], "seen": [None, RED, None]}
+    )
+    options = {"complete": True, "max_new_tokens": 2, "progress": False}
+    answers = nbgen.map(frame, "{{ask}}", images="seen", audio=lambda row: row.heard, **options)
+    for error, kind in zip(answers.error, ("audio", "image"), strict=False):
+        assert f"takes no {kind}" in error
+    assert answers.error[2] is None
+    assert answers.completion_tokens[2] == 2
+    assert "audio: there is no column 'sound'" in nbgen.map(frame, "{{ask}}", audio="sound", **options).error[0]
 
 
 HOSTILE = "![x](https://evil.test/a.png)"

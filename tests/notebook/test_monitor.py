@@ -1,6 +1,5 @@
 """What the monitor's kernel side answers to a page that cannot reach the server."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +7,14 @@ import pytest
 
 import nbgen
 from nbgen.notebook.private_server import PrivateServer
+from tests.conftest import wait_for
 
 
 class Heard(list[dict[str, Any]]):
     """The messages that a widget sent."""
 
     def wait(self, kind: str) -> dict[str, Any]:
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            for message in self:
-                if message["type"] == kind:
-                    return message
-            time.sleep(0.02)
-        raise AssertionError(f"no {kind} in {list(self)}")
+        return wait_for(lambda: next((message for message in self if message["type"] == kind), None), kind)
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 """The completion panel's Python side."""
 
-import time
-
 import pytest
 import traitlets
 
 import nbgen
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.private_server import PrivateServer
+from tests.conftest import wait_for
 
 
 def test_options_and_the_number_of_alternatives_are_checked(connected: PrivateServer) -> None:
@@ -25,11 +24,9 @@ def test_its_text_is_the_prompt_and_what_came_of_it(connected: PrivateServer) ->
     assert stream.text == ""
     body = {"id": "stream-1", "chat": stream.chat, "prompt": "Once", "params": stream.params, "logprobs": 2}
     stream._receive({"type": "start", "body": body})
-    for _ in range(200):
-        run = connected.client.chat(stream.chat)["run"]
-        if run and run["state"] == "done":
-            break
-        time.sleep(0.05)
+    run = wait_for(
+        lambda: (run := connected.client.chat(stream.chat)["run"]) and run["state"] == "done" and run, "it ended"
+    )
     assert stream.text == "Once" + run["text"]
     assert len(run["text"]) > 0
     stream.close()

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
 import pytest
 
 from nbgen.sse import Decoder, Event
-from tests.conftest import save_model
+from tests.conftest import PATIENCE, save_model, wait_for
 
 TOKEN = "a-test-token"
 BUSY = {"ignore_eos": True, "max_new_tokens": 15_000, "temperature": 0}
-
-
-def wait_for(holds: Callable[[], Any], seconds: float, what: str) -> Any:
-    """The first true value of `holds`, within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := holds():
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 class Server:
@@ -60,8 +51,8 @@ class Server:
                 command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log
             )
         self.root = f"http://127.0.0.1:{self.port}{base}"
-        headers = {"Authorization": f"token {token}"} if token else {}
-        self.http = httpx.Client(base_url=self.root + "nbgen/", headers=headers, timeout=60)
+        self._auth = {"Authorization": f"token {token}"} if token else {}
+        self.http = httpx.Client(base_url=self.root + "nbgen/", headers=self._auth, timeout=PATIENCE)
         try:
             self._wait()
         except BaseException:
@@ -75,7 +66,7 @@ class Server:
                 return self.http.get("health").status_code < 600
             return False
 
-        wait_for(answers, 60, "the server answers")
+        wait_for(answers, "the server answers")
 
     @property
     def runtime_file(self) -> Path:
@@ -87,7 +78,7 @@ class Server:
 
     def anonymous(self, **headers: str) -> httpx.Client:
         """A client that shows nothing but `headers`."""
-        return httpx.Client(base_url=self.root + "nbgen/", headers=headers, timeout=30)
+        return httpx.Client(base_url=self.root + "nbgen/", headers=headers, timeout=PATIENCE)
 
     def model(self) -> dict[str, Any]:
         return self.http.get("api/v1/model").json()
@@ -101,7 +92,20 @@ class Server:
 
     def idle(self) -> None:
         """Wait until the engine has nothing to do and every block is free."""
-        wait_for(self._is_idle, 3, f"the engine is idle: {self.model()}")
+        wait_for(self._is_idle, f"the engine is idle: {self.model()}")
+
+    @contextlib.contextmanager
+    def asking(self, path: str, body: Any) -> Iterator[None]:
+        """A caller who has asked, and hangs up at the end."""
+        caller = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        caller.request("POST", f"{urlsplit(self.root).path}nbgen/{path}", json.dumps(body), self._auth)
+        yield
+        caller.close()
+
+    def left(self, path: str, body: Any) -> None:
+        """Have a caller ask the engine, idle until now, and hang up once it is at it."""
+        with self.asking(path, body):
+            wait_for(lambda: not self._is_idle(), "the request runs")
 
     def _is_idle(self) -> bool:
         status = self.model()["status"]
@@ -117,7 +121,7 @@ class Server:
             self.process.send_signal(number)
         assert self.process.stdin
         self.process.stdin.close()
-        return self.process.wait(15)
+        return self.process.wait(PATIENCE)
 
 
 def events(client: httpx.Client, method: str, path: str, **request: Any) -> list[Event]:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.adapters import peft_continuation, save_adapter
-from tests.server.conftest import BUSY, Server, events, wait_for
+from tests.server.conftest import BUSY, PATIENCE, Server, events, wait_for
 
 PROMPT = list(range(20, 40))
 NEW_TOKENS = 8
@@ -102,12 +102,12 @@ def test_unloading_waits_for_who_runs_and_holds_up_nobody_else(
         chunks = answer.iter_bytes()
         next(chunks)
         unloading.start()
-        wait_for(lambda: len(server.http.get("v1/models").json()["data"]) == 1, 5, "the name is gone")
+        wait_for(lambda: len(server.http.get("v1/models").json()["data"]) == 1, "the name is gone")
         assert ask(server).json()["output_ids"] == expected[None]
         assert ask(server, lora_path="a").json()["output_ids"] == expected["a"], "loaded beside the old one"
         assert done == []
         server.http.post("abort_request", json={"rid": "long"})
-    unloading.join(10)
+    unloading.join(PATIENCE)
     assert done[0]["success"]
     assert ask(server, lora_path="a").json()["output_ids"] == expected["a"]
 
@@ -162,7 +162,7 @@ def test_errors_are_answers(server: Server, folders: dict[str, Path], tmp_path: 
 def test_a_new_engine_process_has_the_adapters_too(server: Server, expected: dict[str | None, list[int]]) -> None:
     first = server.engine()
     first.kill()
-    wait_for(lambda: server.model()["state"] == "ready" and server.model()["engine_pid"] != first.pid, 20, "it is back")
+    wait_for(lambda: server.model()["state"] == "ready" and server.model()["engine_pid"] != first.pid, "it is back")
     assert ask(server, lora_path="a").json()["output_ids"] == expected["a"]
     events(server.http, "POST", "api/v1/model/load", json={"model": "bundled"})
     assert "never been loaded" in ask(server, lora_path="a").text, "another model's"

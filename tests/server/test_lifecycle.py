@@ -12,9 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from transformers import AutoTokenizer
 
-from tests.server.conftest import BUSY, Server, first_events, wait_for
+from tests.server.conftest import BUSY, PATIENCE, Server, first_events, wait_for
 
-LONG = {"temperature": 0, "max_new_tokens": 1500, "ignore_eos": True}
+LONG = {"temperature": 0, "max_new_tokens": 2000, "ignore_eos": True}
 CHAT = [{"role": "user", "content": "hello"}]
 
 
@@ -35,7 +35,7 @@ def streaming(server: Server, **body: Any) -> Iterator[list[dict[str, Any]]]:
         yield chunks
     finally:
         server.http.post("continue_generation")
-        reader.join(20)
+        reader.join(PATIENCE)
     assert chunks[-1]["meta_info"]["finish_reason"], "the stream did not end"
 
 
@@ -44,7 +44,7 @@ def generated(server: Server) -> int:
 
 
 def begun(chunks: list[dict[str, Any]]) -> None:
-    wait_for(lambda: chunks, 5, "the first chunk")
+    wait_for(lambda: chunks, "the first chunk")
 
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
@@ -55,7 +55,7 @@ def test_a_pause_holds_all_that_runs_and_changes_nothing(server: Server, mode: s
         begun(chunks)
         paused = server.http.post("pause_generation", json={"mode": mode})
         assert (paused.status_code, paused.json()["status"]) == (200, "ok")
-        wait_for(lambda: server.model()["status"]["paused"], 3, "the engine pauses")
+        wait_for(lambda: server.model()["status"]["paused"], "the engine pauses")
         assert server.model()["status"]["waiting" if mode == "retract" else "running"] == 1
         assert server.http.get("health_generate").status_code == 503
         assert server.http.get("health").status_code == 200
@@ -72,7 +72,7 @@ def test_a_pause_may_abort_what_runs_and_what_comes_later_waits(server: Server) 
     with streaming(server, text="a", sampling_params=BUSY) as chunks:
         begun(chunks)
         assert server.http.post("pause_generation").status_code == 200
-        wait_for(lambda: chunks[-1]["meta_info"]["finish_reason"], 3, "the stream ends")
+        wait_for(lambda: chunks[-1]["meta_info"]["finish_reason"], "the stream ends")
         with streaming(server, text="a", sampling_params={"max_new_tokens": 2}) as later:
             time.sleep(0.5)
             assert not later
@@ -89,9 +89,9 @@ def test_many_requests_at_once_are_all_aborted_and_all_answer(server: Server) ->
     with ThreadPoolExecutor(32) as callers:
         body = {"text": "a", "sampling_params": BUSY}
         pending = [callers.submit(server.http.post, "generate", json=body) for _ in range(32)]
-        wait_for(lambda: server.model()["status"]["running"] == 32, 10, "all run")
+        wait_for(lambda: server.model()["status"]["running"] == 32, "all run")
         server.http.post("abort_request", json={"abort_all": True})
-        answers = [future.result(timeout=10) for future in pending]
+        answers = [future.result(timeout=PATIENCE) for future in pending]
     for answer in answers:
         meta = answer.json()["meta_info"]
         assert meta["finish_reason"]["type"] == "abort"
@@ -104,8 +104,8 @@ def test_flush_waits_as_long_as_it_is_told(server: Server) -> None:
     with streaming(server, text="b", sampling_params=LONG) as chunks:
         begun(chunks)
         assert server.http.post("flush_cache").status_code == 400
-        assert server.http.post("flush_cache?timeout=20").text.startswith("Cache flushed.")
-        wait_for(lambda: chunks[-1]["meta_info"]["finish_reason"], 1, "the request had ended")
+        assert server.http.post("flush_cache?timeout=60").text.startswith("Cache flushed.")
+        wait_for(lambda: chunks[-1]["meta_info"]["finish_reason"], "the request had ended")
     for timeout in ("soon", "-1", "nan", "1e9"):
         assert server.http.get(f"flush_cache?timeout={timeout}").status_code == 400
 
@@ -217,10 +217,10 @@ def test_tritons_metrics_stand_beside_them(server: Server) -> None:
     before, labels = found(), f'{{model="{model}",version="1"}}'
     body = {"text_input": "a", "max_tokens": 20_000, "ignore_eos": True}
     server.http.post(f"v2/models/{model}/generate", json=body | {"max_tokens": 3})
-    with pytest.raises(Exception, match="timed out"):
-        server.http.post(f"v2/models/{model}/generate", json=body, timeout=0.3)
+    server.idle()
+    server.left(f"v2/models/{model}/generate", body)
     canceled = f'nv_inference_request_failure{{model="{model}",reason="CANCELED",version="1"}}'
-    wait_for(lambda: int(found()[canceled]) == int(before[canceled]) + 1, 3, "the caller who left is counted")
+    wait_for(lambda: int(found()[canceled]) == int(before[canceled]) + 1, "the caller who left is counted")
     after = found()
     for name in ("request_success", "count", "exec_count"):
         assert int(after[f"nv_inference_{name}{labels}"]) - int(before[f"nv_inference_{name}{labels}"]) == 1
@@ -232,14 +232,12 @@ def test_tritons_metrics_stand_beside_them(server: Server) -> None:
         assert after[name] == before[name]
     assert after[f"nv_inference_pending_request_count{labels}"] == "0"
     assert float(after[f"nv_model_load_duration_secs{labels}"]) > 0
-    wait_for(
-        lambda: samples(server).get("sglang:num_aborted_requests_total") == aborted + 1, 5, "the engine has ended it"
-    )
+    wait_for(lambda: samples(server).get("sglang:num_aborted_requests_total") == aborted + 1, "the engine has ended it")
 
 
 def test_an_abort_is_counted(server: Server) -> None:
     before = samples(server)["sglang:num_aborted_requests_total"]
     with server.http.stream("POST", "generate", json={"text": "a", "stream": True, "sampling_params": BUSY}) as answer:
         first_events(answer, 2)
-    wait_for(lambda: samples(server)["sglang:num_aborted_requests_total"] == before + 1, 3, "the abort is counted")
+    wait_for(lambda: samples(server)["sglang:num_aborted_requests_total"] == before + 1, "the abort is counted")
     server.idle()

@@ -5,7 +5,7 @@ import socket
 import psutil
 import pytest
 
-from tests.server.conftest import TOKEN, Server
+from tests.server.conftest import PATIENCE, TOKEN, Server
 
 MALFORMED = [
     b"{",
@@ -21,7 +21,7 @@ MALFORMED = [
 
 def raw(server: Server, head: str, body: bytes = b"") -> bytes:
     """What the server says to bytes that no well-behaved client sends."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
         connection.sendall(head.replace("\n", "\r\n").encode() + b"\r\n\r\n")
         answer = b""
         try:

@@ -100,5 +100,5 @@ def test_a_crash_while_released_brings_a_whole_engine_back(heavy: Server) -> Non
     heavy.ready()
     heavy.http.post("release_memory_occupation")
     heavy.engine().kill()
-    wait_for(lambda: heavy.model()["state"] == "ready", 60, "the engine is back")
+    wait_for(lambda: heavy.model()["state"] == "ready", "the engine is back")
     assert said(heavy)

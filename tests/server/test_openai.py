@@ -152,7 +152,7 @@ def test_leaving_a_stream_stops_the_engine(server: Server, client: openai.OpenAI
     )
     next(iter(stream))
     stream.close()
-    wait_for(lambda: not server.model()["status"]["running"], 3, "the engine is idle")
+    wait_for(lambda: not server.model()["status"]["running"], "the engine is idle")
 
 
 async def test_the_async_client_and_many_at_once(server: Server) -> None:

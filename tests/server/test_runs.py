@@ -1,10 +1,10 @@
 """Runs of nbgen's own API: they outlive readers, replay from offsets, and share a stream."""
 
 import json
+import time
 import uuid
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.server.conftest import BUSY, Server, events, first_events, wait_for
@@ -66,9 +66,9 @@ def test_a_detached_run_outlives_its_reader_and_cancel_ends_it(server: Server) -
     path = f"api/v1/runs/{body['id']}"
     before = server.http.get(path).json()
     assert before["state"] == "running"
-    wait_for(lambda: server.http.get(path).json()["seq"] > before["seq"], 2, "the run goes on")
+    wait_for(lambda: server.http.get(path).json()["seq"] > before["seq"], "the run goes on")
     assert server.http.post(f"{path}/cancel").status_code == 200
-    ended = wait_for(lambda: (s := server.http.get(path).json())["state"] == "done" and s, 2, "the run ended")
+    ended = wait_for(lambda: (s := server.http.get(path).json())["state"] == "done" and s, "the run ended")
     assert ended["finish_reason"]["type"] == "abort"
     assert server.http.post(f"{path}/cancel").json()["state"] == "done"
     server.idle()
@@ -77,15 +77,10 @@ def test_a_detached_run_outlives_its_reader_and_cancel_ends_it(server: Server) -
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_attached_run_ends_with_its_reader(server: Server, stream: bool) -> None:
     body = new(params=BUSY, stream=stream)
-    with httpx.Client(base_url=server.http.base_url, headers=server.http.headers) as caller:
-        if stream:
-            with caller.stream("POST", "api/v1/runs", json=body) as answer:
-                first_events(answer, 3)
-        else:
-            with pytest.raises(httpx.ReadTimeout):
-                caller.post("api/v1/runs", json=body, timeout=httpx.Timeout(5, read=0.3))
+    server.idle()
+    server.left("api/v1/runs", body)
     path = f"api/v1/runs/{body['id']}"
-    ended = wait_for(lambda: (s := server.http.get(path).json())["state"] == "done" and s, 2, "the run ended")
+    ended = wait_for(lambda: (s := server.http.get(path).json())["state"] == "done" and s, "the run ended")
     assert ended["finish_reason"]["type"] == "abort"
 
 
@@ -108,10 +103,12 @@ def test_one_stream_follows_many_runs(server: Server) -> None:
 
 def test_frames_join_deltas(server: Server) -> None:
     params = {**GREEDY, "max_new_tokens": 200}
+    started = time.monotonic()
     found = events(server.http, "POST", "api/v1/runs", json=new(params=params, frame_ms=1000))
+    seconds = time.monotonic() - started
     deltas = [json.loads(event.data) for event in found if event.event == "delta"]
     assert sum(delta["tokens"] for delta in deltas) == 200
-    assert len(deltas) < 10
+    assert len(deltas) < 3 + seconds
 
 
 def test_a_chat_is_its_newest_run(server: Server) -> None:

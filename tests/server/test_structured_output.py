@@ -10,7 +10,7 @@ import jsonschema
 import openai
 import pytest
 
-from tests.server.conftest import TOKEN, Server, events, wait_for
+from tests.server.conftest import PATIENCE, TOKEN, Server, events, wait_for
 
 SCHEMA = {
     "type": "object",
@@ -174,9 +174,9 @@ def test_memory_may_be_released_while_a_grammar_is_compiled(server: Server) -> N
     sampling = {"regex": SLOW + "d"}
     caller = threading.Thread(target=lambda: answers.append(post(server, sampling_params=sampling)))
     caller.start()
-    wait_for(lambda: server.model()["status"]["waiting"] == 1, 10, "the grammar's request waits")
+    wait_for(lambda: server.model()["status"]["waiting"] == 1, "the grammar's request waits")
     assert server.http.post("release_memory_occupation", json={"tags": ["kv_cache"]}).status_code == 200
-    caller.join(2)
+    caller.join(PATIENCE)
     assert answers[0].status_code == 503
     assert server.http.get("server_info").json()["max_total_num_tokens"] == 0
     assert server.http.post("resume_memory_occupation", json={}).status_code == 200

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +29,16 @@ CURL_BODY = f"""{{
 }}"""
 
 
-SLOW_BODY = '{"inputs":[{"name":"X","shape":[1],"datatype":"INT64","data":[1]}]}'
+def slow(tenths: int, **parameters: int) -> dict[str, Any]:
+    """A request that `slow` takes so many tenths of a second for."""
+    tensor = {"name": "X", "shape": [1], "datatype": "INT64", "data": [tenths]}
+    return {"inputs": [tensor], "parameters": parameters}
+
+
+def pending(server: Server) -> int:
+    """How many requests of `slow` wait or run."""
+    name = 'nv_inference_pending_request_count{model="slow",version="1"} '
+    return next(int(line.removeprefix(name)) for line in server.http.get("metrics").text.splitlines() if name in line)
 
 
 def post(server: Server, model: str, body: str | bytes, **headers: str) -> Any:
@@ -212,7 +223,7 @@ def test_a_module_that_fails_fails_alone(repository: Any, tmp_path: Any) -> None
             assert index["broken"]["state"] == "UNAVAILABLE"
             engine = next(child for child in psutil.Process(server.process.pid).children())
             engine.kill()
-            wait_for(lambda: not psutil.pid_exists(engine.pid), 5, "the process is gone")
+            wait_for(lambda: not psutil.pid_exists(engine.pid), "the process is gone")
             np.testing.assert_array_equal(found.infer("echo", [tensor("X", arrays[0][0])]).as_numpy("Y"), arrays[0][0])
     finally:
         server.stop()
@@ -234,35 +245,26 @@ def test_unload_and_load_by_name(jupyter: Server) -> None:
 
 
 def test_a_caller_who_leaves_takes_their_request_along(server: Server) -> None:
-    body = SLOW_BODY
-    assert post(server, "slow", body).status_code == 200
+    assert post(server, "slow", json.dumps(slow(1))).status_code == 200
     before = counts(server, "slow")["inference_stats"]
-    threads = [threading.Thread(target=leave, args=(server, body)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    wait_for(
-        lambda: counts(server, "slow")["inference_stats"]["fail"]["count"] == before["fail"]["count"] + 4, 5, "fails"
-    )
-    assert post(server, "slow", body).status_code == 200
+    with contextlib.ExitStack() as callers:
+        for _ in range(4):
+            callers.enter_context(server.asking("v2/models/slow/infer", slow(40)))
+        wait_for(lambda: pending(server) == 4, "all are there")
+    wait_for(lambda: counts(server, "slow")["inference_stats"]["fail"]["count"] == before["fail"]["count"] + 4, "fails")
+    assert post(server, "slow", json.dumps(slow(1))).status_code == 200
 
 
 def test_a_request_that_cannot_start_in_time_is_given_up(server: Server) -> None:
     def within(microseconds: int) -> Any:
-        return post(server, "slow", SLOW_BODY.replace("{", f'{{"parameters":{{"timeout":{microseconds}}},', 1))
+        return post(server, "slow", json.dumps(slow(1, timeout=microseconds)))
 
-    busy = [threading.Thread(target=post, args=(server, "slow", SLOW_BODY)) for _ in range(2)]
+    busy = [threading.Thread(target=post, args=(server, "slow", json.dumps(slow(15)))) for _ in range(2)]
     for thread in busy:
         thread.start()
-    threading.Event().wait(0.2)
+    wait_for(lambda: pending(server) == 2, "one runs and one waits")
     answer = within(1000)
     assert (answer.status_code, "Request timeout expired" in answer.text) == (503, True)
     for thread in busy:
         thread.join()
     assert within(30_000_000).status_code == 200
-
-
-def leave(server: Server, body: str) -> None:
-    with pytest.raises(Exception, match="timed out"):
-        server.http.post("v2/models/slow/infer", content=body, timeout=0.3)

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.conftest import BUSY, TOKEN, Server, events, wait_for
+from tests.server.conftest import BUSY, PATIENCE, TOKEN, Server, events, wait_for
 
 SHORT = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
 
@@ -19,7 +19,7 @@ SHORT = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory, long_model: Path) -> Iterator[Server]:
     """A server that runs one sequence at a time and has little patience."""
-    limits = {"max_running": 1, "queue_seconds": 1, "run_seconds": 3, "reader_seconds": 1}
+    limits = {"max_running": 1, "queue_seconds": 1, "run_seconds": 5, "reader_seconds": 1}
     options = [f"--NbgenApp.{name}={value}" for name, value in limits.items()]
     options += ["--NbgenApp.incremental_streaming_output=True", "--NbgenApp.stream_interval=3"]
     server = Server(tmp_path_factory.mktemp("strict"), f"--model={long_model}", "--dtype=float32", *options)
@@ -45,56 +45,54 @@ class Call(threading.Thread):
 
 def busy(server: Server) -> Call:
     call = Call(server, text="a", sampling_params=BUSY)
-    wait_for(lambda: (server.model()["status"] or {}).get("running"), 5, "the request runs")
+    wait_for(lambda: (server.model()["status"] or {}).get("running"), "the request runs")
     return call
 
 
 def test_who_waits_too_long_is_told_to_try_again_and_who_runs_too_long_keeps_the_text(strict: Server) -> None:
     first = busy(strict)
     waiting = Call(strict, text="b", sampling_params=SHORT)
-    waiting.join(20)
+    waiting.join(PATIENCE)
     assert waiting.answer.status_code == 503
     assert waiting.answer.headers["retry-after"]
     body = waiting.answer.json()
     assert (body["object"], body["code"]) == ("error", 503)
     assert "waited 1 seconds" in body["message"]
-    first.join(20)
+    first.join(PATIENCE)
     assert first.answer.status_code == 200
     reason = first.answer.json()["meta_info"]["finish_reason"]
     assert reason["type"] == "abort"
     assert "timeout" in reason["message"]
     assert len(first.answer.json()["output_ids"]) > 10
-    assert first.seconds > 2.5
+    assert first.seconds > 4.5
     strict.idle()
 
 
 def test_health_is_told_while_all_places_are_taken(strict: Server) -> None:
     first = busy(strict)
-    started = time.monotonic()
     assert strict.http.get("health_generate").status_code == 200
-    assert time.monotonic() - started < 10
     strict.http.post("abort_request", json={"abort_all": True})
-    first.join(20)
+    first.join(PATIENCE)
     strict.idle()
 
 
 def test_a_batch_may_take_longer_than_one_may_wait(strict: Server) -> None:
-    options = {**SHORT, "max_new_tokens": 300}
-    answer = strict.http.post("generate", json={"text": list("abcdefgh"), "sampling_params": options})
+    options = {**SHORT, "max_new_tokens": 150}
+    answer = strict.http.post("generate", json={"text": list("abcdefghijklmnop"), "sampling_params": options})
     assert answer.status_code == 200, answer.text
-    assert [len(item["output_ids"]) for item in answer.json()] == [300] * 8
+    assert [len(item["output_ids"]) for item in answer.json()] == [150] * 16
 
 
 def test_who_has_priority_is_served_first(strict: Server) -> None:
     strict.http.post("pause_generation", json={"mode": "in_place"})
     calls = []
     for priority in (-1, 0, 7):
-        calls.append(Call(strict, text="b", sampling_params={**SHORT, "max_new_tokens": 50}, priority=priority))
-        wait_for(lambda: strict.model()["status"]["waiting"] == len(calls), 5, "it waits")
+        calls.append(Call(strict, text="b", sampling_params=SHORT, priority=priority))
+        wait_for(lambda: strict.model()["status"]["waiting"] == len(calls), "it waits")
     time.sleep(1.5)  # a pause does not count as waiting
     strict.http.post("continue_generation")
     for call in calls:
-        call.join(20)
+        call.join(PATIENCE)
         assert call.answer.status_code == 200, call.answer.text
     ended = [call.answer.json()["meta_info"]["response_sent_to_client_ts"] for call in calls]
     assert ended == sorted(ended, reverse=True)
@@ -128,7 +126,7 @@ def test_a_reader_who_never_reads_is_cut_off_and_slows_nobody(strict: Server, st
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         reader.connect(("127.0.0.1", strict.port))
         reader.sendall(head.encode() + raw)
-        wait_for(lambda: "took nothing for 1 seconds" in strict.log.read_text(), 20, "the reader is cut off")
+        wait_for(lambda: "took nothing for 1 seconds" in strict.log.read_text(), "the reader is cut off")
     strict.log.write_text("")
     strict.idle()
     assert strict.http.post("generate", json={"text": "a", "sampling_params": SHORT}).status_code == 200

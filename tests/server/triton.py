@@ -138,7 +138,12 @@ def save_repository(repository: Path) -> Path:
         delay = 50_000 if name == "echo_batch" else 0
         config = ECHO.format(datatype=datatype, batch=batch, delay=delay)
         add_model(repository, name, config, ECHO_SOURCE.format(sleep=0))
-    add_model(repository, "slow", ECHO.format(datatype="INT64", batch=0, delay=0), ECHO_SOURCE.format(sleep=0.5))
+    add_model(
+        repository,
+        "slow",
+        ECHO.format(datatype="INT64", batch=0, delay=0),
+        ECHO_SOURCE.format(sleep="X.max().item() / 10"),
+    )
     add_model(repository, "strings", STRINGS, STRINGS_SOURCE)
     add_model(repository, "one_string", ONE_STRING, ONE_STRING_SOURCE)
     add_model(repository, "broken", ECHO.format(datatype="FP32", batch=0, delay=0), "raise OSError('/a/private/path')")
@@ -154,7 +159,7 @@ def client(server: Server, **options: Any) -> triton.InferenceServerClient:
 
 def grpc_address(server: Server) -> str:
     """Where the server's gRPC port is, as its log says."""
-    found = wait_for(lambda: re.search(r"gRPC listens on port (\d+)", server.log.read_text()), 20, "the port")
+    found = wait_for(lambda: re.search(r"gRPC listens on port (\d+)", server.log.read_text()), "the port")
     return f"127.0.0.1:{found[1]}"
 
 
