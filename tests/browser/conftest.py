@@ -58,7 +58,7 @@ class Desk:
     def page(self) -> Page:
         if self._page is None:
             self._page = self._browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
-            self._page.set_default_timeout(1000 * PATIENCE)
+            self._page.context.set_default_timeout(1000 * PATIENCE)
             self._page.on("load", self._loaded)
             self._loads = 0
         return self._page
@@ -98,7 +98,7 @@ def page(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Page]:
 def tab(browser: Browser) -> Iterator[Page]:
     """A tab of its own, for a Lab of its own."""
     page = browser.new_context(viewport={"width": 1100, "height": 900}).new_page()
-    page.set_default_timeout(1000 * PATIENCE)
+    page.context.set_default_timeout(1000 * PATIENCE)
     failures: list[str] = []
     page.on("pageerror", lambda error: failures.append(str(error)))
     yield page

@@ -14,6 +14,7 @@ from tests.browser.hub import Hub
 from tests.browser.lab import FOLDERS, Lab, Notebook, end, free_port, save_notebook
 from tests.browser.panel import Panel, running, until
 from tests.browser.proxy import Proxy
+from tests.conftest import PATIENCE
 
 CHAT = "import nbgen, time\nnbgen.Chat(max_new_tokens=20_000, ignore_eos=True, transport='direct')"
 STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
@@ -86,6 +87,7 @@ def test_in_voila_alone_through_the_kernel(browser: Browser, long_model: Path, t
     try:
         until(lambda: "running at" in (tmp_path / "voila.log").read_text())
         page = browser.new_page()
+        page.set_default_timeout(1000 * PATIENCE)
         page.goto(f"http://127.0.0.1:{port}/")
         panel = Panel(page)
         panel.message.wait_for()
@@ -120,6 +122,7 @@ def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, page: Page) 
 def test_in_jupyterhub_while_the_kernel_is_busy(hub: Hub, browser: Browser) -> None:
     hub.write("alice", "hub.ipynb", CHAT, "time.sleep(600)", "nbgen.status(), nbgen.generate('a', max_new_tokens=2)")
     page = browser.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
     hub.log_in(page, "alice", "lab/tree/hub.ipynb")
     notebook = Notebook(page)
     notebook.settled()

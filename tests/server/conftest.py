@@ -97,10 +97,10 @@ class Server:
     @contextlib.contextmanager
     def asking(self, path: str, body: Any) -> Iterator[None]:
         """A caller who has asked, and hangs up at the end."""
-        caller = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        caller.request("POST", f"{urlsplit(self.root).path}nbgen/{path}", json.dumps(body), self._auth)
-        yield
-        caller.close()
+        headers = {**self._auth, "Content-Type": "application/json"}
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)) as caller:
+            caller.request("POST", f"{urlsplit(self.root).path}nbgen/{path}", json.dumps(body), headers)
+            yield
 
     def left(self, path: str, body: Any) -> None:
         """Have a caller ask the engine, idle until now, and hang up once it is at it."""
