@@ -148,10 +148,12 @@ class Rows:
         if column is None:
             return None
         if callable(column):
-            return column(names.get("row", names.get("value")))
-        if column not in names:
+            given = column(names.get("row", names.get("value")))
+        elif column in names:
+            given = names[column]
+        else:
             raise InvalidRequest(f"{name}: there is no column {column!r}", field=name)
-        return names[column]
+        return None if isinstance(given, float) and given != given else given  # pandas' "nothing"
 
     def _asked(self, names: dict[str, Any]) -> Prompt:
         if isinstance(self._prompt, str):
