@@ -117,7 +117,7 @@ def test_an_answers_code_becomes_a_cell(shell: InteractiveShell) -> None:
 
 
 def test_an_answer_is_written_in_the_background(shell: InteractiveShell) -> None:
-    printed, good = run(shell, "%%nbgen --background --out later --max-new-tokens 3900 --complete\nOnce")
+    printed, good = run(shell, "%%nbgen --background --out later --max-new-tokens 1900 --complete\nOnce")
     assert (printed, good) == ("", True)
     later = shell.user_ns["later"]
     assert shell.user_ns["_"] is later

@@ -64,7 +64,7 @@ async def test_a_stream_can_be_awaited(connected: PrivateServer) -> None:
 
 
 async def test_a_cancelled_task_stops_its_run(connected: PrivateServer) -> None:
-    stream = nbgen.stream("hi", max_new_tokens=3900, ignore_eos=True)
+    stream = nbgen.stream("hi", max_new_tokens=1900, ignore_eos=True)
 
     async def ask() -> Result:
         return await stream
@@ -91,7 +91,7 @@ def test_a_conversation_remembers(connected: PrivateServer) -> None:
     assert list(talk.to_df().columns) == ["role", "content"]
     talk.undo()
     assert len(talk) == 3
-    stream = talk.stream("more", ignore_eos=True, max_new_tokens=3900)
+    stream = talk.stream("more", ignore_eos=True, max_new_tokens=1900)
     next(stream)
     stream.close()
     assert talk.messages[-1] == {"role": "assistant", "content": stream.result.text}
@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_answer(connected: PrivateServer) -> None:
 
 
 def test_leaving_a_stream_stops_the_run(connected: PrivateServer) -> None:
-    stream = nbgen.stream("hi", max_new_tokens=3900, ignore_eos=True)
+    stream = nbgen.stream("hi", max_new_tokens=1900, ignore_eos=True)
     for _ in stream:
         break
     stream.close()
@@ -127,7 +127,7 @@ def test_an_interrupt_keeps_the_partial_answer(connected: PrivateServer, monkeyp
     client._http.headers.update(connected.client._http.headers)
     monkeypatch.setattr("nbgen.notebook.session._client", client)
     with pytest.raises(KeyboardInterrupt) as caught:
-        nbgen.generate("hi", max_new_tokens=3900, ignore_eos=True)
+        nbgen.generate("hi", max_new_tokens=1900, ignore_eos=True)
     assert caught.value.result.finish_reason == "abort"
     assert caught.value.result.text
     client.close()
