@@ -149,7 +149,7 @@ import nbgen.engine.model_runner
 from nbgen.engine.backends import attention_for
 print(type(attention_for(torch.device("cpu"))).__name__)
 """
-    assert fresh(code) == "CpuAttention"
+    assert fresh(code) == "NativeAttention"
 
 
 def test_every_public_name_is_there() -> None:

@@ -49,14 +49,18 @@ class CpuAttention(ReferenceAttention):
         self._gathered_bytes = gathered_bytes
 
     def decode(self, query: torch.Tensor, layer: Layer, step: Step, window: Window, scores: Scores) -> torch.Tensor:
-        most = max(1, self._gathered_bytes // (math.prod(layer.keys.shape[1:]) * layer.keys.element_size()))
-        groups = step.once(("groups", window, most), lambda: _groups(step, window, most))
+        most = self.most(layer)
+        groups = step.once(("groups", window, most), lambda: groups_of(step, window, most))
         if groups[0].rows is None:
-            return _attend(query, layer, groups[0], step.cache.block_size, scores)
+            return attend(query, layer, groups[0], step.cache.block_size, scores)
         output = query.new_empty(*query.shape[:2], layer.values.shape[-1])
         for group in groups:
-            output[group.rows] = _attend(query[group.rows], layer, group, step.cache.block_size, scores)
+            output[group.rows] = attend(query[group.rows], layer, group, step.cache.block_size, scores)
         return output
+
+    def most(self, layer: Layer) -> int:
+        """Tokens of this layer that are gathered at once."""
+        return max(1, self._gathered_bytes // (math.prod(layer.keys.shape[1:]) * layer.keys.element_size()))
 
     def prefill(
         self, query: torch.Tensor, layer: Layer, span: Span, step: Step, window: Window, scores: Scores
@@ -80,18 +84,18 @@ class CpuAttention(ReferenceAttention):
         return output
 
 
-def _groups(step: Step, window: Window, most: int) -> list[Group]:
-    """All decodes, in groups of at most `most` gathered tokens of which at most half are padding."""
+def groups_of(step: Step, window: Window, most: int, *, shared_only: bool = False) -> list[Group]:
+    """Decodes, or those that share, in groups of at most `most` gathered tokens, of which at most half are padding."""
     size, spans = step.cache.block_size, step.decodes
     firsts = [window.first(span.length - 1) // size for span in spans]
     tables = [s.block_table[first : -(-s.length // size)] for s, first in zip(spans, firsts, strict=True)]
     parts = [
         (shared, part)
         for shared, rows in _that_begin_alike(tables, firsts, size)
+        if shared or not shared_only
         for part in _of_like_length(rows, [len(table) - shared for table in tables], most // size)
     ]
-    whole = len(parts) == 1
-    return [_group(step, window, rows, tables, firsts, shared, whole) for shared, rows in parts]
+    return [_group(step, window, rows, tables, firsts, shared) for shared, rows in parts]
 
 
 def _that_begin_alike(tables: list[list[int]], firsts: list[int], size: int) -> list[tuple[int, list[int]]]:
@@ -128,7 +132,7 @@ def _of_like_length(rows: list[int], counts: list[int], most: int) -> list[list[
 
 
 def _group(
-    step: Step, window: Window, rows: list[int], tables: list[list[int]], firsts: list[int], shared: int, whole: bool
+    step: Step, window: Window, rows: list[int], tables: list[list[int]], firsts: list[int], shared: int
 ) -> Group:
     size, spans = step.cache.block_size, [step.decodes[row] for row in rows]
     longest = max(len(tables[row]) for row in rows)
@@ -136,7 +140,7 @@ def _group(
     last = torch.tensor([[span.length - 1] for span in spans])
     keys = torch.tensor([[firsts[row] * size] for row in rows]) + torch.arange(longest * size)
     return Group(
-        rows=None if whole else torch.tensor(rows),
+        rows=None if len(rows) == len(step.decodes) else torch.tensor(rows),
         size=len(rows),
         shared=torch.tensor(tables[rows[0]][:shared]) if shared else None,
         blocks=torch.tensor(own).flatten(),
@@ -160,7 +164,7 @@ def _gather(tensor: torch.Tensor, blocks: torch.Tensor, block_size: int) -> torc
     return by_block.index_select(1, blocks).view(heads, -1, dim)
 
 
-def _attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, scores: Scores) -> torch.Tensor:
+def attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, scores: Scores) -> torch.Tensor:
     """Query `[B, heads, D]`, one position each. Heads that share a key head are rows of one product."""
     (batch, heads, dim), kv_heads = query.shape, layer.keys.shape[1]
     if group.run is not None and scores.softcap is scores.sinks is None:

@@ -6,6 +6,7 @@ import torch
 
 from nbgen.engine.attention import ReferenceAttention
 from nbgen.engine.attention_cpu import CpuAttention
+from nbgen.engine.attention_native import NativeAttention
 
 log = logging.getLogger(__name__)
 
@@ -13,7 +14,10 @@ log = logging.getLogger(__name__)
 def attention_for(device: torch.device) -> ReferenceAttention:
     """The device's own back end, or the reference where that one cannot run."""
     if device.type == "cpu":
-        return CpuAttention()
+        try:
+            return NativeAttention()
+        except OSError:  # no C++ compiler
+            return CpuAttention()
     if device.type == "cuda":
         try:
             from nbgen.engine.attention_triton import TritonAttention  # only here: other machines have no triton

@@ -34,16 +34,23 @@ class Channel:
         self._socket.close()
 
     def messages(self) -> Iterator[ToEngine]:
-        """What the server sends, until it closes its end."""
-        while header := self._read(FRAME_HEADER):
-            yield to_engine_decoder.decode(self._read(frame_length(header)))
+        """What the server sends, until it closes its end or is killed, be it within a frame."""
+        while (header := self._read(FRAME_HEADER)) and (body := self._read(frame_length(header))):
+            yield to_engine_decoder.decode(body)
 
     def _read(self, length: int) -> bytes:
+        """So many bytes, or none where the other end is gone."""
         parts = []
-        while length and (part := self._socket.recv(min(length, 1 << 20))):
+        while length and (part := self._received(min(length, 1 << 20))):
             parts.append(part)
             length -= len(part)
         return b"".join(parts) if not length else b""
+
+    def _received(self, most: int) -> bytes:
+        try:
+            return self._socket.recv(most)
+        except ConnectionResetError:  # it ended before it had read all that was sent
+            return b""
 
     def _write(self) -> None:
         while (frame := self._outbox.get()) is not None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nbgen.engine import attention
 from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
 from nbgen.engine.attention_cpu import CpuAttention
+from nbgen.engine.attention_native import CHUNK, NativeAttention
 from nbgen.engine.kv_cache import KVCache
 
 BLOCK = 4
@@ -89,7 +90,9 @@ sequences = st.lists(
 windows = st.sampled_from([Window(), Window(sliding=5), Window(chunk=6), Window(sliding=64)])
 
 
-@pytest.mark.parametrize("backend", [ReferenceAttention(), CpuAttention(), CpuAttention(1), CpuAttention(1 << 13)])
+@pytest.mark.parametrize(
+    "backend", [ReferenceAttention(), CpuAttention(), CpuAttention(1), CpuAttention(1 << 13), NativeAttention()]
+)
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=sequences,
@@ -115,10 +118,10 @@ def test_a_back_end_equals_the_formula(backend, lengths, heads, window, softcap,
     window=windows,
     softcap=st.sampled_from([None, 2.0]),
     sinks=st.booleans(),
-    limit=st.sampled_from([1, 1 << 12, 1 << 20]),
+    backend=st.sampled_from([CpuAttention(1), CpuAttention(1 << 12), CpuAttention(1 << 20), NativeAttention()]),
 )
 def test_a_prefix_that_several_share_is_read_once_and_rightly(
-    ends, others, shared, window, softcap, sinks, limit
+    ends, others, shared, window, softcap, sinks, backend
 ) -> None:
     lengths = [(shared * BLOCK + end, 1) for end in ends] + [(length, 1) for length in others]
     case = Case(lengths, 4, 2, seed=len(ends), shuffled=True)
@@ -127,8 +130,35 @@ def test_a_prefix_that_several_share_is_read_once_and_rightly(
         span = case.step.decodes[index]
         case.step.decodes[index] = span._replace(block_table=first + span.block_table[shared:])
     scores = Scores(0.25, softcap, case.sinks if sinks else None)
-    output = CpuAttention(limit).attend(case.query, case.layer, case.step, window, scores)
+    output = backend.attend(case.query, case.layer, case.step, window, scores)
     torch.testing.assert_close(output, case.expected(window, scores), **CLOSE)
+
+
+@pytest.mark.parametrize("window", [Window(), Window(sliding=CHUNK + 9)], ids=["whole", "sliding"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_contexts_of_several_chunks_and_keys_wider_than_values(dtype: torch.dtype, window: Window) -> None:
+    lengths = [(length, 1) for length in (CHUNK, 1, 3 * CHUNK + 5, CHUNK + 1, 17)]
+    case = Case(lengths, 6, 2, seed=1, shuffled=True, dims=(48, 40))
+    case.query, case.layer = case.query.to(dtype), Layer(*(tensor.to(dtype) for tensor in case.layer))
+    scores = Scores(0.2, None, case.sinks)
+    output = NativeAttention().attend(case.query, case.layer, case.step, window, scores)
+    close = CLOSE if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-3}
+    torch.testing.assert_close(output.float(), case.expected(window, scores), **close)
+
+
+def test_a_sequence_has_the_very_same_numbers_whatever_runs_beside_it_and_on_any_number_of_threads() -> None:
+    lengths = [(700, 1), (30, 1), (260, 1)]
+    case, window, scores, backend = Case(lengths, 4, 2, 3, shuffled=True), Window(), Scores(0.25), NativeAttention()
+    together = backend.attend(case.query, case.layer, case.step, window, scores)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for row, span in enumerate(case.step.decodes):
+            step = Step(case.step.cache, backend, case.step.slots, [span], [])
+            alone = backend.attend(case.query[row : row + 1], case.layer, step, window, scores)
+            torch.testing.assert_close(alone[0], together[row], rtol=0, atol=0)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_a_position_bias_is_not_ignored() -> None:

@@ -1,0 +1,93 @@
+"""C++ of our own, compiled once for a machine: without a compiler there is none, and what it does is done in torch.
+
+Libraries are kept in the user's cache folder under the hash of all that they depend on. Knows nothing of what is in
+them.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+#: No flag here lets a compiler assume that numbers are finite, or change how the process rounds small ones.
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+COMPILERS = ("g++", "c++", "clang++")
+#: Seconds that a compiler may take.
+TIMEOUT = 120
+
+log = logging.getLogger(__name__)
+
+
+@cache
+def library(name: str) -> ctypes.CDLL | None:
+    """`name.cpp` of this folder, loaded; None where it cannot be compiled, which the log says once."""
+    source = Path(__file__).with_name(f"{name}.cpp")
+    try:
+        compiler = _compiler()
+        with _folder() as folder:
+            return ctypes.CDLL(str(_built(source, compiler, folder)))
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        log.info("%s is not compiled (%s): torch's own operators serve, more slowly", source.name, said.strip()[:500])
+        return None
+
+
+def _compiler() -> str:
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None or sys.platform == "win32":
+        raise FileNotFoundError(f"no C++ compiler: none of {', '.join(names)}")
+    return found
+
+
+def _built(source: Path, compiler: str, folder: Path) -> Path:
+    """Where the library is, after making it if need be. Raises OSError and SubprocessError."""
+    version = _run(compiler, "--version")
+    parts = (source.read_text(), *FLAGS, version, platform.machine(), _processor())
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    target = folder / f"{source.stem}-{key}.so"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as making:
+            made = Path(making, target.name)
+            _run(compiler, *FLAGS, str(source), "-o", str(made))
+            made.replace(target)  # whole or not at all, whoever else makes it now
+    return target
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT).stdout
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """The user's own cache folder, or one for the time being where there is none to write to."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base, "nbgen")
+    try:
+        usable = folder.is_absolute()
+        if usable:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            usable = folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK)
+    except OSError:
+        usable = False
+    if usable:
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="nbgen-") as private:
+            yield Path(private)
+
+
+def _processor() -> str:
+    """What a library for this very processor must not be shared beyond: homes are, between machines."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
