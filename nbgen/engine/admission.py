@@ -66,6 +66,11 @@ class Admission:
         self._model = model
         self.resize(capacity)
 
+    def close(self) -> None:
+        """End what decodes the files of requests."""
+        if self._processor is not None:
+            self._processor.close()
+
     def resize(self, capacity: int) -> None:
         """The KV cache now holds `capacity` tokens."""
         self._capacity = min(capacity, self._model.context_length)

@@ -13,7 +13,9 @@ import jinja2
 import torch
 from transformers.processing_utils import ProcessorMixin
 
-from nbgen.engine import audio, given_media, image
+from nbgen.engine import given_media, media_options
+from nbgen.engine.image import PROMPT_PIXELS
+from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest, Media
@@ -21,8 +23,6 @@ from nbgen.messages import ChatMessage, GenerateRequest, Media
 MAX_MEDIA = 16
 #: Of what a processor gives, what is no input of the model's towers.
 OWN = {"input_ids", "attention_mask"}
-#: Options of clients that mean nothing to a processor.
-IGNORED_OPTIONS = {"detail"}
 #: What the types are called in a processor's call.
 ARGUMENTS = {"image": "images", "audio": "audio"}
 DEFAULT_RATE = 16_000
@@ -40,12 +40,17 @@ class Processor:
     def __init__(self, processor: ProcessorMixin, types: list[str], placeholders: Mapping[int, str]) -> None:
         """`placeholders` are the ids that the model puts something of a type in place of."""
         self._processor = processor
+        self._decoder = MediaDecoder()
         #: Its tokenizer is one thread's at a time. Files are decoded without it.
         self._lock = threading.Lock()
         self._types = types
         self._placeholders = placeholders
         self._lists_parts = self.has_chat_template and _lists_parts(processor)
         self._places = {kind: self._place(kind) for kind in types}
+
+    def close(self) -> None:
+        """End the process that decodes."""
+        self._decoder.close()
 
     @property
     def media(self) -> list[str]:
@@ -214,9 +219,19 @@ class Processor:
 
     def _decoded(self, media: list[Media], kind: str) -> list[Any]:
         found = _of_type(media, kind)
-        if kind == "image":
-            return [image.decode(each.data, f"image {index}") for index, each in enumerate(found, 1)]
-        return [audio.decode(each.data, self._rate, f"audio {index}") for index, each in enumerate(found, 1)]
+        if kind == "audio":
+            return [self._decoder.sound(each.data, self._rate, f"audio {i}") for i, each in enumerate(found, 1)]
+        images, pixels = [], 0
+        for index, each in enumerate(found, 1):
+            images.append(image := self._decoder.image(each.data, f"image {index}"))
+            pixels += image.width * image.height
+            if pixels > PROMPT_PIXELS:
+                raise InvalidRequest(
+                    f"images 1 to {index} have {pixels / 10**6:.0f} megapixels together; those of a prompt have at "
+                    f"most {PROMPT_PIXELS // 10**6}",
+                    field="image_data",
+                )
+        return images
 
     @property
     def _rate(self) -> int:
@@ -226,16 +241,14 @@ class Processor:
         """The options of the media, which hold for all of a prompt."""
         options: dict[str, Any] = {}
         for kind in self._types:
-            given = [{k: v for k, v in m.options.items() if k not in IGNORED_OPTIONS} for m in _of_type(media, kind)]
-            if any(each != given[0] for each in given):
-                raise InvalidRequest(f"the {kind}s of one prompt must have the same options", field=f"{kind}_data")
-            if given and kind == "audio":
-                options["audio_kwargs"] = {"sampling_rate": self._rate, **given[0]}
-            elif given and given[0]:
+            given = media_options.of(found := _of_type(media, kind), kind)
+            if found and kind == "audio":
+                options["audio_kwargs"] = {"sampling_rate": self._rate, **given}
+            elif given:
                 known = set(self._processor.image_processor.valid_kwargs.__annotations__)
-                if unknown := sorted(set(given[0]) - known):
+                if unknown := sorted(set(given) - known):
                     raise InvalidRequest(f"this model's images have no option {unknown[0]!r}", field="image_data")
-                options["images_kwargs"] = given[0]
+                options["images_kwargs"] = given
         return options
 
 

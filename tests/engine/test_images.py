@@ -268,6 +268,10 @@ def test_what_is_no_image_is_refused(llava: Served) -> None:
     refused(Media(type="video", data=whole), words="takes no video")
     refused(*media(*[picture(1)] * 17), text="<image>" * 17, words="17 media; at most 16")
     refused(Media(type="image", data=whole, options={"nope": 1}), words="no option 'nope'")
+    refused(Media(type="image", data=whole, options={"size": 5000}), words="size is 5000; for 1 images it is 0 to 707")
+    refused(*media(picture(1, 1, 300)), words="1 x 300; one side is at most 200 times the other")
+    large = media(Image.new("RGB", (6000, 6000)))
+    refused(*large * 3, text="<image>" * 3, words="images 1 to 3 have 108 megapixels together; .* at most 100")
 
 
 def test_media_that_do_not_fit_end_their_own_request(llava: Served) -> None:
