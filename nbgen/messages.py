@@ -88,8 +88,9 @@ class TensorOptions(Struct, frozen=True, tag=False):
     `logits` `[prompt, vocab]` and `hidden_states` `[prompt, hidden]` (after the last norm) are of the prompt's tokens.
     `generation_logits` `[output, vocab]` chose the output's tokens, before any sampling option changed them, and
     `logprobs` `[output]` is their natural log-softmax at the tokens that were chosen. `generation_hidden_states`
-    `[output - 1, hidden]` are those behind every token after the first. `routed_experts` is the position from which on
-    each computed token's experts are wanted: int32 `[tokens, layers, experts per token]`.
+    `[output - 1, hidden]` are those behind every token after the first; `last_hidden_state` `[hidden]` is the last of
+    these, each in the place of the one before it. `routed_experts` is the position from which on each computed token's
+    experts are wanted: int32 `[tokens, layers, experts per token]`.
     """
 
     logits: bool = False
@@ -97,12 +98,13 @@ class TensorOptions(Struct, frozen=True, tag=False):
     generation_logits: bool = False
     logprobs: bool = False
     generation_hidden_states: bool = False
+    last_hidden_state: bool = False
     routed_experts: int | None = None
 
     @property
     def of_states(self) -> bool:
         """Whether hidden states have to be seen for it."""
-        return self.hidden_states or self.generation_hidden_states
+        return self.hidden_states or self.generation_hidden_states or self.last_hidden_state
 
     @property
     def of_prompt(self) -> bool:

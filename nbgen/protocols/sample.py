@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from nbgen.messages import FinishReason, GenerateOutput, TokenLogprobs
 
+#: Of a tensor that is one row, the latest: each piece takes the place of the one before it.
+LATEST = "last_hidden_state"
+
 
 class Sample:
     """One of the `n` continuations of a prompt, growing output by output."""
@@ -35,7 +38,9 @@ class Sample:
         self.prompt_text = output.prompt_text if output.prompt_text is not None else self.prompt_text
         self.prompt_ids = output.prompt_ids or self.prompt_ids
         for piece in output.tensors:
-            self.tensors.setdefault(piece.name, []).append(piece.data)
+            kept = [] if piece.name == LATEST else self.tensors.get(piece.name, [])
+            self.tensors[piece.name] = kept
+            kept.append(piece.data)
         self.finish_reason = output.finish_reason or self.finish_reason
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor, TensorOptions
 from nbgen.protocols import sglang_logprobs
-from nbgen.protocols.sample import Sample
+from nbgen.protocols.sample import LATEST, Sample
 
 STATES = ("hidden_states", "generation_hidden_states")
 
@@ -44,6 +44,16 @@ def parse_options(fields: Mapping[str, Any], prompts: int, *, single: bool, n: i
     return [option if option != TensorOptions() else None for option in options]
 
 
+def last_state(sample: Sample) -> list[float]:
+    """The hidden state behind the last token, where it is not the first: `[hidden]`."""
+    return list(map(float, _floats(sample.tensors.get(LATEST, []))))
+
+
+def routed_experts(sample: Sample) -> str:
+    """Base64 of int32 `[tokens, layers, experts per token]`."""
+    return base64.b64encode(b"".join(sample.tensors.get("routed_experts", ()))).decode()
+
+
 class InnerNumbers:
     """The keys of `meta_info` for one sequence; rows are written out once, however often a stream repeats them."""
 
@@ -56,7 +66,7 @@ class InnerNumbers:
     def meta_info(self, sample: Sample) -> dict[str, Any]:
         """`hidden_states`: the prompt's `[tokens, hidden]`, then `[hidden]` of each further output token.
 
-        `routed_experts`, at the end: base64 of int32 `[tokens, layers, experts per token]`.
+        `routed_experts`, at the end.
         """
         found: dict[str, Any] = {}
         reason = sample.finish_reason
@@ -64,8 +74,7 @@ class InnerNumbers:
         if self._options.of_states and whole:
             found["hidden_states"] = self._states(sample)
         if self._options.routed_experts is not None and reason is not None:
-            data = b"".join(sample.tensors.get("routed_experts", ()))
-            found["routed_experts"] = base64.b64encode(data).decode()
+            found["routed_experts"] = routed_experts(sample)
         return found
 
     def _states(self, sample: Sample) -> list[msgspec.Raw]:
