@@ -22,7 +22,8 @@ def of(media: Sequence[Media], kind: str) -> Options:
         raise InvalidRequest(f"the {kind}s of one prompt must have the same options", field=f"{kind}_data")
     options = given[0] if given else {}
     for name, value in options.items():
-        if not isinstance(value, str) and not 0 <= value <= (most := _most(name, len(media))):
+        most = _most(name, len(media))
+        if not isinstance(value, str) and not 0 <= value <= most:
             raise InvalidRequest(
                 f"the option {name} is {value}; for {len(media)} {kind}s it is 0 to {most}", field=f"{kind}_data"
             )

@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers.processing_utils import ProcessorMixin
 
 from nbgen.engine import given_media, media_options
@@ -28,6 +29,8 @@ ARGUMENTS = {"image": "images", "audio": "audio"}
 DEFAULT_RATE = 16_000
 #: Whether this transformers can take the special tokens in what a user wrote for text, which is new.
 READS_SPECIAL_TOKENS_AS_TEXT = "sanitize_control_tokens" in signature(ProcessorMixin.apply_chat_template).parameters
+#: What a processor raises at what it cannot take.
+REFUSALS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, StrictDataclassError)
 #: A text that a template has to show.
 MARK = "nbgen mark"
 
@@ -151,14 +154,14 @@ class Processor:
         try:
             if READS_SPECIAL_TOKENS_AS_TEXT:
                 return run(sanitize_control_tokens=True)
-        except (NotImplementedError, ValueError, TypeError):
+        except (NotImplementedError, ValueError, TypeError, StrictDataclassError):
             pass  # not every processor can
         except jinja2.TemplateError:
             raise _refusal(messages) from None
         self._refuse_placeholders(messages)
         try:
             return run()
-        except (jinja2.TemplateError, ValueError, TypeError, KeyError, IndexError):
+        except (jinja2.TemplateError, *REFUSALS):
             raise _refusal(messages) from None
 
     def _conversation(self, messages: list[ChatMessage], media: list[Media]) -> list[dict[str, Any]]:
@@ -192,9 +195,9 @@ class Processor:
         try:
             with self._lock:
                 return call()
-        except (ValueError, TypeError, KeyError, IndexError):
+        except REFUSALS:
             raise InvalidRequest(
-                "the model's processor refuses this prompt and its media", field="image_data"
+                "the model's processor refuses this prompt, its media or their options", field="image_data"
             ) from None
 
     def _token(self, kind: str) -> str | None:

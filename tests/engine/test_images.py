@@ -269,6 +269,9 @@ def test_what_is_no_image_is_refused(llava: Served) -> None:
     refused(*media(*[picture(1)] * 17), text="<image>" * 17, words="17 media; at most 16")
     refused(Media(type="image", data=whole, options={"nope": 1}), words="no option 'nope'")
     refused(Media(type="image", data=whole, options={"size": 5000}), words="size is 5000; for 1 images it is 0 to 707")
+    refused(Media(type="image", data=whole, options={"size": -3}), words="size is -3; for 1 images it is 0 to 707")
+    for options in ({"do_resize": "x"}, {"image_mean": "a"}, {"size": 0}):
+        refused(Media(type="image", data=whole, options=options), words="processor refuses this prompt, its media or")
     refused(*media(picture(1, 1, 300)), words="1 x 300; one side is at most 200 times the other")
     large = media(Image.new("RGB", (6000, 6000)))
     refused(*large * 3, text="<image>" * 3, words="images 1 to 3 have 108 megapixels together; .* at most 100")
