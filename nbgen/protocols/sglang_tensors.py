@@ -16,23 +16,29 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor, TensorOptions
 from nbgen.protocols import sglang_logprobs
 from nbgen.protocols.sample import LATEST, Sample
+from nbgen.sampling_params import WrongType
 
 STATES = ("hidden_states", "generation_hidden_states")
 
 
 def parse_embeds(value: Any) -> tuple[bool, list[Tensor]]:
-    """Whether `input_embeds` is one prompt `[tokens, width]`, not a list of such, and the prompts."""
-    try:
-        single = not isinstance(value[0][0], list)
-    except (TypeError, IndexError, KeyError):
-        raise _malformed("must be a list of rows of numbers, or a list of such lists") from None
+    """Whether `input_embeds` is one prompt `[tokens, width]`, not a list of such, and the prompts.
+
+    Raises InvalidRequest, of the kind WrongType where it holds something else than numbers.
+    """
+    words = "must be a list of rows of numbers, or a list of such lists"
+    if not isinstance(value, list) or not all(isinstance(each, list) for each in value):
+        raise WrongType(f"`input_embeds` {words}", field="input_embeds")
+    if not value or not value[0]:
+        raise _malformed(words)
+    single = not isinstance(value[0][0], list)
     return single, [_tensor(rows) for rows in ([value] if single else value)]
 
 
-def parse_options(fields: Mapping[str, Any], prompts: int, *, single: bool, n: int) -> list[TensorOptions | None]:
+def parse_options(fields: Mapping[str, Any], prompts: int, *, single: bool) -> list[TensorOptions | None]:
     """What each prompt wants of the model's own numbers."""
-    asked, listed = fields.get("return_hidden_states"), not single and n == 1
-    states = sglang_logprobs.per_prompt("return_hidden_states", asked, prompts, default=False, listed=listed)
+    asked = fields.get("return_hidden_states")
+    states = sglang_logprobs.per_prompt("return_hidden_states", asked, prompts, default=False, listed=not single)
     start = None
     if fields.get("return_routed_experts"):
         start = fields.get("routed_experts_start_len") or 0
@@ -106,7 +112,9 @@ def _tensor(rows: Any) -> Tensor:
         numbers = np.array(rows)
     except (ValueError, OverflowError):
         raise _malformed("has rows of different lengths") from None
-    if numbers.ndim != 2 or numbers.dtype.kind not in "iuf" or not numbers.size:
+    if numbers.dtype.kind not in "iuf":
+        raise WrongType("`input_embeds` must hold rows of numbers alone", field="input_embeds")
+    if numbers.ndim != 2 or not numbers.size:
         raise _malformed("must hold rows of numbers: [tokens, width] for each prompt, neither of them 0")
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(numbers, dtype="<f4")

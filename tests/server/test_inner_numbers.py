@@ -123,6 +123,8 @@ def test_hidden_states_and_routes_whatever_is_cached(served: Served) -> None:
     later = served.generate(input_ids=PROMPT, return_routed_experts=True, routed_experts_start_len=70)
     assert later["meta_info"]["cached_tokens"] == 70
     check_routes(served, PROMPT, later, start=70)
+    last = served.generate(input_ids=PROMPT, return_routed_experts=True, routed_experts_start_len=len(PROMPT))
+    check_routes(served, PROMPT, last, start=len(PROMPT))
     assert not {"hidden_states", "routed_experts"} & served.generate(input_ids=PROMPT)["meta_info"].keys()
 
 
@@ -143,6 +145,15 @@ def test_beside_others_and_with_log_probabilities(served: Served) -> None:
     plain = served.generate(input_ids=PROMPT, return_logprob=True, logprob_start_len=20)["meta_info"]
     both = [entry[0] for entry in batch[0]["meta_info"]["input_token_logprobs"][1:]]
     np.testing.assert_allclose(both, [entry[0] for entry in plain["input_token_logprobs"][1:]], atol=2e-3)
+
+
+def test_samples_of_a_batch_have_the_states_of_their_prompt(served: Served) -> None:
+    params = {**GREEDY, "n": 2}
+    wanted = {"sampling_params": params, "return_hidden_states": [True, False]}
+    first, second, *others = served.generate(input_ids=[PROMPT, OTHER], **wanted)
+    check_states(served, PROMPT, first)
+    check_states(served, PROMPT, second)
+    assert not any("hidden_states" in other["meta_info"] for other in others)
 
 
 def test_streams_grow_by_a_state_a_token(served: Served) -> None:
@@ -207,7 +218,7 @@ def test_chats_have_the_last_state(served: Served) -> None:
         ({"return_hidden_states": "last"}, "return_hidden_states"),
         ({"return_routed_experts": 1}, "return_routed_experts"),
         ({"return_routed_experts": True, "routed_experts_start_len": -1}, "at least 0"),
-        ({"return_routed_experts": True, "routed_experts_start_len": 90}, "the prompt has 90 tokens"),
+        ({"return_routed_experts": True, "routed_experts_start_len": 91}, "the prompt has 90 tokens"),
     ],
 )
 def test_what_completions_cannot_give_is_refused(served: Served, fields: Any, words: str) -> None:
