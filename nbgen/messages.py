@@ -70,13 +70,14 @@ class Tensor(Struct, frozen=True, tag=False):
 class Media(Struct, frozen=True, tag=False):
     """An image, a sound or a video of a prompt.
 
-    "raw" is an encoded file in `data` (PNG, WAV, MP4). "processor_output" is what the model's own processor makes of
-    one, "precomputed_embedding" its place in the prompt already embedded (`feature`, `[tokens, width]`): both in
-    `tensors`, named as the model's forward names them. `options` are the processor's own.
+    "raw" is an encoded file in `data` (PNG, WAV, MP4), "frames" are a video's: image files as BYTES elements.
+    "processor_output" is what the model's own processor makes of one, "precomputed_embedding" its place in the prompt
+    already embedded (`feature`, `[tokens, width]`): both in `tensors`, named as the model's forward names them.
+    `options` are the processor's own.
     """
 
     type: Literal["image", "audio", "video"]
-    format: Literal["raw", "processor_output", "precomputed_embedding"] = "raw"
+    format: Literal["raw", "frames", "processor_output", "precomputed_embedding"] = "raw"
     data: memoryview = memoryview(b"")
     tensors: list[Tensor] = []
     options: dict[str, bool | int | float | str] = {}

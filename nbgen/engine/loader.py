@@ -118,6 +118,8 @@ def _processor(folder: Path, model: torch.nn.Module) -> Processor | None:
             types.append("audio")
         else:
             log.warning("sounds are not taken: pip install 'nbgen[audio]'")
+    if "video" in places.values() and processor_folder.sees_videos(found):
+        types.append("video")
     return Processor(found, types, places)
 
 

@@ -5,15 +5,19 @@ Knows nothing of the model but which ids stand for what; what its towers make of
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
 import jinja2
+import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from PIL import Image
 from transformers.processing_utils import ProcessorMixin
+from transformers.video_utils import VideoMetadata
 
+from nbgen.bytes_elements import unpack_bytes
 from nbgen.engine import given_media, media_options
 from nbgen.engine.image import PROMPT_PIXELS
 from nbgen.engine.media_decoder import MediaDecoder
@@ -25,7 +29,7 @@ MAX_MEDIA = 16
 #: Of what a processor gives, what is no input of the model's towers.
 OWN = {"input_ids", "attention_mask"}
 #: What the types are called in a processor's call.
-ARGUMENTS = {"image": "images", "audio": "audio"}
+ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 DEFAULT_RATE = 16_000
 #: Whether this transformers can take the special tokens in what a user wrote for text, which is new.
 READS_SPECIAL_TOKENS_AS_TEXT = "sanitize_control_tokens" in signature(ProcessorMixin.apply_chat_template).parameters
@@ -38,7 +42,7 @@ Made = Mapping[str, Any]
 
 
 class Processor:
-    """A model's processor. `types` are the media that it reads from files."""
+    """A model's processor. `types` are the media that it reads from files; of a video, those of its frames."""
 
     def __init__(self, processor: ProcessorMixin, types: list[str], placeholders: Mapping[int, str]) -> None:
         """`placeholders` are the ids that the model puts something of a type in place of."""
@@ -72,7 +76,7 @@ class Processor:
         """The prompt of a request with media; `encode` makes ids of plain text. Raises InvalidRequest."""
         media = request.media
         self._check(media)
-        if any(each.format != "raw" for each in media):
+        if any(each.tensors for each in media):
             return given_media.prompt(request, encode, self._placeholders)
         if request.messages is not None:
             options = {
@@ -92,10 +96,11 @@ class Processor:
             if each.type not in self.media:
                 takes = " and ".join(self.media)
                 raise InvalidRequest(f"this model takes no {each.type}; it takes {takes}", field=f"{each.type}_data")
-            if each.format == "raw" and each.type not in self._types:
+            if not each.tensors and (each.type not in self._types or (each.type, each.format) == ("video", "raw")):
+                frames = "its frames as images, or " if "video" in self._types else ""
                 raise InvalidRequest(
-                    f"{each.type} files are not read for this model: send what its processor makes of one "
-                    "(format processor_output)",
+                    f"{each.type} files are not read for this model: send {frames if each.type == 'video' else ''}what "
+                    "its processor makes of one (format processor_output)",
                     field=f"{each.type}_data",
                 )
 
@@ -224,9 +229,23 @@ class Processor:
         found = _of_type(media, kind)
         if kind == "audio":
             return [self._decoder.sound(each.data, self._rate, f"audio {i}") for i, each in enumerate(found, 1)]
+        if kind == "video":
+            return [self._video(each, f"video {index}") for index, each in enumerate(found, 1)]
+        return self._images([each.data for each in found], "image")
+
+    def _video(self, video: Media, place: str) -> np.ndarray:
+        """Its frames `[time, height, width, 3]`."""
+        images = self._images(unpack_bytes(video.data), f"frame of {place}: number")
+        if len(sizes := {image.size for image in images}) > 1:
+            raise InvalidRequest(
+                f"the frames of {place} have {len(sizes)} sizes; they must have one", field="video_data"
+            )
+        return np.stack([np.asarray(image) for image in images])
+
+    def _images(self, files: Sequence[bytes | memoryview], place: str) -> list[Image.Image]:
         images, pixels = [], 0
-        for index, each in enumerate(found, 1):
-            images.append(image := self._decoder.image(each.data, f"image {index}"))
+        for index, data in enumerate(files, 1):
+            images.append(image := self._decoder.image(memoryview(data), f"{place} {index}"))
             pixels += image.width * image.height
             if pixels > PROMPT_PIXELS:
                 raise InvalidRequest(
@@ -247,12 +266,26 @@ class Processor:
             given = media_options.of(found := _of_type(media, kind), kind)
             if found and kind == "audio":
                 options["audio_kwargs"] = {"sampling_rate": self._rate, **given}
+            elif found and kind == "video":
+                options["videos_kwargs"] = _of_videos(found, given)
             elif given:
                 known = set(self._processor.image_processor.valid_kwargs.__annotations__)
                 if unknown := sorted(set(given) - known):
                     raise InvalidRequest(f"this model's images have no option {unknown[0]!r}", field="image_data")
                 options["images_kwargs"] = given
         return options
+
+
+def _of_videos(videos: list[Media], options: media_options.Options) -> dict[str, Any]:
+    """Which of a video's frames came, and when: all, `fps` in a second."""
+    if unknown := sorted(set(options) - {"fps"}):
+        raise InvalidRequest(f"videos have no option {unknown[0]!r} but fps, of their frames", field="video_data")
+    fps = options.get("fps")
+    if fps is not None and not (isinstance(fps, int | float) and fps > 0):
+        raise InvalidRequest(f"fps is {fps!r:.40}; it is a number above 0", field="video_data")
+    counts = [len(unpack_bytes(each.data)) for each in videos]
+    metadata = [VideoMetadata(total_num_frames=n, fps=fps, frames_indices=list(range(n))) for n in counts]
+    return {"do_sample_frames": False, "video_metadata": metadata}
 
 
 def _refusal(messages: list[ChatMessage]) -> InvalidRequest:
