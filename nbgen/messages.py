@@ -244,8 +244,8 @@ class GenerateOutput(Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    #: Tokens of the prompt that stand for images.
-    image_tokens: int = 0
+    #: Tokens of the prompt that stand for media, by their type.
+    media_tokens: dict[str, int] = {}
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []

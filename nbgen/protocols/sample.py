@@ -17,7 +17,7 @@ class Sample:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
-        self.image_tokens = 0
+        self.media_tokens: dict[str, int] = {}
         self.logprobs: list[TokenLogprobs] = []
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.prompt_text: str | None = None
@@ -32,7 +32,7 @@ class Sample:
         self.prompt_tokens = output.prompt_tokens or self.prompt_tokens
         self.completion_tokens = output.completion_tokens or self.completion_tokens
         self.cached_tokens = output.cached_tokens or self.cached_tokens
-        self.image_tokens = output.image_tokens or self.image_tokens
+        self.media_tokens = output.media_tokens or self.media_tokens
         self.logprobs += output.logprobs
         self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
         self.prompt_text = output.prompt_text if output.prompt_text is not None else self.prompt_text

@@ -135,7 +135,7 @@ def test_samples_logprobs_and_preemption(served: Served) -> None:
     outputs = generate(served.assembly, [request])["n"]
     assert [ids(outputs, 0), ids(outputs, 1)] == [expected, expected]
     assert outputs[0].prompt_tokens == inputs["input_ids"].shape[1], "the expanded prompt is counted"
-    assert outputs[0].image_tokens == inputs["input_ids"][0].tolist().count(served.place)
+    assert outputs[0].media_tokens == {"image": inputs["input_ids"][0].tolist().count(served.place)}
     with torch.inference_mode():
         scores = served.reference.model(**inputs).logits[0].log_softmax(-1)
     wanted = scores[:-1].gather(1, inputs["input_ids"][0, 1:, None])[:, 0]

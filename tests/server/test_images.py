@@ -130,10 +130,14 @@ def test_a_video_comes_as_its_frames(seeing: Server, reference: Reference) -> No
     written = [base64.b64encode(frame).decode() for frame in frames]
     text = "What is <|video_pad|>? Say."
     video = np.stack([np.asarray(picture(seed)) for seed in (1, 2, 3, 4)])
-    expected = reference.generate(reference.processor(text=[text], videos=[video], return_tensors="pt"))
+    made = reference.processor(text=[text], videos=[video], return_tensors="pt")
+    expected, place = reference.generate(made), reference.model.config.video_token_id
     url = f"data:video/jpeg;base64,{','.join(written)}"
     for item in (url, {"url": url}, {"frames": written}, {"frames": [f"data:image/png;base64,{w}" for w in written]}):
-        assert generate(seeing, text=text, video_data=item)["output_ids"] == expected
+        answer = generate(seeing, text=text, video_data=item)
+        assert answer["output_ids"] == expected
+        assert answer["meta_info"]["video_tokens"] == made["input_ids"][0].tolist().count(place)
+        assert "image_tokens" not in answer["meta_info"]
     part = {"type": "video_url", "video_url": {"url": url}}
     body = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "Say."}]}], "temperature": 0}
     body |= {"max_tokens": NEW_TOKENS, "ignore_eos": True, "skip_special_tokens": False}
