@@ -97,12 +97,15 @@ class Processor:
                 takes = " and ".join(self.media)
                 raise InvalidRequest(f"this model takes no {each.type}; it takes {takes}", field=f"{each.type}_data")
             if not each.tensors and (each.type not in self._types or (each.type, each.format) == ("video", "raw")):
-                frames = "its frames as images, or " if "video" in self._types else ""
-                raise InvalidRequest(
-                    f"{each.type} files are not read for this model: send {frames if each.type == 'video' else ''}what "
-                    "its processor makes of one (format processor_output)",
-                    field=f"{each.type}_data",
-                )
+                raise InvalidRequest(f"{self._unread(each.type)} (format processor_output)", field=f"{each.type}_data")
+
+    def _unread(self, kind: str) -> str:
+        """Why files of a kind are not read, and what to send instead."""
+        if kind in self._types:
+            return f"{kind} files are not read: send the {kind}'s frames as images, or what the processor makes of them"
+        if kind == "video":
+            return "this model's videos need torchvision, which is not installed: send what its processor makes of one"
+        return f"{kind} files are not read for this model: send what its processor makes of one"
 
     def _of(self, made: Made, media: list[Media], ids: list[int] | None = None) -> MediaPrompt:
         ids = made["input_ids"][0].tolist() if ids is None else ids

@@ -1,5 +1,6 @@
 """What is written about a video's frames is what transformers' own float32 `generate` writes; frames become patches."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.video_frames import FramesProcessor
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Media
-from tests.engine.multimodal import QWEN2_VIDEO, VIDEOS
+from tests.engine.conftest import build
+from tests.engine.multimodal import QWEN2_VIDEO, VIDEOS, save
 from tests.engine.test_images import PARAMS, PLAIN, Reference, Served, media, picture, tensors
 
 TEXT = "What happens in <|vision_start|><|video_pad|><|vision_end|>? Say."
@@ -89,7 +91,9 @@ def test_what_is_no_video_is_refused(served: Served) -> None:
         with pytest.raises(InvalidRequest, match=words):
             served.assembly.admission.sequences(GenerateRequest(rid="x", text=TEXT, media=[video], params=PARAMS))
 
-    refused(Media(type="video", data=memoryview(b"an MP4")), "video files are not read .* its frames as images")
+    refused(
+        Media(type="video", data=memoryview(b"an MP4")), "video files are not read: send the video's frames as images"
+    )
     refused(
         Media(type="video", format="frames", data=pack_bytes([b"no image"])), "frame of video 1: number 1 .* decoded"
     )
@@ -138,6 +142,10 @@ def test_frames_are_fitted_as_transformers_fits_them(
     assert FramesProcessor(images, kind, {})._fitted(count, height, width) == expected
 
 
-def test_a_folder_without_words_on_videos_has_none(tmp_path: Path) -> None:
-    served = Served("llava", tmp_path)
-    assert served.assembly.model.media == ["image"]
+def test_videos_of_other_kinds_need_torchvision(tmp_path: Path) -> None:
+    folder = save(tmp_path, "qwen2_vl")
+    path = folder / "processor_config.json"
+    other = {"video_processor": {"video_processor_type": "LlavaOnevisionVideoProcessor"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | other))
+    with pytest.raises(InvalidRequest, match=r"need torchvision.*send what its processor makes of one"):
+        build(folder).admission.sequences(GenerateRequest(rid="x", text=TEXT, media=[clip(1, 2)], params=PARAMS))

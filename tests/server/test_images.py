@@ -149,7 +149,7 @@ def test_a_video_comes_as_its_frames(seeing: Server, reference: Reference) -> No
     mp4 = base64.b64encode(b"an MP4 file").decode()
     answer = seeing.http.post("generate", json={"text": text, "video_data": mp4, "sampling_params": GREEDY})
     assert answer.status_code == 400
-    assert "send its frames as images" in answer.text
+    assert "the video's frames as images" in answer.text
     for wrong in ({"frames": []}, {"frames": "abc"}, {"frames": ["a.png"]}, {"frames": [5]}):
         answer = seeing.http.post("generate", json={"text": text, "video_data": wrong, "sampling_params": GREEDY})
         assert (answer.status_code, "frames" in answer.text) == (400, True), answer.text
