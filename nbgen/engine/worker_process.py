@@ -32,7 +32,6 @@ class WorkerProcess:
 
     def __init__(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         safe = ["-P"] if sys.flags.safe_path else []  # as this process looks for modules
-        self._name = module
         self._command = [sys.executable, *safe, "-m", module, *arguments]
         self._environment = {**ENVIRONMENT, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -61,7 +60,7 @@ class WorkerProcess:
         try:
             self._exchange(message, Started, START_SECONDS)
         except (TimeoutError, EOFError):
-            raise Unavailable(f"{self._name} does not start; the server's log says why") from None
+            raise Unavailable("a process that this needs does not start; the server's log says why") from None
         self._begun = True
 
     def ask(self, message: object, kind: type[T], seconds: float) -> T:
