@@ -70,13 +70,14 @@ class Tensor(Struct, frozen=True, tag=False):
 class Media(Struct, frozen=True, tag=False):
     """An image, a sound or a video of a prompt.
 
-    "raw" is an encoded file in `data` (PNG, WAV, MP4). "processor_output" is what the model's own processor makes of
-    one, "precomputed_embedding" its place in the prompt already embedded (`feature`, `[tokens, width]`): both in
-    `tensors`, named as the model's forward names them. `options` are the processor's own.
+    "raw" is an encoded file in `data` (PNG, WAV, MP4), "frames" are a video's: image files as BYTES elements.
+    "processor_output" is what the model's own processor makes of one, "precomputed_embedding" its place in the prompt
+    already embedded (`feature`, `[tokens, width]`): both in `tensors`, named as the model's forward names them.
+    `options` are the processor's own.
     """
 
     type: Literal["image", "audio", "video"]
-    format: Literal["raw", "processor_output", "precomputed_embedding"] = "raw"
+    format: Literal["raw", "frames", "processor_output", "precomputed_embedding"] = "raw"
     data: memoryview = memoryview(b"")
     tensors: list[Tensor] = []
     options: dict[str, bool | int | float | str] = {}
@@ -88,8 +89,9 @@ class TensorOptions(Struct, frozen=True, tag=False):
     `logits` `[prompt, vocab]` and `hidden_states` `[prompt, hidden]` (after the last norm) are of the prompt's tokens.
     `generation_logits` `[output, vocab]` chose the output's tokens, before any sampling option changed them, and
     `logprobs` `[output]` is their natural log-softmax at the tokens that were chosen. `generation_hidden_states`
-    `[output - 1, hidden]` are those behind every token after the first. `routed_experts` is the position from which on
-    each computed token's experts are wanted: int32 `[tokens, layers, experts per token]`.
+    `[output - 1, hidden]` are those behind every token after the first; `last_hidden_state` `[hidden]` is the last of
+    these, each in the place of the one before it. `routed_experts` is the position from which on each computed token's
+    experts are wanted: int32 `[tokens, layers, experts per token]`.
     """
 
     logits: bool = False
@@ -97,12 +99,13 @@ class TensorOptions(Struct, frozen=True, tag=False):
     generation_logits: bool = False
     logprobs: bool = False
     generation_hidden_states: bool = False
+    last_hidden_state: bool = False
     routed_experts: int | None = None
 
     @property
     def of_states(self) -> bool:
         """Whether hidden states have to be seen for it."""
-        return self.hidden_states or self.generation_hidden_states
+        return self.hidden_states or self.generation_hidden_states or self.last_hidden_state
 
     @property
     def of_prompt(self) -> bool:
@@ -241,8 +244,8 @@ class GenerateOutput(Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    #: Tokens of the prompt that stand for images.
-    image_tokens: int = 0
+    #: Tokens of the prompt that stand for media, by their type.
+    media_tokens: dict[str, int] = {}
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []

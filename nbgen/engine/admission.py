@@ -66,6 +66,11 @@ class Admission:
         self._model = model
         self.resize(capacity)
 
+    def close(self) -> None:
+        """End what decodes the files of requests."""
+        if self._processor is not None:
+            self._processor.close()
+
     def resize(self, capacity: int) -> None:
         """The KV cache now holds `capacity` tokens."""
         self._capacity = min(capacity, self._model.context_length)
@@ -252,7 +257,7 @@ class Admission:
     def _check_routes(self, start: int, length: int) -> None:
         if not self._model.routed_experts:
             raise InvalidRequest("this model has no experts to route to", field="return_routed_experts")
-        if start >= length:
+        if start > length:
             raise InvalidRequest(
                 f"routed_experts_start_len is {start}; the prompt has {length} tokens",
                 field="routed_experts_start_len",

@@ -45,9 +45,10 @@ class Assembly(NamedTuple):
     adapters: Adapters
 
     def close(self) -> None:
-        """Give back everything: caches, states, weights, and the processes that compile grammars."""
+        """Give back everything: caches, states, weights, and the processes that compile grammars or decode files."""
         if self.grammars is not None:
             self.grammars.close()
+        self.admission.close()
         self.engine.close()
         self.occupation.release({"kv_cache", "weights"})
 

@@ -1,4 +1,7 @@
-"""From the bytes of a sound file to samples at the rate that a model hears, within limits. Needs `nbgen[audio]`."""
+"""From the bytes of a sound file to samples at the rate that a model hears, within limits. Needs `nbgen[audio]`.
+
+Whoever decodes here may be held up for ever, or die of it: `media_decoder` lets another process do it.
+"""
 
 import io
 from importlib.util import find_spec
@@ -24,7 +27,7 @@ def decode(data: memoryview, rate: int, place: str) -> np.ndarray:
         raise InvalidRequest(f"{place} has {len(data)} bytes; at most {MAX_BYTES}", field="audio_data")
     try:
         samples, own = _read(data, place)
-    except InvalidRequest:
+    except (InvalidRequest, MemoryError):
         raise
     except Exception:  # decoders of damaged files raise anything
         raise InvalidRequest(

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from nbgen.engine import checkpoint
 from nbgen.errors import ModelError
@@ -24,9 +24,12 @@ MODES = {
 
 
 class Pooling(NamedTuple):
-    """How the last layer's states become a vector: "cls", "mean", "max" or "last", then at length 1 if `normalizes`."""
+    """How the last layer's states become a vector: "cls", "mean", "max" or "last", then at length 1 if `normalizes`.
 
-    mode: str
+    Where no file says how, `mode` is None: it follows from which way the model looks.
+    """
+
+    mode: str | None
     normalizes: bool = True
 
 
@@ -41,13 +44,12 @@ def is_embedding(folder: Path) -> bool:
 
 
 def pooling(folder: Path, name: str) -> Pooling:
-    """As the folder says; by default the last token of a causal model, the mean of another. Raises ModelError."""
+    """As the folder says. Raises ModelError."""
     kinds = _modules(folder, name)
     normalizes = "Normalize" in kinds or not kinds
-    if (folder / POOLING).is_file():
-        return Pooling(_mode(checkpoint.read_json(folder / POOLING, name), name), normalizes)
-    model_type = checkpoint.read_json(folder / "config.json", name).get("model_type")
-    return Pooling("last" if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else "mean", normalizes)
+    if not (folder / POOLING).is_file():
+        return Pooling(None, normalizes)
+    return Pooling(_mode(checkpoint.read_json(folder / POOLING, name), name), normalizes)
 
 
 def longest(folder: Path, name: str) -> int | None:

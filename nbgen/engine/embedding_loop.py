@@ -139,14 +139,19 @@ class EmbeddingLoop:
         for prompt in batch:
             self._waiting.discard(prompt.rid)
             self._aborted.discard(prompt.rid)
-        if not wanted:
-            return
+        if wanted:
+            self._embed(wanted)
+
+    def _embed(self, wanted: list[Prompt]) -> None:
         try:
             vectors = self._model.encode([prompt.ids for prompt in wanted])
         except Exception:  # a model may raise anything, and out of memory
             log.exception("embedding %d texts", len(wanted))
-            for prompt in wanted:
-                self._refuse(prompt.rid, "the embedding could not be computed; the server's log says why", 500)
+            if len(wanted) > 1:  # the fault may be one text's alone
+                for prompt in wanted:
+                    self._embed([prompt])
+                return
+            self._refuse(wanted[0].rid, "the embedding could not be computed; the server's log says why", 500)
             return
         self._steps += 1
         for prompt, vector in zip(wanted, vectors, strict=True):

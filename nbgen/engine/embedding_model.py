@@ -10,6 +10,12 @@ import torch
 from nbgen.engine import checkpoint, embedding_checkpoint, loader
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import ModelInfo
+from nbgen.errors import ModelError
+
+#: Token ids of a first try, of which the last is changed then.
+PROBE = (5, 6)
+#: Of a state: what the order of sums changes in it.
+NOISE = 0.02
 
 
 class EmbeddingModel:
@@ -20,18 +26,25 @@ class EmbeddingModel:
         loaded = loader.load_embedding(config, report)
         folder = checkpoint.find(config.model, report)
         self._model, self.tokenizer = loaded.model, loaded.tokenizer
-        self.pooling = embedding_checkpoint.pooling(folder, config.model)
         self.device = next(self._model.parameters()).device
         names = inspect.signature(self._model.forward).parameters
         self._takes_mask = "attention_mask" in names
         self._keeps_cache = {"use_cache": False} if "use_cache" in names else {}
         pad = loaded.tokenizer.pretrained.pad_token_id
         self._pad = 0 if pad is None else pad
+        said, looks_ahead = embedding_checkpoint.pooling(folder, config.model), self._looks_ahead(config.model)
+        self.pooling = said._replace(mode=said.mode or ("mean" if looks_ahead else "last"))
         self.model = _info(loaded, config, self.device)
 
     @torch.inference_mode()
     def encode(self, prompts: list[list[int]]) -> torch.Tensor:
         """Float32 vectors `[prompts, width]` of token ids, on the CPU."""
+        states, mask, lengths = self._states(prompts)
+        vectors = self._pool(states, mask, lengths)
+        return (torch.nn.functional.normalize(vectors, dim=-1) if self.pooling.normalizes else vectors).cpu()
+
+    def _states(self, prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The last layer's `[prompts, tokens, width]`, their mask `[prompts, tokens]` and lengths `[prompts]`."""
         lengths = torch.tensor([len(ids) for ids in prompts])
         width = int(lengths.max())
         rows = [[*ids, *[self._pad] * (width - len(ids))] for ids in prompts]
@@ -39,9 +52,17 @@ class EmbeddingModel:
         inputs = {"input_ids": torch.tensor(rows, device=self.device), **self._keeps_cache}
         if self._takes_mask:
             inputs["attention_mask"] = mask
-        states = self._model(**inputs).last_hidden_state.float()
-        vectors = self._pool(states, mask, lengths.to(self.device))
-        return (torch.nn.functional.normalize(vectors, dim=-1) if self.pooling.normalizes else vectors).cpu()
+        return self._model(**inputs).last_hidden_state.float(), mask, lengths.to(self.device)
+
+    @torch.inference_mode()
+    def _looks_ahead(self, name: str) -> bool:
+        """Whether a token's state depends on the next token. Raises ModelError where nothing comes of token ids."""
+        try:
+            states, *_ = self._states([list(PROBE), [*PROBE[:-1], PROBE[-1] + 1]])
+        except Exception as error:  # another's model may raise anything
+            raise ModelError(f"{name} makes no vectors of texts: its model does not run on token ids alone") from error
+        before, after = states[:, 0]
+        return bool((before - after).abs().max() > NOISE * before.abs().max())
 
     def close(self) -> None:
         """Give the weights back."""

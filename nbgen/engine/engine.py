@@ -328,7 +328,7 @@ def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutp
         prompt_tokens=sequence.num_prompt,
         completion_tokens=sequence.num_output,
         cached_tokens=sequence.cached_tokens,
-        image_tokens=sequence.media.image_tokens if sequence.media else 0,
+        media_tokens=sequence.media.tokens if sequence.media else {},
         finish_reason=sequence.finish_reason,
         prompt_logprobs=sequence.prompt_logprobs if sequence.num_output <= 1 else [],
         prompt_text=sequence.prompt_text if sequence.num_output <= 1 else None,

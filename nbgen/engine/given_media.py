@@ -43,7 +43,7 @@ def prompt(
 
 def _check(request: GenerateRequest) -> None:
     counts = Counter(each.type for each in request.media)
-    if max(counts.values()) > 1 or any(each.format == "raw" for each in request.media):
+    if max(counts.values()) > 1 or any(not each.tensors for each in request.media):
         raise InvalidRequest(
             "processor_output and precomputed_embedding stand for all media of their type: send one item, "
             f"not {len(request.media)}",

@@ -4,10 +4,6 @@ Nothing here holds up a step: whoever submits a grammar gets a future. Knows nei
 """
 
 import logging
-import os
-import socket
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,11 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from nbgen.engine import grammar_limits
 from nbgen.engine.grammar import LABELS, Backend, Compiled, Grammar, GrammarError
-from nbgen.engine.grammar_worker import Answer, Start, receive, send
+from nbgen.engine.grammar_worker import Answer, Start
+from nbgen.engine.worker_process import WorkerProcess
 from nbgen.errors import InvalidRequest, NbgenError, Unavailable
 
 COMPILE_SECONDS = 5.0
-START_SECONDS = 60.0
 CACHE_BYTES = 256 * 2**20
 #: What a cached grammar takes besides what its back end counts.
 ENTRY_BYTES = 4096
@@ -122,61 +118,23 @@ class CompilerProcess:
     """A process that compiles, started when it is first needed and again after it had to be killed."""
 
     def __init__(self, name: str, seconds: float) -> None:
-        self._name = name
+        self._process = WorkerProcess("nbgen.engine.grammar_worker", name)
         self._seconds = seconds
-        self._process: subprocess.Popen | None = None
-        self._begun = False
-
-    def __del__(self) -> None:
-        self._kill()
 
     def start(self) -> None:
         """Let the process import its back end, unless it runs already."""
-        if self._process is not None and self._process.poll() is not None:
-            self._kill()
-        if self._process is not None:
-            return
-        self._channel, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "nbgen.engine.grammar_worker", str(theirs.fileno()), self._name],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
-            )
+        self._process.start()
 
     def compile(self, backend: Backend, grammar: Grammar) -> bytes:
         """Raises GrammarError also where the process takes too long, too much memory, or ends."""
-        self.start()
-        if not self._begun:
-            self._begin(backend)
+        if not self._process.begun:
+            self._process.begin(Start(vocabulary=backend.vocabulary))
         try:
-            self._channel.settimeout(self._seconds)
-            send(self._channel, grammar)
-            answer = receive(self._channel, Answer)
+            answer = self._process.ask(grammar, Answer, self._seconds)
         except TimeoutError:
-            self._kill()
             raise GrammarError(f"it takes longer than {self._seconds:g} s to compile: make it simpler") from None
-        except (EOFError, OSError):
-            self._kill()
+        except EOFError:
             raise GrammarError("it takes too much memory, or is too deep, to compile: make it simpler") from None
         if answer.compiled is None:
             raise GrammarError(answer.error or "it is not valid")
         return answer.compiled
-
-    def _begin(self, backend: Backend) -> None:
-        self._channel.settimeout(START_SECONDS)
-        try:
-            send(self._channel, Start(vocabulary=backend.vocabulary))
-            receive(self._channel, Answer)
-        except (EOFError, OSError):
-            self._kill()
-            raise Unavailable("the grammar compiler does not start; the server's log says why") from None
-        self._begun = True
-
-    def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._channel.close()
-            self._process, self._begun = None, False

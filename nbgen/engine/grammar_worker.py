@@ -1,25 +1,22 @@
-"""The process that compiles grammars, `python -m nbgen.engine.grammar_worker FD BACKEND`.
+"""The process that compiles grammars, `python -m nbgen.engine.grammar_worker BACKEND`.
 
 Compilers recurse and explode on hostile grammars: here one may take too long, use up its memory or crash, and only
-this process ends. Frames of length and msgpack go both ways on the socket FD; at its end of file the process ends.
-Knows no requests.
+this process ends. It ends with its input. Knows no requests.
 """
 
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
 from importlib import import_module
-from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from nbgen.engine.grammar import Backend, Grammar, GrammarError
 from nbgen.engine.light_imports import import_lightly
 from nbgen.engine.process import live_and_die_with_parent
-from nbgen.frames import FRAME_HEADER, frame_length
+from nbgen.engine.worker_channel import Pipes, limit_memory
+from nbgen.engine.worker_process import Started
 
 MAX_BYTES = 2**30
 BACKENDS = {
@@ -37,13 +34,10 @@ class Start(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What became of a grammar: compiled, or a sentence. Both are None in the first answer, to `Start`."""
+    """What became of a grammar: compiled, or a sentence."""
 
     compiled: bytes | None = None
     error: str | None = None
-
-
-T = TypeVar("T")
 
 
 def backend_class(name: str, *, lightly: bool = False) -> type[Backend]:
@@ -53,28 +47,16 @@ def backend_class(name: str, *, lightly: bool = False) -> type[Backend]:
     return getattr(found, attribute)
 
 
-def send(channel: socket.socket, message: object) -> None:
-    """Write one frame."""
-    body = msgspec.msgpack.encode(message)
-    channel.sendall(len(body).to_bytes(FRAME_HEADER, "big") + body)
-
-
-def receive(channel: socket.socket, kind: type[T]) -> T:
-    """Read one frame. Raises EOFError where the other end is closed, TimeoutError as the socket says."""
-    body = _read(channel, frame_length(_read(channel, FRAME_HEADER)))
-    return msgspec.msgpack.decode(body, type=kind)
-
-
 def main() -> None:
     live_and_die_with_parent()
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    pipes = Pipes.of_worker()
     with contextlib.suppress(EOFError, OSError):
-        backend_kind = backend_class(sys.argv[2], lightly=True)
-        backend = backend_kind.from_vocabulary(receive(channel, Start).vocabulary)
-        _limit_memory()
-        send(channel, Answer())
+        backend_kind = backend_class(sys.argv[1], lightly=True)
+        backend = backend_kind.from_vocabulary(pipes.receive(Start).vocabulary)
+        limit_memory(MAX_BYTES)
+        pipes.send(Started())
         while True:
-            send(channel, _compile(backend, receive(channel, Grammar)))
+            pipes.send(_compile(backend, pipes.receive(Grammar)))
 
 
 def _compile(backend: Backend, grammar: Grammar) -> Answer:
@@ -84,25 +66,6 @@ def _compile(backend: Backend, grammar: Grammar) -> Answer:
         return Answer(error=str(error))
     except MemoryError:
         return Answer(error=f"it takes more than {MAX_BYTES >> 20} MiB to compile")
-
-
-def _limit_memory() -> None:
-    """Of the address space, from what the libraries have taken on; where the system knows such limits."""
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MAX_BYTES,) * 2)
-
-
-def _read(channel: socket.socket, length: int) -> bytes:
-    body = bytearray()
-    while len(body) < length:
-        part = channel.recv(min(length - len(body), 1 << 20))
-        if not part:
-            raise EOFError
-        body += part
-    return bytes(body)
 
 
 if __name__ == "__main__":

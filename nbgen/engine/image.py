@@ -1,4 +1,7 @@
-"""From the bytes of an image file to pixels, within limits that are looked at before anything is decoded."""
+"""From the bytes of an image file to pixels, within limits that are looked at before anything is decoded.
+
+Whoever decodes here may be held up for ever, or die of it: `media_decoder` lets another process do it.
+"""
 
 import io
 
@@ -10,7 +13,11 @@ from nbgen.errors import InvalidRequest
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_BYTES = 20 * 2**20
 MAX_PIXELS = 50_000_000
+#: Of all images of a prompt.
+PROMPT_PIXELS = 100_000_000
 MAX_SIDE = 16_384
+#: Of the sides: models make the shorter one as long as they need, whatever becomes of the other.
+MAX_RATIO = 200
 
 
 def decode(data: memoryview, place: str) -> Image.Image:
@@ -25,7 +32,7 @@ def decode(data: memoryview, place: str) -> Image.Image:
         raise InvalidRequest(
             f"{place} has far more than {MAX_PIXELS // 10**6} megapixels, the most that is decoded", field="image_data"
         ) from None
-    except InvalidRequest:
+    except (InvalidRequest, MemoryError):
         raise
     except Exception:  # decoders of damaged files raise anything
         raise InvalidRequest(
@@ -42,3 +49,7 @@ def _check_size(size: tuple[int, int], place: str) -> None:
         )
     if not (1 <= width <= MAX_SIDE and 1 <= height <= MAX_SIDE):
         raise InvalidRequest(f"{place} is {width} x {height}; each side is 1 to {MAX_SIDE} pixels", field="image_data")
+    if max(size) > MAX_RATIO * min(size):
+        raise InvalidRequest(
+            f"{place} is {width} x {height}; one side is at most {MAX_RATIO} times the other", field="image_data"
+        )

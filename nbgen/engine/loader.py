@@ -76,9 +76,19 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
         model = _model(folder, config, AutoModel)
     said = embedding_checkpoint.longest(folder, config.model)
-    context = min(context_length(model.config, config), tokenizer.model_max_length, said or sys.maxsize)
+    own = min(context_length(model.config, config), _positions(model))
+    context = min(own, tokenizer.model_max_length, said or sys.maxsize)
     parameters = sum(p.numel() for p in model.parameters())
     return LoadedModel(model, Tokenizer(tokenizer, set(), context), context, {}, parameters, size)
+
+
+def _positions(model: torch.nn.Module) -> int:
+    """Tokens that the table of positions has room for: RoBERTa's begin behind the one of padding."""
+    named = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
+    tables = [module for module in named if isinstance(module, torch.nn.Embedding)]
+    return min(
+        (t.num_embeddings - (-1 if t.padding_idx is None else t.padding_idx) - 1 for t in tables), default=sys.maxsize
+    )
 
 
 def _architecture(folder: Path, name: str) -> Any:
@@ -108,6 +118,8 @@ def _processor(folder: Path, model: torch.nn.Module) -> Processor | None:
             types.append("audio")
         else:
             log.warning("sounds are not taken: pip install 'nbgen[audio]'")
+    if "video" in places.values() and processor_folder.sees_videos(found):
+        types.append("video")
     return Processor(found, types, places)
 
 

@@ -5,6 +5,7 @@ Plain Python, no tensors of its own making. Knows no model.
 
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,8 +31,8 @@ class MediaPrompt:
     encoded: Any = None
     shift: int = 0
     blocks: tuple[tuple[int, int], ...] = ()
-    #: How many of the ids stand for images.
-    image_tokens: int = 0
+    #: How many of the ids stand for media, by their type.
+    tokens: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -43,8 +44,8 @@ class MediaPrompt:
         features: dict[str, Any] | None = None,
     ) -> "MediaPrompt":
         """The prompt of `ids` with these media; `type_of` says which of the ids stand for one."""
-        count = sum(type_of(token) == "image" for token in ids)
-        return cls(ids, keys_of(ids, media, type_of), inputs, features or {}, image_tokens=count)
+        tokens = Counter(kind for kind in map(type_of, ids) if kind is not None)
+        return cls(ids, keys_of(ids, media, type_of), inputs, features or {}, tokens=dict(tokens))
 
 
 def keys_of(ids: Sequence[int], media: Sequence[Media], type_of: Callable[[int], str | None]) -> list[int]:

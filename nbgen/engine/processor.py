@@ -5,15 +5,22 @@ Knows nothing of the model but which ids stand for what; what its towers make of
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any
 
 import jinja2
+import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from PIL import Image
 from transformers.processing_utils import ProcessorMixin
+from transformers.video_utils import VideoMetadata
 
-from nbgen.engine import audio, given_media, image
+from nbgen.bytes_elements import unpack_bytes
+from nbgen.engine import given_media, media_options
+from nbgen.engine.image import PROMPT_PIXELS
+from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest, Media
@@ -21,13 +28,13 @@ from nbgen.messages import ChatMessage, GenerateRequest, Media
 MAX_MEDIA = 16
 #: Of what a processor gives, what is no input of the model's towers.
 OWN = {"input_ids", "attention_mask"}
-#: Options of clients that mean nothing to a processor.
-IGNORED_OPTIONS = {"detail"}
 #: What the types are called in a processor's call.
-ARGUMENTS = {"image": "images", "audio": "audio"}
+ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 DEFAULT_RATE = 16_000
 #: Whether this transformers can take the special tokens in what a user wrote for text, which is new.
 READS_SPECIAL_TOKENS_AS_TEXT = "sanitize_control_tokens" in signature(ProcessorMixin.apply_chat_template).parameters
+#: What a processor raises at what it cannot take.
+REFUSALS = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, StrictDataclassError)
 #: A text that a template has to show.
 MARK = "nbgen mark"
 
@@ -35,17 +42,22 @@ Made = Mapping[str, Any]
 
 
 class Processor:
-    """A model's processor. `types` are the media that it reads from files."""
+    """A model's processor. `types` are the media that it reads from files; of a video, those of its frames."""
 
     def __init__(self, processor: ProcessorMixin, types: list[str], placeholders: Mapping[int, str]) -> None:
         """`placeholders` are the ids that the model puts something of a type in place of."""
         self._processor = processor
+        self._decoder = MediaDecoder()
         #: Its tokenizer is one thread's at a time. Files are decoded without it.
         self._lock = threading.Lock()
         self._types = types
         self._placeholders = placeholders
         self._lists_parts = self.has_chat_template and _lists_parts(processor)
         self._places = {kind: self._place(kind) for kind in types}
+
+    def close(self) -> None:
+        """End the process that decodes."""
+        self._decoder.close()
 
     @property
     def media(self) -> list[str]:
@@ -64,7 +76,7 @@ class Processor:
         """The prompt of a request with media; `encode` makes ids of plain text. Raises InvalidRequest."""
         media = request.media
         self._check(media)
-        if any(each.format != "raw" for each in media):
+        if any(each.tensors for each in media):
             return given_media.prompt(request, encode, self._placeholders)
         if request.messages is not None:
             options = {
@@ -84,12 +96,16 @@ class Processor:
             if each.type not in self.media:
                 takes = " and ".join(self.media)
                 raise InvalidRequest(f"this model takes no {each.type}; it takes {takes}", field=f"{each.type}_data")
-            if each.format == "raw" and each.type not in self._types:
-                raise InvalidRequest(
-                    f"{each.type} files are not read for this model: send what its processor makes of one "
-                    "(format processor_output)",
-                    field=f"{each.type}_data",
-                )
+            if not each.tensors and (each.type not in self._types or (each.type, each.format) == ("video", "raw")):
+                raise InvalidRequest(f"{self._unread(each.type)} (format processor_output)", field=f"{each.type}_data")
+
+    def _unread(self, kind: str) -> str:
+        """Why files of a kind are not read, and what to send instead."""
+        if kind in self._types:
+            return f"{kind} files are not read: send the {kind}'s frames as images, or what the processor makes of them"
+        if kind == "video":
+            return "this model's videos need torchvision, which is not installed: send what its processor makes of one"
+        return f"{kind} files are not read for this model: send what its processor makes of one"
 
     def _of(self, made: Made, media: list[Media], ids: list[int] | None = None) -> MediaPrompt:
         ids = made["input_ids"][0].tolist() if ids is None else ids
@@ -146,14 +162,14 @@ class Processor:
         try:
             if READS_SPECIAL_TOKENS_AS_TEXT:
                 return run(sanitize_control_tokens=True)
-        except (NotImplementedError, ValueError, TypeError):
+        except (NotImplementedError, ValueError, TypeError, StrictDataclassError):
             pass  # not every processor can
         except jinja2.TemplateError:
             raise _refusal(messages) from None
         self._refuse_placeholders(messages)
         try:
             return run()
-        except (jinja2.TemplateError, ValueError, TypeError, KeyError, IndexError):
+        except (jinja2.TemplateError, *REFUSALS):
             raise _refusal(messages) from None
 
     def _conversation(self, messages: list[ChatMessage], media: list[Media]) -> list[dict[str, Any]]:
@@ -187,9 +203,9 @@ class Processor:
         try:
             with self._lock:
                 return call()
-        except (ValueError, TypeError, KeyError, IndexError):
+        except REFUSALS:
             raise InvalidRequest(
-                "the model's processor refuses this prompt and its media", field="image_data"
+                "the model's processor refuses this prompt, its media or their options", field="image_data"
             ) from None
 
     def _token(self, kind: str) -> str | None:
@@ -214,9 +230,33 @@ class Processor:
 
     def _decoded(self, media: list[Media], kind: str) -> list[Any]:
         found = _of_type(media, kind)
-        if kind == "image":
-            return [image.decode(each.data, f"image {index}") for index, each in enumerate(found, 1)]
-        return [audio.decode(each.data, self._rate, f"audio {index}") for index, each in enumerate(found, 1)]
+        if kind == "audio":
+            return [self._decoder.sound(each.data, self._rate, f"audio {i}") for i, each in enumerate(found, 1)]
+        if kind == "video":
+            return [self._video(each, f"video {index}") for index, each in enumerate(found, 1)]
+        return self._images([each.data for each in found], "image")
+
+    def _video(self, video: Media, place: str) -> np.ndarray:
+        """Its frames `[time, height, width, 3]`."""
+        images = self._images(unpack_bytes(video.data), f"frame of {place}: number")
+        if len(sizes := {image.size for image in images}) > 1:
+            raise InvalidRequest(
+                f"the frames of {place} have {len(sizes)} sizes; they must have one", field="video_data"
+            )
+        return np.stack([np.asarray(image) for image in images])
+
+    def _images(self, files: Sequence[bytes | memoryview], place: str) -> list[Image.Image]:
+        images, pixels = [], 0
+        for index, data in enumerate(files, 1):
+            images.append(image := self._decoder.image(memoryview(data), f"{place} {index}"))
+            pixels += image.width * image.height
+            if pixels > PROMPT_PIXELS:
+                raise InvalidRequest(
+                    f"images 1 to {index} have {pixels / 10**6:.0f} megapixels together; those of a prompt have at "
+                    f"most {PROMPT_PIXELS // 10**6}",
+                    field="image_data",
+                )
+        return images
 
     @property
     def _rate(self) -> int:
@@ -226,17 +266,29 @@ class Processor:
         """The options of the media, which hold for all of a prompt."""
         options: dict[str, Any] = {}
         for kind in self._types:
-            given = [{k: v for k, v in m.options.items() if k not in IGNORED_OPTIONS} for m in _of_type(media, kind)]
-            if any(each != given[0] for each in given):
-                raise InvalidRequest(f"the {kind}s of one prompt must have the same options", field=f"{kind}_data")
-            if given and kind == "audio":
-                options["audio_kwargs"] = {"sampling_rate": self._rate, **given[0]}
-            elif given and given[0]:
+            given = media_options.of(found := _of_type(media, kind), kind)
+            if found and kind == "audio":
+                options["audio_kwargs"] = {"sampling_rate": self._rate, **given}
+            elif found and kind == "video":
+                options["videos_kwargs"] = _of_videos(found, given)
+            elif given:
                 known = set(self._processor.image_processor.valid_kwargs.__annotations__)
-                if unknown := sorted(set(given[0]) - known):
+                if unknown := sorted(set(given) - known):
                     raise InvalidRequest(f"this model's images have no option {unknown[0]!r}", field="image_data")
-                options["images_kwargs"] = given[0]
+                options["images_kwargs"] = given
         return options
+
+
+def _of_videos(videos: list[Media], options: media_options.Options) -> dict[str, Any]:
+    """Which of a video's frames came, and when: all, `fps` in a second."""
+    if unknown := sorted(set(options) - {"fps"}):
+        raise InvalidRequest(f"videos have no option {unknown[0]!r} but fps, of their frames", field="video_data")
+    fps = options.get("fps")
+    if fps is not None and not (isinstance(fps, int | float) and fps > 0):
+        raise InvalidRequest(f"fps is {fps!r:.40}; it is a number above 0", field="video_data")
+    counts = [len(unpack_bytes(each.data)) for each in videos]
+    metadata = [VideoMetadata(total_num_frames=n, fps=fps, frames_indices=list(range(n))) for n in counts]
+    return {"do_sample_frames": False, "video_metadata": metadata}
 
 
 def _refusal(messages: list[ChatMessage]) -> InvalidRequest:

@@ -1,6 +1,7 @@
 """A model's processor from its folder, with transformers' Pillow image processors: torchvision is not needed.
 
-Video processors are torchvision's alone. Where it is missing, a processor is loaded without the one it has.
+Video processors are torchvision's alone. Where it is missing, a processor is loaded without the one it has, and with
+ours for frames (`video_frames`) where the model is of a kind that this knows.
 """
 
 import logging
@@ -15,6 +16,8 @@ from transformers.models.auto.video_processing_auto import AutoVideoProcessor
 from transformers.processing_utils import ProcessorMixin
 from transformers.utils import is_torchvision_available
 from transformers.video_processing_utils import BaseVideoProcessor
+
+from nbgen.engine import video_frames
 
 #: Files of which a folder with a processor has at least one.
 FILES = ("processor_config.json", "preprocessor_config.json", "image_processor_config.json")
@@ -33,7 +36,16 @@ def load(folder: Path) -> ProcessorMixin | None:
     except Exception:  # a processor may need any package
         log.exception("the processor cannot be loaded; the model takes text only")
         return None
-    return found if isinstance(found, ProcessorMixin) else None
+    if not isinstance(found, ProcessorMixin):
+        return None
+    if type(getattr(found, "video_processor", None)) is BaseVideoProcessor:
+        found.video_processor = video_frames.of_folder(folder, found.image_processor) or found.video_processor
+    return found
+
+
+def sees_videos(processor: ProcessorMixin) -> bool:
+    """Whether it makes something of a video's frames."""
+    return type(getattr(processor, "video_processor", None)) not in (type(None), BaseVideoProcessor)
 
 
 @contextmanager

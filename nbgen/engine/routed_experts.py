@@ -1,9 +1,11 @@
 """Which experts a mixture-of-experts model sent each token to: what its expert layers are called with, watched there.
 
-Every family of transformers hands its `experts` one integer tensor `[tokens, experts per token]`. Nothing is watched
-unless a request of the batch asks. Knows nothing of requests beyond who asks.
+Every family of transformers hands its `experts` one integer tensor `[tokens, experts per token]`, but Llama 4: it
+computes all experts, and its router's scores are watched. Nothing is watched unless a request of the batch asks. Knows
+nothing of requests beyond who asks.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -32,6 +34,14 @@ class Routes:
 
         return hook
 
+    def watch_router(self, layer: int, count: int) -> Callable[..., None]:
+        """A hook after the layer's router, which gives weights and scores `[tokens, experts]`: the `count` highest."""
+
+        def hook(_: torch.nn.Module, __: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+            self._layers[layer] = output[1].topk(count, dim=-1).indices.flatten(0, -2)
+
+        return hook
+
     def rows(self, start: int, stop: int) -> torch.Tensor | None:
         """`[stop - start, layers, experts per token]` of packed rows; layers without experts have zeros."""
         if not self._layers:
@@ -47,28 +57,37 @@ class RoutedExperts:
     """Watches one model. `width` is the number of experts a token passes, zeros of other layers included; 0: none."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        config = model.config.get_text_config()
-        found = ((_LAYER.search(name), module) for name, module in model.named_modules())
-        self._experts = [(int(match[1]), module) for match, module in found if match]
-        self._num_layers = config.num_hidden_layers if self._experts else 0
-        each = getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_k", None) or 1
-        self.width = self._num_layers * each
+        config, modules = model.config.get_text_config(), dict(model.named_modules())
+        found = [(int(match[1]), name) for name in modules if (match := _LAYER.search(name))]
+        self._experts = [(layer, modules[name]) for layer, name in found if _is_told(modules[name])]
+        beside = [(layer, name.removesuffix("experts") + "router") for layer, name in found]
+        self._routers = [(layer, modules[name]) for layer, name in beside if name in modules and not self._experts]
+        self._num_layers = config.num_hidden_layers if self._experts or self._routers else 0
+        self._each = getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_k", None) or 1
+        self.width = self._num_layers * self._each
 
     def wanted(self, batch: Iterable[ScheduledSequence]) -> bool:
         """Whether any of the batch asks for its experts."""
-        return bool(self._experts) and any(asks(item) for item in batch)
+        return self.width > 0 and any(asks(item) for item in batch)
 
     @contextmanager
     def of(self, batch: Iterable[ScheduledSequence]) -> Iterator[Routes]:
         """Watch one forward if any of the batch asks for it."""
         routes = Routes(self._num_layers)
-        watched = self._experts if self.wanted(batch) else []
-        hooks = [module.register_forward_pre_hook(routes.watch(layer), with_kwargs=True) for layer, module in watched]
+        hooks = []
+        if self.wanted(batch):
+            hooks += [m.register_forward_pre_hook(routes.watch(i), with_kwargs=True) for i, m in self._experts]
+            hooks += [m.register_forward_hook(routes.watch_router(i, self._each)) for i, m in self._routers]
         try:
             yield routes
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def _is_told(experts: torch.nn.Module) -> bool:
+    """Whether the module is called with which experts each token goes to, besides the tokens."""
+    return len(inspect.signature(experts.forward).parameters) > 1
 
 
 def asks(item: ScheduledSequence) -> bool:

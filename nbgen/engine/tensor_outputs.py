@@ -54,8 +54,9 @@ class TensorOutputs:
         if not sequence.num_output:
             state = None if row.hidden is None else row.hidden[None]
             outputs += self._of_prompt(sequence, row.scores[None], state)
-        elif options.generation_hidden_states and row.hidden is not None:
-            outputs += _pieces(sequence, "generation_hidden_states", row.hidden[None])
+        elif row.hidden is not None:
+            for name in ("generation_hidden_states", "last_hidden_state"):
+                outputs += _pieces(sequence, name, row.hidden[None]) if getattr(options, name) else ()
         if sequence.budget and options.generation_logits:
             outputs += _pieces(sequence, "generation_logits", row.scores[None])
         if sequence.budget and options.logprobs and token >= 0:

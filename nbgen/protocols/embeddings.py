@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import uuid
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ import numpy as np
 from nbgen.errors import InvalidRequest
 from nbgen.messages import EmbedOutput, EmbedRequest
 from nbgen.protocols.json_body import parse_object
+from nbgen.protocols.request_ids import request_ids
 
 MAX_TEXTS = 2048
 MAX_DIMENSIONS = 2**16
@@ -27,6 +29,8 @@ class Embedding(NamedTuple):
     single: bool
     as_base64: bool = False
     dimensions: int | None = None
+    #: What the caller calls each request.
+    ids: Sequence[str] = ()
 
 
 def parse_openai(body: bytes) -> Embedding:
@@ -49,7 +53,11 @@ def parse_encode(body: bytes) -> Embedding:
     for other in ("image_data", "audio_data", "video_data"):
         if fields.get(other):
             raise InvalidRequest(f"`{other}` is not supported here: this route embeds text", field=other)
-    return Embedding(*_requests(fields.get(name), name))
+    requests, single = _requests(fields.get(name), name)
+    rid = fields.get("rid")
+    if not (rid is None or isinstance(rid, str) or (isinstance(rid, list) and all(isinstance(x, str) for x in rid))):
+        raise InvalidRequest("`rid` must be text or a list of text", field="rid")
+    return Embedding(requests, single, ids=request_ids(rid, len(requests), 1, single=single))
 
 
 def openai_body(call: Embedding, outputs: list[EmbedOutput], model: str) -> bytes:
@@ -70,14 +78,14 @@ def encode_body(call: Embedding, outputs: list[EmbedOutput], seconds: float) -> 
         {
             "embedding": _vector(output).tolist(),
             "meta_info": {
-                "id": output.rid,
+                "id": rid,
                 "prompt_tokens": output.prompt_tokens,
                 "cached_tokens": 0,
                 "finish_reason": None,
                 "e2e_latency": seconds,
             },
         }
-        for output in outputs
+        for rid, output in zip(call.ids, outputs, strict=True)
     ]
     return msgspec.json.encode(items[0] if call.single else items)
 

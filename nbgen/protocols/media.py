@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import unquote_to_bytes
 
+from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Media
 from nbgen.protocols.media_tensors import parse_tensor
@@ -25,6 +26,8 @@ TYPES: tuple[MediaType, ...] = get_args(MediaType)
 MAX_MEDIA = 16
 MAX_OPTIONS = 32
 MAX_ADDRESS = 2048
+#: Of a video that is sent as images.
+MAX_FRAMES = 256
 #: Bytes of a file.
 MAX_BYTES: dict[MediaType, int] = {"image": 20 * 2**20, "audio": 25 * 2**20, "video": 40 * 2**20}
 #: Endings by which a text without a scheme is told to be a path: base64 has no dot.
@@ -36,6 +39,8 @@ ENDINGS: dict[MediaType, tuple[str, ...]] = {
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
+#: Frames behind each other, as vLLM has them.
+_FRAMES_URL = re.compile(r"data:video/(?:jpeg|png|webp);base64,", re.IGNORECASE)
 _SPACE = str.maketrans("", "", " \t\r\n")
 
 
@@ -60,6 +65,8 @@ def parse_item(value: Any, type: MediaType, field: str) -> Item:
     if not isinstance(value, dict):
         raise InvalidRequest(f"`{field}` must be text or an object for each {type}", field=field)
     kind = value.get("format")
+    if kind is None and type == "video" and "frames" in value:
+        return _frames(value["frames"], _options(value, field), field)
     if kind is None:
         if not isinstance(value.get("url"), str):
             raise InvalidRequest(f"`{field}`: an object needs `url`, or `format` and its tensors", field=field)
@@ -83,7 +90,7 @@ def check_media(items: Sequence[Item], field: str) -> None:
     """Raise InvalidRequest for more media than one prompt may have."""
     if len(items) > MAX_MEDIA:
         raise InvalidRequest(f"{len(items)} images and sounds for one prompt; at most {MAX_MEDIA}", field=field)
-    whole = {item.type for item in items if isinstance(item, Media) and item.format != "raw"}
+    whole = {item.type for item in items if isinstance(item, Media) and item.tensors}
     for type, count in Counter(item.type for item in items).items():
         if type in whole and count > 1:
             raise InvalidRequest(
@@ -106,6 +113,8 @@ def check_size(size: int, type: MediaType, field: str) -> None:
 
 def _parse_text(text: str, type: MediaType, options: Options, field: str) -> Item:
     scheme = match[1].lower() if (match := _SCHEME.match(text)) else ""
+    if scheme == "data" and type == "video" and (head := _FRAMES_URL.match(text)):
+        return _frames(text[head.end() :].split(","), options, field)
     if scheme == "data":
         return Media(type=type, data=_data_url(text, type, field), options=options)
     if scheme in ("http", "https", "file") or (not scheme and text.lower().endswith(ENDINGS[type])):
@@ -134,6 +143,20 @@ def _data_url(text: str, type: MediaType, field: str) -> memoryview:
     return _filled(data, type, field)
 
 
+def _frames(value: Any, options: Options, field: str) -> Media:
+    """A video whose frames are images, each base64 or a data URL."""
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+        raise InvalidRequest(f"`{field}`: frames must be a list of images, base64 or data URLs", field=field)
+    if len(value) > MAX_FRAMES:
+        raise InvalidRequest(f"`{field}`: a video of {len(value)} frames; at most {MAX_FRAMES}", field=field)
+    check_size(sum(map(len, value)) * 3 // 4 - 3 * len(value), "video", field)
+    found = [_parse_text(each, "image", {}, field) for each in value]
+    if any(isinstance(each, Source) for each in found):
+        raise InvalidRequest(f"`{field}`: frames are sent themselves, as base64 or data URLs", field=field)
+    data = pack_bytes(bytes(each.data) for each in found if isinstance(each, Media))
+    return Media(type="video", format="frames", data=data, options=options)
+
+
 def _decoded(text: str, type: MediaType, field: str) -> memoryview:
     check_size(len(text) * 3 // 4 - 2 - text.count("\n"), type, field)
     try:
@@ -156,7 +179,9 @@ def _filled(data: bytes, type: MediaType, field: str) -> memoryview:
 
 def _options(value: dict[str, Any], field: str) -> Options:
     """What else an object says, for the processor."""
-    options = {name: each for name, each in value.items() if name not in ("url", "format") and each is not None}
+    options = {
+        name: each for name, each in value.items() if name not in ("url", "format", "frames") and each is not None
+    }
     if len(options) > MAX_OPTIONS:
         raise InvalidRequest(f"`{field}`: {len(options)} options; at most {MAX_OPTIONS}", field=field)
     for name, each in options.items():

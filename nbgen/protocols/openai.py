@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, LogprobOptions
+from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.protocols.chat_messages import Turn, conversation, template_options
 from nbgen.protocols.json_body import parse_object
 from nbgen.protocols.media import Item
@@ -33,7 +33,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]),
     "suffix": (None, ""),
     "best_of": (None, 1),
-    "return_hidden_states": (None, False),
     "chat_template": (None,),
 }
 #: OpenAI's and SGLang's names of sampling options, and ours.
@@ -97,6 +96,9 @@ class Body(msgspec.Struct, kw_only=True):
     rid: str | list[str] | None = None
     priority: int | None = None
     lora_path: str | list[str | None] | None = None
+    return_hidden_states: bool | None = None
+    return_routed_experts: bool | None = None
+    routed_experts_start_len: int | None = None
 
 
 class CompletionBody(Body, kw_only=True):
@@ -245,8 +247,20 @@ def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> Gen
         priority=body.priority or 0,
         logit_processor=body.custom_logit_processor or None,
         params=params,
+        tensors=_tensors(body),
         **prompt,
     )
+
+
+def _tensors(body: Body) -> TensorOptions | None:
+    """What is wanted of the model's own numbers: of the hidden states, as with SGLang, the last."""
+    start = (body.routed_experts_start_len or 0) if body.return_routed_experts else None
+    if start is not None and start < 0:
+        raise InvalidRequest(
+            f"routed_experts_start_len must be at least 0, got {start}", field="routed_experts_start_len"
+        )
+    options = TensorOptions(last_hidden_state=bool(body.return_hidden_states), routed_experts=start)
+    return options if options != TensorOptions() else None
 
 
 def _adapters(given: str | list[str | None] | None, prompts: int) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from nbgen.errors import NbgenError
 from nbgen.messages import GenerateRequest, Logprob, TokenLogprobs
 from nbgen.protocols.openai import Call
 from nbgen.protocols.sample import Sample
+from nbgen.protocols.sglang_tensors import last_state, routed_experts
 
 DONE = sse.encode(b"[DONE]")
 
@@ -38,11 +40,16 @@ class Choice:
 
     def whole(self, sample: Sample) -> dict[str, Any]:
         """The choice of a call without `stream`."""
-        text = self._take_text(sample)
+        text, states = self._take_text(sample), self._hidden_states(sample)
         if self._call.chat:
             message = {"role": "assistant", "content": text, "reasoning_content": None}
-            return self._choice(sample, {"message": message}, self._take_logprobs(sample))
-        return self._choice(sample, {"text": text}, self._take_logprobs(sample))
+            return self._choice(sample, {"message": message}, self._take_logprobs(sample)) | states
+        return self._choice(sample, {"text": text}, self._take_logprobs(sample)) | states
+
+    def states(self, sample: Sample) -> list[dict[str, Any]]:
+        """The choice of the chunk that follows all others, where hidden states are wanted."""
+        states = self._hidden_states(sample)
+        return [self._delta(states if self._call.chat else {"text": "", **states})] if states else []
 
     def deltas(self, sample: Sample) -> list[dict[str, Any]]:
         """The choices of the next chunks: its role first, then what is new, then, once, why it ended."""
@@ -57,6 +64,10 @@ class Choice:
             self.ended = True
             found.append(self._choice(sample, {"delta": {}} if self._call.chat else {"text": ""}, None))
         return found
+
+    def _hidden_states(self, sample: Sample) -> dict[str, Any]:
+        wanted = self._request.tensors is not None and self._request.tensors.last_hidden_state
+        return {"hidden_states": last_state(sample)} if wanted else {}
 
     def _content(self, text: str) -> dict[str, Any]:
         return {"content": text} if self._call.chat else {"text": text}
@@ -121,26 +132,40 @@ class Answer:
 
     def whole(self, samples: list[list[Sample]]) -> bytes:
         """The body of a call without `stream`; samples are grouped by prompt."""
-        pairs = [pair for group in zip(self.choices, samples, strict=True) for pair in zip(*group, strict=True)]
-        choices = [choice.whole(sample) for choice, sample in pairs]
-        return msgspec.json.encode(self._object(choices, "") | {"usage": _usage(samples), "metadata": _METADATA})
+        choices = [choice.whole(sample) for choice, sample in self._pairs(samples)]
+        rest = {"usage": _usage(samples), "metadata": _METADATA}
+        return msgspec.json.encode(self._object(choices, "") | rest | self._extension(samples))
 
     def chunks(self, samples: list[list[Sample]]) -> bytes:
         """The events for what is new."""
         usage = _usage(samples) if self._call.usage_in_each else None
         return b"".join(
-            self._event([delta], usage)
-            for choices, group in zip(self.choices, samples, strict=True)
-            for choice, sample in zip(choices, group, strict=True)
-            for delta in choice.deltas(sample)
+            self._event([delta], usage) for choice, sample in self._pairs(samples) for delta in choice.deltas(sample)
         )
 
     def end(self, samples: list[list[Sample]]) -> bytes:
-        """What follows the last chunk: the usage, if asked for, and the end of the stream."""
-        return (self._event([], _usage(samples)) if self._call.usage else b"") + DONE
+        """What follows the last chunk: hidden states, experts and usage, as far as asked for, and the stream's end."""
+        deltas = [delta for choice, sample in self._pairs(samples) for delta in choice.states(sample)]
+        states = [self._event([delta], None) for delta in deltas]
+        experts = self._event([], None, found) if (found := self._extension(samples)) else b""
+        usage = self._event([], _usage(samples)) if self._call.usage else b""
+        return b"".join([*states, experts, usage, DONE])
 
-    def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> bytes:
-        return sse.encode(msgspec.json.encode(self._object(choices, ".chunk") | {"usage": usage}))
+    def _pairs(self, samples: list[list[Sample]]) -> Iterator[tuple[Choice, Sample]]:
+        for choices, group in zip(self.choices, samples, strict=True):
+            yield from zip(choices, group, strict=True)
+
+    def _extension(self, samples: list[list[Sample]]) -> dict[str, Any]:
+        """What SGLang puts beside the choices: the experts of the first of them."""
+        options = self._call.requests[0].tensors
+        if options is None or options.routed_experts is None:
+            return {}
+        return {"sglext": {"routed_experts": routed_experts(samples[0][0])}}
+
+    def _event(
+        self, choices: list[dict[str, Any]], usage: dict[str, Any] | None, extension: dict[str, Any] | None = None
+    ) -> bytes:
+        return sse.encode(msgspec.json.encode(self._object(choices, ".chunk") | {"usage": usage} | (extension or {})))
 
     def _object(self, choices: list[dict[str, Any]], suffix: str) -> dict[str, Any]:
         kind = "chat.completion" + suffix if self._call.chat else "text_completion"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from nbgen.messages import FinishReason, GenerateOutput, TokenLogprobs
 
+#: Of a tensor that is one row, the latest: each piece takes the place of the one before it.
+LATEST = "last_hidden_state"
+
 
 class Sample:
     """One of the `n` continuations of a prompt, growing output by output."""
@@ -14,7 +17,7 @@ class Sample:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
-        self.image_tokens = 0
+        self.media_tokens: dict[str, int] = {}
         self.logprobs: list[TokenLogprobs] = []
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.prompt_text: str | None = None
@@ -29,13 +32,15 @@ class Sample:
         self.prompt_tokens = output.prompt_tokens or self.prompt_tokens
         self.completion_tokens = output.completion_tokens or self.completion_tokens
         self.cached_tokens = output.cached_tokens or self.cached_tokens
-        self.image_tokens = output.image_tokens or self.image_tokens
+        self.media_tokens = output.media_tokens or self.media_tokens
         self.logprobs += output.logprobs
         self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
         self.prompt_text = output.prompt_text if output.prompt_text is not None else self.prompt_text
         self.prompt_ids = output.prompt_ids or self.prompt_ids
         for piece in output.tensors:
-            self.tensors.setdefault(piece.name, []).append(piece.data)
+            kept = [] if piece.name == LATEST else self.tensors.get(piece.name, [])
+            self.tensors[piece.name] = kept
+            kept.append(piece.data)
         self.finish_reason = output.finish_reason or self.finish_reason
 
 

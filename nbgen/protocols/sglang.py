@@ -85,7 +85,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     one, single = single, single and n == 1
     rids = request_ids(fields.get("rid"), len(prompts), n, single=single)
     logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
-    tensors = sglang_tensors.parse_options(fields, len(prompts), single=single, n=n)
+    tensors = sglang_tensors.parse_options(fields, len(prompts), single=one)
     processors = _processors(fields, len(prompts), listed=not single and n == 1)
     adapters = _adapters(fields, len(prompts), listed=not single)
     media = sglang_media.parse(fields, len(prompts), single=one)
@@ -245,7 +245,10 @@ def _prompts(fields: Mapping[str, Any]) -> tuple[bool, list[Prompt]]:
         came = "none was" if text is None else "all three were"
         raise InvalidRequest(f"Either text, input_ids or input_embeds should be provided: {came}.")
     if text is None and ids is None:
-        single, tensors = sglang_tensors.parse_embeds(embeds)
+        try:
+            single, tensors = sglang_tensors.parse_embeds(embeds)
+        except WrongType as error:
+            raise SchemaError(error.message, field=error.field) from None
         return single, [Prompt(input_embeds=tensor) for tensor in tensors]
     texts: list[str] | None = [text] if isinstance(text, str) else text
     if ids is None:

@@ -91,8 +91,7 @@ class Answer:
             "num_retractions": 0,
             "dp_rank": None,
         }
-        if sample.image_tokens:
-            meta_info["image_tokens"] = sample.image_tokens
+        meta_info |= {f"{kind}_tokens": count for kind, count in sample.media_tokens.items()}
         if self._logprobs is not None:
             meta_info |= sglang_logprobs.meta_info(self._logprobs, sample)
         meta_info |= self._inner.meta_info(sample)

@@ -15,24 +15,30 @@ import numpy as np
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor, TensorOptions
 from nbgen.protocols import sglang_logprobs
-from nbgen.protocols.sample import Sample
+from nbgen.protocols.sample import LATEST, Sample
+from nbgen.sampling_params import WrongType
 
 STATES = ("hidden_states", "generation_hidden_states")
 
 
 def parse_embeds(value: Any) -> tuple[bool, list[Tensor]]:
-    """Whether `input_embeds` is one prompt `[tokens, width]`, not a list of such, and the prompts."""
-    try:
-        single = not isinstance(value[0][0], list)
-    except (TypeError, IndexError, KeyError):
-        raise _malformed("must be a list of rows of numbers, or a list of such lists") from None
+    """Whether `input_embeds` is one prompt `[tokens, width]`, not a list of such, and the prompts.
+
+    Raises InvalidRequest, of the kind WrongType where it holds something else than numbers.
+    """
+    words = "must be a list of rows of numbers, or a list of such lists"
+    if not isinstance(value, list) or not all(isinstance(each, list) for each in value):
+        raise WrongType(f"`input_embeds` {words}", field="input_embeds")
+    if not value or not value[0]:
+        raise _malformed(words)
+    single = not isinstance(value[0][0], list)
     return single, [_tensor(rows) for rows in ([value] if single else value)]
 
 
-def parse_options(fields: Mapping[str, Any], prompts: int, *, single: bool, n: int) -> list[TensorOptions | None]:
+def parse_options(fields: Mapping[str, Any], prompts: int, *, single: bool) -> list[TensorOptions | None]:
     """What each prompt wants of the model's own numbers."""
-    asked, listed = fields.get("return_hidden_states"), not single and n == 1
-    states = sglang_logprobs.per_prompt("return_hidden_states", asked, prompts, default=False, listed=listed)
+    asked = fields.get("return_hidden_states")
+    states = sglang_logprobs.per_prompt("return_hidden_states", asked, prompts, default=False, listed=not single)
     start = None
     if fields.get("return_routed_experts"):
         start = fields.get("routed_experts_start_len") or 0
@@ -42,6 +48,16 @@ def parse_options(fields: Mapping[str, Any], prompts: int, *, single: bool, n: i
         TensorOptions(hidden_states=wanted, generation_hidden_states=wanted, routed_experts=start) for wanted in states
     ]
     return [option if option != TensorOptions() else None for option in options]
+
+
+def last_state(sample: Sample) -> list[float]:
+    """The hidden state behind the last token, where it is not the first: `[hidden]`."""
+    return list(map(float, _floats(sample.tensors.get(LATEST, []))))
+
+
+def routed_experts(sample: Sample) -> str:
+    """Base64 of int32 `[tokens, layers, experts per token]`."""
+    return base64.b64encode(b"".join(sample.tensors.get("routed_experts", ()))).decode()
 
 
 class InnerNumbers:
@@ -56,7 +72,7 @@ class InnerNumbers:
     def meta_info(self, sample: Sample) -> dict[str, Any]:
         """`hidden_states`: the prompt's `[tokens, hidden]`, then `[hidden]` of each further output token.
 
-        `routed_experts`, at the end: base64 of int32 `[tokens, layers, experts per token]`.
+        `routed_experts`, at the end.
         """
         found: dict[str, Any] = {}
         reason = sample.finish_reason
@@ -64,8 +80,7 @@ class InnerNumbers:
         if self._options.of_states and whole:
             found["hidden_states"] = self._states(sample)
         if self._options.routed_experts is not None and reason is not None:
-            data = b"".join(sample.tensors.get("routed_experts", ()))
-            found["routed_experts"] = base64.b64encode(data).decode()
+            found["routed_experts"] = routed_experts(sample)
         return found
 
     def _states(self, sample: Sample) -> list[msgspec.Raw]:
@@ -97,7 +112,9 @@ def _tensor(rows: Any) -> Tensor:
         numbers = np.array(rows)
     except (ValueError, OverflowError):
         raise _malformed("has rows of different lengths") from None
-    if numbers.ndim != 2 or numbers.dtype.kind not in "iuf" or not numbers.size:
+    if numbers.dtype.kind not in "iuf":
+        raise WrongType("`input_embeds` must hold rows of numbers alone", field="input_embeds")
+    if numbers.ndim != 2 or not numbers.size:
         raise _malformed("must hold rows of numbers: [tokens, width] for each prompt, neither of them 0")
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(numbers, dtype="<f4")

@@ -26,6 +26,8 @@ CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 10.0
 MAX_BYTES = 20 * 2**20
 MAX_HEADER_BYTES = 64 * 2**10
+#: Of a length that is repeated to the client.
+MAX_DIGITS = 20
 REDIRECTS = (301, 302, 303, 307, 308)
 #: Stands in the owner's list for every host that is not inside.
 ANY_HOST = "*"
@@ -91,6 +93,7 @@ class MediaUrls:
         return place
 
     async def _get(self, url: str) -> HTTPResponse:
+        head: list[str] = []
         request = HTTPRequest(
             url,
             headers=HTTPHeaders({"Accept": ACCEPTED}),
@@ -98,11 +101,15 @@ class MediaUrls:
             request_timeout=TOTAL_SECONDS,
             follow_redirects=False,
             decompress_response=False,
+            header_callback=head.append,
             user_agent="nbgen",
         )
         try:
             return await self._client.fetch(request, raise_error=False)
         except (HTTPClientError, StreamClosedError, OSError, ValueError):
+            if (size := _size(head)) > MAX_BYTES:
+                words = f"the file at that address has {size} bytes; at most {MAX_BYTES} are fetched"
+                raise InvalidRequest(words) from None
             raise InvalidRequest(NOTHING) from None
 
     @property
@@ -117,6 +124,14 @@ class MediaUrls:
                 max_body_size=MAX_BYTES,
             )
         return self._made
+
+
+def _size(head: list[str]) -> int:
+    """The length that the first lines of a good answer give its body; 0 where they give none."""
+    if len(head) < 2 or " 200 " not in head[0]:
+        return 0
+    length = HTTPHeaders.parse("".join(head[1:])).get("Content-Length", "")
+    return int(length) if length.isdecimal() and len(length) < MAX_DIGITS else 0
 
 
 @contextmanager

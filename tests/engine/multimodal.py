@@ -1,5 +1,6 @@
 """Every family with eyes or ears that is tried: a small random checkpoint, model and processor, as a user's folder."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,8 @@ SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 #: The model's own chat template, which reads parts; `{}` is what stands for an image or a sound.
 TEMPLATE = (
     "{{% for m in messages %}}<|{{{{ m.role }}}}|>{{% for c in m.content %}}"
-    "{{% if c.type != 'text' %}}{}{{% else %}}{{{{ c.text }}}}{{% endif %}}{{% endfor %}}<|end|>{{% endfor %}}"
+    "{{% if c.type == 'video' %}}<|video_pad|>{{% elif c.type != 'text' %}}{}{{% else %}}"
+    "{{{{ c.text }}}}{{% endif %}}{{% endfor %}}<|end|>{{% endfor %}}"
     "{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
 )
 IDS = {"bos_token_id": None, "pad_token_id": 0, "eos_token_id": 0}
@@ -33,6 +35,14 @@ TEXT = {
 VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 NORMALIZED = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
+
+#: What a folder says of videos, which no class here can write without torchvision.
+QWEN_VIDEO = {"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2, "image_mean": [0.5] * 3}
+QWEN2_VIDEO = {**QWEN_VIDEO, "video_processor_type": "Qwen2VLVideoProcessor"}
+QWEN3_VIDEO = {**QWEN_VIDEO, "video_processor_type": "Qwen3VLVideoProcessor"}
+QWEN2_VIDEO["size"] = {"shortest_edge": 56 * 56, "longest_edge": 84 * 84}
+QWEN3_VIDEO["size"] = {"shortest_edge": 4 * 56 * 56, "longest_edge": 4 * 84 * 84}
+VIDEOS = {"qwen2_vl": QWEN2_VIDEO, "qwen2_5_vl": QWEN2_VIDEO, "qwen3_vl": QWEN3_VIDEO, "qwen3_5": QWEN3_VIDEO}
 
 DELTA = {
     "linear_num_key_heads": 2,
@@ -88,6 +98,9 @@ def save(folder: Path, name: str) -> Path:
     model.save_pretrained(folder)
     processor.chat_template = TEMPLATE.format(family.placeholder)
     processor.save_pretrained(folder)
+    if name in VIDEOS:
+        path = folder / "processor_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"video_processor": VIDEOS[name]}))
     return folder
 
 

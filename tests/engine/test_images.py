@@ -135,7 +135,7 @@ def test_samples_logprobs_and_preemption(served: Served) -> None:
     outputs = generate(served.assembly, [request])["n"]
     assert [ids(outputs, 0), ids(outputs, 1)] == [expected, expected]
     assert outputs[0].prompt_tokens == inputs["input_ids"].shape[1], "the expanded prompt is counted"
-    assert outputs[0].image_tokens == inputs["input_ids"][0].tolist().count(served.place)
+    assert outputs[0].media_tokens == {"image": inputs["input_ids"][0].tolist().count(served.place)}
     with torch.inference_mode():
         scores = served.reference.model(**inputs).logits[0].log_softmax(-1)
     wanted = scores[:-1].gather(1, inputs["input_ids"][0, 1:, None])[:, 0]
@@ -268,6 +268,13 @@ def test_what_is_no_image_is_refused(llava: Served) -> None:
     refused(Media(type="video", data=whole), words="takes no video")
     refused(*media(*[picture(1)] * 17), text="<image>" * 17, words="17 media; at most 16")
     refused(Media(type="image", data=whole, options={"nope": 1}), words="no option 'nope'")
+    refused(Media(type="image", data=whole, options={"size": 5000}), words="size is 5000; for 1 images it is 0 to 707")
+    refused(Media(type="image", data=whole, options={"size": -3}), words="size is -3; for 1 images it is 0 to 707")
+    for options in ({"do_resize": "x"}, {"image_mean": "a"}, {"size": 0}):
+        refused(Media(type="image", data=whole, options=options), words="processor refuses this prompt, its media or")
+    refused(*media(picture(1, 1, 300)), words="1 x 300; one side is at most 200 times the other")
+    large = media(Image.new("RGB", (6000, 6000)))
+    refused(*large * 3, text="<image>" * 3, words="images 1 to 3 have 108 megapixels together; .* at most 100")
 
 
 def test_media_that_do_not_fit_end_their_own_request(llava: Served) -> None:

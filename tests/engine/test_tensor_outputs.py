@@ -13,6 +13,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateOutput, GenerateRequest, Tensor, TensorOptions
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
 
 PROMPT = [(7 * i) % 250 + 4 for i in range(150)]
@@ -150,3 +151,21 @@ def test_embeddings_that_are_cut_end_with_the_prompt(tiny_model: Path) -> None:
     sequence = assembly.admission.sequences(as_embeds)[0]
     assert sequence.embeds.shape[0] == sequence.num_prompt < len(PROMPT)
     assert ids(outputs["embeds"]) == ids(outputs["ids"])
+
+
+def test_experts_that_are_all_computed_are_those_of_the_router(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, "llama4_text", **FAMILIES["llama4_text"].changes)
+    model, found = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), {}
+    for number, layer in enumerate(model.model.layers):
+        if hasattr(layer.feed_forward, "router"):
+            layer.feed_forward.router.register_forward_hook(
+                lambda _, __, output, number=number: found.update({number: output[1].argmax(-1).numpy()})
+            )
+    assembly = build(folder, prefill_chunk=40)
+    outputs = generate(assembly, [request(TensorOptions(routed_experts=0))])["a"]
+    with torch.inference_mode():
+        model(torch.tensor([PROMPT + ids(outputs)[:-1]]))
+    experts = rows(outputs, "routed_experts", assembly.model.routed_experts).view(np.int32)
+    assert len(found) == 2
+    for number in range(4):
+        np.testing.assert_array_equal(experts[:, number], found.get(number, 0))

@@ -14,6 +14,9 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 import nbgen
+from nbgen.engine.embedding_model import EmbeddingModel
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import ModelError
 from nbgen.notebook import session
 from tests.conftest import save_tokenizer
 from tests.server.conftest import Server
@@ -42,6 +45,7 @@ CASES = {
     "bert-cls-raw": Case("bert", "cls_token", normalizes=False),
     "qwen3-last": Case("qwen3", "lasttoken"),
     "qwen3-bare": Case("qwen3", None),
+    "roberta-bare": Case("roberta", None),
 }
 
 
@@ -78,9 +82,16 @@ class Served(NamedTuple):
         for text in TEXTS:
             with torch.inference_mode():
                 states = model(torch.tensor([tokenizer.encode(text)])).last_hidden_state[0]
-            pooled = {"mean_tokens": states.mean(0), "cls_token": states[0]}.get(self.case.pooling or "", states[-1])
+            bare = "mean_tokens" if self.case.model_type == "roberta" else ""
+            pooling = self.case.pooling or bare
+            pooled = {"mean_tokens": states.mean(0), "cls_token": states[0]}.get(pooling, states[-1])
             vectors.append(pooled / pooled.norm() if self.case.normalizes else pooled)
         return torch.stack(vectors).numpy()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a text: RoBERTa's positions begin behind that of its padding."""
+        return 127 if self.case.model_type == "roberta" else 128
 
     def client(self) -> openai.OpenAI:
         http = self.server.http
@@ -119,7 +130,9 @@ def test_encode_answers_an_object_or_a_list(served: Served) -> None:
     np.testing.assert_allclose(single["embedding"], expected[1], atol=1e-4)
     assert single["meta_info"]["prompt_tokens"] == len(TEXTS[1])
     ids = served.server.http.post("tokenize", json={"prompt": TEXTS}).json()["tokens"]
-    batch = served.server.http.post("encode", json={"input_ids": ids}).json()
+    assert "id" in single["meta_info"]
+    batch = served.server.http.post("encode", json={"input_ids": ids, "rid": ["a", "b", "c"]}).json()
+    assert [item["meta_info"]["id"] for item in batch] == ["a", "b", "c"]
     np.testing.assert_allclose([item["embedding"] for item in batch], expected, atol=1e-4)
 
 
@@ -131,11 +144,23 @@ def refused(answer: httpx.Response, *words: str) -> None:
 def test_what_is_refused(served: Served) -> None:
     http = served.server.http
     refused(http.post("generate", json={"text": "a"}), "embedding model", "/v1/embeddings")
-    refused(http.post("v1/embeddings", json={"input": "x" * 200}), "200 tokens", "128")
+    refused(http.post("v1/embeddings", json={"input": "x" * 200}), "200 tokens", str(served.longest))
+    longest = http.post("v1/embeddings", json={"input": ["x" * served.longest, "y"]})
+    assert longest.status_code == 200, longest.text
     refused(http.post("v1/embeddings", json={"input": []}), "input")
     refused(http.post("v1/embeddings", json={"input": [[999]]}), "out-of-vocabulary")
     refused(http.post("v1/embeddings", json={"input": "x", "dimensions": 65}), "65", "64")
     refused(http.post("encode", json={"text": ""}), "empty")
+    refused(http.post("encode", json={"text": ["a", "b"], "rid": ["x", "x"]}), "Duplicate request ID")
+    refused(http.post("encode", json={"text": "a", "rid": 5}), "rid")
+
+
+def test_a_model_that_embeds_nothing_is_refused_at_load(tmp_path: Path) -> None:
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
+    vocab = save_tokenizer(tmp_path)
+    AutoModel.from_config(AutoConfig.for_model("t5", vocab_size=vocab, **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="does not run on token ids alone"):
+        EmbeddingModel(EngineConfig(model=str(tmp_path), dtype="float32"), lambda *_: None)
 
 
 def test_the_server_says_what_it_is(served: Served) -> None:

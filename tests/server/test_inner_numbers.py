@@ -123,6 +123,8 @@ def test_hidden_states_and_routes_whatever_is_cached(served: Served) -> None:
     later = served.generate(input_ids=PROMPT, return_routed_experts=True, routed_experts_start_len=70)
     assert later["meta_info"]["cached_tokens"] == 70
     check_routes(served, PROMPT, later, start=70)
+    last = served.generate(input_ids=PROMPT, return_routed_experts=True, routed_experts_start_len=len(PROMPT))
+    check_routes(served, PROMPT, last, start=len(PROMPT))
     assert not {"hidden_states", "routed_experts"} & served.generate(input_ids=PROMPT)["meta_info"].keys()
 
 
@@ -145,6 +147,15 @@ def test_beside_others_and_with_log_probabilities(served: Served) -> None:
     np.testing.assert_allclose(both, [entry[0] for entry in plain["input_token_logprobs"][1:]], atol=2e-3)
 
 
+def test_samples_of_a_batch_have_the_states_of_their_prompt(served: Served) -> None:
+    params = {**GREEDY, "n": 2}
+    wanted = {"sampling_params": params, "return_hidden_states": [True, False]}
+    first, second, *others = served.generate(input_ids=[PROMPT, OTHER], **wanted)
+    check_states(served, PROMPT, first)
+    check_states(served, PROMPT, second)
+    assert not any("hidden_states" in other["meta_info"] for other in others)
+
+
 def test_streams_grow_by_a_state_a_token(served: Served) -> None:
     body = {"input_ids": PROMPT, "sampling_params": GREEDY, "stream": True}
     body |= {"return_hidden_states": True, "return_routed_experts": True}
@@ -154,6 +165,66 @@ def test_streams_grow_by_a_state_a_token(served: Served) -> None:
     assert [chunk for chunk in found if "routed_experts" in chunk["meta_info"]] == found[-1:]
     check_states(served, PROMPT, found[-1])
     check_routes(served, PROMPT, found[-1])
+
+
+def last(states: list[float], served: Served, prompt: list[int], output: list[int]) -> None:
+    np.testing.assert_allclose(states, served.states([*prompt, *output[:-1]])[-1], atol=2e-3)
+
+
+def test_completions_have_the_last_state_and_the_first_choices_experts(served: Served) -> None:
+    prompts = [PROMPT, OTHER]
+    outputs = [served.generate(input_ids=prompt)["output_ids"] for prompt in prompts]
+    body = {"prompt": prompts, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "n": 2}
+    asked = {"return_hidden_states": True, "return_routed_experts": True}
+    whole = served.server.http.post("v1/completions", json=body | asked).json()
+    for choice, place in zip(whole["choices"], (0, 0, 1, 1), strict=True):
+        last(choice["hidden_states"], served, prompts[place], outputs[place])
+    check_routes(served, PROMPT, {"output_ids": outputs[0], "meta_info": whole["sglext"]})
+    stream = asked | {"stream": True, "stream_options": {"include_usage": True}}
+    *_, first, second, third, fourth, experts, usage, done = [
+        event.data for event in events(served.server.http, "POST", "v1/completions", json=body | stream)
+    ]
+    for chunk, (index, place) in zip((first, second, third, fourth), enumerate((0, 0, 1, 1)), strict=True):
+        (choice,) = json.loads(chunk)["choices"]
+        assert (choice["index"], choice["text"], choice["finish_reason"]) == (index, "", None)
+        last(choice["hidden_states"], served, prompts[place], outputs[place])
+    check_routes(served, PROMPT, {"output_ids": outputs[0], "meta_info": json.loads(experts)["sglext"]})
+    assert (json.loads(experts)["choices"], json.loads(usage)["choices"], done) == ([], [], "[DONE]")
+    plain = served.server.http.post("v1/completions", json=body).json()
+    assert "sglext" not in plain
+    assert "hidden_states" not in plain["choices"][0]
+
+
+def test_chats_have_the_last_state(served: Served) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    prompt = served.server.http.post("tokenize", json={"messages": messages}).json()["tokens"]
+    output = served.generate(input_ids=prompt)["output_ids"]
+    body = {"messages": messages, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "return_hidden_states": True}
+    answer = served.server.http.post("v1/chat/completions", json=body | {"return_routed_experts": True}).json()
+    last(answer["choices"][0]["hidden_states"], served, prompt, output)
+    check_routes(served, prompt, {"output_ids": output, "meta_info": answer["sglext"]})
+    *_, chunk, done = events(served.server.http, "POST", "v1/chat/completions", json=body | {"stream": True})
+    last(json.loads(chunk.data)["choices"][0]["delta"]["hidden_states"], served, prompt, output)
+    assert done.data == "[DONE]"
+    one = served.server.http.post("v1/chat/completions", json=body | {"max_tokens": 1}).json()
+    assert one["choices"][0]["hidden_states"] == [], "of a single token there is none after the first"
+    endless = served.server.http.post("v1/chat/completions", json={k: body[k] for k in body if k != "max_tokens"})
+    assert len(endless.json()["choices"][0]["hidden_states"]) == served.model.config.hidden_size
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"return_hidden_states": "last"}, "return_hidden_states"),
+        ({"return_routed_experts": 1}, "return_routed_experts"),
+        ({"return_routed_experts": True, "routed_experts_start_len": -1}, "at least 0"),
+        ({"return_routed_experts": True, "routed_experts_start_len": 91}, "the prompt has 90 tokens"),
+    ],
+)
+def test_what_completions_cannot_give_is_refused(served: Served, fields: Any, words: str) -> None:
+    answer = served.server.http.post("v1/completions", json={"prompt": PROMPT, **fields})
+    assert answer.status_code == 400
+    assert words in answer.json()["message"]
 
 
 def test_the_server_says_what_it_can(served: Served) -> None:

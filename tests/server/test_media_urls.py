@@ -116,6 +116,11 @@ class Files(web.RequestHandler):
                         self.write(bytes(2**20))
                         await self.flush()
                 self._finished = True
+            case "announced":
+                self.set_header("Content-Length", 50 * 2**20)
+                with contextlib.suppress(StreamClosedError):
+                    await self.flush()
+                self._finished = True
             case "slow":
                 await asyncio.sleep(30)
             case "missing":
@@ -167,6 +172,7 @@ async def test_a_file_is_fetched_under_its_name_with_one_look_up_and_no_secrets(
         ("again", "leads elsewhere more than 3 times"),
         ("missing", "no file of"),
         ("large", "no file of at most 20971520 bytes"),
+        ("announced", "`image_data`: the file at that address has 52428800 bytes; at most 20971520 are fetched"),
     ],
 )
 async def test_every_hop_is_checked_and_what_comes_is_limited(host, path: str, words: str) -> None:

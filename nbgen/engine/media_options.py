@@ -1,0 +1,39 @@
+"""The options that clients send with media, for the model's processor: known ones, of sizes that a process can bear."""
+
+from collections.abc import Sequence
+from math import isqrt
+
+from nbgen.engine.image import MAX_RATIO, PROMPT_PIXELS
+from nbgen.errors import InvalidRequest
+from nbgen.messages import Media
+
+#: Options of clients that mean nothing to a processor.
+IGNORED = {"detail"}
+#: Pieces that an image is cut into, each of a size of the model's own.
+MAX_PIECES = 64
+
+Options = dict[str, bool | int | float | str]
+
+
+def of(media: Sequence[Media], kind: str) -> Options:
+    """What holds for all `media`, which are of one kind. Raises InvalidRequest."""
+    given = [{name: value for name, value in each.options.items() if name not in IGNORED} for each in media]
+    if any(each != given[0] for each in given):
+        raise InvalidRequest(f"the {kind}s of one prompt must have the same options", field=f"{kind}_data")
+    options = given[0] if given else {}
+    for name, value in options.items():
+        most = _most(name, len(media))
+        if not isinstance(value, str) and not 0 <= value <= most:
+            raise InvalidRequest(
+                f"the option {name} is {value}; for {len(media)} {kind}s it is 0 to {most}", field=f"{kind}_data"
+            )
+    return options
+
+
+def _most(name: str, count: int) -> int:
+    """The largest value: of pixels, of pieces, or of a side, which the other is up to MAX_RATIO times as long as."""
+    if name.endswith("pixels"):
+        return PROMPT_PIXELS // count
+    if any(word in name for word in ("patch", "tile", "crop")):
+        return MAX_PIECES
+    return isqrt(PROMPT_PIXELS // (MAX_RATIO * count))

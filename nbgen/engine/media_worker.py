@@ -1,0 +1,82 @@
+"""The process that decodes files of clients, `python -m nbgen.engine.media_worker MEMORY`: image and sound files.
+
+Decoders are large, old and written in C: on a hostile file one may take for ever, use up its memory or crash, and only
+this process ends. It ends with its input. Knows no requests, and no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import msgspec
+
+from nbgen.engine import image
+from nbgen.engine.process import live_and_die_with_parent
+from nbgen.engine.worker_channel import Pipes, limit_memory
+from nbgen.engine.worker_process import Started
+from nbgen.errors import InvalidRequest
+
+
+class ImageFile(msgspec.Struct, tag=True):
+    """To be decoded; `place` names it to whoever sent it."""
+
+    data: memoryview
+    place: str
+
+
+class SoundFile(msgspec.Struct, tag=True):
+    """To be decoded, and resampled to `rate` Hz."""
+
+    data: memoryview
+    place: str
+    rate: int
+
+
+class Decoded(msgspec.Struct, tag=True):
+    """Pixels, RGB of one byte each in rows of the `width`; or float32 samples."""
+
+    data: memoryview
+    width: int = 0
+    height: int = 0
+
+
+class Refused(msgspec.Struct, tag=True):
+    """Why it is not decoded."""
+
+    message: str
+    field: str | None
+
+
+def main() -> None:
+    live_and_die_with_parent()
+    pipes = Pipes.of_worker()
+    memory_bytes = int(sys.argv[1])
+    limit_memory(memory_bytes)
+    with contextlib.suppress(EOFError, OSError):
+        pipes.send(Started())
+        while True:
+            pipes.send(_answer(pipes.receive(ImageFile | SoundFile), memory_bytes))
+
+
+def _answer(file: ImageFile | SoundFile, memory_bytes: int) -> Decoded | Refused:
+    try:
+        return _decoded(file)
+    except InvalidRequest as error:
+        return Refused(error.message, error.field)
+    except MemoryError:
+        field = "image_data" if isinstance(file, ImageFile) else "audio_data"
+        return Refused(f"{file.place} takes more than {memory_bytes >> 20} MiB to decode: send it smaller", field)
+
+
+def _decoded(file: ImageFile | SoundFile) -> Decoded:
+    if isinstance(file, ImageFile):
+        picture = image.decode(file.data, file.place)
+        return Decoded(memoryview(picture.tobytes()), *picture.size)
+    from nbgen.engine import audio  # numpy and what it needs, for sounds alone
+
+    return Decoded(memoryview(audio.decode(file.data, file.rate, file.place)).cast("B"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""A video's frames as models of Qwen's kinds see them, made by their image processor for Pillow, without torchvision.
+
+Sizes and the arrangement of patches follow transformers' Qwen2VLVideoProcessor and Qwen3VLVideoProcessor. Frames are
+resized by Pillow, whose pixels may differ by a step or two from torchvision's.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import BatchFeature
+from transformers.models.auto.video_processing_auto import get_video_processor_config
+from transformers.video_utils import make_batched_metadata, make_batched_videos
+
+#: The kinds, and the least and most pixels of each: of a frame with Qwen2-VL, of a whole video with Qwen3-VL.
+SIZES = {
+    "Qwen2VLVideoProcessor": (128 * 28 * 28, 768 * 28 * 28),
+    "Qwen3VLVideoProcessor": (128 * 32 * 32, 768 * 32 * 32),
+}
+
+
+class FramesProcessor:
+    """Takes the place of a processor's own for videos, called as that is."""
+
+    def __init__(self, images: Any, kind: str, config: dict[str, Any]) -> None:
+        """`images` is the processor's for images, `config` what its folder says of videos."""
+        self._images = images
+        self._of_video = kind == "Qwen3VLVideoProcessor"
+        size, (least, most) = config.get("size") or {}, SIZES[kind]
+        self._least = config.get("min_pixels") or size.get("shortest_edge") or least
+        self._most = config.get("max_pixels") or size.get("longest_edge") or most
+        self.patch_size: int = config.get("patch_size") or images.patch_size
+        self.temporal_patch_size: int = config.get("temporal_patch_size") or images.temporal_patch_size
+        self.merge_size: int = config.get("merge_size") or images.merge_size
+        self._normalization = {name: config[name] for name in ("image_mean", "image_std") if config.get(name)}
+
+    def __call__(
+        self, videos: Any, video_metadata: Any = None, *, return_metadata: bool = False, **_: Any
+    ) -> BatchFeature:
+        """Patches of all videos `[patches, values]`, and each one's grid of them `[time, height, width]`."""
+        batch = make_batched_videos(videos)
+        metadata = make_batched_metadata(batch, video_metadata=video_metadata)
+        patches, grids = zip(*map(self._patches, batch), strict=True)
+        data = {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}
+        found = BatchFeature(data)
+        if return_metadata:
+            found["video_metadata"] = metadata
+        return found
+
+    def _patches(self, frames: np.ndarray) -> tuple[torch.Tensor, list[int]]:
+        """Of frames `[time, height, width, 3]`; the last one stands until a patch in time is full."""
+        size = self._fitted(*frames.shape[:3])
+        fitted = [Image.fromarray(frame).resize(size, Image.Resampling.BICUBIC) for frame in frames]
+        fitted += fitted[-1:] * (-len(fitted) % self.temporal_patch_size)
+        sizes = {"patch_size": self.patch_size, "merge_size": self.merge_size}
+        sizes["temporal_patch_size"] = self.temporal_patch_size
+        made = self._images(fitted, do_resize=False, return_tensors="pt", **sizes, **self._normalization)
+        _, height, width = made["image_grid_thw"][0].tolist()
+        pixels = made["pixel_values"].view(
+            len(fitted), height * width, -1, self.temporal_patch_size, self.patch_size**2
+        )
+        in_time = pixels[:, :, :, 0].unflatten(0, (-1, self.temporal_patch_size))  # an image is the same at all times
+        return in_time.permute(0, 2, 3, 1, 4).flatten(0, 1).flatten(1), [len(in_time), height, width]
+
+    def _fitted(self, count: int, height: int, width: int) -> tuple[int, int]:
+        """Width and height in whole patches, their pixels within the limits."""
+        factor, step = self.patch_size * self.merge_size, self.temporal_patch_size
+        if self._of_video and count < step:
+            raise ValueError(f"{count} frames; at least {step}")
+        if self._of_video and min(height, width) < factor:
+            scale = factor / min(height, width)
+            height, width = int(height * scale), int(width * scale)
+        frames, rounded = (count, round(count / step) * step) if self._of_video else (1, 1)
+        sides = [round(side / factor) * factor for side in (width, height)]
+        pixels, area = rounded * math.prod(sides), frames * height * width
+        if pixels > self._most:
+            shrink = math.sqrt(area / self._most)
+            sides = [max(factor, math.floor(side / shrink / factor) * factor) for side in (width, height)]
+        elif pixels < self._least:
+            grow = math.sqrt(self._least / area)
+            sides = [math.ceil(side * grow / factor) * factor for side in (width, height)]
+        return sides[0], sides[1]
+
+
+def of_folder(folder: Path, images: Any) -> FramesProcessor | None:
+    """The one for the model in `folder`; None where it sees videos in another way."""
+    config = get_video_processor_config(folder, local_files_only=True)
+    kind = config.get("video_processor_type")
+    if kind not in SIZES or config.get("cap_pixels_per_frame"):
+        return None
+    return FramesProcessor(images, kind, config)

@@ -1,0 +1,67 @@
+"""Frames of length and msgpack between a process and the worker that it started, over the worker's own pipes.
+
+The worker's end also keeps within a limit of memory. Knows no work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import IO, NamedTuple, TypeVar
+
+import msgspec
+
+from nbgen.frames import FRAME_HEADER, frame_length
+
+T = TypeVar("T")
+
+
+class Pipes(NamedTuple):
+    """Both directions of one end."""
+
+    reads: IO[bytes]
+    writes: IO[bytes]
+
+    @classmethod
+    def of_worker(cls) -> Pipes:
+        """Standard input and output, which nothing else in this process can reach from now on."""
+        pipes = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
+        return pipes
+
+    def send(self, message: object) -> None:
+        """Write one frame."""
+        body = msgspec.msgpack.encode(message)
+        self.writes.write(len(body).to_bytes(FRAME_HEADER, "big"))
+        self.writes.write(body)
+        self.writes.flush()
+
+    def receive(self, kind: type[T]) -> T:
+        """Read one frame. Raises EOFError where the other end is closed."""
+        body = self._read(frame_length(self._read(FRAME_HEADER)))
+        return msgspec.msgpack.decode(body, type=kind)
+
+    def close(self) -> None:
+        for file in self:
+            with contextlib.suppress(OSError):  # what was not written yet has nobody to go to
+                file.close()
+
+    def _read(self, length: int) -> bytes:
+        body = self.reads.read(length)
+        if len(body) < length:
+            raise EOFError
+        return body
+
+
+def limit_memory(num_bytes: int) -> None:
+    """Of the address space, from what the libraries have taken on; where the system knows such limits."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + num_bytes,) * 2)

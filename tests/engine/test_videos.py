@@ -1,0 +1,151 @@
+"""What is written about a video's frames is what transformers' own float32 `generate` writes; frames become patches."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen2VLImageProcessorPil
+from transformers.video_utils import VideoMetadata
+
+from nbgen.bytes_elements import pack_bytes
+from nbgen.engine.media_encoder import MediaEncoder
+from nbgen.engine.media_prompt import MediaPrompt
+from nbgen.engine.video_frames import FramesProcessor
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest, Media
+from tests.engine.conftest import build
+from tests.engine.multimodal import QWEN2_VIDEO, VIDEOS, save
+from tests.engine.test_images import PARAMS, PLAIN, Reference, Served, media, picture, tensors
+
+TEXT = "What happens in <|vision_start|><|video_pad|><|vision_end|>? Say."
+#: transformers fills the time in where no frames of a second are known.
+FPS = 24.0
+PATCH, MERGE, TIMES = 14, 2, 2
+
+
+def clip(*seeds: int, **options: float) -> Media:
+    files = pack_bytes(bytes(each.data) for seed in seeds for each in media(picture(seed)))
+    return Media(type="video", format="frames", data=files, options=options)
+
+
+def inputs(reference: Reference, *seeds: int, fps: float | None = None) -> dict[str, torch.Tensor]:
+    frames = np.stack([np.asarray(picture(seed)) for seed in seeds])
+    times = VideoMetadata(total_num_frames=len(seeds), fps=fps, frames_indices=list(range(len(seeds))))
+    made = reference.processor(
+        text=[TEXT], videos=[frames], videos_kwargs={"video_metadata": [times]}, return_tensors="pt"
+    )
+    return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.fixture(scope="module", params=VIDEOS)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return Served(request.param, tmp_path_factory.mktemp("videos") / request.param)
+
+
+def test_frames_are_described_as_transformers_does(served: Served) -> None:
+    reference, clips = served.reference, [(1, 2, 3, 4), (5, 6, 7, 8), (1, 2, 3)]
+    expected = [reference.generate(inputs(reference, *seeds, fps=FPS)) for seeds in clips]
+    assert expected[0] != expected[1], "the frames make no difference: nothing was tested"
+    requests = [
+        GenerateRequest(rid=f"v{i}", text=TEXT, media=[clip(*seeds)], params=PARAMS) for i, seeds in enumerate(clips)
+    ]
+    assert served.assembly.model.media == ["image", "video"]
+    assert served.answers(PLAIN, *requests) == [reference.answer(PLAIN.text, []), *expected], "in one batch"
+    assert [served.answers(request)[0] for request in requests] == expected, "on prefix hits"
+
+
+def test_beside_an_image_and_at_a_rate(served: Served) -> None:
+    reference, text = served.reference, f"{served.family.placeholder} and {TEXT}"
+    frames = np.stack([np.asarray(picture(seed)) for seed in (1, 2)])
+    times = VideoMetadata(total_num_frames=2, fps=0.5, frames_indices=[0, 1])
+    made = reference.processor(
+        text=[text],
+        images=[picture(9)],
+        videos=[frames],
+        videos_kwargs={"video_metadata": [times]},
+        return_tensors="pt",
+    )
+    request = GenerateRequest(rid="v", text=text, media=[*media(picture(9)), clip(1, 2, fps=0.5)], params=PARAMS)
+    assert served.answers(request) == [reference.generate(made)]
+
+
+def test_what_the_processor_made_or_is_embedded_is_taken(served: Served) -> None:
+    made = inputs(served.reference, 1, 2, 3, 4, fps=FPS)
+    expected, prompt = served.reference.generate(made), made["input_ids"][0].tolist()
+    item = Media(type="video", format="processor_output", tensors=tensors(made))
+    assert served.answers(GenerateRequest(rid="p", input_ids=prompt, media=[item], params=PARAMS)) == [expected]
+    rest = {name: value for name, value in made.items() if name not in ("input_ids", "attention_mask")}
+    MediaEncoder(served.reference.model).encode(prepared := MediaPrompt(prompt, prompt, rest))
+    place = served.reference.model.config.video_token_id
+    places = [index for index, token in enumerate(prompt) if token == place]
+    feature = torch.cat([prepared.encoded.embeds[places], *prepared.encoded.deep], dim=1)
+    shapes = {name: made[name] for name in ("video_grid_thw", "second_per_grid_ts") if name in made}
+    embedded = Media(type="video", format="precomputed_embedding", tensors=tensors({"feature": feature, **shapes}))
+    assert served.answers(GenerateRequest(rid="e", input_ids=prompt, media=[embedded], params=PARAMS)) == [expected]
+
+
+def test_what_is_no_video_is_refused(served: Served) -> None:
+    def refused(video: Media, words: str) -> None:
+        with pytest.raises(InvalidRequest, match=words):
+            served.assembly.admission.sequences(GenerateRequest(rid="x", text=TEXT, media=[video], params=PARAMS))
+
+    refused(
+        Media(type="video", data=memoryview(b"an MP4")), "video files are not read: send the video's frames as images"
+    )
+    refused(
+        Media(type="video", format="frames", data=pack_bytes([b"no image"])), "frame of video 1: number 1 .* decoded"
+    )
+    sizes = [bytes(each.data) for each in media(picture(1), picture(1, 30, 30))]
+    refused(Media(type="video", format="frames", data=pack_bytes(sizes)), "have 2 sizes")
+    refused(clip(1, 2, fps=0), "fps is 0; it is a number above 0")
+    refused(clip(1, 2, nope=1), "no option 'nope' but fps")
+
+
+def naive(frames: list[np.ndarray]) -> np.ndarray:
+    """Patches in the order in which they are merged, of normalized frames `[height, width, 3]`, two at a time."""
+    rows, (height, width, _) = [], frames[0].shape
+    side = PATCH * MERGE
+    for first, second in zip(frames[::2], frames[1::2], strict=True):
+        for top in range(0, height, side):
+            for left in range(0, width, side):
+                for y in range(top, top + side, PATCH):
+                    for x in range(left, left + side, PATCH):
+                        pair = [f[y : y + PATCH, x : x + PATCH] for f in (first, second)]
+                        rows.append(np.stack(pair).transpose(3, 0, 1, 2).ravel())
+    return np.array(rows)
+
+
+def test_patches_span_two_frames_and_the_last_stands() -> None:
+    images = Qwen2VLImageProcessorPil(image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    frames = [np.asarray(picture(seed, 84, 56)) for seed in (1, 2, 3)]
+    found = FramesProcessor(images, "Qwen2VLVideoProcessor", QWEN2_VIDEO)([np.stack(frames)])
+    expected = naive([frame / 127.5 - 1 for frame in [*frames, frames[-1]]])
+    assert found["video_grid_thw"].tolist() == [[2, 4, 6]]
+    np.testing.assert_allclose(found["pixel_values_videos"].numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "height", "width", "expected"),
+    [
+        ("Qwen2VLVideoProcessor", 4, 1080, 1920, (1008, 560)),
+        ("Qwen2VLVideoProcessor", 9, 100, 300, (560, 196)),
+        ("Qwen3VLVideoProcessor", 4, 1080, 1920, (588, 308)),
+        ("Qwen3VLVideoProcessor", 5, 100, 20, (84, 364)),
+    ],
+)
+def test_frames_are_fitted_as_transformers_fits_them(
+    kind: str, count: int, height: int, width: int, expected: tuple[int, int]
+) -> None:
+    images = Qwen2VLImageProcessorPil()
+    assert FramesProcessor(images, kind, {})._fitted(count, height, width) == expected
+
+
+def test_videos_of_other_kinds_need_torchvision(tmp_path: Path) -> None:
+    folder = save(tmp_path, "qwen2_vl")
+    path = folder / "processor_config.json"
+    other = {"video_processor": {"video_processor_type": "LlavaOnevisionVideoProcessor"}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | other))
+    with pytest.raises(InvalidRequest, match=r"need torchvision.*send what its processor makes of one"):
+        build(folder).admission.sequences(GenerateRequest(rid="x", text=TEXT, media=[clip(1, 2)], params=PARAMS))
