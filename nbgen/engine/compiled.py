@@ -1,10 +1,8 @@
-"""A layer's many small operations, fused by torch.compile: fewer kernels, and no Python between them.
+"""A decoder's many small operations, fused by torch.compile: fewer kernels, and no Python between them.
 
-Layers that are alike but for their weights share what is compiled, so that a deep model takes no longer than a shallow
-one. Attention and products of packed weights stay what they are, operators that the compiler does not look into, and
-so does what stands before and behind the layers. Three graphs serve every step: one token, one token of each of many
-sequences, many tokens. What fits none of them (adapters, embeddings in place of ids) runs as before. Knows nothing of
-batches.
+Attention and products of packed weights stay what they are, operators that the compiler does not look into; the layer
+that makes scores stays outside. Three graphs serve every step: one token, one token of each of many sequences, many
+tokens. What fits none of them (adapters, embeddings in place of ids) runs as before. Knows nothing of batches.
 """
 
 import logging
@@ -14,6 +12,7 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -32,8 +31,7 @@ OPTIONS = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe
 
 log = logging.getLogger(__name__)
 
-#: Of the layer that runs now, by the numbers that its operators have.
-_modules: list[nn.Module] = []
+_modules: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
 _numbers = count()
 _library = torch.library.Library("nbgen", "DEF")
 _library.define(
@@ -44,36 +42,36 @@ _library.define("linear(Tensor input, int module, int width) -> Tensor")
 
 
 class CompiledDecoder:
-    """Stands in for the forwards of a decoder's layers; compiled while `active`, which it is made as."""
+    """Stands in for the forward of a model's decoder; compiled while `active`, which it is made as."""
 
     def __init__(self, model: nn.Module) -> None:
         """Raises ModelError where there is no compiler."""
         check_compiler()
         self.active = True
-        self._layers = _layers(model.get_decoder())
-        self._compiled: dict[Any, Callable[..., Any]] = {}
-        self._linears = [linear for layer in self._layers for linear in _instead(layer, self._forward(layer))]
+        self._decoder = model.get_decoder()
+        self._stock = self._decoder.forward
+        self._compiled = torch.compile(_own(self._stock), dynamic=True, fullgraph=True, options=OPTIONS)
+        self._linears = _hide_linears(model)
+        for layer in model.modules():
+            if hasattr(layer, "layer_idx"):
+                _number(layer)
         self._config = model.config.get_text_config()
         self._implementation = self._config._attn_implementation
         self._config._attn_implementation = IMPLEMENTATION
+        self._decoder.forward = self._forward
 
     def remove(self) -> None:
         """Leave the model as it was."""
         self._config._attn_implementation = self._implementation
-        for module in [*self._layers, *self._linears]:
+        for module in [self._decoder, *self._linears]:
             del module.forward
 
     def settle(self) -> None:
         """Compile nothing from here on: what fits no graph that there is runs as before."""
-        for kind, compiled in self._compiled.items():
-            self._compiled[kind] = torch.compiler.set_stance("eager_on_recompile")(compiled)
+        self._compiled = torch.compiler.set_stance("eager_on_recompile")(self._compiled)
 
-    def _forward(self, layer: nn.Module) -> Callable[..., Any]:
-        """The layer's own forward, or what was compiled of the first of its kind."""
-        kind, stock = _kind(layer), type(layer).forward
-        if kind not in self._compiled:
-            self._compiled[kind] = torch.compile(_own(stock), dynamic=True, fullgraph=True, options=OPTIONS)
-        return lambda *args, **kwargs: (self._compiled[kind] if self.active else stock)(layer, *args, **kwargs)
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        return (self._compiled if self.active else self._stock)(*args, **kwargs)
 
 
 def check_compiler() -> None:
@@ -93,66 +91,26 @@ def _own(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _layers(decoder: nn.Module) -> list[nn.Module]:
-    """The modules that stand one behind the other, each with attention of its own; the decoder itself if none do."""
-    for module in decoder.modules():
-        if isinstance(module, nn.ModuleList) and len(module) and all(map(_attends, module)):
-            return list(module)
-    return [decoder]
-
-
-def _attends(layer: nn.Module) -> bool:
-    return any(hasattr(module, "layer_idx") for module in layer.modules())
-
-
-def _kind(layer: nn.Module) -> Any:
-    """Equal for layers that differ in nothing but weights, and in which of the model's layers they are."""
-    return tuple((name, type(module), _settings(module)) for name, module in layer.named_modules())
-
-
-def _settings(module: nn.Module) -> Any:
-    """All that a module's code may decide by."""
-    own = {name: value for name, value in vars(module).items() if not name.startswith("_") and name != "layer_idx"}
-    plain = [(name, repr(value)) for name, value in own.items() if isinstance(value, bool | int | float | str | tuple)]
-    shapes = [(name, weight.shape, weight.dtype) for name, weight in module.named_parameters(recurse=False)]
-    index, config = getattr(module, "layer_idx", None), getattr(module, "config", None)
-    by_layer = [] if index is None or config is None else _of_layer(config, index)
-    return tuple(sorted(plain)), tuple(shapes), tuple(by_layer)
-
-
-def _of_layer(config: Any, index: int) -> list[tuple[str, str]]:
-    """What a configuration lists for each layer, of this one."""
-    count = config.num_hidden_layers
-    lists = [(name, value) for name, value in vars(config).items() if isinstance(value, list) and len(value) == count]
-    return [(name, repr(value[index])) for name, value in lists]
-
-
-def _instead(layer: nn.Module, forward: Callable[..., Any]) -> list[nn.Module]:
-    """Have the layer run `forward`, and those of its parts that the compiler must not look into as operators.
-
-    Those with weights of a layout of their own, which are what comes back, are told apart within the layer.
-    """
-    linears = [m for m in layer.modules() if isinstance(m, PrepackedLinear | Int8Linear | Int4Linear)]
-    linears += {id(m.shared): m.shared.linear for m in layer.modules() if isinstance(m, Part)}.values()
-    attentions = [m for m in layer.modules() if hasattr(m, "layer_idx")]
-    modules = [*linears, *attentions]
-    for number, module in enumerate(modules):
-        module.__dict__["_nbgen_number"] = number
-    for linear in linears:
+def _hide_linears(model: nn.Module) -> list[nn.Module]:
+    """Have every layer with weights of a layout of its own called as an operator; the layers."""
+    found = [m for m in model.modules() if isinstance(m, PrepackedLinear | Int8Linear | Int4Linear)]
+    found += {id(m.shared): m.shared.linear for m in model.modules() if isinstance(m, Part)}.values()
+    for linear in found:
         linear.forward = _operator(linear)  # type: ignore[method-assign]
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        global _modules
-        _modules = modules
-        return forward(*args, **kwargs)
-
-    layer.forward = call  # type: ignore[method-assign]
-    return linears
+    return found
 
 
 def _operator(linear: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-    number, width = linear._nbgen_number, linear.out_features
+    number, width = _number(linear), linear.out_features
     return lambda input: torch.ops.nbgen.linear(input, number, width)
+
+
+def _number(module: nn.Module) -> int:
+    """What an operator knows the module by."""
+    if "_nbgen_number" not in module.__dict__:
+        module.__dict__["_nbgen_number"] = next(_numbers)
+        _modules[module.__dict__["_nbgen_number"]] = module
+    return module.__dict__["_nbgen_number"]
 
 
 def _attention(
