@@ -66,9 +66,7 @@ def measure(folder: Path) -> dict[str, float]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = measure(shapes.make(Path(folder), SHAPE))
-    results = Results()
-    results.facts["adapters"] = found
-    results.save()
+    Results().keep("adapters", found)
     print(found)
 
 

@@ -54,9 +54,7 @@ def _losses(assembly: Assembly, tokenizer: Any, document: corpus.Document) -> li
 
 def main() -> None:
     found = {kind: perplexity(kind) for kind in KINDS}
-    results = Results()
-    results.facts["perplexity"] = found
-    results.save()
+    Results().keep("perplexity", found)
     print(found)
 
 

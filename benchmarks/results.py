@@ -31,6 +31,11 @@ class Results:
         self.records.append(record)
         self.save()
 
+    def keep(self, name: str, fact: Any) -> None:
+        """Keep a fact in place of an earlier one of that name."""
+        self.facts[name] = fact
+        self.save()
+
     def save(self) -> None:
         lines = ",\n".join(json.dumps(record) for record in self.records)
         self._file.write_text(f'{{"facts": {json.dumps(self.facts, indent=1)},\n"records": [\n{lines}\n]}}\n')

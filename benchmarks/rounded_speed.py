@@ -1,6 +1,6 @@
 """`python -m benchmarks.rounded_speed`: decoding Qwen3-0.6B's shape with weights of 16, 8 and 4 bits.
 
-The three take turns in one process on one thread, whose CPU time is what is compared: 32 tokens in, alone and sixteen
+The three take turns in one process on one thread, whose CPU time is what is compared: 4 tokens in, alone and sixteen
 at once. Beside it stand the bytes of weights a token reads, which predict the ratio where memory is the limit.
 """
 
@@ -43,9 +43,7 @@ def main() -> None:
         turns = [{kind: rate(engine, streams, new, turn) for kind, engine in engines.items()} for turn in range(TURNS)]
         for kind in engines:
             found[kind][str(streams)] = statistics.median(turn[kind] for turn in turns)
-    results = Results()
-    results.facts["rounded_speed"] = found
-    results.save()
+    Results().keep("rounded_speed", found)
     print(found)
 
 

@@ -1,7 +1,7 @@
 // Attention of one new token a sequence over paged keys and values, read where they lie: no copy, no padding.
 //
-// A context is cut into chunks of CHUNK tokens, computed apart and merged in order by their largest scores (FlashDecoding,
-// Dao et al. 2023). Which chunks there are depends on the sequence alone, so neither what runs beside it nor the number
+// A context is cut into chunks, computed apart and merged in order by their largest scores (FlashDecoding, Dao et al.
+// 2023). Which chunks there are depends on the sequence alone, so neither what runs beside it nor the number
 // of threads changes a bit of the result. Plain C++ that compilers vectorise; `attention_native.py` builds and calls it.
 
 #include <algorithm>
@@ -12,7 +12,6 @@
 
 namespace {
 
-constexpr int64_t CHUNK = 256;
 constexpr float LOWEST = -1e30f;
 
 struct Bfloat16 {
@@ -53,9 +52,10 @@ inline float exponential(float x) {
 }  // namespace
 
 // What all layers of a step share. `tables` [rows, blocks] are block numbers, the tokens seen are `firsts` to `lengths`,
-// and row r's chunks of each key head are `chunks[r]` to `chunks[r + 1]` of all. Queries and outputs are rows `places`.
+// `chunk` of them in each chunk, and row r's chunks of each key head are `chunks[r]` to `chunks[r + 1]` of all, whose rows
+// are `owners`. Queries and outputs are rows `places`.
 struct Batch {
-    int64_t rows, blocks, block_size, threads;
+    int64_t rows, blocks, block_size, threads, chunk;
     const int32_t* tables;
     const int64_t* firsts;
     const int64_t* lengths;
@@ -81,7 +81,7 @@ void attend_chunk(const Batch& batch, const Layer& layer, const T* query, const 
     const int32_t* table = batch.tables + row * batch.blocks;
     float* wide = work.data();
     float* scores = wide + group * dim;
-    float* token = scores + group * CHUNK;
+    float* token = scores + group * batch.chunk;
     for (int64_t i = 0; i < group * dim; i++) wide[i] = widen(query[i]) * layer.scaling;
     for (int64_t position = begin; position < end; position++) {
         const T* key = keys + (table[position / batch.block_size] * batch.block_size + position % batch.block_size) * dim;
@@ -91,13 +91,13 @@ void attend_chunk(const Batch& batch, const Layer& layer, const T* query, const 
             float sum = 0;
 #pragma omp simd reduction(+ : sum)
             for (int64_t d = 0; d < dim; d++) sum += head[d] * token[d];
-            scores[g * CHUNK + position - begin] = sum;
+            scores[g * batch.chunk + position - begin] = sum;
         }
     }
     float* sums = part + group * width;
     float* largest = sums + group;
     for (int64_t g = 0; g < group; g++) {
-        float *row_scores = scores + g * CHUNK, most = LOWEST, sum = 0;
+        float *row_scores = scores + g * batch.chunk, most = LOWEST, sum = 0;
         if (layer.softcap > 0)
             for (int64_t i = 0; i < end - begin; i++)
                 row_scores[i] = layer.softcap * std::tanh(row_scores[i] / layer.softcap);
@@ -117,7 +117,7 @@ void attend_chunk(const Batch& batch, const Layer& layer, const T* query, const 
             values + (table[position / batch.block_size] * batch.block_size + position % batch.block_size) * width;
         for (int64_t d = 0; d < width; d++) token[d] = widen(value[d]);
         for (int64_t g = 0; g < group; g++) {
-            float weight = scores[g * CHUNK + position - begin];
+            float weight = scores[g * batch.chunk + position - begin];
             float* output = part + g * width;
 #pragma omp simd
             for (int64_t d = 0; d < width; d++) output[d] += weight * token[d];
@@ -151,14 +151,14 @@ void attend(const Batch& batch, const Layer& layer, const T* query, const T* key
     const int64_t chunks = batch.chunks[batch.rows], tasks = chunks * layer.kv_heads;
 #pragma omp parallel num_threads(static_cast<int>(std::min(batch.threads, tasks)))
     {
-        std::vector<float> work(group * (layer.dim + CHUNK) + std::max(layer.dim, layer.value_dim));
+        std::vector<float> work(group * (layer.dim + batch.chunk) + std::max(layer.dim, layer.value_dim));
 #pragma omp for schedule(dynamic)
         for (int64_t task = 0; task < tasks; task++) {
             const int64_t head = task / chunks, chunk = task % chunks, row = batch.owners[chunk];
-            const int64_t begin = batch.firsts[row] + (chunk - batch.chunks[row]) * CHUNK;
+            const int64_t begin = batch.firsts[row] + (chunk - batch.chunks[row]) * batch.chunk;
             attend_chunk(batch, layer, query + (batch.places[row] * layer.heads + head * group) * layer.dim,
                          keys + head * layer.slots * layer.dim, values + head * layer.slots * layer.value_dim, row, begin,
-                         std::min(begin + CHUNK, batch.lengths[row]), work, scratch + task * stride);
+                         std::min(begin + batch.chunk, batch.lengths[row]), work, scratch + task * stride);
         }
 #pragma omp for
         for (int64_t i = 0; i < batch.rows * layer.heads; i++) {

@@ -14,7 +14,7 @@ from nbgen.engine import native
 from nbgen.engine.attention import Layer, Scores, Step, Window
 from nbgen.engine.attention_cpu import CpuAttention, Group, attend, groups_of
 
-#: Tokens of a chunk; the C++ has the same number.
+#: Tokens of a chunk: what one thread computes at a time, whatever runs beside it.
 CHUNK = 256
 FUNCTIONS = {torch.float32: "attend_float32", torch.bfloat16: "attend_bfloat16"}
 
@@ -23,7 +23,7 @@ class BatchFields(ctypes.Structure):
     """`Batch` of the C++."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("rows", "blocks", "block_size", "threads")),
+        *((name, c_int64) for name in ("rows", "blocks", "block_size", "threads", "chunk")),
         *((name, c_void_p) for name in ("tables", "firsts", "lengths", "chunks", "owners", "places")),
     ]
 
@@ -102,5 +102,5 @@ def _plan(step: Step, window: Window, most: int) -> Plan:
     owners = [row for row, count in enumerate(counts) for _ in range(count)]
     lists = (firsts, [span.length for span in spans], starts, owners, rows)
     tensors = (step.tables_of(spans), *map(torch.tensor, lists))
-    sizes = (len(rows), tensors[0].shape[1], step.cache.block_size, torch.get_num_threads())
+    sizes = (len(rows), tensors[0].shape[1], step.cache.block_size, torch.get_num_threads(), CHUNK)
     return Plan(groups, BatchFields(*sizes, *(t.data_ptr() for t in tensors)), starts[-1], tensors)

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.files import give, kept, load, sent, shown
+from tests.browser.files import give, kept, load, sent, served, shown
 from tests.browser.lab import Lab
-from tests.engine.multimodal import save
 from tests.engine.test_images import picture
 from tests.server.test_images import png
 
@@ -20,12 +19,8 @@ def image(name: str, seed: int, width: int = 90) -> tuple[str, str, bytes]:
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """JupyterLab with a model that sees."""
-    folder = tmp_path_factory.mktemp("seeing")
-    (folder / "lab").mkdir()
-    lab = Lab(folder / "lab", str(save(folder / "qwen", "qwen2_5_vl")))
-    load(lab)
-    yield lab
-    lab.stop()
+    with served(tmp_path_factory.mktemp("seeing"), "qwen2_5_vl") as lab:
+        yield lab
 
 
 def test_images_are_given_removed_sent_and_there_after_a_reload(seeing: Lab, tab: Page, tmp_path: Path) -> None:

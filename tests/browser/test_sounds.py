@@ -9,9 +9,8 @@ import pytest
 import soundfile
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.files import give, kept, load, sent, shown
+from tests.browser.files import give, kept, load, sent, served, shown
 from tests.browser.lab import Lab
-from tests.engine.multimodal import save
 from tests.engine.test_audio import sound
 
 RATE = 16_000
@@ -28,12 +27,8 @@ def file(name: str, seconds: float, rate: int = RATE, channels: int = 1, form: s
 @pytest.fixture(scope="module")
 def hearing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """JupyterLab with a model that hears."""
-    folder = tmp_path_factory.mktemp("hearing")
-    (folder / "lab").mkdir()
-    lab = Lab(folder / "lab", str(save(folder / "qwen", "qwen2_audio")))
-    load(lab)
-    yield lab
-    lab.stop()
+    with served(tmp_path_factory.mktemp("hearing"), "qwen2_audio") as lab:
+        yield lab
 
 
 def length(player: Locator) -> float:
