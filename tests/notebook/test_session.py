@@ -47,8 +47,9 @@ def test_an_answer_has_text_and_numbers(connected: PrivateServer) -> None:
 
 
 def test_a_stream_brings_the_same_text_in_pieces(connected: PrivateServer) -> None:
-    whole = nbgen.generate("count", max_new_tokens=40, temperature=0)
-    stream = nbgen.stream("count", max_new_tokens=40, temperature=0)
+    options = {"max_new_tokens": 1000, "temperature": 0, "ignore_eos": True}
+    whole = nbgen.generate("count", **options)
+    stream = nbgen.stream("count", **options)
     pieces = list(stream)
     assert len(pieces) > 1
     assert "".join(pieces) == stream.result.text == whole.text
@@ -117,11 +118,11 @@ def test_an_interrupt_keeps_the_partial_answer(connected: PrivateServer, monkeyp
     class Interrupted(Client):
         def run(self, body):
             events = super().run(body)
-            for count, event in enumerate(events):
-                if count == 5:
+            for name, data in events:
+                yield name, data
+                if data.get("text"):
                     events.close()
                     raise KeyboardInterrupt
-                yield event
 
     client = Interrupted(connected.url)
     client._http.headers.update(connected.client._http.headers)
