@@ -29,7 +29,7 @@ class BatchFields(ctypes.Structure):
 
 
 class LayerFields(ctypes.Structure):
-    """`Layer` of the C++."""
+    """`AttentionLayer` of the C++."""
 
     _fields_ = [
         *((name, c_int64) for name in ("heads", "kv_heads", "dim", "value_dim", "slots")),
@@ -54,9 +54,9 @@ class NativeAttention(CpuAttention):
 
     def __init__(self) -> None:
         super().__init__()
-        library = native.library("attention_native")
+        library = native.library()
         if library is None:
-            raise OSError("attention_native is not compiled")
+            raise OSError("native.cpp is not compiled")
         self._functions = {dtype: getattr(library, name) for dtype, name in FUNCTIONS.items()}
         for function in self._functions.values():
             function.argtypes, function.restype = [c_void_p] * 7, None
@@ -64,8 +64,7 @@ class NativeAttention(CpuAttention):
     def decode(self, query: torch.Tensor, layer: Layer, step: Step, window: Window, scores: Scores) -> torch.Tensor:
         if query.dtype not in self._functions or {layer.keys.dtype, layer.values.dtype} != {query.dtype}:
             return super().decode(query, layer, step, window, scores)
-        most = self.most(layer)
-        plan = step.once(("native", window, most), lambda: _plan(step, window, most))
+        plan = self.plan(step, window, layer)
         output = query.new_empty(*query.shape[:2], layer.values.shape[-1])
         for group in plan.groups:
             rows = slice(None) if group.rows is None else group.rows
@@ -73,6 +72,11 @@ class NativeAttention(CpuAttention):
         if plan.fields is not None:
             self._attend_rows(query.contiguous(), layer, plan, scores, output)
         return output
+
+    def plan(self, step: Step, window: Window, layer: Layer) -> Plan:
+        """How the step's decodes are computed in layers like this one."""
+        most = self.most(layer)
+        return step.once(("native", window, most), lambda: _plan(step, window, most))
 
     def _attend_rows(self, query: torch.Tensor, layer: Layer, plan: Plan, scores: Scores, output: torch.Tensor) -> None:
         """The rows of `plan.fields`, into their places of `output` `[B, heads, value_dim]`."""

@@ -42,6 +42,10 @@ class KVCache:
         values.index_copy_(0, slots, value)
         return keys, values
 
+    def layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The layer's whole tensors; the same pair as long as they are the same. None before its first write."""
+        return self._layers.get(layer)
+
     def resize(self, num_blocks: int) -> None:
         """Forget all keys and values, and take memory for so many blocks of the layers seen so far; none for 0."""
         self._layers.clear()

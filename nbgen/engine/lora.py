@@ -65,6 +65,11 @@ class LoraLinear(nn.Module):
         self._packed = linear.reordered(self._a), linear.reordered(self._b.T)
         self._carried = frozenset(adapter for adapter in adapters if path in adapter.pairs)
 
+    @property
+    def matrices(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The stack: `A` `[columns, in_features]` and the transpose of `B` `[columns, out_features]`."""
+        return self._a, self._b
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         output = self.base(input)
         rows = self._rows
@@ -130,6 +135,11 @@ class LoraLayers:
     def wraps(self) -> bool:
         """Whether layers are wrapped."""
         return bool(self._wrapped)
+
+    @property
+    def columns(self) -> dict[Adapter, slice]:
+        """Of the stack, by adapter: another dictionary whenever other adapters are carried."""
+        return self._columns
 
     def carry(self, adapters: Sequence[Adapter]) -> None:
         """Have exactly these adapters in the model. Not while it runs."""

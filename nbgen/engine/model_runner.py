@@ -6,6 +6,7 @@ and no mask: `attention` knows both. Knows nothing of sampling or text.
 
 import inspect
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.media_encoder import MediaEncoder, begins
+from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.rotary import LongRotary
 from nbgen.engine.routed_experts import RoutedExperts, Routes, asks
 from nbgen.engine.scheduler import ScheduledSequence, packed
@@ -62,6 +64,7 @@ class ModelRunner:
         self.attention = attention_for(self.device)
         self.graphs: DecodeGraphs | None = None
         self.compiled: CompiledDecoder | None = None
+        self.native: NativeDecoder | None = None
         self._rotary = LongRotary(model)
         names = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in names
@@ -93,7 +96,8 @@ class ModelRunner:
             routed, seen = self._routed_experts.of(items), self.media.overlay(items)
             if self.compiled:
                 self.compiled.active = self._of_ids(items) and not self.lora.wraps
-            with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes:
+            layers = self.native.of(step, items) if self.native else nullcontext()
+            with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes, layers:
                 scores = self._forward(items, wanted)
             states, experts = hidden.rows(wanted), _experts(items, routes)
         end, prompt = len(sampled), []

@@ -20,6 +20,7 @@ from pathlib import Path
 
 #: No flag here lets a compiler assume that numbers are finite, or change how the process rounds small ones.
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+SOURCE = Path(__file__).with_name("cpp") / "native.cpp"
 COMPILERS = ("g++", "c++", "clang++")
 #: Seconds that a compiler may take.
 TIMEOUT = 120
@@ -28,16 +29,15 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def library(name: str) -> ctypes.CDLL | None:
-    """`name.cpp` of this folder, loaded; None where it cannot be compiled, which the log says once."""
-    source = Path(__file__).with_name(f"{name}.cpp")
+def library() -> ctypes.CDLL | None:
+    """`cpp/native.cpp`, loaded; None where it cannot be compiled, which the log says once."""
     try:
         compiler = _compiler()
         with _folder() as folder:
-            return ctypes.CDLL(str(_built(source, compiler, folder)))
+            return ctypes.CDLL(str(_built(compiler, folder)))
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)
-        log.info("%s is not compiled (%s): torch's own operators serve, more slowly", source.name, said.strip()[:500])
+        log.info("%s is not compiled (%s): torch's own operators serve, more slowly", SOURCE.name, said.strip()[:500])
         return None
 
 
@@ -49,16 +49,17 @@ def _compiler() -> str:
     return found
 
 
-def _built(source: Path, compiler: str, folder: Path) -> Path:
+def _built(compiler: str, folder: Path) -> Path:
     """Where the library is, after making it if need be. Raises OSError and SubprocessError."""
     version = _run(compiler, "--version")
-    parts = (source.read_text(), *FLAGS, version, platform.machine(), _processor())
+    sources = [path.read_text() for path in sorted(SOURCE.parent.iterdir())]
+    parts = (*sources, *FLAGS, version, platform.machine(), _processor())
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    target = folder / f"{source.stem}-{key}.so"
+    target = folder / f"{SOURCE.stem}-{key}.so"
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=folder) as making:
             made = Path(making, target.name)
-            _run(compiler, *FLAGS, str(source), "-o", str(made))
+            _run(compiler, *FLAGS, str(SOURCE), "-o", str(made))
             made.replace(target)  # whole or not at all, whoever else makes it now
     return target
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 
 import torch
 
-from nbgen.engine import linear, shared_linear
+from nbgen.engine import linear, native_linear, shared_linear
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.hybrid_runner import HybridRunner
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.model_runner import ModelRunner
+from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.opaque_runner import OpaqueRunner
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
@@ -45,7 +46,7 @@ def choose_runner(model: torch.nn.Module, block_size: int, *, copies_weights: bo
     """
     prompts = _prompts(model.config.get_text_config().vocab_size)
     expected = _expected_scores(model, prompts)
-    swaps = shared_linear.share(model, prompts[1]) + linear.prepack(model) if copies_weights else []
+    swaps = _faster(model, prompts[1]) if copies_weights else []
     runner = _first_that_agrees(model, block_size, prompts, expected)
     if runner is None and swaps:
         linear.restore(swaps)
@@ -54,7 +55,27 @@ def choose_runner(model: torch.nn.Module, block_size: int, *, copies_weights: bo
         return runner or OpaqueRunner(model, cached=False)
     with runner.lora.observed():
         _agrees(runner, prompts, expected, block_size)
+    if type(runner) is ModelRunner and copies_weights:
+        _give_native_layers(runner, prompts, expected, block_size)
     return runner
+
+
+def _faster(model: torch.nn.Module, ids: list[int]) -> list[linear.Swap]:
+    """Give the model the fastest linear layers that this machine has for it."""
+    return native_linear.replace(model) + shared_linear.share(model, ids) + linear.prepack(model)
+
+
+def _give_native_layers(
+    runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Tensor], block_size: int
+) -> None:
+    try:
+        runner.native = NativeDecoder(runner.model, runner.lora)
+    except (ValueError, AttributeError) as error:
+        log.info("decodes run in transformers' own layers: %s", error)
+        return
+    if not _agrees(runner, prompts, expected, block_size):
+        log.warning("decodes run in transformers' own layers, for ours give other scores")
+        runner.native = None
 
 
 def compile(runner: Runner, block_size: int) -> bool:

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from nbgen.engine import checkpoint, linear, memory
+from nbgen.engine import checkpoint, linear, memory, native_linear
 from tests.conftest import save_model
 from tests.engine.conftest import build
 
@@ -51,10 +51,25 @@ def test_what_is_in_no_file_stays() -> None:
     assert torch.equal(tensor, torch.arange(2**20, dtype=torch.float32))
 
 
-@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="nothing is packed on this CPU")
-def test_packed_weights_are_held_once(tmp_path: Path) -> None:
-    folder = save_model(tmp_path, "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=4)
+def bfloat16_folder(folder: Path) -> Path:
+    save_model(folder, "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=4)
     AutoModelForCausalLM.from_pretrained(folder).bfloat16().save_pretrained(folder)
+    return folder
+
+
+def test_weights_that_are_read_as_they_lie_are_not_copied(tmp_path: Path) -> None:
+    folder = bfloat16_folder(tmp_path)
+    model = build(folder, dtype="bfloat16").engine._runner.model
+    ours = [m for m in model.modules() if isinstance(m, native_linear.NativeLinear)]
+    if native_linear.function("multiply", torch.bfloat16) and not torch.cpu._is_amx_tile_supported():
+        assert ours, "nothing was read as it lies: nothing was tested"
+    assert all(memory._mapped_from_weights(m.weight.data_ptr(), m.weight.data_ptr() + 1) for m in ours)
+
+
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="nothing is packed on this CPU")
+def test_packed_weights_are_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_linear, "readable", lambda linear: False)
+    folder = bfloat16_folder(tmp_path)
     assembly = build(folder, dtype="bfloat16")
     packed = [m for m in assembly.engine._runner.model.modules() if isinstance(m, linear.PrepackedLinear)]
     assert packed, "nothing was packed: nothing was tested"
@@ -64,8 +79,7 @@ def test_packed_weights_are_held_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "share"), [("int8", 0.6), ("int4", 0.4)])
 def test_rounded_weights_are_held_alone(kind: str, share: float, tmp_path: Path) -> None:
     """bfloat16 as in the file, which is mapped: its pages are let go."""
-    folder = save_model(tmp_path, "llama", hidden_size=512, intermediate_size=2048, num_hidden_layers=4)
-    AutoModelForCausalLM.from_pretrained(folder).bfloat16().save_pretrained(folder)
+    folder = bfloat16_folder(tmp_path)
     assembly = build(folder, dtype="bfloat16", quantization=kind)
     assert resident(folder / "model.safetensors") < checkpoint.weight_bytes(folder) // 20
     assert assembly.model.weight_bytes < share * checkpoint.weight_bytes(folder)

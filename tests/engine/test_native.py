@@ -10,17 +10,16 @@ import pytest
 
 from nbgen.engine import native
 
-NAME = "attention_native"
 #: As the module has it, without what this process has loaded already.
 library = native.library.__wrapped__
 
 
 def test_it_is_built_once_into_the_user_s_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert library(NAME).attend_float32
+    assert library().attend_float32
     (built,) = (tmp_path / "nbgen").iterdir()
     made = built.stat()
-    assert library(NAME).attend_float32
+    assert library().attend_float32
     assert built.stat() == made
     assert (tmp_path / "nbgen").stat().st_mode & 0o077 == 0, "nobody else writes what is run here"
 
@@ -28,7 +27,7 @@ def test_it_is_built_once_into_the_user_s_own_folder(tmp_path: Path, monkeypatch
 def test_a_home_that_cannot_be_written_costs_a_build_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert library(NAME).attend_float32
+    assert library().attend_float32
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -39,7 +38,7 @@ def test_without_a_compiler_it_says_so_and_is_none(
     monkeypatch.setenv("CXX", compiler)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with caplog.at_level(logging.INFO):
-        assert library(NAME) is None
+        assert library() is None
     assert why in caplog.text
     assert "torch's own operators serve" in caplog.text
 

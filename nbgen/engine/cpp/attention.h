@@ -2,54 +2,13 @@
 //
 // A context is cut into chunks, computed apart and merged in order by their largest scores (FlashDecoding, Dao et al.
 // 2023). Which chunks there are depends on the sequence alone, so neither what runs beside it nor the number
-// of threads changes a bit of the result. Plain C++ that compilers vectorise; `attention_native.py` builds and calls it.
+// of threads changes a bit of the result. Plain C++ that compilers vectorise.
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#pragma once
 
-namespace {
+#include "team.h"
 
 constexpr float LOWEST = -1e30f;
-
-struct Bfloat16 {
-    uint16_t bits;
-};
-
-inline float widen(float value) { return value; }
-
-inline float widen(Bfloat16 value) {
-    uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
-    float wide;
-    std::memcpy(&wide, &bits, sizeof wide);
-    return wide;
-}
-
-inline void narrow(float value, float* to) { *to = value; }
-
-// To the nearest, ties to even.
-inline void narrow(float value, Bfloat16* to) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    to->bits = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-// exp of x <= 0 to 2e-7, without a call that keeps loops from being vectorised: 2^n times the series of 2^f, |f| <= 1/2.
-inline float exponential(float x) {
-    float power = std::max(x * 1.44269504f, -126.0f);
-    float whole = std::nearbyint(power), f = power - whole;
-    float series = 1.33335581e-3f + f * 1.54035304e-4f;
-    series = 5.55041087e-2f + f * (9.61812911e-3f + f * series);
-    series = 1.0f + f * (6.93147181e-1f + f * (2.40226507e-1f + f * series));
-    uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(whole) + 127) << 23;
-    float scale;
-    std::memcpy(&scale, &bits, sizeof scale);
-    return series * scale;
-}
-
-}  // namespace
 
 // What all layers of a step share. `tables` [rows, blocks] are block numbers, the tokens seen are `firsts` to `lengths`,
 // `chunk` of them in each chunk, and row r's chunks of each key head are `chunks[r]` to `chunks[r + 1]` of all, whose rows
@@ -65,17 +24,15 @@ struct Batch {
 };
 
 // A layer: a head's slots stand side by side, `slots` of them. No soft cap is 0, no sinks are null.
-struct Layer {
+struct AttentionLayer {
     int64_t heads, kv_heads, dim, value_dim, slots;
     float scaling, softcap;
     const float* sinks;
 };
 
-namespace {
-
 // A chunk's part for the `group` heads of one key head: values weighted, the weights' sum and the largest score of each.
 template <typename T>
-void attend_chunk(const Batch& batch, const Layer& layer, const T* query, const T* keys, const T* values, int64_t row,
+void attend_chunk(const Batch& batch, const AttentionLayer& layer, const T* query, const T* keys, const T* values, int64_t row,
                   int64_t begin, int64_t end, std::vector<float>& work, float* part) {
     const int64_t group = layer.heads / layer.kv_heads, dim = layer.dim, width = layer.value_dim;
     const int32_t* table = batch.tables + row * batch.blocks;
@@ -127,7 +84,7 @@ void attend_chunk(const Batch& batch, const Layer& layer, const T* query, const 
 
 // One head's chunks, `stride` floats apart, into its output.
 template <typename T>
-void merge(const float* parts, int64_t chunks, int64_t stride, int64_t group, int64_t g, const Layer& layer,
+void merge(const float* parts, int64_t chunks, int64_t stride, int64_t group, int64_t g, const AttentionLayer& layer,
            const float* sink, std::vector<float>& work, T* output) {
     const int64_t width = layer.value_dim;
     float most = sink ? *sink : LOWEST;
@@ -144,41 +101,25 @@ void merge(const float* parts, int64_t chunks, int64_t stride, int64_t group, in
     for (int64_t d = 0; d < width; d++) narrow(work[d] / sum, output + d);
 }
 
+// One member's part, in two phases. `scratch` is `chunks * heads * (value_dim + 2)` floats.
 template <typename T>
-void attend(const Batch& batch, const Layer& layer, const T* query, const T* keys, const T* values, T* output,
-            float* scratch) {
+void attend(Team::Member& member, const Batch& batch, const AttentionLayer& layer, const T* query, const T* keys,
+            const T* values, T* output, float* scratch) {
     const int64_t group = layer.heads / layer.kv_heads, stride = group * (layer.value_dim + 2);
-    const int64_t chunks = batch.chunks[batch.rows], tasks = chunks * layer.kv_heads;
-#pragma omp parallel num_threads(static_cast<int>(std::min(batch.threads, tasks)))
-    {
-        std::vector<float> work(group * (layer.dim + batch.chunk) + std::max(layer.dim, layer.value_dim));
-#pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < tasks; task++) {
-            const int64_t head = task / chunks, chunk = task % chunks, row = batch.owners[chunk];
-            const int64_t begin = batch.firsts[row] + (chunk - batch.chunks[row]) * batch.chunk;
-            attend_chunk(batch, layer, query + (batch.places[row] * layer.heads + head * group) * layer.dim,
-                         keys + head * layer.slots * layer.dim, values + head * layer.slots * layer.value_dim, row, begin,
-                         std::min(begin + batch.chunk, batch.lengths[row]), work, scratch + task * stride);
-        }
-#pragma omp for
-        for (int64_t i = 0; i < batch.rows * layer.heads; i++) {
-            const int64_t row = i / layer.heads, head = i % layer.heads;
-            const float* parts = scratch + (head / group * chunks + batch.chunks[row]) * stride;
-            merge(parts, batch.chunks[row + 1] - batch.chunks[row], stride, group, head % group, layer,
-                  layer.sinks ? layer.sinks + head : nullptr, work,
-                  output + (batch.places[row] * layer.heads + head) * layer.value_dim);
-        }
-    }
-}
-
-}  // namespace
-
-extern "C" void attend_float32(const Batch* batch, const Layer* layer, const float* query, const float* keys,
-                               const float* values, float* output, float* scratch) {
-    attend(*batch, *layer, query, keys, values, output, scratch);
-}
-
-extern "C" void attend_bfloat16(const Batch* batch, const Layer* layer, const Bfloat16* query, const Bfloat16* keys,
-                                const Bfloat16* values, Bfloat16* output, float* scratch) {
-    attend(*batch, *layer, query, keys, values, output, scratch);
+    const int64_t chunks = batch.chunks[batch.rows];
+    std::vector<float> work(group * (layer.dim + batch.chunk) + std::max(layer.dim, layer.value_dim));
+    member.each(chunks * layer.kv_heads, [&](int64_t task) {
+        const int64_t head = task / chunks, chunk = task % chunks, row = batch.owners[chunk];
+        const int64_t begin = batch.firsts[row] + (chunk - batch.chunks[row]) * batch.chunk;
+        attend_chunk(batch, layer, query + (batch.places[row] * layer.heads + head * group) * layer.dim,
+                     keys + head * layer.slots * layer.dim, values + head * layer.slots * layer.value_dim, row, begin,
+                     std::min(begin + batch.chunk, batch.lengths[row]), work, scratch + task * stride);
+    });
+    member.each(batch.rows * layer.heads, [&](int64_t i) {
+        const int64_t row = i / layer.heads, head = i % layer.heads;
+        const float* parts = scratch + (head / group * chunks + batch.chunks[row]) * stride;
+        merge(parts, batch.chunks[row + 1] - batch.chunks[row], stride, group, head % group, layer,
+              layer.sinks ? layer.sinks + head : nullptr, work,
+              output + (batch.places[row] * layer.heads + head) * layer.value_dim);
+    });
 }

@@ -1,0 +1,186 @@
+// A step through the layers of a decoder like Llama's: norms of root mean squares, rotary
+// positions, a gated feed-forward of silu. Numbers are rounded where transformers' modules round theirs.
+
+#pragma once
+
+#include "attention.h"
+#include "products.h"
+
+#define LAYERS
+
+// A norm of root mean squares (Zhang and Sennrich 2019); none is a null weight.
+template <typename T>
+struct Norm {
+    const T* weight;
+    float epsilon;
+};
+
+template <typename T>
+struct DecoderLayer {
+    Norm<T> input_norm, post_norm, query_norm, key_norm;
+    Linear<T> query, key, value, output, gate, up, down;
+    AttentionLayer attention;
+    T* keys;
+    T* values;
+    const Batch* batch;
+};
+
+// `slots` `[rows]` is where new keys and values go; cosines and sines are `[rows, dim]`; `adapters` `[rows, 2]` are each
+// row's first column and one past its last of the stacked adapters, null where no row has any. What is made meanwhile
+// goes into the rest, of which each has room for the widest layer.
+template <typename T>
+struct Step {
+    int64_t rows, threads;
+    const int64_t* slots;
+    const int64_t* adapters;
+    const T* cosines;
+    const T* sines;
+    T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups;
+    float* scratch;
+};
+
+template <typename T>
+void normalize(const Norm<T>& norm, const T* input, int64_t width, T* output) {
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; i++) squares += widen(input[i]) * widen(input[i]);
+    const float scale = 1.0f / std::sqrt(squares / width + norm.epsilon);
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) narrow(widen(norm.weight[i]) * rounded<T>(widen(input[i]) * scale), output + i);
+}
+
+// Rotary positions (Su et al. 2021) of one head, halves against each other.
+template <typename T>
+void rotate(const T* input, const T* cosines, const T* sines, int64_t dim, T* output) {
+    const int64_t half = dim / 2;
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        float a = widen(input[i]), b = widen(input[i + half]);
+        float first = rounded<T>(a * widen(cosines[i])) + rounded<T>(-b * widen(sines[i]));
+        float second = rounded<T>(b * widen(cosines[i + half])) + rounded<T>(a * widen(sines[i + half]));
+        narrow(first, output + i);
+        narrow(second, output + i + half);
+    }
+}
+
+// A member's way through the layers of a step, phase by phase.
+template <typename T>
+class Walk {
+  public:
+    static constexpr int64_t PHASES = 15;  // of a layer, at most: 4 to open it, 2 of attention, 9 to close it
+
+    Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(step), hidden_(hidden) {}
+
+    void through(const DecoderLayer<T>* layers, int64_t count) {
+        for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++) {
+            open(*layer, layer > layers);
+            attend(member_, *layer->batch, layer->attention, step_.queries, layer->keys, layer->values, step_.attended,
+                   step_.scratch);
+            close(*layer, layer + 1 == layers + count);
+        }
+    }
+
+    // All before attention: queries are made, keys and values are in the cache. `adds` what the layer before has left.
+    void open(const DecoderLayer<T>& layer, bool adds) {
+        add_and_normalize(&layer.input_norm, layer.query.inputs, adds);
+        multiply_all({{&layer.query, step_.queries}, {&layer.key, step_.new_keys}, {&layer.value, step_.new_values}},
+                     step_.normed);
+        place(layer);
+    }
+
+    // All after attention, of which the `last` layer leaves nothing to be added.
+    void close(const DecoderLayer<T>& layer, bool last) {
+        multiply_all({{&layer.output, step_.projected}}, step_.attended);
+        add_and_normalize(&layer.post_norm, layer.query.inputs, true);
+        feed(layer);
+        if (last) add_and_normalize(nullptr, layer.query.inputs, true);
+    }
+
+  private:
+    using Parts = std::vector<typename Products<T>::Part>;
+
+    // The last product on top of `hidden`, and that normed for the next.
+    void add_and_normalize(const Norm<T>* norm, int64_t width, bool adds) {
+        member_.each(step_.rows, [&](int64_t row) {
+            T* own = hidden_ + row * width;
+            const T* more = step_.projected + row * width;
+            if (adds)
+                for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
+            if (norm) normalize(*norm, own, width, step_.normed + row * width);
+        });
+    }
+
+    void multiply_all(const Parts& parts, const T* input) {
+        const Products<T> products(parts, step_.rows, input);
+        member_.each(products.units, products);
+        adapt_all(parts, input);
+    }
+
+    void adapt_all(const Parts& parts, const T* input) {
+        if (!step_.adapters) return;
+        member_.each(step_.rows * parts.size(), [&](int64_t i) {
+            const int64_t row = i / parts.size(), *columns = step_.adapters + 2 * row;
+            const auto& [linear, output] = parts[i % parts.size()];
+            if (linear->down && columns[0] < columns[1])
+                adapt(*linear, input + row * linear->inputs, columns[0], columns[1], output + row * linear->outputs);
+        });
+    }
+
+    // Keys and values of the new tokens into the cache, queries rotated where they are.
+    void place(const DecoderLayer<T>& layer) {
+        const int64_t heads = layer.attention.heads, kv_heads = layer.attention.kv_heads, dim = layer.attention.dim;
+        std::vector<T> work(dim);
+        member_.each(step_.rows * (heads + kv_heads), [&](int64_t i) {
+            const int64_t row = i / (heads + kv_heads), vector = i % (heads + kv_heads);
+            const T *cosines = step_.cosines + row * dim, *sines = step_.sines + row * dim;
+            if (vector < heads) {
+                T* query = step_.queries + (row * heads + vector) * dim;
+                rotate(normed(layer.query_norm, query, dim, work), cosines, sines, dim, query);
+                return;
+            }
+            const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
+            const int64_t cached = (head * layer.attention.slots + step_.slots[row]) * dim;
+            rotate(normed(layer.key_norm, step_.new_keys + fresh, dim, work), cosines, sines, dim, layer.keys + cached);
+            std::copy_n(step_.new_values + fresh, dim, layer.values + cached);
+        });
+    }
+
+    static const T* normed(const Norm<T>& norm, const T* head, int64_t dim, std::vector<T>& work) {
+        if (norm.weight)
+            normalize(norm, head, dim, work.data());
+        else
+            std::copy_n(head, dim, work.data());
+        return work.data();
+    }
+
+    void feed(const DecoderLayer<T>& layer) {
+        if (step_.adapters) {
+            multiply_all({{&layer.gate, step_.gates}, {&layer.up, step_.ups}}, step_.normed);
+            member_.each(panels(layer), [&](int64_t unit) { activate(layer, unit); });
+        } else {
+            member_.each(panels(layer), [&](int64_t unit) {
+                const int64_t begin = unit * PANEL, end = std::min(layer.gate.outputs, begin + PANEL);
+                multiply(layer.gate, step_.rows, step_.normed, step_.gates, begin, end);
+                multiply(layer.up, step_.rows, step_.normed, step_.ups, begin, end);
+                activate(layer, unit);
+            });
+        }
+        multiply_all({{&layer.down, step_.projected}}, step_.gates);
+    }
+
+    static int64_t panels(const DecoderLayer<T>& layer) { return (layer.gate.outputs + PANEL - 1) / PANEL; }
+
+    void activate(const DecoderLayer<T>& layer, int64_t unit) {
+        const int64_t width = layer.gate.outputs, begin = unit * PANEL, end = std::min(width, begin + PANEL);
+        for (int64_t row = 0; row < step_.rows; row++) {
+            T* gates = step_.gates + row * width;
+            const T* ups = step_.ups + row * width;
+#pragma omp simd
+            for (int64_t i = begin; i < end; i++) narrow(rounded<T>(silu(widen(gates[i]))) * widen(ups[i]), gates + i);
+        }
+    }
+
+    Team::Member& member_;
+    const Step<T>& step_;
+    T* hidden_;
+};

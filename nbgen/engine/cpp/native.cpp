@@ -1,0 +1,78 @@
+// What `native.py` builds and others call, once for each type of number. Products and layers are there for processors with
+// AVX2 and later ones.
+
+#include "attention.h"
+
+#if defined(__AVX2__) && defined(__FMA__)
+#include "layers.h"
+#endif
+
+template <typename T>
+void attend_alone(const Batch& batch, const AttentionLayer& layer, const T* query, const T* keys, const T* values,
+                  T* output, float* scratch) {
+    Team(std::min(batch.threads, batch.chunks[batch.rows] * layer.kv_heads)).run(2, [&](Team::Member& member) {
+        attend(member, batch, layer, query, keys, values, output, scratch);
+    });
+}
+
+#define ATTEND(NAME, T)                                                                                           \
+    extern "C" void attend_##NAME(const Batch* batch, const AttentionLayer* layer, const T* query, const T* keys, \
+                                  const T* values, T* output, float* scratch) {                                   \
+        attend_alone(*batch, *layer, query, keys, values, output, scratch);                                       \
+    }
+
+ATTEND(float32, float)
+ATTEND(bfloat16, Bfloat16)
+
+#ifdef LAYERS
+
+template <typename T>
+void multiply_alone(const Linear<T>& linear, int64_t rows, int64_t threads, const T* input, T* output) {
+    const Products<T> products({{&linear, output}}, rows, input);
+    Team(threads).run(1, [&](Team::Member& member) { member.each(products.units, products); });
+}
+
+// `hidden` `[rows, width]` becomes what the last layer leaves, where every row is the one new token of a sequence.
+template <typename T>
+void run_layers(const Step<T>& step, const DecoderLayer<T>* layers, int64_t count, T* hidden) {
+    Team(step.threads).run(count * Walk<T>::PHASES, [&](Team::Member& member) {
+        Walk<T>(member, step, hidden).through(layers, count);
+    });
+}
+
+template <typename T>
+void open_layer(const Step<T>& step, const DecoderLayer<T>& layer, bool adds, T* hidden) {
+    Team(step.threads).run(Walk<T>::PHASES, [&](Team::Member& member) {
+        Walk<T>(member, step, hidden).open(layer, adds);
+    });
+}
+
+template <typename T>
+void close_layer(const Step<T>& step, const DecoderLayer<T>& layer, bool last, T* hidden) {
+    Team(step.threads).run(Walk<T>::PHASES, [&](Team::Member& member) {
+        Walk<T>(member, step, hidden).close(layer, last);
+    });
+}
+
+#define LAYERS_OF(NAME, T)                                                                                            \
+    extern "C" int64_t step_##NAME() { return STEP<T>; }                                                              \
+    extern "C" void multiply_##NAME(const Linear<T>* linear, int64_t rows, int64_t threads, const T* input,           \
+                                    T* output) {                                                                      \
+        multiply_alone(*linear, rows, threads, input, output);                                                        \
+    }                                                                                                                 \
+    extern "C" void run_layers_##NAME(const Step<T>* step, const DecoderLayer<T>* layers, int64_t count, T* hidden) { \
+        run_layers(*step, layers, count, hidden);                                                                     \
+    }                                                                                                                 \
+    extern "C" void open_layer_##NAME(const Step<T>* step, const DecoderLayer<T>* layer, int64_t adds, T* hidden) {   \
+        open_layer(*step, *layer, adds, hidden);                                                                      \
+    }                                                                                                                 \
+    extern "C" void close_layer_##NAME(const Step<T>* step, const DecoderLayer<T>* layer, int64_t last, T* hidden) {  \
+        close_layer(*step, *layer, last, hidden);                                                                     \
+    }
+
+LAYERS_OF(float32, float)
+#ifdef __AVX512BF16__
+LAYERS_OF(bfloat16, Bfloat16)
+#endif
+
+#endif

@@ -1,0 +1,186 @@
+// Products of rows with the weight `[outputs, inputs]` of a linear layer, as it lies in memory.
+//
+// A result is the same sum in the same order whatever tile it is computed in: neither the rows beside it nor the number
+// of threads changes a bit. A tile's sums stay in registers; the weight is read once for all rows of a step, and what
+// comes next of it is fetched meanwhile. Where a row's number of inputs is no multiple of `STEP<T>`, or the outputs are no
+// multiple of `FEWEST`, there is no product.
+
+#pragma once
+
+#include <immintrin.h>
+
+#include "team.h"
+
+#ifdef __AVX512F__
+constexpr int64_t VECTOR = 64;
+constexpr int ROWS = 6;  // of a tile: its sums, a column of weights and a row fill the 32 registers
+#else
+constexpr int64_t VECTOR = 32;
+constexpr int ROWS = 3;
+#endif
+constexpr int FEWEST = 4;  // outputs of a tile of many rows
+constexpr int MOST = 8;    // and of one or two
+constexpr int64_t PANEL = 32;  // outputs whose weights stay in the second-level cache while all rows go by
+
+template <typename T>
+constexpr int64_t STEP = VECTOR / sizeof(T);
+
+typedef float Floats __attribute__((vector_size(VECTOR), aligned(4)));
+typedef uint32_t Words __attribute__((vector_size(VECTOR), aligned(4)));
+
+inline Floats add_product(Floats sum, const float* a, const float* b) {
+    return sum + *reinterpret_cast<const Floats*>(a) * *reinterpret_cast<const Floats*>(b);
+}
+
+inline Floats add_product(Floats sum, const Bfloat16* a, const Bfloat16* b) {
+#ifdef __AVX512BF16__
+    return reinterpret_cast<Floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum),
+                                                     reinterpret_cast<__m512bh>(_mm512_loadu_si512(a)),
+                                                     reinterpret_cast<__m512bh>(_mm512_loadu_si512(b))));
+#else
+    Words x = *reinterpret_cast<const Words*>(a), y = *reinterpret_cast<const Words*>(b);
+    sum += reinterpret_cast<Floats>(x << 16) * reinterpret_cast<Floats>(y << 16);
+    return sum + reinterpret_cast<Floats>(x & 0xffff0000u) * reinterpret_cast<Floats>(y & 0xffff0000u);
+#endif
+}
+
+// Lanes i and i + n/2 added until there are four: what every sum over lanes begins with.
+inline __m128 quarter(Floats v) {
+#ifdef __AVX512F__
+    __m512d wide = reinterpret_cast<__m512d>(v);
+    __m256 half = _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(wide)),
+                                _mm256_castpd_ps(_mm512_extractf64x4_pd(wide, 1)));
+#else
+    __m256 half = reinterpret_cast<__m256>(v);
+#endif
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+// (0 + 2) + (1 + 3) of each of four.
+inline __m128 sums_of(__m128 a, __m128 b, __m128 c, __m128 d) {
+    __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+    __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+    return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
+}
+
+// A linear layer; no bias is null. What adapters add to it (LoRA, Hu et al. 2021) goes through `down`
+// `[columns, inputs]` and `up` `[columns, outputs]`, which are null where no adapter changes it.
+template <typename T>
+struct Linear {
+    const T* weight;
+    const T* bias;
+    const T* down;
+    const T* up;
+    int64_t inputs, outputs;
+};
+
+// `R` rows of `input` by `N` outputs from `n` on. Meanwhile the weights of the outputs `ahead` are fetched, of the inputs
+// `from` to `to`.
+template <int R, int N, typename T>
+inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t ahead, int64_t from,
+                 int64_t to) {
+    const T* weight = linear.weight + n * linear.inputs;
+    const T* next = weight + ahead * linear.inputs;
+    Floats sums[R][N] = {};
+    for (int64_t k = 0; k < linear.inputs; k += STEP<T>) {
+        if (k >= from && k < to)
+#pragma GCC unroll 8
+            for (int j = 0; j < N; j++)
+                _mm_prefetch(reinterpret_cast<const char*>(next + j * linear.inputs + k), _MM_HINT_T1);
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < N; j++)
+                sums[i][j] = add_product(sums[i][j], input + i * linear.inputs + k, weight + j * linear.inputs + k);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < N; j += 4) {
+            float four[4];
+            _mm_storeu_ps(four, sums_of(quarter(sums[i][j]), quarter(sums[i][j + 1]), quarter(sums[i][j + 2]),
+                                        quarter(sums[i][j + 3])));
+            for (int l = 0; l < 4; l++) {
+                float bias = linear.bias ? widen(linear.bias[n + j + l]) : 0.0f;
+                narrow(four[l] + bias, output + i * linear.outputs + n + j + l);
+            }
+        }
+}
+
+// `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel.
+template <int R, int N, typename T>
+inline void strip(const Linear<T>& linear, int64_t rows, int64_t m, const T* input, T* output, int64_t begin,
+                  int64_t end) {
+    const int64_t from = m * linear.inputs / rows, to = (m + R) * linear.inputs / rows;
+    const int64_t ahead = rows == 1 ? N : PANEL;
+    input += m * linear.inputs;
+    output += m * linear.outputs;
+    int64_t n = begin;
+    for (; n + N <= end; n += N) tile<R, N>(linear, input, output, n, ahead, from, to);
+    for (; n < end; n += FEWEST) tile<R, FEWEST>(linear, input, output, n, ahead, from, to);
+}
+
+// `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`.
+template <typename T>
+void multiply(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
+    int64_t m = 0;
+    for (; m + ROWS <= rows; m += ROWS) strip<ROWS, FEWEST>(linear, rows, m, input, output, begin, end);
+    for (; m + 4 <= rows; m += 4) strip<4, FEWEST>(linear, rows, m, input, output, begin, end);
+    for (; m + 2 <= rows; m += 2) strip<2, MOST>(linear, rows, m, input, output, begin, end);
+    for (; m < rows; m++) strip<1, MOST>(linear, rows, m, input, output, begin, end);
+}
+
+// Linear layers over the same rows, cut into units for a team.
+template <typename T>
+class Products {
+  public:
+    struct Part {
+        const Linear<T>* linear;
+        T* output;
+    };
+
+    Products(std::vector<Part> parts, int64_t rows, const T* input) : parts_(parts), rows_(rows), input_(input) {
+        for (const Part& part : parts_) units += panels(*part.linear);
+    }
+
+    void operator()(int64_t unit) const {
+        for (const Part& part : parts_) {
+            const int64_t own = panels(*part.linear);
+            if (unit < own) {
+                const int64_t end = std::min(part.linear->outputs, (unit + 1) * PANEL);
+                multiply(*part.linear, rows_, input_, part.output, unit * PANEL, end);
+                return;
+            }
+            unit -= own;
+        }
+    }
+
+    int64_t units = 0;
+
+  private:
+    static int64_t panels(const Linear<T>& linear) { return (linear.outputs + PANEL - 1) / PANEL; }
+
+    std::vector<Part> parts_;
+    int64_t rows_;
+    const T* input_;
+};
+
+template <typename T>
+float dot(const T* a, const T* b, int64_t count) {
+    Floats sum = {};
+    for (int64_t k = 0; k < count; k += STEP<T>) sum = add_product(sum, a + k, b + k);
+    const __m128 four = quarter(sum);
+    return _mm_cvtss_f32(sums_of(four, four, four, four));
+}
+
+// What a row's adapter, of the columns `begin` to `end`, adds to the row's `output`.
+template <typename T>
+void adapt(const Linear<T>& linear, const T* input, int64_t begin, int64_t end, T* output) {
+    std::vector<float> sums(linear.outputs);
+    for (int64_t c = begin; c < end; c++) {
+        const float share = rounded<T>(dot(input, linear.down + c * linear.inputs, linear.inputs));
+        const T* up = linear.up + c * linear.outputs;
+        for (int64_t n = 0; n < linear.outputs; n++) sums[n] += share * widen(up[n]);
+    }
+    for (int64_t n = 0; n < linear.outputs; n++) narrow(widen(output[n]) + sums[n], output + n);
+}

@@ -1,0 +1,264 @@
+"""A decoder's layers in C++ of our own. CPU only.
+
+It knows one kind of layer, Llama's, which many families share: a layer is taken if the code that transformers would run
+for it is the very code of `LIKE`. Norms, products with what adapters add, rotary positions, attention over the paged
+cache and the feed-forward of all layers are one call where every sequence has one new token, without Python or a copy
+in between. Prompts, and prefixes that are read once for many, leave the C++ at each layer's attention. Embeddings, the
+last norm and scores stay the model's own.
+"""
+
+import ctypes
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import c_float, c_int64, c_void_p
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.models.llama import modeling_llama as llama
+from transformers.models.mistral import modeling_mistral as mistral
+from transformers.models.qwen2 import modeling_qwen2 as qwen2
+from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
+from nbgen.engine import attention
+from nbgen.engine.attention import Layer, Scores, Window
+from nbgen.engine.attention_native import LayerFields, NativeAttention
+from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
+from nbgen.engine.native_linear import LinearFields, NativeLinear, function
+from nbgen.engine.scheduler import ScheduledSequence
+
+#: What the parts of a layer may be like.
+LIKE = {
+    "layer": [llama.LlamaDecoderLayer],
+    "attention": [llama.LlamaAttention, mistral.MistralAttention, qwen2.Qwen2Attention, qwen3.Qwen3Attention],
+    "feed-forward": [llama.LlamaMLP],
+    "norm": [llama.LlamaRMSNorm],
+}
+ROTARY = ("apply_rotary_pos_emb", "rotate_half")
+LINEARS = ("query", "key", "value", "output", "gate", "up", "down")
+NORMS = ("input_norm", "post_norm", "query_norm", "key_norm")
+
+
+class NormFields(ctypes.Structure):
+    """`Norm` of the C++."""
+
+    _fields_ = [("weight", c_void_p), ("epsilon", c_float)]
+
+
+class DecoderLayerFields(ctypes.Structure):
+    """`DecoderLayer` of the C++."""
+
+    _fields_ = [
+        *((name, NormFields) for name in NORMS),
+        *((name, LinearFields) for name in LINEARS),
+        ("attention", LayerFields),
+        *((name, c_void_p) for name in ("keys", "values", "batch")),
+    ]
+
+
+#: What a step makes meanwhile, in the order of the C++.
+MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups")
+
+
+class StepFields(ctypes.Structure):
+    """`Step` of the C++."""
+
+    _fields_ = [
+        ("rows", c_int64),
+        ("threads", c_int64),
+        *((name, c_void_p) for name in ("slots", "adapters", "cosines", "sines", *MADE, "scratch")),
+    ]
+
+
+class NativeDecoder(nn.Module):
+    """Stands for all layers of a model's decoder while a step runs.
+
+    Raises ValueError where it does not know the model's layers.
+    """
+
+    def __init__(self, model: nn.Module, lora: LoraLayers) -> None:
+        super().__init__()
+        self._decoder = model.get_decoder()
+        found = getattr(self._decoder, "layers", None)
+        run, open, close = (function(name, model.dtype) for name in ("run_layers", "open_layer", "close_layer"))
+        if run is None or not found:
+            raise ValueError("no layers of our own for this model")
+        for layer in found:
+            _check(layer)
+        self._run, self._open, self._close = run, open, close
+        self._dtype, self._lora = model.dtype, lora
+        self._stock, self._instead = list(found), nn.ModuleList([self])
+        self._numbers = [layer.self_attn.layer_idx for layer in found]
+        self._fields = (DecoderLayerFields * len(found))(*map(_fields, found))
+        self._windows: dict[Window, list[DecoderLayerFields]] = {}
+        for layer, fields in zip(found, self._fields, strict=True):
+            self._windows.setdefault(_window(layer.self_attn), []).append(fields)
+        self._sizes = _sizes(found)
+        shapes = [fields.attention for fields in self._fields]
+        self._most = max(shape.heads * (shape.value_dim + 2) for shape in shapes)
+        self._pair: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._cached: Layer | None = None
+        self._columns = lora.columns
+        self._step: attention.Step | None = None
+
+    @contextmanager
+    def of(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> Iterator[None]:
+        """Take the layers' place around the forward of `step`, which computes `items`, if the cache suits."""
+        if not isinstance(step.attention, NativeAttention) or not self._point(step.cache):
+            yield
+            return
+        self._adapt(items)
+        modules = self._decoder._modules
+        stock, modules["layers"], self._step = modules["layers"], self._instead, step
+        try:
+            yield
+        finally:
+            modules["layers"], self._step = stock, None
+
+    def forward(
+        self, hidden_states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor], **_: Any
+    ) -> torch.Tensor:
+        """`[…, hidden]` before the first layer and after the last."""
+        step = self._step
+        assert step is not None
+        hidden = hidden_states.clone(memory_format=torch.contiguous_format)
+        turns = [part.expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
+        rows = len(step.slots)
+        buffers = hidden.new_empty(rows * sum(self._sizes)).split([rows * size for size in self._sizes])
+        tensors = (step.slots, self._adapters, *turns, *buffers)
+        pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+        fields = StepFields(rows, torch.get_num_threads(), *pointers)
+        if not step.prefills and (chunks := self._plan(step)):
+            scratch = torch.empty(chunks * self._most, dtype=torch.float32)
+            fields.scratch = scratch.data_ptr()
+            self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
+        else:
+            self._layer_by_layer(step, fields, buffers[MADE.index("queries")], hidden)
+        return hidden
+
+    def _layer_by_layer(
+        self, step: attention.Step, fields: StepFields, queries: torch.Tensor, hidden: torch.Tensor
+    ) -> None:
+        """The same, with each layer's attention in Python."""
+        rows, at, last = fields.rows, hidden.data_ptr(), len(self._fields) - 1
+        for index, (layer, stock) in enumerate(zip(self._fields, self._stock, strict=True)):
+            self._open(ctypes.byref(fields), ctypes.byref(layer), index > 0, at)
+            shape, cached = layer.attention, Layer(*step.cache.layer(self._numbers[index]))
+            query = queries[: rows * shape.heads * shape.dim].view(rows, shape.heads, shape.dim)
+            window, scores = _window(stock.self_attn), Scores(shape.scaling)
+            attended = step.attention.attend(query, cached, step, window, scores).contiguous()
+            fields.attended = attended.data_ptr()
+            self._close(ctypes.byref(fields), ctypes.byref(layer), index == last, at)
+
+    def _plan(self, step: attention.Step) -> int:
+        """Point every layer to its window's plan; chunks of attention, or 0 where decodes have something in common."""
+        plans = [(step.attention.plan(step, window, self._cached), alike) for window, alike in self._windows.items()]
+        if any(plan.groups or plan.fields is None for plan, _ in plans):
+            return 0
+        for plan, alike in plans:
+            for fields in alike:
+                fields.batch = ctypes.addressof(plan.fields)
+        return max(plan.chunks for plan, _ in plans)
+
+    def _adapt(self, items: Sequence[ScheduledSequence]) -> None:
+        """Point to the adapters' matrices, and each row to its own columns."""
+        columns = self._lora.columns
+        if columns is not self._columns:
+            for layer, fields in zip(self._stock, self._fields, strict=True):
+                for name, linear in zip(LINEARS, _linears(layer), strict=True):
+                    setattr(fields, name, _linear_fields(linear))
+            self._columns = columns
+        self._adapters = None
+        if concerns(items):
+            own = [(columns.get(item.sequence.adapter, slice(0, 0)), item.num_tokens) for item in items]
+            rows = [(part.start, part.stop) for part, count in own for _ in range(count)]
+            self._adapters = torch.tensor(rows)
+
+    def _point(self, cache: KVCache) -> bool:
+        """Whether there is a cache of the model's own kind of numbers, which the layers then point to."""
+        pairs = [cache.layer(number) for number in self._numbers]
+        if pairs[0] is self._pair:
+            return True
+        if None in pairs or any(tensor.dtype != self._dtype for pair in pairs for tensor in pair):
+            return False
+        for (keys, values), fields in zip(pairs, self._fields, strict=True):
+            fields.keys, fields.values, fields.attention.slots = keys.data_ptr(), values.data_ptr(), len(keys)
+        self._pair, self._cached = pairs[0], Layer(*pairs[0])
+        return True
+
+
+def _window(module: nn.Module) -> Window:
+    """What the layer's attention was found to see when it ran."""
+    return module.__dict__["_nbgen_window"][1]
+
+
+def _check(layer: nn.Module) -> None:
+    """Raises ValueError for a layer that does not do what the C++ does."""
+    attend, feed = layer.self_attn, layer.mlp
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [getattr(attend, name) for name in ("q_norm", "k_norm") if hasattr(attend, name)]
+    parts = [("layer", layer), ("attention", attend), ("feed-forward", feed), *(("norm", norm) for norm in norms)]
+    for kind, part in parts:
+        if not any(_same(type(part).forward, known.forward) for known in LIKE[kind]):
+            raise ValueError(f"its {kind} is not like Llama's")
+    home = sys.modules[type(attend).__module__]
+    if not all(_same(getattr(home, name, None), getattr(llama, name)) for name in ROTARY):
+        raise ValueError("its rotary positions are not Llama's")
+    numbers = torch.linspace(-8, 8, 33)
+    if not torch.equal(feed.act_fn(numbers), nn.functional.silu(numbers)):
+        raise ValueError("its feed-forward has another activation than silu")
+    if not all(isinstance(linear, NativeLinear) for linear in _linears(layer)):
+        raise ValueError("its linear layers are not ours")
+    if "_nbgen_window" not in attend.__dict__ or _window(attend).chunk is not None or attend.head_dim % 2:
+        raise ValueError("its attention is not like Llama's")
+
+
+def _same(function: Callable[..., Any] | None, known: Callable[..., Any]) -> bool:
+    """Whether two functions are the same code, but for names of types and what is written about them."""
+    return function is not None and _code(function) == _code(known)
+
+
+def _code(function: Callable[..., Any]) -> tuple:
+    code: CodeType = inspect.unwrap(function).__code__
+    constants = tuple(value for value in code.co_consts if not isinstance(value, str))
+    return code.co_code, code.co_names, code.co_varnames, constants
+
+
+def _linears(layer: nn.Module) -> list[nn.Module]:
+    """In the order of `LINEARS`."""
+    attend, feed = layer.self_attn, layer.mlp
+    products = [attend.q_proj, attend.k_proj, attend.v_proj, attend.o_proj]
+    return [*products, feed.gate_proj, feed.up_proj, feed.down_proj]
+
+
+def _fields(layer: nn.Module) -> DecoderLayerFields:
+    """All but where the cache is."""
+    attend = layer.self_attn
+    head = (getattr(attend, name, None) for name in ("q_norm", "k_norm"))
+    norms = [_norm(norm) for norm in (layer.input_layernorm, layer.post_attention_layernorm, *head)]
+    dim = attend.head_dim
+    heads, kv_heads = attend.q_proj.out_features // dim, attend.k_proj.out_features // dim
+    shape = LayerFields(heads, kv_heads, dim, dim, 0, attend.scaling, 0, None)
+    return DecoderLayerFields(*norms, *map(_linear_fields, _linears(layer)), shape)
+
+
+def _linear_fields(linear: nn.Module) -> LinearFields:
+    return linear.base.fields(linear.matrices) if isinstance(linear, LoraLinear) else linear.fields()
+
+
+def _norm(norm: nn.Module | None) -> NormFields:
+    return NormFields() if norm is None else NormFields(norm.weight.data_ptr(), norm.variance_epsilon)
+
+
+def _sizes(layers: list[nn.Module]) -> list[int]:
+    """Numbers of one row in each of `MADE`, in the widest layer."""
+    sizes = []
+    for layer in layers:
+        query, key, value, output, gate, up, down = _linears(layer)
+        outputs = (query.out_features, key.out_features, value.out_features, output.in_features)
+        sizes.append((query.in_features, *outputs, down.out_features, gate.out_features, up.out_features))
+    return [max(column) for column in zip(*sizes, strict=True)]

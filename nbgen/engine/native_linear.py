@@ -1,0 +1,101 @@
+"""Linear layers in C++ of our own, which read a weight as it lies in its file: no copy, no other layout. CPU only.
+
+A row's result never depends on the rows beside it, to the last bit. Knows nothing of models.
+"""
+
+import ctypes
+from collections.abc import Callable
+from ctypes import c_int64, c_void_p
+
+import torch
+from torch import nn
+
+from nbgen.engine import native
+from nbgen.engine.linear import Swap
+
+NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+#: Of outputs that are made together.
+OUTPUTS = 4
+#: Products below so many multiplications are one thread's: waking another takes longer.
+SMALL = 2**15
+
+
+class LinearFields(ctypes.Structure):
+    """`Linear` of the C++."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("weight", "bias", "down", "up")),
+        *((name, c_int64) for name in ("inputs", "outputs")),
+    ]
+
+
+class NativeLinear(nn.Module):
+    """What stands where an `nn.Linear` stood, over the same weight. It must be `readable`."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        if (multiply := function("multiply", linear.weight.dtype)) is None:
+            raise ValueError(f"no product of our own for {linear.weight.dtype}")
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self._multiply = multiply
+
+    def fields(self, matrices: tuple[torch.Tensor, torch.Tensor] | None = None) -> LinearFields:
+        """Where the weight lies, as long as it lies there; and `matrices` of adapters, `[columns, …]` each."""
+        tensors = (self.weight, self.bias, *(matrices or (None, None)))
+        pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
+        return LinearFields(*pointers, self.in_features, self.out_features)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if input.dtype != self.weight.dtype:
+            return nn.functional.linear(input, self.weight, self.bias)  # which says what is wrong
+        input = input.contiguous()
+        rows = input.numel() // self.in_features
+        output = input.new_empty(*input.shape[:-1], self.out_features)
+        small = rows * self.in_features * self.out_features < SMALL
+        threads = 1 if small else torch.get_num_threads()
+        self._multiply(ctypes.byref(self.fields()), rows, threads, input.data_ptr(), output.data_ptr())
+        return output
+
+
+def replace(model: nn.Module) -> list[Swap]:
+    """Replace the model's linear layers that can be read as they are; where each stood, and the layer it was.
+
+    Where the processor multiplies whole tiles of bfloat16 (AMX), they are left to oneDNN, whose layout that needs.
+    """
+    swaps: list[Swap] = []
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and readable(child):
+                setattr(parent, name, NativeLinear(child))
+                swaps.append((parent, name, child))
+    return swaps
+
+
+def readable(linear: nn.Linear) -> bool:
+    """Whether this machine has a product for the weight: whole vectors of inputs, whole tiles of outputs."""
+    weight = linear.weight
+    if function("multiply", weight.dtype) is None or weight.device.type != "cpu" or not weight.is_contiguous():
+        return False
+    if weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
+        return False
+    step = getattr(native.library(), f"step_{NAMES[weight.dtype]}")()
+    return linear.in_features % step == 0 and linear.out_features % OUTPUTS == 0
+
+
+def function(name: str, dtype: torch.dtype) -> Callable[..., None] | None:
+    """The C++ function for numbers of this type; None where this machine has none."""
+    library = native.library()
+    found = getattr(library, f"{name}_{NAMES.get(dtype)}", None)
+    if found is not None:
+        found.argtypes, found.restype = SIGNATURES[name], None
+    return found
+
+
+_OF_LAYERS = [c_void_p, c_void_p, c_int64, c_void_p]
+SIGNATURES = {
+    "multiply": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
+    "run_layers": _OF_LAYERS,
+    "open_layer": _OF_LAYERS,
+    "close_layer": _OF_LAYERS,
+}
