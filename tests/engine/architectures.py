@@ -28,17 +28,15 @@ GEMMA_SHARED = {
     "hidden_size_per_layer_input": 16,
     "vocab_size_per_layer_input": 264,
 }
-LATENT = {
-    **ROUTED,
+LATENT_SIZES = {
     "kv_lora_rank": 16,
-    "q_lora_rank": 16,
     "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 16,
     "v_head_dim": 12,
-    "n_group": 1,
-    "topk_group": 1,
     "num_key_value_heads": 4,
 }
+LATENT = {**ROUTED, **LATENT_SIZES, "q_lora_rank": 16, "n_group": 1, "topk_group": 1}
+INDEXED = {**LATENT, "index_head_dim": 16, "index_n_heads": 2, "index_topk": 8}
 DELTA = {
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 2,
@@ -57,11 +55,27 @@ FAMILIES: dict[str, Family] = {
     "bitnet": Family("A", {}),
     "cohere": Family("A", {}),
     "cohere2": Family("A", MIXED),
+    "ctrl": Family("A", {**GPT, "dff": 128, "n_positions": 512}),
     "cwm": Family("A", {"head_dim": 16, "bos_token_id": 0, "sliding_window": 8}),
+    "dbrx": Family(
+        "A",
+        {
+            "d_model": 64,
+            "n_heads": 4,
+            "n_layers": 2,
+            "max_seq_len": 512,
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 10_000.0},
+            "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+        },
+    ),
     "deepseek_v2": Family("A", {**LATENT, "head_dim": 8}),
     "deepseek_v3": Family("A", LATENT),
     "ernie4_5": Family("A", {"head_dim": 16}),
+    "ernie4_5_moe": Family(
+        "A", {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 1}
+    ),
     "exaone4": Family("A", MIXED),
+    "exaone_moe": Family("A", {**EXPERTS, **MIXED, "head_dim": 16}),
     "gemma": Family("A", {"head_dim": 16}),
     "gemma2": Family("A", GEMMA),
     "gemma3_text": Family("A", GEMMA),
@@ -79,14 +93,19 @@ FAMILIES: dict[str, Family] = {
     "glm": Family("A", {"head_dim": 16}),
     "glm4": Family("A", {"head_dim": 16}),
     "glm4_moe": Family("A", {**ROUTED, "head_dim": 16}),
+    "glm4_moe_lite": Family("A", LATENT),
     "gpt2": Family("A", GPT),
     "gpt_bigcode": Family("A", GPT),
     "gpt_neox": Family("A", {}),
     "gpt_oss": Family("A", {"head_dim": 16, "num_local_experts": 4, "sliding_window": 8, "rope_parameters": None}),
     "granite": Family("A", {}),
     "granitemoe": Family("A", {"num_local_experts": 4}),
+    "granitemoeshared": Family("A", {"num_local_experts": 4, "shared_intermediate_size": 32}),
     "helium": Family("A", {"head_dim": 16}),
     "hunyuan_v1_dense": Family("A", {"head_dim": 16}),
+    "hunyuan_v1_moe": Family("A", {"head_dim": 16, "num_experts": 4, "moe_topk": 2}),
+    "internlm3": Family("A", {"head_dim": 16}),
+    "jetmoe": Family("A", {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 16}),
     "llama": Family("A", {}),
     "llama4_text": Family(
         "A",
@@ -103,7 +122,25 @@ FAMILIES: dict[str, Family] = {
             "intermediate_size_mlp": 128,
         },
     ),
+    "minicpm3": Family("A", {**LATENT_SIZES, "q_lora_rank": 16}),
+    "minimax_m2": Family("A", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}),
+    "longcat_flash": Family(
+        "A",
+        {
+            **LATENT_SIZES,
+            "head_dim": 8,
+            "q_lora_rank": 16,
+            "num_layers": 2,
+            "num_hidden_layers": 4,
+            "ffn_hidden_size": 128,
+            "n_routed_experts": 4,
+            "zero_expert_num": 2,
+            "moe_topk": 2,
+            "expert_ffn_hidden_size": 32,
+        },
+    ),
     "ministral": Family("A", {"head_dim": 16, "sliding_window": 8}),
+    "ministral3": Family("A", {"head_dim": 16}),
     "mistral": Family("A", {"sliding_window": 8}),
     "mixtral": Family("A", {"num_local_experts": 4}),
     "nanochat": Family("A", {}),
@@ -151,6 +188,19 @@ FAMILIES: dict[str, Family] = {
         },
         chunked=False,
     ),
+    "kimi_linear": Family(
+        "B",
+        {
+            **LATENT_SIZES,
+            "layer_types": ["linear_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+            "num_experts": 4,
+            "num_experts_per_token": 2,
+            "moe_intermediate_size": 32,
+            "linear_head_dim": 16,
+            "linear_num_heads": 4,
+        },
+    ),
     "lfm2": Family("B", {**CONVOLUTION, "block_ff_dim": 64}),
     "lfm2_moe": Family("B", {**CONVOLUTION, **EXPERTS, "num_dense_layers": 1}),
     "mamba": Family("B", {"state_size": 8}, chunked=False),
@@ -186,9 +236,27 @@ FAMILIES: dict[str, Family] = {
     ),
     "bloom": Family("C", {"n_layer": 2, "n_head": 4}),
     "codegen": Family("C", {**GPT, "rotary_dim": 8, "n_positions": 512}),
+    "deepseek_v32": Family("C", INDEXED),
+    # The sizes that it is published with: what sets it apart shows beyond 128 tokens.
+    "deepseek_v4": Family(
+        "C",
+        {
+            "head_dim": 16,
+            "num_key_value_heads": 1,
+            "q_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "partial_rotary_factor": 0.5,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "o_groups": 2,
+            "o_lora_rank": 8,
+        },
+    ),
     "diffllama": Family("C", {}),
     "doge": Family("C", {}),
     "falcon": Family("C", {}),
+    "glm_moe_dsa": Family("C", INDEXED),
     "gpt_neo": Family(
         "C", {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8}
     ),
@@ -202,6 +270,20 @@ FAMILIES: dict[str, Family] = {
     ),
     "rwkv": Family("C", {"attention_hidden_size": 64}),
     "xglm": Family("C", {"d_model": 64, "ffn_dim": 128, "num_layers": 2, "attention_heads": 4}),
+    "zamba": Family(
+        "C",
+        {
+            "num_hidden_layers": 4,
+            "layers_block_type": ["linear_attention", "hybrid"] * 2,
+            "n_mamba_heads": 2,
+            "mamba_d_state": 8,
+            "mamba_dt_rank": 8,
+            "use_mamba_kernels": False,
+            "attention_hidden_size": 128,
+            "attention_head_dim": 32,
+            "num_key_value_heads": 4,
+        },
+    ),
     # transformers' own cache fails at these widths: every token is computed anew.
     "xlstm": Family("C", {"num_heads": 4, "qk_dim_factor": 0.5, "chunk_size": 16}),
     "bart": Family(
@@ -214,6 +296,7 @@ FAMILIES: dict[str, Family] = {
             "decoder_attention_heads": 4,
         },
     ),
+    "t5": Family("encoder-decoder", {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}),
     "bert": Family("both directions", {}),
     "roberta": Family("both directions", {}),
 }
