@@ -363,6 +363,9 @@ def test_odd_images_are_answered(served: Served, size: tuple[int, int]) -> None:
         with pytest.raises(InvalidRequest, match="processor refuses"):
             served.assembly.admission.sequences(request)
         return
+    except RuntimeError:  # the model itself fails at an image of one patch
+        assert generate(served.assembly, [request])["odd"][-1].finish_reason.status == 400
+        return
     assert served.answers(request) == [expected]
 
 
