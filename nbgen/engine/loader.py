@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging as transformers_logging
 
-from nbgen.engine import audio, checkpoint, embedding_checkpoint, processor_folder, quantized_checkpoint
+from nbgen.engine import audio, checkpoint, embedding_checkpoint, processor_folder, quantized_checkpoint, video
 from nbgen.engine.media_encoder import placeholders
 from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
@@ -124,6 +124,8 @@ def _processor(folder: Path, model: torch.nn.Module) -> Processor | None:
             log.warning("sounds are not taken: pip install 'nbgen[audio]'")
     if "video" in places.values() and processor_folder.sees_videos(found):
         types.append("video")
+        if not video.available():
+            log.warning("videos are taken as frames, not as files: pip install 'nbgen[video]'")
     return Processor(found, types, places)
 
 

@@ -142,14 +142,14 @@ def test_what_is_not_taken_is_refused_in_words(file: Callable[[], memoryview], w
     assert refused.value.field == "video_data"
 
 
-def test_noise_in_a_file_is_a_refusal_or_a_picture() -> None:
-    whole, generator = bytes(movie(colours(12))), np.random.default_rng(0)
+def test_noise_in_a_file_is_a_refusal_or_a_picture(make: Callable[..., MediaDecoder]) -> None:  # noqa: F811
+    decoder, whole, generator = make(), bytes(movie(colours(12))), np.random.default_rng(0)
     refused = 0
     for _ in range(40):
         file = np.frombuffer(whole, np.uint8).copy()
         file[generator.integers(8, len(file), 20)] = generator.integers(0, 256, 20)
         try:
-            decoded(memoryview(file.tobytes()))
+            decoder.video(memoryview(file.tobytes()), Sampling(), "video 1")
         except InvalidRequest:
             refused += 1
     assert refused, "nothing was damaged: nothing was tested"
