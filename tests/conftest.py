@@ -53,7 +53,7 @@ def save_tokenizer(folder: Path) -> int:
 def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Path:
     """A random checkpoint of two small layers, saved as a user's would be. The same every time."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {
@@ -70,7 +70,8 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
     }
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, **{**sizes, **changes})
-    model = AutoModelForCausalLM.from_config(config).float()
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model = auto.from_config(config).float()
     # Larger weights than an initializer's, so that the scores have clear winners.
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:

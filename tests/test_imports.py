@@ -50,7 +50,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "engine": (
         {"engine"} | SHARED,
         {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "jinja2", "numpy", "msgspec"}
-        | {"torchao", "triton", "xgrammar", "llguidance", "re2", "PIL", "soundfile", "soxr"},
+        | {"torchao", "triton", "xgrammar", "llguidance", "re2", "PIL", "soundfile", "soxr", "av"},
     ),
     # The one crossing: a model that lives in the kernel. Imported only when one is served.
     "live": ({"engine", "notebook"} | SHARED, set()),

@@ -1,8 +1,12 @@
-// What a turn says: text, or a list of OpenAI's parts with images and sounds among them. Knows nothing of the page.
+// What a turn says: text, or a list of OpenAI's parts with images, sounds and videos among them. Knows nothing of the page.
 
 const WORDS = { image_url: "image", audio_url: "sound", input_audio: "sound", video_url: "video" };
 /** Only what is in the page already: nothing that a text or a message names is ever fetched. */
 const OWN_IMAGE = /^data:image\/(png|jpeg|webp|gif|bmp);base64,[A-Za-z0-9+/]+=*$/;
+const OWN_VIDEO = /^data:video\/(mp4|webm);base64,[A-Za-z0-9+/]+=*$/;
+/** How a video begins that is sent as images, one after the other. */
+const FRAMES = /^data:video\/(jpeg|png|webp);base64,/;
+const SHOWN_FRAMES = 4;
 const OWN_SOUND = /^data:audio\/(wav|mpeg|flac|ogg);base64,[A-Za-z0-9+/]+=*$/;
 
 /** Text after images and sounds; text alone stays text. */
@@ -29,6 +33,20 @@ export function imageUrl({ image_url: given }) {
 export function soundUrl({ audio_url: given, input_audio: named }) {
   if (!named) return own(given, OWN_SOUND);
   return own(`data:audio/${named.format === "mp3" ? "mpeg" : named.format};base64,${named.data}`, OWN_SOUND);
+}
+
+/** The data URL of a part that is a video file of the user's, else null. */
+export function videoUrl({ video_url: given }) {
+  return own(given, OWN_VIDEO);
+}
+
+/** Data URLs of some frames of a part that is the user's video in images, else null. */
+export function frameUrls({ video_url: given }) {
+  const [head, ...frames] = own(given, FRAMES)?.split(",") ?? [];
+  const count = Math.min(SHOWN_FRAMES, frames.length);
+  const step = (frames.length - 1) / Math.max(1, count - 1);
+  const urls = Array.from({ length: count }, (_, i) => `${head.replace("video", "image")},${frames[Math.round(i * step)]}`);
+  return count && urls.every((url) => OWN_IMAGE.test(url)) ? urls : null;
 }
 
 function own(given, form) {

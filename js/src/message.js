@@ -1,7 +1,7 @@
 // The messages of a conversation as the page shows them. An answer is painted at most once a frame.
 
 import { Blocks } from "./blocks.js";
-import { contentOf, imageUrl, mediaOf, nameOf, soundUrl, textOf } from "./content.js";
+import { contentOf, frameUrls, imageUrl, mediaOf, nameOf, soundUrl, textOf, videoUrl } from "./content.js";
 import { copyButton, h } from "./dom.js";
 import { player } from "./sound.js";
 
@@ -54,23 +54,32 @@ export class Question {
   }
 }
 
-/** A message's images, small until they are pressed, players of its sounds, and the names of what cannot be shown. */
+/** A message's images and frames, small until they are pressed, players of the rest, and the names of what cannot be shown. */
 function media(content) {
   const parts = mediaOf(content);
+  const isVideo = ({ type }) => type === "video_url";
   const place = (part, of, word) => {
     const alike = parts.filter(of);
     return `${word} ${alike.indexOf(part) + 1} of ${alike.length}`;
   };
   const shown = parts.map((part) => {
-    if (imageUrl(part)) return picture(imageUrl(part), place(part, imageUrl, "Image"));
+    if (imageUrl(part)) return picture([imageUrl(part)], place(part, imageUrl, "Image"));
     if (soundUrl(part)) return player(soundUrl(part), place(part, soundUrl, "Sound"));
+    if (frameUrls(part)) return picture(frameUrls(part), place(part, isVideo, "Frames of video"));
+    if (videoUrl(part)) return film(videoUrl(part), place(part, isVideo, "Video"));
     return h("span", { class: "nbgen-note" }, `[${nameOf(part)}]`);
   });
   return shown.length ? [h("div", { class: "nbgen-media" }, ...shown)] : [];
 }
 
-function picture(url, alt) {
-  const button = h("button", { type: "button", class: "nbgen-picture", "aria-expanded": "false", title: "Enlarge" }, h("img", { src: url, alt }));
+function film(url, name) {
+  return h("video", { controls: true, preload: "metadata", src: url, "aria-label": name, title: name });
+}
+
+/** One image, or several of one thing, of which the first has its name. */
+function picture(urls, alt) {
+  const images = urls.map((src, i) => h("img", { src, alt: i ? "" : alt }));
+  const button = h("button", { type: "button", class: "nbgen-picture", "aria-expanded": "false", title: "Enlarge" }, ...images);
   button.addEventListener("click", () => button.setAttribute("aria-expanded", String(button.getAttribute("aria-expanded") === "false")));
   return button;
 }

@@ -5,6 +5,7 @@ import { mediaOf, textOf } from "./content.js";
 /** The arguments that take files. */
 const TAKEN = {
   images: { types: ["image_url"], words: "files, PIL images, arrays or figures" },
+  videos: { types: ["video_url"], words: "files, arrays, lists of images, or pairs of these and their number in a second" },
   audio: { types: ["audio_url", "input_audio"], words: "files, or pairs of samples and their rate" },
 };
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { contentOf, fitting, imageUrl, lean, mediaOf, nameOf, same, sendable, soundUrl, textOf } from "../src/content.js";
+import { contentOf, fitting, frameUrls, imageUrl, lean, mediaOf, nameOf, same, sendable, soundUrl, textOf, videoUrl } from "../src/content.js";
 import { pythonCall } from "../src/python.js";
 import { Tree } from "../src/tree.js";
 
@@ -35,6 +35,19 @@ test("only sounds that are in the page already are played", () => {
   assert.equal(soundUrl(image()), null);
   const long = `data:audio/wav;base64,${"A".repeat(34_000_000)}`;
   assert.equal(soundUrl(sound(long)), long);
+});
+
+test("only videos that are in the page already are played, and of frames some are shown", () => {
+  const video = (url) => ({ type: "video_url", video_url: { url } });
+  assert.equal(videoUrl(video("data:video/mp4;base64,aGk=")), "data:video/mp4;base64,aGk=");
+  const others = ["https://evil.test/a.mp4", "data:video/mp4;base64,a\" onerror=x", "data:video/jpeg;base64,aGk=", "data:text/html;base64,aGk=", "", 5];
+  for (const url of others) assert.equal(videoUrl(video(url)), null, String(url));
+  const frames = (count) => video(`data:video/jpeg;base64,${Array.from({ length: count }, (_, i) => `AA${i}=`).join(",")}`);
+  const shown = (count) => frameUrls(frames(count)).map((url) => url.replace("data:image/jpeg;base64,AA", ""));
+  assert.deepEqual([1, 2, 4, 8].map(shown), [["0="], ["0=", "1="], ["0=", "1=", "2=", "3="], ["0=", "2=", "5=", "7="]]);
+  for (const url of [...others.filter((url) => !/jpeg/.test(url)), "data:video/jpeg;base64,a\",b"]) assert.equal(frameUrls(video(url)), null, String(url));
+  for (const read of [videoUrl, frameUrls]) assert.equal(read({ type: "video_url" }), null);
+  assert.match(pythonCall({ messages: [{ role: "user", content: contentOf("what?", [frames(2)]) }], params: {} }), /# videos: .*, 1 in[^]*videos=\[\.\.\.\]/);
 });
 
 test("files are left out where there is no room for them", () => {

@@ -19,6 +19,9 @@ from nbgen.engine.kv_cache import KVCache
 IMPLEMENTATION = "nbgen"
 #: The sliding window of a layer that does not pass one.
 UNSAID = -1
+#: What a configuration may say of a layer that attends here. Others choose among keys, or compress them, and show it
+#: only on longer prompts than a probe's.
+LAYER_TYPES = {None, "full_attention", "sliding_attention", "chunked_attention", "hybrid"}
 
 
 class Span(NamedTuple):
@@ -237,6 +240,8 @@ def _find_window(module: torch.nn.Module, sliding: int | None) -> Window:
     config = getattr(module, "config", None)
     types = getattr(config, "layer_types", None)
     kind = types[module.layer_idx] if types else None
+    if kind not in LAYER_TYPES:
+        raise NotImplementedError(f"a layer of the type {kind}, which chooses its keys in a way of its own")
     if sliding == UNSAID:
         sliding = _configured_window(config, kind)
     return Window(sliding, config.attention_chunk_size if kind == "chunked_attention" else None)

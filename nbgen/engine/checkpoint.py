@@ -77,9 +77,18 @@ def _checked(folder: Path, name: str) -> Path:
 def _refuse_code(folder: Path, name: str) -> None:
     for file in CODE_FILES:
         if "auto_map" in read_json(folder / file, name):
-            raise ModelError(
-                f"{name} needs its own code (auto_map in {file}); nbgen does not run code from a model folder"
-            )
+            words = f"{name} needs its own code (auto_map in {file}); nbgen does not run code from a model folder"
+            raise ModelError(words + (_without_code(folder, name) if file == "config.json" else ""))
+
+
+def _without_code(folder: Path, name: str) -> str:
+    """What to do about a model that transformers has a class of its own for."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    model_type = read_json(folder / "config.json", name).get("model_type")
+    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return ""
+    return f". transformers has {model_type} itself: in a copy of the folder, take auto_map out of config.json"
 
 
 def _refuse_other_formats(folder: Path, name: str) -> None:

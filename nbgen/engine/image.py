@@ -26,7 +26,7 @@ def decode(data: memoryview, place: str) -> Image.Image:
         raise InvalidRequest(f"{place} has {len(data)} bytes; at most {MAX_BYTES}", field="image_data")
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
-        _check_size(image.size, place)
+        check_size(image.size, place)
         return ImageOps.exif_transpose(image).convert("RGB")
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise InvalidRequest(
@@ -41,15 +41,14 @@ def decode(data: memoryview, place: str) -> Image.Image:
         ) from None
 
 
-def _check_size(size: tuple[int, int], place: str) -> None:
+def check_size(size: tuple[int, int], place: str, field: str = "image_data") -> None:
+    """Raise InvalidRequest for pictures that are too large, or too long for their width."""
     width, height = size
     if width * height > MAX_PIXELS:
-        raise InvalidRequest(
-            f"{place} is {width} x {height}; at most {MAX_PIXELS // 10**6} megapixels", field="image_data"
-        )
+        raise InvalidRequest(f"{place} is {width} x {height}; at most {MAX_PIXELS // 10**6} megapixels", field=field)
     if not (1 <= width <= MAX_SIDE and 1 <= height <= MAX_SIDE):
-        raise InvalidRequest(f"{place} is {width} x {height}; each side is 1 to {MAX_SIDE} pixels", field="image_data")
+        raise InvalidRequest(f"{place} is {width} x {height}; each side is 1 to {MAX_SIDE} pixels", field=field)
     if max(size) > MAX_RATIO * min(size):
         raise InvalidRequest(
-            f"{place} is {width} x {height}; one side is at most {MAX_RATIO} times the other", field="image_data"
+            f"{place} is {width} x {height}; one side is at most {MAX_RATIO} times the other", field=field
         )

@@ -14,10 +14,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 from transformers.utils import logging as transformers_logging
 
-from nbgen.engine import audio, checkpoint, embedding_checkpoint, processor_folder, quantized_checkpoint
+from nbgen.engine import audio, checkpoint, embedding_checkpoint, processor_folder, quantized_checkpoint, video
 from nbgen.engine.media_encoder import placeholders
 from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
@@ -93,12 +94,15 @@ def _positions(model: torch.nn.Module) -> int:
 
 def _architecture(folder: Path, name: str) -> Any:
     model_type = checkpoint.read_json(folder / "config.json", name).get("model_type")
+    two_parts = f"{name} is an encoder-decoder model ({model_type}); nbgen runs decoder-only language models"
     if model_type not in {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}:
+        if model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+            raise ModelError(two_parts)
         raise ModelError(f"{name} is of the type {model_type!r}, which is no causal language model of transformers")
     with _foreign_errors(name, "configuration"):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if getattr(architecture, "is_encoder_decoder", False):
-        raise ModelError(f"{name} is an encoder-decoder model ({model_type}); nbgen runs decoder-only language models")
+        raise ModelError(two_parts)
     return architecture
 
 
@@ -120,6 +124,8 @@ def _processor(folder: Path, model: torch.nn.Module) -> Processor | None:
             log.warning("sounds are not taken: pip install 'nbgen[audio]'")
     if "video" in places.values() and processor_folder.sees_videos(found):
         types.append("video")
+        if not video.available():
+            log.warning("videos are taken as frames, not as files: pip install 'nbgen[video]'")
     return Processor(found, types, places)
 
 

@@ -1,16 +1,20 @@
-"""Image and sound files decoded in a process of their own, which is given so much memory and time and no more."""
+"""Image, sound and video files decoded in a process of their own, which is given so much memory and time, no more."""
 
 from __future__ import annotations
 
+import math
 import threading
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
 
-from nbgen.engine import image
-from nbgen.engine.media_worker import Decoded, ImageFile, Refused, SoundFile
+from nbgen.engine import image, video
+from nbgen.engine.media_worker import FIELDS, Decoded, DecodedVideo, File, ImageFile, Refused, SoundFile, VideoFile
 from nbgen.engine.worker_process import WorkerProcess
 from nbgen.errors import InternalError, InvalidRequest
+
+D = TypeVar("D", Decoded, DecodedVideo)
 
 SECONDS = 10.0
 MEMORY_BYTES = 2 * 2**30
@@ -28,7 +32,7 @@ class MediaDecoder:
 
     def image(self, data: memoryview, place: str) -> Image.Image:
         """The image in RGB, upright. `place` names it to whoever sent it. Raises InvalidRequest and Unavailable."""
-        found = self._decode(ImageFile(data, place), "image_data")
+        found = self._decode(ImageFile(data, place), Decoded)
         size = (found.width, found.height)
         if min(size) < 1 or found.width * found.height > image.MAX_PIXELS or len(found.data) != 3 * size[0] * size[1]:
             raise InternalError(f"the decoder gave {len(found.data)} bytes for {size[0]} x {size[1]} pixels")
@@ -36,7 +40,16 @@ class MediaDecoder:
 
     def sound(self, data: memoryview, rate: int, place: str) -> np.ndarray:
         """Mono float32 samples at `rate` Hz. Raises InvalidRequest and Unavailable."""
-        return np.frombuffer(self._decode(SoundFile(data, place, rate), "audio_data").data, np.float32).copy()
+        return np.frombuffer(self._decode(SoundFile(data, place, rate), Decoded).data, np.float32).copy()
+
+    def video(self, data: memoryview, sampling: video.Sampling, place: str) -> video.Frames:
+        """Frames of the video in RGB, upright. Raises InvalidRequest and Unavailable."""
+        found = self._decode(VideoFile(data, place, sampling), DecodedVideo)
+        shape = (len(found.indices), found.height, found.width, 3)
+        if min(shape) < 1 or len(found.data) != math.prod(shape) or len(found.data) > 3 * video.MAX_PIXELS:
+            raise InternalError(f"the decoder gave {len(found.data)} bytes for frames {shape}")
+        pixels = np.frombuffer(found.data, np.uint8).reshape(shape)
+        return video.Frames(pixels, found.indices, found.total, found.fps)
 
     def close(self) -> None:
         """End the process, and what it decodes."""
@@ -48,13 +61,14 @@ class MediaDecoder:
         finally:
             self._lock.release()
 
-    def _decode(self, file: ImageFile | SoundFile, field: str) -> Decoded:
+    def _decode(self, file: File, kind: type[D]) -> D:
+        field = FIELDS[type(file)]
         label = f"{file.place} ({len(file.data)} bytes)"
         with self._lock:
             if not self._process.begun:
                 self._process.begin()
             try:
-                answer = self._process.ask(file, Decoded | Refused, self._seconds)
+                answer = self._process.ask(file, kind | Refused, self._seconds)
             except TimeoutError:
                 words = f"{label} takes longer than {self._seconds:g} s to decode: send it smaller"
                 raise InvalidRequest(words, field=field) from None

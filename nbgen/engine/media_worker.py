@@ -1,4 +1,4 @@
-"""The process that decodes files of clients, `python -m nbgen.engine.media_worker MEMORY`: image and sound files.
+"""The process that decodes files of clients, `python -m nbgen.engine.media_worker MEMORY`: images, sounds and videos.
 
 Decoders are large, old and written in C: on a hostile file one may take for ever, use up its memory or crash, and only
 this process ends. It ends with its input. Knows no requests, and no torch.
@@ -11,7 +11,7 @@ import sys
 
 import msgspec
 
-from nbgen.engine import image
+from nbgen.engine import image, video
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.engine.worker_channel import Pipes, limit_memory
 from nbgen.engine.worker_process import Started
@@ -33,6 +33,14 @@ class SoundFile(msgspec.Struct, tag=True):
     rate: int
 
 
+class VideoFile(msgspec.Struct, tag=True):
+    """To be decoded, as far as `sampling` takes frames."""
+
+    data: memoryview
+    place: str
+    sampling: video.Sampling
+
+
 class Decoded(msgspec.Struct, tag=True):
     """Pixels, RGB of one byte each in rows of the `width`; or float32 samples."""
 
@@ -41,11 +49,26 @@ class Decoded(msgspec.Struct, tag=True):
     height: int = 0
 
 
+class DecodedVideo(msgspec.Struct, tag=True):
+    """Pixels of one frame after the other; the other members are those of `video.Frames`."""
+
+    data: memoryview
+    width: int
+    height: int
+    indices: list[int]
+    total: int
+    fps: float
+
+
 class Refused(msgspec.Struct, tag=True):
     """Why it is not decoded."""
 
     message: str
     field: str | None
+
+
+File = ImageFile | SoundFile | VideoFile
+FIELDS: dict[type[File], str] = {ImageFile: "image_data", SoundFile: "audio_data", VideoFile: "video_data"}
 
 
 def main() -> None:
@@ -56,23 +79,27 @@ def main() -> None:
     with contextlib.suppress(EOFError, OSError):
         pipes.send(Started())
         while True:
-            pipes.send(_answer(pipes.receive(ImageFile | SoundFile), memory_bytes))
+            pipes.send(_answer(pipes.receive(File), memory_bytes))
 
 
-def _answer(file: ImageFile | SoundFile, memory_bytes: int) -> Decoded | Refused:
+def _answer(file: File, memory_bytes: int) -> Decoded | DecodedVideo | Refused:
     try:
         return _decoded(file)
     except InvalidRequest as error:
         return Refused(error.message, error.field)
     except MemoryError:
-        field = "image_data" if isinstance(file, ImageFile) else "audio_data"
-        return Refused(f"{file.place} takes more than {memory_bytes >> 20} MiB to decode: send it smaller", field)
+        words = f"{file.place} takes more than {memory_bytes >> 20} MiB to decode: send it smaller"
+        return Refused(words, FIELDS[type(file)])
 
 
-def _decoded(file: ImageFile | SoundFile) -> Decoded:
+def _decoded(file: File) -> Decoded | DecodedVideo:
     if isinstance(file, ImageFile):
         picture = image.decode(file.data, file.place)
         return Decoded(memoryview(picture.tobytes()), *picture.size)
+    if isinstance(file, VideoFile):
+        found = video.decode(file.data, file.sampling, file.place)
+        _, height, width, _ = found.pixels.shape
+        return DecodedVideo(memoryview(found.pixels).cast("B"), width, height, found.indices, found.total, found.fps)
     from nbgen.engine import audio  # numpy and what it needs, for sounds alone
 
     return Decoded(memoryview(audio.decode(file.data, file.rate, file.place)).cast("B"))

@@ -15,13 +15,13 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 from transformers.processing_utils import ProcessorMixin
-from transformers.video_utils import VideoMetadata
 
 from nbgen.bytes_elements import unpack_bytes
-from nbgen.engine import given_media, media_options
+from nbgen.engine import given_media, media_options, video, video_clip
 from nbgen.engine.image import PROMPT_PIXELS
 from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.media_prompt import MediaPrompt
+from nbgen.engine.video_clip import VideoClip
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest, Media
 
@@ -31,6 +31,10 @@ OWN = {"input_ids", "attention_mask"}
 #: What the types are called in a processor's call.
 ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 DEFAULT_RATE = 16_000
+NO_VIDEO_FILES = (
+    "video files are not read here: pip install 'nbgen[video]' where the server runs, or send the video's frames as "
+    "images"
+)
 #: Whether this transformers can take the special tokens in what a user wrote for text, which is new.
 READS_SPECIAL_TOKENS_AS_TEXT = "sanitize_control_tokens" in signature(ProcessorMixin.apply_chat_template).parameters
 #: What a processor raises at what it cannot take.
@@ -96,13 +100,13 @@ class Processor:
             if each.type not in self.media:
                 takes = " and ".join(self.media)
                 raise InvalidRequest(f"this model takes no {each.type}; it takes {takes}", field=f"{each.type}_data")
-            if not each.tensors and (each.type not in self._types or (each.type, each.format) == ("video", "raw")):
+            if not each.tensors and each.type not in self._types:
                 raise InvalidRequest(f"{self._unread(each.type)} (format processor_output)", field=f"{each.type}_data")
+            if (each.type, each.format) == ("video", "raw") and not video.available():
+                raise InvalidRequest(NO_VIDEO_FILES, field="video_data")
 
     def _unread(self, kind: str) -> str:
         """Why files of a kind are not read, and what to send instead."""
-        if kind in self._types:
-            return f"{kind} files are not read: send the {kind}'s frames as images, or what the processor makes of them"
         if kind == "video":
             return "this model's videos need torchvision, which is not installed: send what its processor makes of one"
         return f"{kind} files are not read for this model: send what its processor makes of one"
@@ -124,8 +128,9 @@ class Processor:
                     f"{given} came with it",
                     field=f"{kind}_data",
                 )
-        options |= {ARGUMENTS[kind]: found for kind in self._types if (found := self._decoded(media, kind))}
-        options |= self._options(media)
+        found = self._decoded(media)
+        options |= {ARGUMENTS[kind]: [_plain(each) for each in items] for kind, items in found.items() if items}
+        options |= self._options(media, found)
         return self._run(lambda: self._processor(text=[text], return_tensors="pt", **options))
 
     def _of_ids(self, ids: list[int], media: list[Media]) -> MediaPrompt:
@@ -151,9 +156,10 @@ class Processor:
         """What the processor makes of a chat: whatever a user wrote is text, and only parts are media."""
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
-        conversation = self._conversation(messages, media)
+        found = self._decoded(media)
+        conversation = self._conversation(messages, media, found)
         call = {"tokenize": True, "return_dict": True, "return_tensors": "pt", **options}
-        kwargs = self._options(media)
+        kwargs = self._options(media, found)
 
         def run(**more: Any) -> Made:
             with self._lock:
@@ -172,8 +178,10 @@ class Processor:
         except (jinja2.TemplateError, *REFUSALS):
             raise _refusal(messages) from None
 
-    def _conversation(self, messages: list[ChatMessage], media: list[Media]) -> list[dict[str, Any]]:
-        """The messages as a template reads them, with each medium decoded in its part."""
+    def _conversation(
+        self, messages: list[ChatMessage], media: list[Media], found: Mapping[str, list[Any]]
+    ) -> list[dict[str, Any]]:
+        """The messages as a template reads them, with each medium in its part, of those `found`."""
         parts = [part for m in messages if isinstance(m.content, list) for part in m.content if part.type != "text"]
         if [part.type for part in parts] != [each.type for each in media]:
             raise InvalidRequest(
@@ -181,8 +189,8 @@ class Processor:
                 f"{[each.type for each in media]}: they must be the same",
                 field="messages",
             )
-        found = {kind: iter(self._decoded(media, kind)) for kind in self._types}
-        return [{"role": m.role, "content": self._content(m, found)} for m in messages]
+        each = {kind: map(_plain, items) for kind, items in found.items()}
+        return [{"role": m.role, "content": self._content(m, each)} for m in messages]
 
     def _content(self, message: ChatMessage, found: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         if isinstance(message.content, str):
@@ -228,17 +236,37 @@ class Processor:
         found = seeing.removeprefix(before).removesuffix(MARK + after)
         return found if found.count(token) == 1 and len(found) == len(seeing) - len(plain) else token
 
-    def _decoded(self, media: list[Media], kind: str) -> list[Any]:
-        found = _of_type(media, kind)
+    def _decoded(self, media: list[Media]) -> dict[str, list[Any]]:
+        """The media of each type: images, samples, clips."""
+        return {kind: self._all_decoded(_of_type(media, kind), kind) for kind in self._types}
+
+    def _all_decoded(self, found: list[Media], kind: str) -> list[Any]:
         if kind == "audio":
             return [self._decoder.sound(each.data, self._rate, f"audio {i}") for i, each in enumerate(found, 1)]
         if kind == "video":
-            return [self._video(each, f"video {index}") for index, each in enumerate(found, 1)]
+            return self._clips(found)
         return self._images([each.data for each in found], "image")
 
-    def _video(self, video: Media, place: str) -> np.ndarray:
-        """Its frames `[time, height, width, 3]`."""
-        images = self._images(unpack_bytes(video.data), f"frame of {place}: number")
+    def _clips(self, videos: list[Media]) -> list[VideoClip]:
+        clips: list[VideoClip] = []
+        for index, medium in enumerate(videos, 1):
+            video_clip.check(medium)
+            if medium.format == "raw":
+                sampling = video_clip.sampling(self._processor.video_processor, medium.options, len(videos))
+                clips.append(VideoClip.of_file(self._decoder.video(medium.data, sampling, f"video {index}")))
+            else:
+                clips.append(VideoClip.of_images(self._frames(medium, f"video {index}"), medium.options))
+            if (pixels := sum(clip.frames.size for clip in clips) // 3) > PROMPT_PIXELS:
+                raise InvalidRequest(
+                    f"the frames of videos 1 to {index} have {pixels / 10**6:.0f} megapixels together; those of a "
+                    f"prompt have at most {PROMPT_PIXELS // 10**6}",
+                    field="video_data",
+                )
+        return clips
+
+    def _frames(self, medium: Media, place: str) -> np.ndarray:
+        """`[time, height, width, 3]`."""
+        images = self._images(unpack_bytes(medium.data), f"frame of {place}: number")
         if len(sizes := {image.size for image in images}) > 1:
             raise InvalidRequest(
                 f"the frames of {place} have {len(sizes)} sizes; they must have one", field="video_data"
@@ -262,7 +290,7 @@ class Processor:
     def _rate(self) -> int:
         return int(getattr(self._processor._audio_processor, "sampling_rate", DEFAULT_RATE))
 
-    def _options(self, media: list[Media]) -> dict[str, Any]:
+    def _options(self, media: list[Media], decoded: Mapping[str, list[Any]]) -> dict[str, Any]:
         """The options of the media, which hold for all of a prompt."""
         options: dict[str, Any] = {}
         for kind in self._types:
@@ -270,7 +298,7 @@ class Processor:
             if found and kind == "audio":
                 options["audio_kwargs"] = {"sampling_rate": self._rate, **given}
             elif found and kind == "video":
-                options["videos_kwargs"] = _of_videos(found, given)
+                options["videos_kwargs"] = video_clip.arguments(decoded[kind])
             elif given:
                 known = set(self._processor.image_processor.valid_kwargs.__annotations__)
                 if unknown := sorted(set(given) - known):
@@ -279,16 +307,9 @@ class Processor:
         return options
 
 
-def _of_videos(videos: list[Media], options: media_options.Options) -> dict[str, Any]:
-    """Which of a video's frames came, and when: all, `fps` in a second."""
-    if unknown := sorted(set(options) - {"fps"}):
-        raise InvalidRequest(f"videos have no option {unknown[0]!r} but fps, of their frames", field="video_data")
-    fps = options.get("fps")
-    if fps is not None and not (isinstance(fps, int | float) and fps > 0):
-        raise InvalidRequest(f"fps is {fps!r:.40}; it is a number above 0", field="video_data")
-    counts = [len(unpack_bytes(each.data)) for each in videos]
-    metadata = [VideoMetadata(total_num_frames=n, fps=fps, frames_indices=list(range(n))) for n in counts]
-    return {"do_sample_frames": False, "video_metadata": metadata}
+def _plain(medium: Any) -> Any:
+    """What a processor is given of a decoded medium."""
+    return medium.frames if isinstance(medium, VideoClip) else medium
 
 
 def _refusal(messages: list[ChatMessage]) -> InvalidRequest:

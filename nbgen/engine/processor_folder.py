@@ -5,9 +5,11 @@ ours for frames (`video_frames`) where the model is of a kind that this knows.
 """
 
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,12 @@ from transformers.utils import is_torchvision_available
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import video_frames
+from nbgen.engine.checkpoint import read_json
 
 #: Files of which a folder with a processor has at least one.
 FILES = ("processor_config.json", "preprocessor_config.json", "image_processor_config.json")
+
+PIXTRAL = "transformers.models.pixtral"
 
 log = logging.getLogger(__name__)
 _patching = threading.Lock()
@@ -32,7 +37,7 @@ def load(folder: Path) -> ProcessorMixin | None:
         return None
     try:
         with without_videos():
-            found = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            found = _class_of(folder).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception:  # a processor may need any package
         log.exception("the processor cannot be loaded; the model takes text only")
         return None
@@ -41,6 +46,19 @@ def load(folder: Path) -> ProcessorMixin | None:
     if type(getattr(found, "video_processor", None)) is BaseVideoProcessor:
         found.video_processor = video_frames.of_folder(folder, found.image_processor) or found.video_processor
     return found
+
+
+def pixtral_class() -> type[ProcessorMixin]:
+    """PixtralProcessor, which asks for torchvision, and needs nothing of it but what its file for Pillow has too."""
+    if not is_torchvision_available():
+        for_pillow = import_module(f"{PIXTRAL}.image_processing_pil_pixtral")
+        sys.modules.setdefault(f"{PIXTRAL}.image_processing_pixtral", for_pillow)
+    return import_module(f"{PIXTRAL}.processing_pixtral").PixtralProcessor
+
+
+def _class_of(folder: Path) -> Any:
+    named = (read_json(folder / name, folder.name).get("processor_class") for name in (*FILES, "tokenizer_config.json"))
+    return pixtral_class() if "PixtralProcessor" in named else AutoProcessor
 
 
 def sees_videos(processor: ProcessorMixin) -> bool:

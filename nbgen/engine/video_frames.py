@@ -32,6 +32,8 @@ class FramesProcessor:
         self._images = images
         self._of_video = kind == "Qwen3VLVideoProcessor"
         size, (least, most) = config.get("size") or {}, SIZES[kind]
+        self.fps, self.num_frames = config.get("fps"), config.get("num_frames")
+        self.min_frames, self.max_frames = config.get("min_frames"), config.get("max_frames")
         self._least = config.get("min_pixels") or size.get("shortest_edge") or least
         self._most = config.get("max_pixels") or size.get("longest_edge") or most
         self.patch_size: int = config.get("patch_size") or images.patch_size

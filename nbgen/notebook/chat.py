@@ -73,14 +73,14 @@ class Chat(Turns, Panel):
         return self.messages
 
     @short_traceback
-    def ask(self, text: str, *, images: Any = None, audio: Any = None) -> None:
+    def ask(self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None) -> None:
         """Send `text` as if it had been typed into the panel; returns before the answer is there.
 
-        Images and sounds are what `nbgen.generate` takes.
+        Images, sounds and videos are what `nbgen.generate` takes.
         """
         turns = [turn for turn in self.turns if turn["role"] != "system"]
         messages = chat_messages([*turns, {"role": "user", "content": text}], self.system or None)
-        messages = with_media(messages, media_parts(images, audio))
+        messages = with_media(messages, media_parts(images, audio, videos))
         body = {"id": uuid.uuid4().hex, "chat": self.chat, "messages": messages, "params": dict(self.params)}
         client = session.default_client()
         if isinstance(client, RemoteClient):  # its runs end with their reader

@@ -28,15 +28,17 @@ class Conversation(Turns):
     def turns(self) -> list[dict[str, Any]]:
         return self.messages
 
-    def __call__(self, text: str, *, images: Any = None, audio: Any = None, **options: Any) -> Result:
-        """The answer to `text`, with images and sounds as in `nbgen.generate`; options hold for this turn only."""
-        for _ in (answer := self.stream(text, images=images, audio=audio, **options)):
+    def __call__(self, text: str, **options: Any) -> Result:
+        """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn."""
+        for _ in (answer := self.stream(text, **options)):
             pass
         return answer.result
 
-    def stream(self, text: str, *, images: Any = None, audio: Any = None, **options: Any) -> TextStream:
+    def stream(
+        self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None, **options: Any
+    ) -> TextStream:
         """As calling it, but an iterator of text; the turn is kept when the answer has ended."""
-        (asked,) = with_media([{"role": "user", "content": text}], media_parts(images, audio))
+        (asked,) = with_media([{"role": "user", "content": text}], media_parts(images, audio, videos))
         answer = self._ask([*self.messages, asked], **{**self.options, **options})
         answer.on_end = lambda result: self._keep(asked, result)
         return answer

@@ -27,7 +27,7 @@ DONE = ("stop", "length")
 COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 Template = str | Callable[[Any], Prompt]
-#: A column with images or sounds, or a function of the row.
+#: A column with images, sounds or videos, or a function of the row.
 Column = str | Callable[[Any], Any] | None
 
 
@@ -41,6 +41,7 @@ def map(
     system: str | None = None,
     images: Column = None,
     audio: Column = None,
+    videos: Column = None,
     concurrency: int = CONCURRENCY,
     cache: str | Path | None = None,
     resume: Any = None,
@@ -50,15 +51,16 @@ def map(
     """Ask the same of every row; a pandas DataFrame with the answers, in the order and with the index of `data`.
 
     `prompt` is a template, `{{value}}` for an item of a list or a Series, `{{column}}` or `{{row["a column"]}}` for a
-    DataFrame, or a function of the item or row. `images` and `audio` are columns with each row's image or images,
-    sound or sounds, as `nbgen.generate` takes them ("value" of a list or a Series), or functions. With a `schema` its
-    fields become columns. Further columns: text, finish_reason, prompt_tokens, completion_tokens, cached_tokens,
-    ttft_s, error. A row that fails says why in `error` and leaves the others alone. Ctrl-C stops all and returns what
-    is done; `resume=` takes such a DataFrame, and `cache=` the name of a file, to do only the rest the next time.
-    `concurrency` requests are in flight at once.
+    DataFrame, or a function of the item or row. `images`, `audio` and `videos` are columns with each row's image or
+    images, sound or sounds, video or videos, as `nbgen.generate` takes them ("value" of a list or a Series), or
+    functions. With a `schema` its fields become columns. Further columns: text, finish_reason, prompt_tokens,
+    completion_tokens, cached_tokens, ttft_s, error. A row that fails says why in `error` and leaves the others alone.
+    Ctrl-C stops all and returns what is done; `resume=` takes such a DataFrame, and `cache=` the name of a file, to do
+    only the rest the next time. `concurrency` requests are in flight at once.
     Options are those of `nbgen.generate`. Raises InvalidRequest for options that no row can have.
     """
-    work = Rows(data, prompt, None if schema is None else Schema(schema), {"images": images, "audio": audio})
+    media = {"images": images, "audio": audio, "videos": videos}
+    work = Rows(data, prompt, None if schema is None else Schema(schema), media)
     work.prepare(complete=complete, system=system, options=options)
     if resume is not None:
         work.take(resume)
@@ -94,7 +96,7 @@ class Rows:
         for number, names in enumerate(self._names):
             result = Result(schema=self._schema)
             try:
-                media = media_parts(*(self._medium(name, names) for name in ("images", "audio")))
+                media = media_parts(**{name: self._medium(name, names) for name in self._media})
                 body = run_body(self._asked(names), complete=complete, system=system, media=media, options=options)
                 result.messages, result.prompt = body.get("messages"), body.get("prompt")
                 result.media = body.get("media", [])

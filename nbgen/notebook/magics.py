@@ -83,6 +83,7 @@ class NbgenMagics(Magics):
         "--image", action="append", metavar="NAME", help="an image for the model: a variable or a file; may be repeated"
     )
     @argument("--audio", action="append", metavar="NAME", help="the same of a sound")
+    @argument("--video", action="append", metavar="NAME", help="the same of a video")
     @argument("--out", metavar="NAME", help="put the result into this variable, too (it is always in _)")
     @argument("--to-cell", action="store_true", help="put the answer's code into a new cell below")
     @argument("--background", action="store_true", help="let the kernel go on; _ can be cancelled and awaited")
@@ -109,7 +110,8 @@ class NbgenMagics(Magics):
         prompt = prompt if options.raw else self._filled(prompt)
         sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
         schema = self._schema(options.schema) if options.schema else None
-        media = {"images": self._named(options.image), "audio": self._named(options.audio)}
+        given = {"images": options.image, "audio": options.audio, "videos": options.video}
+        media = {name: self._named(names) for name, names in given.items()}
         asked = {"schema": schema, "complete": options.complete, "system": options.system, **media}
         answer = session.stream(prompt, **asked, **sampling)
         if options.background:

@@ -1,4 +1,4 @@
-"""Images and sounds of a kernel as parts of a message.
+"""Images, sounds and videos of a kernel as parts of a message.
 
 Takes what people have in notebooks: files, bytes, PIL images, arrays, figures, what IPython displays. Knows nothing of
 servers.
@@ -24,6 +24,7 @@ Part = dict[str, Any]
 Content = str | list[Part]
 
 MAX_FILE_BYTES = 25 * 2**20
+MAX_VIDEO_BYTES = 40 * 2**20
 _ADDRESS = re.compile(r"(https?://|data:(image|audio|video)/)", re.IGNORECASE)
 #: How files begin that browsers and the server know.
 _BEGINNINGS = {
@@ -38,6 +39,7 @@ _BEGINNINGS = {
     b"\xff\xfa": "audio/mpeg",
     b"\xff\xf3": "audio/mpeg",
     b"\xff\xf2": "audio/mpeg",
+    b"\x1aE\xdf\xa3": "video/webm",
 }
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 #: Types of parts that are no text, and what they are called where they cannot be shown.
@@ -54,17 +56,35 @@ def audio_part(sound: Any) -> Part:
     return {"type": "audio_url", "audio_url": {"url": _url(sound, "audio")}}
 
 
-def media_parts(images: Any, audio: Any) -> list[Part]:
-    """The parts of images and sounds: lists of them, or one alone."""
-    return [*map(image_part, _listed(images)), *map(audio_part, _listed(audio))]
+def video_part(video: Any) -> Part:
+    """A video as SGLang's API takes it, frames as JPEG files in one URL. Raises InvalidRequest for what is none."""
+    frames, fps = _frames(video)
+    if not frames:
+        return {"type": "video_url", "video_url": {"url": _url(video, "video")}}
+    files = [_jpeg(frame) for frame in frames]
+    if (size := sum(map(len, files))) > MAX_VIDEO_BYTES:
+        raise InvalidRequest(
+            f"the video's {len(files)} frames have {size} bytes; at most {MAX_VIDEO_BYTES}: send fewer"
+        )
+    url = "data:video/jpeg;base64," + ",".join(base64.b64encode(file).decode() for file in files)
+    return {"type": "video_url", "video_url": {"url": url, **({} if fps is None else {"fps": fps})}}
+
+
+def media_parts(images: Any = None, audio: Any = None, videos: Any = None) -> list[Part]:
+    """The parts of images, videos and sounds: lists of them, or one alone."""
+    return [
+        *map(image_part, _listed(images)),
+        *map(video_part, (videos,) if any(_frames(videos)) else _listed(videos)),
+        *map(audio_part, _listed(audio)),
+    ]
 
 
 def with_media(messages: list[dict[str, Any]], parts: list[Part]) -> list[dict[str, Any]]:
-    """The messages with images and sounds before the text of the last one, which has to be a user's."""
+    """The messages with images, videos and sounds before the text of the last one, which has to be a user's."""
     if not parts:
         return messages
     if messages[-1]["role"] != "user":
-        raise InvalidRequest("images and audio go with a question: the last message has to be a user's")
+        raise InvalidRequest("images, videos and audio go with a question: the last message has to be a user's")
     content = messages[-1]["content"]
     text = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return [*messages[:-1], {"role": "user", "content": [*parts, *text]}]
@@ -121,14 +141,17 @@ def _url(given: Any, kind: str) -> str:
     if isinstance(given, str) and _ADDRESS.match(given):
         return given
     data = _bytes(given, kind)
-    if not data or len(data) > MAX_FILE_BYTES:
-        raise InvalidRequest(f"the {kind} has {len(data)} bytes; 1 to {MAX_FILE_BYTES} can be sent")
+    most = MAX_VIDEO_BYTES if kind == "video" else MAX_FILE_BYTES
+    if not 1 <= len(data) <= most:
+        raise InvalidRequest(f"the {kind} has {len(data)} bytes; 1 to {most} can be sent")
     return data_url(data, _type(data))
 
 
 def _type(data: bytes) -> str:
     if data[:4] == b"RIFF":
         return _RIFF.get(data[8:12], "application/octet-stream")
+    if data[4:8] == b"ftyp":
+        return "video/quicktime" if data[8:10] == b"qt" else "video/mp4"
     return next((type for start, type in _BEGINNINGS.items() if data.startswith(start)), "application/octet-stream")
 
 
@@ -139,11 +162,15 @@ def _bytes(given: Any, kind: str) -> bytes:
         return _file(Path(given).expanduser(), kind)
     if isinstance(displayed := getattr(given, "data", None), bytes):  # IPython.display's Image and Audio
         return displayed
-    made = _image(given) if kind == "image" else _sound(given)
+    if kind == "video" and isinstance(path := getattr(given, "filename", None), str):  # IPython.display's Video
+        return _file(Path(path), kind)
+    made = _image(given) if kind == "image" else _sound(given) if kind == "audio" else None
     if made is None:
         takes = {
             "image": "a path, bytes, a PIL image, an array, a figure or a data URL",
             "audio": "a path, bytes, a pair of samples and their rate, or a data URL",
+            "video": "a path, bytes, an array [time, height, width, 3], a list of images, a pair of these and their "
+            "number in a second, or a data URL",
         }
         raise InvalidRequest(f"{type(given).__name__} is no {kind}: give {takes[kind]}")
     return made
@@ -183,6 +210,33 @@ def _pixels(array: np.ndarray) -> Any:
         array = np.nan_to_num(array.astype(float)).clip(0, 1) * 255
     array = array.clip(0, 255).round().astype(np.uint8)
     return Image.fromarray(array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array)
+
+
+def _frames(given: Any) -> tuple[Sequence[Any], float | None]:
+    """A video's frames and their number in a second: `[time, height, width, 1, 3 or 4]`, images, or a pair of both."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int | float):
+        frames, _ = _frames(given[0])
+        if not frames or not given[1] > 0:
+            raise InvalidRequest("a video is (frames, fps): an array [time, height, width, 3] or images, and a number")
+        return frames, given[1]
+    if isinstance(given, Sequence) and given and all(map(_is_image, given)):
+        return given, None
+    if hasattr(given, "__array__") and (array := np.asarray(given)).ndim == 4:
+        return list(array), None
+    return (), None
+
+
+def _is_image(given: Any) -> bool:
+    pillow = sys.modules.get("PIL.Image")
+    if pillow is not None and isinstance(given, pillow.Image):
+        return True
+    return hasattr(given, "__array__") and np.ndim(given) in (2, 3)
+
+
+def _jpeg(frame: Any) -> bytes:
+    image = frame if hasattr(frame, "convert") else _pixels(np.asarray(frame))
+    image.convert("RGB").save(file := io.BytesIO(), format="JPEG", quality=95)
+    return file.getvalue()
 
 
 def _png(image: Any) -> bytes:

@@ -119,7 +119,7 @@ class RemoteClient(Connection):
         if body.get("adapter"):
             self._refuse("adapter")
         if body.get("media"):
-            self._refuse("complete=True with images or audio")
+            self._refuse("complete=True with images, audio or videos")
 
     @property
     def _is_sglang(self) -> bool:

@@ -50,8 +50,9 @@ def generate(
 ) -> Any:
     """The model's answer to a text or to chat messages, as a Result. `complete=True` continues the text as it stands.
 
-    `images=` and `audio=` go with it, where the model takes them: one or a list of paths, bytes, PIL images, arrays
-    `[height, width, 3]`, figures, `(samples, rate)`, data URLs.
+    `images=`, `audio=` and `videos=` go with it, where the model takes them: one or a list of paths, bytes, PIL images,
+    arrays `[height, width, 3]`, figures, `(samples, rate)`, data URLs; a video is a list of images too, an array
+    `[time, height, width, 3]`, or a pair of these and their number in a second.
     With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
     of that type. `adapter` names a loaded LoRA adapter. Options are those of SamplingParams (temperature, top_p,
     max_new_tokens, sampling_seed, stop, …), and a `logit_processor`, as `stream` has it.
@@ -83,6 +84,7 @@ def stream(
     adapter: str = "",
     images: Any = None,
     audio: Any = None,
+    videos: Any = None,
     logit_processor: Any = None,
     **options: Any,
 ) -> TextStream:
@@ -97,7 +99,7 @@ def stream(
     if wanted is not None:
         options["json_schema"] = wanted.json
         show_as_table(schema)
-    media = media_parts(images, audio)
+    media = media_parts(images, audio, videos)
     body = run_body(prompt, complete=complete, system=system, media=media, options=options)
     if logit_processor is not None:
         body["logit_processor"] = processor_text(logit_processor)

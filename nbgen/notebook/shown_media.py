@@ -1,4 +1,4 @@
-"""Images and sounds of messages where the messages are shown: small pictures and players, within what a notebook bears.
+"""Images, sounds and videos of messages where these are shown: small pictures and players that a notebook can bear.
 
 Knows parts; nothing of servers or of where a display goes.
 """
@@ -19,10 +19,14 @@ import numpy as np
 from nbgen.notebook.media import KINDS, Part, data_url, wav
 
 THUMBNAIL_PIXELS = 160
-#: Of the sounds of one display: Jupyter drops outputs beyond 1 MB a second.
+#: Frames of a video that is sent as images, side by side.
+STRIP_FRAMES = 4
+#: Of the sounds and videos of one display: Jupyter drops outputs beyond 1 MB a second.
 SOUND_BYTES = 2**20
 #: A longer WAV file is made small down to this rate, in Hz.
 LOWEST_RATE = 8000
+_FRAMES = re.compile(r"data:video/(?:jpeg|png|webp);base64,")
+_VIDEO = re.compile(r"data:video/(?:mp4|webm);base64,[A-Za-z0-9+/]+=*")
 _SOUND = re.compile(r"data:audio/(wav|mpeg|flac|ogg);base64,[A-Za-z0-9+/]+=*")
 #: Sounds in OpenAI's parts name their format.
 _FORMATS = {"wav": "wav", "mp3": "mpeg"}
@@ -34,16 +38,27 @@ def media_markdown(turns: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def media_html(turns: Sequence[Mapping[str, Any]]) -> str:
-    """The images of messages, small, and players of their sounds, in HTML."""
+    """The images of messages, small, and players of their sounds and videos, in HTML."""
     found = [_html(part, shown) for media in _shown(turns) for part, shown in media if shown]
     return f"<p>{''.join(found)}</p>" if found else ""
 
 
 def thumbnail(part: Part) -> str | None:
     """A data URL of a small picture; None of what is no image, or not here to be made small."""
-    given = part.get("image_url")
-    url = given.get("url") if isinstance(given, Mapping) else given
-    return _thumbnail(url) if isinstance(url, str) and url.startswith("data:image/") else None
+    url = _url_of(part, "image_url")
+    return _thumbnail(url) if url is not None and url.startswith("data:image/") else None
+
+
+def video_strip(part: Part) -> str | None:
+    """A data URL of some of a video's frames, small and side by side; None of what is none, or is not in frames."""
+    url = _url_of(part, "video_url")
+    return _strip(url) if url is not None and _FRAMES.match(url) else None
+
+
+def small_video(part: Part, most: int) -> str | None:
+    """The data URL of a video's file of at most so many bytes that a browser may play; else None."""
+    url = _url_of(part, "video_url")
+    return url if url is not None and len(url) * 3 // 4 <= most and _VIDEO.fullmatch(url) else None
 
 
 def small_sound(part: Part, most: int) -> str | None:
@@ -55,56 +70,90 @@ def small_sound(part: Part, most: int) -> str | None:
 
 
 def _shown(turns: Sequence[Mapping[str, Any]]) -> list[list[tuple[Part, str | None]]]:
-    """Of each message its media, each with a data URL for its display. The newest sounds have the first claim."""
+    """Of each message its media, each with a data URL for its display. The newest players have the first claim."""
     left, found = SOUND_BYTES, []
     for turn in reversed(turns):
         media = []
         for part in reversed([] if isinstance(turn["content"], str) else turn["content"]):
             if part["type"] == "text":
                 continue
-            sound = small_sound(part, left)
-            left -= len(sound or "") * 3 // 4
-            media.append((part, sound or thumbnail(part)))
+            played = small_sound(part, left) or small_video(part, left)
+            left -= len(played or "") * 3 // 4
+            media.append((part, played or thumbnail(part) or video_strip(part)))
         found.append(media[::-1])
     return found[::-1]
 
 
 def _markdown(part: Part, shown: str | None) -> str:
+    kind = KINDS.get(part["type"], "file")
     if shown is None:
-        return f"[{KINDS.get(part['type'], 'file')}]"
-    return f"![image]({shown})" if shown.startswith("data:image/") else _player(shown)
+        return f"[{kind}]"
+    return f"![{kind}]({shown})" if shown.startswith("data:image/") else _player(shown)
 
 
 def _html(part: Part, shown: str | None) -> str:
     if shown is None or not shown.startswith("data:image/"):
         return _player(shown or "")
-    return f'<img src="{shown}" alt="image of the question">'
+    return f'<img src="{shown}" alt="{KINDS.get(part["type"], "file")} of the question">'
 
 
 def _player(url: str) -> str:
     """Where a page has no players, the word is left."""
+    if url.startswith("data:video/"):
+        width = f'width="{2 * THUMBNAIL_PIXELS}"'
+        return (
+            f'<video controls {width} preload="metadata" src="{url}" aria-label="video of the question">[video]</video>'
+        )
     return f'<audio controls preload="metadata" src="{url}" aria-label="sound of the question">[audio]</audio>'
 
 
 @functools.lru_cache(maxsize=64)
 def _thumbnail(url: str) -> str | None:
+    image = _small(url.partition(",")[2])
+    return None if image is None else _data_url(image.convert("RGBA"))
+
+
+@functools.lru_cache(maxsize=16)
+def _strip(url: str) -> str | None:
+    from PIL import Image
+
+    frames = url.partition(",")[2].split(",")
+    chosen = np.linspace(0, len(frames) - 1, min(STRIP_FRAMES, len(frames))).round().astype(int)
+    images = [_small(frames[index]) for index in chosen]
+    if any(image is None for image in images):
+        return None
+    return _data_url(Image.fromarray(np.hstack([np.asarray(image.convert("RGB")) for image in images])))
+
+
+def _small(text: str) -> Any:
+    """The image of a base64 text; None of what is none."""
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2], validate=True))) as image:
+        with Image.open(io.BytesIO(base64.b64decode(text, validate=True))) as image:
             image.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
-            image.convert("RGBA").save(file := io.BytesIO(), format="PNG")
-            return data_url(file.getvalue(), "image/png")
+            return image.copy()
     except (binascii.Error, OSError, ValueError, Image.DecompressionBombError):
         return None
+
+
+def _data_url(image: Any) -> str:
+    image.save(file := io.BytesIO(), format="PNG")
+    return data_url(file.getvalue(), "image/png")
+
+
+def _url_of(part: Part, type: str) -> str | None:
+    """The URL of a part of this type."""
+    given = part.get(type)
+    url = given.get("url") if isinstance(given, Mapping) else given
+    return url if isinstance(url, str) and part["type"] == type else None
 
 
 def _sound_url(part: Part) -> str | None:
     given = part.get(part["type"])
     if part["type"] == "input_audio" and isinstance(given, Mapping):
         return f"data:audio/{_FORMATS.get(given.get('format', ''), '')};base64,{given.get('data', '')}"
-    url = given.get("url") if isinstance(given, Mapping) else given
-    return url if isinstance(url, str) and part["type"] == "audio_url" else None
+    return _url_of(part, "audio_url")
 
 
 def _small_wav(url: str, most: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Images in the chat panel: pasted, dropped and chosen, sent to a model that sees, there again after a reload."""
+"""Images in the chat panel: pasted, dropped and chosen, sent to a model that sees, there after a reload; and videos."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,18 @@ from playwright.sync_api import Page, expect
 from tests.browser.files import give, kept, load, sent, served, shown
 from tests.browser.lab import Lab
 from tests.engine.test_images import picture
+from tests.engine.test_video_files import colours, movie
 from tests.server.test_images import png
+
+ARRAY = "chat.ask('Seen?', videos=__import__('numpy').zeros((6, 32, 48, 3), 'uint8'))"
+FILE = "chat.ask('Seen?', videos={!r})"
+BELOW = "nbgen.generate('Seen?', videos={!r}, max_new_tokens=2)"
+
+#: Seconds that a player would play.
+LENGTH = """(player) => new Promise((done) => {
+    const told = () => done(player.duration);
+    player.readyState ? told() : player.addEventListener("loadedmetadata", told);
+})"""
 
 
 def image(name: str, seed: int, width: int = 90) -> tuple[str, str, bytes]:
@@ -93,3 +104,23 @@ def test_a_model_of_text_takes_none_and_says_so(lab: Lab, page: Page) -> None:
         expect(page.get_by_role("list", name="Files of this message")).to_be_hidden()
     expect(tab_button).to_be_hidden()
     notebook.shut_down()
+
+
+def test_videos_are_shown_where_they_were_asked_about(seeing: Lab, tab: Page) -> None:
+    fetched: list[str] = []
+    tab.on("request", lambda asked: fetched.append(asked.url) if asked.resource_type in ("image", "media") else None)
+    (file := seeing.folder / "clip.webm").write_bytes(movie(colours(24), "libvpx", "webm"))
+    notebook, panel = shown(seeing, tab, "videos.ipynb", "", ARRAY, FILE.format(str(file)), BELOW.format(str(file)))
+    you = tab.get_by_role("article", name="You")
+    notebook.run(1)
+    expect(panel.status).to_have_text("Answer ready, 4 tokens")
+    expect(you.get_by_role("img", name="Frames of video 1 of 1")).to_be_visible()
+    expect(you.locator("img")).to_have_count(4)
+    notebook.run(2)
+    expect(you.get_by_label("Video 1 of 1")).to_be_visible()
+    assert you.get_by_label("Video 1 of 1").evaluate(LENGTH) == pytest.approx(1, abs=0.1)
+    notebook.run(3)
+    below = notebook.output(3).get_by_label("video of the question")
+    expect(below).to_be_visible()
+    assert below.evaluate(LENGTH) == pytest.approx(1, abs=0.1)
+    assert not [url for url in fetched if not url.startswith(("data:", seeing.url))]

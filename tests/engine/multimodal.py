@@ -214,6 +214,30 @@ def _llava_next(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     return _model(config), processor
 
 
+def _mistral3(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "head_dim": 16, "model_type": "mistral"}
+    vision = {**VISION, "image_size": 112, "patch_size": 14, "head_dim": 16, "model_type": "pixtral"}
+    config = transformers.Mistral3Config(
+        text_config=text, vision_config=vision, image_token_id=tokens.convert_tokens_to_ids("[IMG]")
+    )
+    return _model(config), _pixtral_processor(tokens, spatial_merge_size=2)
+
+
+def _pixtral(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
+    text = {**TEXT, "vocab_size": len(tokens), "model_type": "mistral"}
+    vision = {**VISION, "image_size": 112, "patch_size": 14, "head_dim": 16, "model_type": "pixtral"}
+    place = tokens.convert_tokens_to_ids("[IMG]")
+    chosen = {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_id=place, **chosen)
+    return _model(config), _pixtral_processor(tokens, spatial_merge_size=1)
+
+
+def _pixtral_processor(tokens: PreTrainedTokenizerFast, spatial_merge_size: int) -> Any:
+    pixels = transformers.PixtralImageProcessorPil(size={"longest_edge": 84}, patch_size=14)
+    made = processor_folder.pixtral_class()
+    return made(pixels, tokens, patch_size=14, spatial_merge_size=spatial_merge_size)
+
+
 def _hearing(chunk: int = 1) -> Any:
     """Spectrograms of sounds of up to `chunk` seconds, with few bins."""
     return transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=chunk)
@@ -255,6 +279,8 @@ MULTIMODAL: dict[str, Family] = {
             "image_token": "<image_soft_token>",
         },
     ),
+    "mistral3": Family("image", "[IMG]", ["[IMG]", "[IMG_BREAK]", "[IMG_END]"], _mistral3),
+    "pixtral": Family("image", "[IMG]", ["[IMG]", "[IMG_BREAK]", "[IMG_END]"], _pixtral),
     "llava": Family("image", "<image>", ["<image>"], _llava),
     "idefics3": Family(
         "image",

@@ -22,7 +22,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ContentPart, GenerateRequest, LogprobOptions, Media, Tensor
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
-from tests.engine.multimodal import MULTIMODAL, save
+from tests.engine.multimodal import MULTIMODAL, VIDEOS, save
 from tests.engine.test_cuda_graphs import with_graphs
 
 README = Path(__file__).parents[2] / "README.md"
@@ -294,12 +294,12 @@ def test_a_model_of_text_refuses_media(tiny_engine: Assembly) -> None:
             tiny_engine.admission.sequences(request)
 
 
-@pytest.mark.parametrize("kind", ["image", "audio"])
+@pytest.mark.parametrize("kind", ["image", "audio", "video"])
 def test_the_readme_names_each_family_with_its_medium(kind: str) -> None:
     row = re.search(rf"^\| {kind} \| ([^|]+) \|$", README.read_text(), re.MULTILINE)
     assert row, f"no row of {kind}"
-    families = sorted(name for name, family in MULTIMODAL.items() if family.type == kind)
-    assert row[1].split(", ") == [f"`{name}`" for name in families]
+    families = VIDEOS if kind == "video" else [name for name, family in MULTIMODAL.items() if family.type == kind]
+    assert row[1].split(", ") == [f"`{name}`" for name in sorted(families)]
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*")  # peft reads it
@@ -362,6 +362,9 @@ def test_odd_images_are_answered(served: Served, size: tuple[int, int]) -> None:
     except ValueError:  # too narrow for what the processor makes of it
         with pytest.raises(InvalidRequest, match="processor refuses"):
             served.assembly.admission.sequences(request)
+        return
+    except RuntimeError:  # the model itself fails at an image of one patch
+        assert generate(served.assembly, [request])["odd"][-1].finish_reason.status == 400
         return
     assert served.answers(request) == [expected]
 

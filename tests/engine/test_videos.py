@@ -10,14 +10,17 @@ from transformers import Qwen2VLImageProcessorPil
 from transformers.video_utils import VideoMetadata
 
 from nbgen.bytes_elements import pack_bytes
+from nbgen.engine import video
 from nbgen.engine.media_encoder import MediaEncoder
 from nbgen.engine.media_prompt import MediaPrompt
+from nbgen.engine.video import Sampling
 from nbgen.engine.video_frames import FramesProcessor
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Media
 from tests.engine.conftest import build
 from tests.engine.multimodal import QWEN2_VIDEO, VIDEOS, save
 from tests.engine.test_images import PARAMS, PLAIN, Reference, Served, media, picture, tensors
+from tests.engine.test_video_files import colours, movie
 
 TEXT = "What happens in <|vision_start|><|video_pad|><|vision_end|>? Say."
 #: transformers fills the time in where no frames of a second are known.
@@ -87,13 +90,11 @@ def test_what_the_processor_made_or_is_embedded_is_taken(served: Served) -> None
 
 
 def test_what_is_no_video_is_refused(served: Served) -> None:
-    def refused(video: Media, words: str) -> None:
+    def refused(item: Media, words: str) -> None:
         with pytest.raises(InvalidRequest, match=words):
-            served.assembly.admission.sequences(GenerateRequest(rid="x", text=TEXT, media=[video], params=PARAMS))
+            served.assembly.admission.sequences(GenerateRequest(rid="x", text=TEXT, media=[item], params=PARAMS))
 
-    refused(
-        Media(type="video", data=memoryview(b"an MP4")), "video files are not read: send the video's frames as images"
-    )
+    refused(Media(type="video", data=memoryview(b"an MP4")), "video 1 .* cannot be decoded: it must be a whole MP4")
     refused(
         Media(type="video", format="frames", data=pack_bytes([b"no image"])), "frame of video 1: number 1 .* decoded"
     )
@@ -101,6 +102,40 @@ def test_what_is_no_video_is_refused(served: Served) -> None:
     refused(Media(type="video", format="frames", data=pack_bytes(sizes)), "have 2 sizes")
     refused(clip(1, 2, fps=0), "fps is 0; it is a number above 0")
     refused(clip(1, 2, nope=1), "no option 'nope' but fps")
+    refused(clip(1, 2, num_frames=1), "no option 'num_frames' but fps")
+    file = movie(colours(4))
+    for options, words in (
+        ({"nope": 1}, "no option 'nope' but fps and num_frames"),
+        ({"num_frames": 257}, "num_frames is 257; it is a whole number, 1 to 256"),
+        ({"num_frames": 1.5}, "num_frames is 1.5; it is a whole number"),
+        ({"fps": "fast"}, "fps is 'fast'; it is a number above 0"),
+        ({"fps": 1, "num_frames": 2}, "send one"),
+    ):
+        refused(Media(type="video", data=file, options=options), words)
+
+
+def test_files_need_a_library_and_frames_do_not(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "find_spec", lambda _: None)
+    request = GenerateRequest(rid="x", text=TEXT, media=[Media(type="video", data=movie(colours(4)))], params=PARAMS)
+    with pytest.raises(InvalidRequest, match=r"pip install 'nbgen\[video\]' .* or send the video's frames as images"):
+        served.assembly.admission.sequences(request)
+    assert served.answers(GenerateRequest(rid="f", text=TEXT, media=[clip(1, 2)], params=PARAMS))
+
+
+def test_a_file_is_described_as_its_frames_are(served: Served) -> None:
+    reference, file = served.reference, movie(colours(48))
+    cases = [({}, Sampling(step=2)), ({"num_frames": 8}, Sampling(frames=8)), ({"fps": 5}, Sampling(fps=5, step=2))]
+    expected, requests = [], []
+    for index, (options, sampling) in enumerate(cases):
+        found = video.decode(file, sampling, "")
+        times = VideoMetadata(total_num_frames=48, fps=24.0, frames_indices=found.indices)
+        told = {"video_metadata": [times], "do_sample_frames": False}
+        made = reference.processor(text=[TEXT], videos=[found.pixels], videos_kwargs=told, return_tensors="pt")
+        expected.append(reference.generate(made))
+        item = Media(type="video", data=file, options=options)
+        requests.append(GenerateRequest(rid=f"v{index}", text=TEXT, media=[item], params=PARAMS))
+    assert [len(video.decode(file, sampling, "").indices) for _, sampling in cases] == [4, 8, 10]
+    assert served.answers(*requests) == expected
 
 
 def naive(frames: list[np.ndarray]) -> np.ndarray:

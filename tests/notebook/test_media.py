@@ -10,17 +10,17 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from IPython.display import Audio
+from IPython.display import Audio, Video
 from IPython.display import Image as Shown
 from PIL import Image
 
 import nbgen
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.conversation import Conversation
-from nbgen.notebook.media import as_text, audio_part, image_part, media_parts, within
+from nbgen.notebook.media import as_text, audio_part, image_part, media_parts, video_part, within
 from nbgen.notebook.request import run_body
 from nbgen.notebook.result import Result
-from nbgen.notebook.shown_media import SOUND_BYTES, media_html, media_markdown, small_sound, thumbnail
+from nbgen.notebook.shown_media import SOUND_BYTES, media_html, media_markdown, small_sound, thumbnail, video_strip
 from nbgen.notebook.transcript import bundle
 
 matplotlib.use("agg")
@@ -101,6 +101,61 @@ def test_samples_with_their_rate_become_a_wav_file() -> None:
     with pytest.raises(InvalidRequest, match="is no audio"):
         audio_part(samples)
     assert len(media_parts(None, (samples, 8000))) == 1
+
+
+CLIP = np.stack([RED, 255 - RED, RED])
+#: How an MP4 file begins.
+MP4 = b"\0\0\0\x18ftypisom" + bytes(20)
+
+
+@pytest.mark.parametrize(
+    ("video", "fps"),
+    [
+        (CLIP, None),
+        (CLIP / 255, None),
+        ([Image.fromarray(frame) for frame in CLIP], None),
+        (list(CLIP), None),
+        ((CLIP, 2), 2),
+        ((list(CLIP), 0.5), 0.5),
+    ],
+)
+def test_a_video_is_sent_as_its_frames(video: Any, fps: float | None) -> None:
+    (part,) = media_parts(videos=video)
+    assert part == video_part(video)
+    assert part["video_url"].get("fps") == fps
+    head, *files = part["video_url"]["url"].split(",")
+    assert head == "data:video/jpeg;base64"
+    frames = [np.asarray(Image.open(io.BytesIO(base64.b64decode(file)))) for file in files]
+    assert np.abs(np.stack(frames).astype(int) - CLIP).max() <= 4
+    assert media_parts(videos=[video, video]) == [part, part]
+
+
+def test_a_videos_file_is_sent_as_it_is(tmp_path: Path) -> None:
+    (path := tmp_path / "a.mp4").write_bytes(MP4)
+    for given in (path, str(path), MP4, Video(str(path)), Video(MP4, embed=True, mimetype="video/mp4")):
+        assert sent(video_part(given)) == ("data:video/mp4;base64", MP4)
+    assert sent(video_part(b"\x1aE\xdf\xa3" + bytes(8)))[0] == "data:video/webm;base64"
+    for wrong in (RED, 5, (CLIP, 0), (RED, 2), [], np.zeros((2, 3, 4, 7)), object()):
+        with pytest.raises(InvalidRequest):
+            video_part(wrong)
+
+
+def test_a_video_shows_some_of_its_frames_or_a_player() -> None:
+    part = video_part(np.stack([RED, RED, 255 - RED, RED, RED, RED, RED, 255 - RED]))
+    strip = np.asarray(Image.open(io.BytesIO(base64.b64decode(video_strip(part).partition(",")[2]))))
+    assert strip.shape == (40, 240, 3)
+    assert (strip[20, 30::60, 0] > 128).tolist() == [True, False, True, False], "frames 0, 2, 5 and 7"
+    file = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64," + base64.b64encode(MP4).decode()}}
+    turns = [{"role": "user", "content": [part, file, {"type": "text", "text": "What?"}]}]
+    (shown,) = media_markdown(turns)
+    assert shown.startswith(f"![video]({video_strip(part)}) <video controls")
+    assert media_html(turns).count("<video") == media_html(turns).count("<img") == 1
+    large = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64," + "A" * 2**21}}
+    broken = {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64,AAAA"}}
+    hostile = {"type": "video_url", "video_url": {"url": 'data:video/mp4;base64,AA"onerror="x'}}
+    elsewhere = {"type": "video_url", "video_url": {"url": "https://videos.test/a.mp4"}}
+    for part in (large, broken, hostile, elsewhere, {"type": "video_url"}):
+        assert media_markdown([{"role": "user", "content": [part]}]) == ["[video]"]
 
 
 def test_one_alone_is_a_list_of_one() -> None:

@@ -125,36 +125,6 @@ def test_chats_go_through_the_models_template(seeing: Server, reference: Referen
     assert kept["run"]["messages"][0]["content"][0] == {"type": "image_url"}
 
 
-def test_a_video_comes_as_its_frames(seeing: Server, reference: Reference) -> None:
-    frames = [png(picture(seed)) for seed in (1, 2, 3, 4)]
-    written = [base64.b64encode(frame).decode() for frame in frames]
-    text = "What is <|video_pad|>? Say."
-    video = np.stack([np.asarray(picture(seed)) for seed in (1, 2, 3, 4)])
-    made = reference.processor(text=[text], videos=[video], return_tensors="pt")
-    expected, place = reference.generate(made), reference.model.config.video_token_id
-    url = f"data:video/jpeg;base64,{','.join(written)}"
-    for item in (url, {"url": url}, {"frames": written}, {"frames": [f"data:image/png;base64,{w}" for w in written]}):
-        answer = generate(seeing, text=text, video_data=item)
-        assert answer["output_ids"] == expected
-        assert answer["meta_info"]["video_tokens"] == made["input_ids"][0].tolist().count(place)
-        assert "image_tokens" not in answer["meta_info"]
-    part = {"type": "video_url", "video_url": {"url": url}}
-    body = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "Say."}]}], "temperature": 0}
-    body |= {"max_tokens": NEW_TOKENS, "ignore_eos": True, "skip_special_tokens": False}
-    answer = seeing.http.post("v1/chat/completions", json=body).json()
-    chat_text = "<|user|><|video_pad|>Say.<|end|><|assistant|>"
-    made = reference.generate(reference.processor(text=[chat_text], videos=[video], return_tensors="pt"))
-    said = reference.processor.decode(made, skip_special_tokens=False)
-    assert answer["choices"][0]["message"]["content"] == said, answer
-    mp4 = base64.b64encode(b"an MP4 file").decode()
-    answer = seeing.http.post("generate", json={"text": text, "video_data": mp4, "sampling_params": GREEDY})
-    assert answer.status_code == 400
-    assert "the video's frames as images" in answer.text
-    for wrong in ({"frames": []}, {"frames": "abc"}, {"frames": ["a.png"]}, {"frames": [5]}):
-        answer = seeing.http.post("generate", json={"text": text, "video_data": wrong, "sampling_params": GREEDY})
-        assert (answer.status_code, "frames" in answer.text) == (400, True), answer.text
-
-
 def test_a_prompt_without_a_place_has_its_image_first(seeing: Server, reference: Reference) -> None:
     expected = reference.answer(f"{PLACE}What?", [picture(1)])
     assert generate(seeing, text="What?", image_data=data_url(picture(1)))["output_ids"] == expected
