@@ -19,7 +19,17 @@ from functools import cache
 from pathlib import Path
 
 #: No flag here lets a compiler assume that numbers are finite, or change how the process rounds small ones.
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-std=c++17",
+    "-fopenmp-simd",
+    "-pthread",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-shared",
+    "-fPIC",
+)
 SOURCE = Path(__file__).with_name("cpp") / "native.cpp"
 COMPILERS = ("g++", "c++", "clang++")
 #: Seconds that a compiler may take.

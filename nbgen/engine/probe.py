@@ -82,6 +82,9 @@ def compile(runner: Runner, block_size: int) -> bool:
     """Have the runner's decoder compiled, where it can be and the scores remain; whether it is. Raises ModelError."""
     if type(runner) is not ModelRunner or runner.long_after is not None:
         return False
+    if runner.native is not None:
+        log.info("Not compiled: the model's layers run in C++ of our own, which is faster")
+        return False
     prompts = _prompts(runner.model.config.get_text_config().vocab_size)
     expected = [row for _, _, row in _pieces(runner, prompts, block_size)]
     decoder = runner.compiled = CompiledDecoder(runner.model)

@@ -48,8 +48,20 @@ def compiled(folder: Path) -> Assembly:
 
 
 @pytest.fixture(scope="module")
-def tiny(tiny_model: Path) -> Assembly:
-    return build(tiny_model, compile=True)
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of layers that are not run in C++ of our own."""
+    return save_model(tmp_path_factory.mktemp("compiled") / "small", hidden_act="gelu")
+
+
+@pytest.fixture(scope="module")
+def tiny(small: Path) -> Assembly:
+    return build(small, compile=True)
+
+
+def test_layers_of_our_own_are_left_as_they_are(tiny_model: Path) -> None:
+    assembly = build(tiny_model, compile=True)
+    assert assembly.engine._runner.native
+    assert not assembly.model.compiled
 
 
 def test_it_writes_the_same_and_compiles_no_more(folder: Path, compiled: Assembly) -> None:
@@ -72,9 +84,9 @@ def test_what_is_watched_inside_is_seen(folder: Path, compiled: Assembly) -> Non
         assert ids(one[1]) == ids(other[1])
 
 
-def test_adapters_come_and_go(tiny: Assembly, tiny_model: Path, tmp_path: Path) -> None:
-    assemblies = tiny, build(tiny_model)
-    adapter, adapted = save_adapter(tmp_path / "adapter", tiny_model), requests(adapter="mine")
+def test_adapters_come_and_go(tiny: Assembly, small: Path, tmp_path: Path) -> None:
+    assemblies = tiny, build(small)
+    adapter, adapted = save_adapter(tmp_path / "adapter", small), requests(adapter="mine")
     before = texts(assemblies[1], requests())
     for assembly in assemblies:
         assembly.engine.install(assembly.adapters.load("mine", str(adapter)))
@@ -94,10 +106,10 @@ def test_released_weights_come_back_compiled(tiny: Assembly) -> None:
         assert texts(tiny, requests()) == expected
 
 
-def test_without_a_compiler_the_owner_is_told(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_owner_is_told(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ModelError, match=r"needs a C\+\+ compiler, and there is no no-such-compiler"):
-        build(tiny_model, compile=True)
+        build(small, compile=True)
 
 
 def test_a_model_that_cannot_be_compiled_runs_as_it_is(tmp_path: Path) -> None:

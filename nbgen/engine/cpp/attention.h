@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include "numbers.h"
 #include "team.h"
 
 constexpr float LOWEST = -1e30f;

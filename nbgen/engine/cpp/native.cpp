@@ -10,7 +10,7 @@
 template <typename T>
 void attend_alone(const Batch& batch, const AttentionLayer& layer, const T* query, const T* keys, const T* values,
                   T* output, float* scratch) {
-    Team(std::min(batch.threads, batch.chunks[batch.rows] * layer.kv_heads)).run(2, [&](Team::Member& member) {
+    Team(std::min(batch.threads, batch.chunks[batch.rows] * layer.kv_heads), 2).run([&](Team::Member& member) {
         attend(member, batch, layer, query, keys, values, output, scratch);
     });
 }
@@ -29,27 +29,27 @@ ATTEND(bfloat16, Bfloat16)
 template <typename T>
 void multiply_alone(const Linear<T>& linear, int64_t rows, int64_t threads, const T* input, T* output) {
     const Products<T> products({{&linear, output}}, rows, input);
-    Team(threads).run(1, [&](Team::Member& member) { member.each(products.units, products); });
+    Team(threads, 1).run([&](Team::Member& member) { member.each(products.units, products); });
 }
 
 // `hidden` `[rows, width]` becomes what the last layer leaves, where every row is the one new token of a sequence.
 template <typename T>
 void run_layers(const Step<T>& step, const DecoderLayer<T>* layers, int64_t count, T* hidden) {
-    Team(step.threads).run(count * Walk<T>::PHASES, [&](Team::Member& member) {
+    Team(step.threads, count * Walk<T>::PHASES).run([&](Team::Member& member) {
         Walk<T>(member, step, hidden).through(layers, count);
     });
 }
 
 template <typename T>
 void open_layer(const Step<T>& step, const DecoderLayer<T>& layer, bool adds, T* hidden) {
-    Team(step.threads).run(Walk<T>::PHASES, [&](Team::Member& member) {
+    Team(step.threads, Walk<T>::PHASES).run([&](Team::Member& member) {
         Walk<T>(member, step, hidden).open(layer, adds);
     });
 }
 
 template <typename T>
 void close_layer(const Step<T>& step, const DecoderLayer<T>& layer, bool last, T* hidden) {
-    Team(step.threads).run(Walk<T>::PHASES, [&](Team::Member& member) {
+    Team(step.threads, Walk<T>::PHASES).run([&](Team::Member& member) {
         Walk<T>(member, step, hidden).close(layer, last);
     });
 }

@@ -9,6 +9,7 @@
 
 #include <immintrin.h>
 
+#include "numbers.h"
 #include "team.h"
 
 #ifdef __AVX512F__

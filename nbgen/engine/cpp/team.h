@@ -1,22 +1,84 @@
 // Threads that do the phases of a step together.
 //
 // A phase is a number of units. Each member takes those of its own range first, in order, and then what the others have
-// not begun: whoever the system holds up keeps nobody waiting but for the unit that it is at. What a phase has made
-// everybody sees in the next one. Nobody sleeps between phases, which follow each other within microseconds.
+// not begun. Whoever the system holds up keeps nobody waiting but for the unit that it is at, and a member that never
+// comes is not missed. What a phase has made everybody sees in the next one.
 
 #pragma once
 
-#include <omp.h>
-
+#include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
-#include "numbers.h"
+// The process's threads for this, which sleep while there is nothing to do.
+class Pool {
+  public:
+    static Pool& instance() {
+        static Pool* pool = new Pool;  // never destroyed: its threads end with the process
+        return *pool;
+    }
+
+    // `work(number)` for the number 0 here, and for those below `members` on threads that come in time.
+    void run(int64_t members, const std::function<void(int64_t)>& work) {
+        std::unique_lock<std::mutex> alone(callers_, std::try_to_lock);
+        if (members < 2 || !alone) return work(0);
+        while (static_cast<int64_t>(threads_) < members - 1) {
+            std::thread([this] { serve(); }).detach();
+            threads_++;
+        }
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            work_ = &work;
+            free_ = 1;
+            members_ = members;
+            jobs_.fetch_add(1, std::memory_order_release);
+        }
+        wake_.notify_all();
+        work(0);
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            work_ = nullptr;
+        }
+        while (inside_.load(std::memory_order_acquire)) std::this_thread::yield();
+    }
+
+  private:
+    static constexpr int64_t LOOKS = 20000;  // for a next job before sleeping: some ten microseconds
+
+    void serve() {
+        int64_t seen = 0;
+        for (;;) {
+            for (int64_t look = 0; look < LOOKS && jobs_.load(std::memory_order_acquire) == seen; look++) {
+            }
+            std::unique_lock<std::mutex> lock(mutex_);
+            wake_.wait(lock, [&] { return jobs_.load() != seen; });
+            seen = jobs_.load();
+            if (!work_ || free_ >= members_) continue;
+            const int64_t number = free_++;
+            const auto& work = *work_;
+            inside_.fetch_add(1);
+            lock.unlock();
+            work(number);
+            inside_.fetch_sub(1, std::memory_order_release);
+        }
+    }
+
+    std::mutex callers_, mutex_;
+    std::condition_variable wake_;
+    std::atomic<int64_t> jobs_{0}, inside_{0};
+    const std::function<void(int64_t)>* work_ = nullptr;
+    int64_t free_ = 0, members_ = 0, threads_ = 0;
+};
 
 class Team {
   public:
-    explicit Team(int64_t members) : members_(members) {}
+    // Of `members`, for so many phases at most.
+    Team(int64_t members, int64_t phases) : members_(members), counters_(phases * (members + 1)) {}
 
     // What one member goes through; each makes its own.
     class Member {
@@ -36,8 +98,8 @@ class Team {
                     done.fetch_add(1, std::memory_order_release);
                 }
             }
-            for (int64_t waited = 0; done.load(std::memory_order_acquire) < count; waited++)
-                if (waited > PATIENCE) std::this_thread::yield();
+            for (int64_t look = 0; done.load(std::memory_order_acquire) < count; look++)
+                if (look > LOOKS) std::this_thread::yield();
         }
 
       private:
@@ -45,20 +107,17 @@ class Team {
         int64_t number_, at_ = 0;
     };
 
-    // `work(member)` by every member, `phases` of them at most.
+    // `work(member)` by every member that comes.
     template <typename Work>
-    void run(int64_t phases, const Work& work) {
-        counters_ = std::vector<Counter>(phases * (members_ + 1));
-#pragma omp parallel num_threads(static_cast<int>(members_))
-        {
-            // A system that has fewer threads to give leaves ranges without an owner, which the others do.
-            Member member(*this, omp_get_thread_num());
+    void run(const Work& work) {
+        Pool::instance().run(members_, [&](int64_t number) {
+            Member member(*this, number);
             work(member);
-        }
+        });
     }
 
   private:
-    static constexpr int64_t PATIENCE = 20000;  // looks, of some nanoseconds each
+    static constexpr int64_t LOOKS = 20000;  // before the system may give the processor to another
 
     // On a cache line of its own.
     struct alignas(64) Counter {

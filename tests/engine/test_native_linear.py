@@ -1,0 +1,82 @@
+"""Products of our own are right, and a row's is the same whatever is beside it and however many threads there are."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from nbgen.engine import linear, native_linear
+from nbgen.engine.native_linear import NativeLinear
+
+#: Outputs and inputs: whole panels, a part of one, a single tile.
+SIZES = [(96, 64), (1028, 192), (4, 32)]
+DTYPES = [dtype for dtype in native_linear.NAMES if native_linear.function("multiply", dtype)]
+#: Largest error, of the largest result.
+CLOSE = {torch.float32: 1e-6, torch.bfloat16: 5e-3}
+
+
+@pytest.fixture(params=[1, 2, 5], ids=lambda threads: f"{threads} threads")
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def made(sizes: tuple[int, int], dtype: torch.dtype, *, bias: bool) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(sizes[1], sizes[0], bias=bias, dtype=dtype)
+
+
+def test_this_machine_has_float32() -> None:
+    assert torch.float32 in DTYPES, "without AVX2 none of this is tested"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@torch.inference_mode()
+def test_it_is_the_linear_layer(sizes: tuple[int, int], bias: bool, dtype: torch.dtype, threads: int) -> None:
+    stock = made(sizes, dtype, bias=bias)
+    inputs = torch.randn(3, 13, sizes[1]).to(dtype)
+    expected = inputs.double() @ stock.weight.double().T + (stock.bias.double() if bias else 0)
+    got = NativeLinear(stock)(inputs)
+    assert got.shape == (3, 13, sizes[0])
+    assert (got.double() - expected).abs().max() <= CLOSE[dtype] * expected.abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@torch.inference_mode()
+def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
+    sizes: tuple[int, int], dtype: torch.dtype, threads: int
+) -> None:
+    ours, rows = NativeLinear(made(sizes, dtype, bias=True)), torch.randn(40, sizes[1]).to(dtype)
+    together = ours(rows)
+    for count in (1, 2, 3, 4, 5, 6, 7, 11, 16, 39):
+        assert torch.equal(ours(rows[:count]), together[:count])
+        assert torch.equal(ours(rows[-count:]), together[-count:])
+    torch.set_num_threads(3)
+    assert torch.equal(ours(rows), together)
+
+
+@torch.inference_mode()
+def test_only_plain_layers_of_whole_vectors_are_replaced() -> None:
+    class Twice(nn.Linear):
+        pass
+
+    model = nn.Sequential(
+        nn.Linear(64, 32), nn.Linear(32, 30), nn.Linear(30, 32), Twice(32, 32), nn.Linear(32, 8).half()
+    )
+    swaps = native_linear.replace(model)
+    assert [name for _, name, _ in swaps] == ["0"]
+    assert model[0].weight is swaps[0][2].weight, "not a copy"
+    linear.restore(swaps)
+    assert type(model[0]) is nn.Linear
+
+
+def test_other_numbers_than_the_weight_s_are_refused_as_torch_does() -> None:
+    ours = NativeLinear(made((8, 64), torch.float32, bias=False))
+    with pytest.raises(RuntimeError, match="dtype"):
+        ours(torch.zeros(1, 64, dtype=torch.float64))
