@@ -162,6 +162,7 @@ def test_a_private_server_loads_unloads_and_ends(
     monkeypatch.setattr("nbgen.notebook.session._private", None)
     server = nbgen.serve(str(tiny_model))
     assert "running" in repr(server)
+    assert nbgen.unload().state == "stopped", "also in the middle of its start"
     assert nbgen.load().state == "ready"
     assert "model: " in capsys.readouterr().err, "each stage that was met while waiting"
     with pytest.raises(ModelError):

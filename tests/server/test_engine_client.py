@@ -49,7 +49,6 @@ def long_request(rid: str) -> GenerateRequest:
 async def test_an_engine_that_falls_silent_is_killed_and_restarted(
     long_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "SILENT_SECONDS", 4)
     client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
     try:
         await client.start()
@@ -57,6 +56,7 @@ async def test_an_engine_that_falls_silent_is_killed_and_restarted(
         client.submit(long_request("r"), heard)
         await until(lambda: heard.outputs)
         psutil.Process(first).send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(silence, "SILENT_SECONDS", 2)
         await until(lambda: heard.error)
         assert isinstance(heard.error, EngineStopped)
         assert "did not answer" in heard.error.message

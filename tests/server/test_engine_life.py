@@ -108,7 +108,8 @@ def test_unload_ends_the_process_before_it_answers_and_load_brings_it_back(morta
     assert not engine.is_running()
     assert mortal.http.post("api/v1/model/unload").json()["state"] == "stopped"
     found = events(mortal.http, "POST", "api/v1/model/load", json={})
-    assert [found[0].event, found[-1].event] == ["progress", "ready"]
+    assert found[-1].event == "ready"
+    assert {event.event for event in found[:-1]} <= {"progress"}, "none, if it was quick"
     assert json.loads(found[-1].data)["state"] == "ready"
     assert [event.event for event in events(mortal.http, "POST", "api/v1/model/load", json={})] == ["ready"]
 
