@@ -27,9 +27,17 @@ BUSY = {"ignore_eos": True, "max_new_tokens": 15_000, "temperature": 0}
 
 
 class Server:
-    """One server process and a client of it."""
+    """One server process and a client of it. Only with `standby` a second engine process is kept ready."""
 
-    def __init__(self, folder: Path, *arguments: str, app: str = "nbgen", base: str = "/", token: str = TOKEN) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        app: str = "nbgen",
+        base: str = "/",
+        token: str = TOKEN,
+        standby: bool = False,
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -39,6 +47,7 @@ class Server:
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", app, f"--port={self.port}", "--ServerApp.port_retries=0", "--no-browser"]
         command += [f"--IdentityProvider.token={token}", f"--ServerApp.base_url={base}", "--allow-root", *arguments]
+        command += [f"--NbgenApp.standby={standby}"]
         environment = os.environ | {
             "JUPYTER_CONFIG_DIR": str(folder / "config"),
             "JUPYTER_DATA_DIR": str(folder / "data"),
@@ -88,6 +97,13 @@ class Server:
         if self.model()["state"] != "ready":
             events(self.http, "POST", "api/v1/model/load", json={})
         assert self.model()["state"] == "ready"
+        return self
+
+    def serving(self, folder: Path) -> Server:
+        """This server, once this model is in the place of any other."""
+        if self.model()["name"] != str(folder) or self.model()["state"] != "ready":
+            last = events(self.http, "POST", "api/v1/model/load", json={"model": str(folder)})[-1]
+            assert last.event == "ready", last.data
         return self
 
     def idle(self) -> None:
