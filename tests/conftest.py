@@ -80,6 +80,11 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
     return folder
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, so that no process is left with one of them at the end."""
+    items.sort(key=lambda item: item.path.name != "test_notebooks.py")
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a random two-layer Llama with a byte-level tokenizer and a chat template."""

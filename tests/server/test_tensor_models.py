@@ -77,7 +77,7 @@ def test_the_image_classifier_answers_as_the_module_does(server: Server) -> None
 
 
 @pytest.mark.parametrize("binary", [True, False])
-@pytest.mark.parametrize("size", [0, 1, 1000, 3_000_000])
+@pytest.mark.parametrize("size", [0, 1, 1000, 1_000_000])
 def test_what_goes_in_comes_out(server: Server, binary: bool, size: int) -> None:
     array = np.random.default_rng(size).standard_normal(size).astype(np.float32)
     with client(server, network_timeout=120) as found:
