@@ -8,6 +8,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests on two cores
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 from pathlib import Path
 
@@ -78,6 +79,11 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
             torch.nn.init.normal_(parameter, std=0.15 if "embed" not in name else 0.6)
     model.save_pretrained(folder)
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, so that no process is left with one of them at the end."""
+    items.sort(key=lambda item: item.path.name != "test_notebooks.py")
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from benchmarks.servers import OURS_SERVED, SERVICES
 from benchmarks.shapes import make
 from benchmarks.turns import undisturbed
 from benchmarks.workloads import WORKLOADS
+from tests.conftest import PATIENCE
 
 LIMITS = Limits(bandwidth=1e9, bfloat16=1e12, float32=1e11)
 SMALL = {
@@ -40,7 +41,8 @@ def test_an_engine_is_measured_and_paused(model: Path, name: str) -> None:
     engine = Engine(PEERS[name], model, 1)
     try:
         figures = engine.measure(WORKLOADS["prefill"], 1)
-        assert 0 < figures["seconds"] < engine.start_seconds
+        assert 0 < figures["seconds"] < PATIENCE
+        assert engine.start_seconds > 0
         assert figures["cpu_seconds"] > 0
         assert engine.resident_bytes() > 50e6
     finally:
@@ -59,7 +61,7 @@ def test_a_server_is_measured_by_process(model: Path) -> None:
     finally:
         server.close()
     assert figures["tokens"] == 256
-    assert 0 < figures["gap_p50"] <= figures["gap_p99"] < figures["seconds"]
+    assert 0 <= figures["gap_p50"] <= figures["gap_p99"] < figures["seconds"]
     assert 0 < figures["first_token_p50"] < figures["seconds"]
     assert figures["engine_cpu_seconds"] > figures["server_cpu_seconds"] > 0
 

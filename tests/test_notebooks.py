@@ -20,7 +20,7 @@ SECONDS = 120
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory: pytest.TempPathFactory):
     """A server with the bundled model that the notebooks' kernels find, as they would in JupyterLab."""
-    server = PrivateServer()
+    server = PrivateServer(options={"standby": False})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NBGEN_URL", server.url)
         patch.setenv("NBGEN_TOKEN", server.client.token)

@@ -74,6 +74,7 @@ class Desk:
             self._page = None
         else:
             page.unroute_all(behavior="ignoreErrors")
+            page.context.clear_permissions()
 
 
 @pytest.fixture(scope="package")

@@ -45,7 +45,7 @@ class Hub:
         self.url = f"http://127.0.0.1:{free_port()}/hubs/test/"
         self.log = folder / "hub.log"
         options = {name: value for name, value in LAB_OPTIONS.items() if name.startswith("LabApp") or "allow" in name}
-        options |= {"ServerApp.jpserver_extensions": "nbgen=True", "NbgenApp.model": model}
+        options |= {"ServerApp.jpserver_extensions": "nbgen=True", "NbgenApp.model": model, "NbgenApp.standby": False}
         config = CONFIG.format(
             url=self.url,
             hub_port=free_port(),

@@ -112,6 +112,8 @@ class Lab:
         options["IdentityProvider.token"] = self.token
         if self._password:
             options["PasswordIdentityProvider.hashed_password"] = passwd(self._password)
+        if extensions["nbgen"]:
+            options["NbgenApp.standby"] = False
         if model:
             options["NbgenApp.model"] = model
         command = [sys.executable, "-m", "jupyterlab", "--no-browser"]

@@ -105,7 +105,7 @@ def test_an_answer_goes_on_while_the_kernel_starts_again(lab: Lab, opened: Noteb
 @pytest.mark.parametrize("opened", [{"tokens": 12}], indirect=True)
 def test_a_server_that_is_gone_is_said_in_words(opened: Notebook, panel: Panel, page: Page) -> None:
     panel.ask("warm up")
-    expect(panel.send).to_be_visible()
+    expect(panel.status).to_have_text("Answer ready, 12 tokens")
     page.route("**/nbgen/api/v1/**", lambda route: route.abort())
     said = panel.hears()
     panel.ask("hello")
@@ -119,7 +119,7 @@ def test_a_server_that_is_gone_is_said_in_words(opened: Notebook, panel: Panel, 
 @pytest.mark.parametrize("opened", [{"tokens": 12}], indirect=True)
 def test_open_options_leave_the_conversation_its_place(panel: Panel, page: Page) -> None:
     panel.ask("hello")
-    expect(panel.send).to_be_visible()
+    expect(panel.status).to_have_text("Answer ready, 12 tokens")
     before = panel.answers.last.bounding_box()
     page.get_by_text("Options", exact=True).click()
     box = page.get_by_role("textbox", name="System prompt").bounding_box()
@@ -180,7 +180,7 @@ def test_a_failure_is_said_in_words_and_can_be_tried_again(opened: Notebook, pan
 @pytest.mark.parametrize("opened", [{"tokens": 8}, {"tokens": 8, "more": ', transport="comm"'}], indirect=True)
 def test_released_memory_is_said_and_resumed(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
     panel.ask("one")
-    expect(panel.send).to_be_visible()
+    expect(panel.status).to_have_text("Answer ready, 8 tokens")
     lab.post("nbgen/release_memory_occupation")
     panel.ask("two")
     notice = page.get_by_role("alert").filter(has_text="nothing can be generated")

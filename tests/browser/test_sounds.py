@@ -80,11 +80,11 @@ def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, ta
     notebook.shut_down()
 
 
-def test_a_sound_from_python_is_shown_whatever_its_size(hearing: Lab, tab: Page) -> None:
-    notebook, panel = shown(hearing, tab, "from_python.ipynb")
+def test_a_sound_from_python_is_shown_whatever_its_size(hearing: Lab, page: Page) -> None:
+    notebook, panel = shown(hearing, page, "from_python.ipynb")
     for seconds, count in ((1, 1), (60, 2)):
         notebook.kernel_value(f"chat.ask('Heard?', audio=({NOISE.format(seconds)}, 16000))")
-        you = tab.get_by_role("article", name="You")
+        you = page.get_by_role("article", name="You")
         expect(you).to_have_count(count)
         assert length(you.last.get_by_label("Sound 1 of 1")) == pytest.approx(seconds, abs=0.05)
         expect(panel.answers).to_have_count(count)
@@ -94,17 +94,17 @@ def test_a_sound_from_python_is_shown_whatever_its_size(hearing: Lab, tab: Page)
 
 
 @pytest.mark.parametrize("transport", ["auto", "comm"])
-def test_a_recording_is_a_sound_that_the_server_decodes(hearing: Lab, tab: Page, transport: str) -> None:
-    tab.context.grant_permissions(["microphone"])
-    notebook, panel = shown(hearing, tab, f"recording_{transport}.ipynb", f", transport={transport!r}")
-    tab.get_by_role("button", name="Record a sound").press("Enter")
+def test_a_recording_is_a_sound_that_the_server_decodes(hearing: Lab, page: Page, transport: str) -> None:
+    page.context.grant_permissions(["microphone"])
+    notebook, panel = shown(hearing, page, f"recording_{transport}.ipynb", f", transport={transport!r}")
+    page.get_by_role("button", name="Record a sound").press("Enter")
     expect(panel.status).to_have_text("Recording")
-    expect(tab.get_by_role("timer", name="Recorded")).not_to_have_text("0:00")
+    expect(page.get_by_role("timer", name="Recorded")).not_to_have_text("0:00")
     panel.ask("Too early")
     expect(panel.status).to_have_text("Stop the recording first")
-    tab.get_by_role("button", name="Stop recording").press("Enter")
+    page.get_by_role("button", name="Stop recording").press("Enter")
     expect(panel.status).to_have_text("recording 1 added, 1 sound")
-    expect(tab.get_by_role("timer", name="Recorded")).to_be_hidden()
+    expect(page.get_by_role("timer", name="Recorded")).to_be_hidden()
     panel.ask("What do you hear?")
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
     head, data = sent(kept(hearing, notebook)[0]["content"][0])
@@ -115,11 +115,11 @@ def test_a_recording_is_a_sound_that_the_server_decodes(hearing: Lab, tab: Page,
     notebook.shut_down()
 
 
-def test_a_microphone_that_is_not_allowed_is_said_in_words(hearing: Lab, tab: Page) -> None:
-    tab.context.clear_permissions()
-    tab.context.grant_permissions([])
-    notebook, panel = shown(hearing, tab, "no_microphone.ipynb")
-    tab.get_by_role("button", name="Record a sound").click()
+def test_a_microphone_that_is_not_allowed_is_said_in_words(hearing: Lab, page: Page) -> None:
+    page.context.clear_permissions()
+    page.context.grant_permissions([])
+    notebook, panel = shown(hearing, page, "no_microphone.ipynb")
+    page.get_by_role("button", name="Record a sound").click()
     expect(panel.status).to_have_text("The browser did not allow the microphone")
     panel.ask("Nothing to hear")
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
@@ -134,19 +134,19 @@ def test_where_the_browser_cannot_record_there_is_no_button_for_it(hearing: Lab,
     notebook.shut_down()
 
 
-def test_what_cannot_be_sent_is_refused_in_words(hearing: Lab, tab: Page, tmp_path: Path) -> None:
-    notebook, panel = shown(hearing, tab, "refusals.ipynb")
-    give(tab, "drop", ("noise.wav", "audio/wav", b"no sound at all"))
+def test_what_cannot_be_sent_is_refused_in_words(hearing: Lab, page: Page, tmp_path: Path) -> None:
+    notebook, panel = shown(hearing, page, "refusals.ipynb")
+    give(page, "drop", ("noise.wav", "audio/wav", b"no sound at all"))
     expect(panel.status).to_have_text("noise.wav is no sound that this browser can read")
-    give(tab, "drop", ("a.png", "image/png", b""), file("fine.wav", 0.5))
+    give(page, "drop", ("a.png", "image/png", b""), file("fine.wav", 0.5))
     expect(panel.status).to_contain_text("takes text and sounds: images need a model that sees")
-    expect(tab.get_by_role("list", name="Files of this message").get_by_role("listitem")).to_have_count(1)
+    expect(page.get_by_role("list", name="Files of this message").get_by_role("listitem")).to_have_count(1)
     long = tmp_path / "long.wav"
     soundfile.write(long, np.zeros(661 * 8000), 8000, subtype="PCM_U8")
     (tmp_path / "large.wav").write_bytes(bytes(26 * 2**20))
     for name, words in (("long", "lasts 11:01; at most 10:00 minutes"), ("large", "has 26 MB; at most 25 MB")):
-        with tab.expect_file_chooser() as chooser:
-            tab.get_by_role("button", name="Add sounds").click()
+        with page.expect_file_chooser() as chooser:
+            page.get_by_role("button", name="Add sounds").click()
         chooser.value.set_files(tmp_path / f"{name}.wav")
         expect(panel.status).to_have_text(f"{name}.wav {words} can be sent")
     notebook.shut_down()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +12,7 @@ from nbgen.engine.batcher import Batcher, Computed
 from nbgen.messages import Tensor
 from nbgen.tensor_messages import InferOutput, InferRequest
 from nbgen.tensor_spec import ModelSpec
+from tests.conftest import PATIENCE, wait_for
 
 
 class Recorder:
@@ -23,11 +23,13 @@ class Recorder:
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.computing = threading.Event()
         self.answers: queue.Queue[InferOutput] = queue.Queue()
         self.batcher = Batcher(self, self.answers.put)
 
     def compute(self, requests: list[InferRequest]) -> Computed:
-        self.gate.wait(5)
+        self.computing.set()
+        self.gate.wait(PATIENCE)
         self.batches.append([request.rid for request in requests])
         if any(request.rid == "fail" for request in requests):
             raise ValueError("no")
@@ -38,7 +40,7 @@ class Recorder:
         self.batcher.add(InferRequest(rid=rid, model="m", inputs=[tensor], outputs=[], timeout_us=timeout_us))
 
     def take(self, count: int) -> dict[str, InferOutput]:
-        found = [self.answers.get(timeout=5) for _ in range(count)]
+        found = [self.answers.get(timeout=PATIENCE) for _ in range(count)]
         return {output.rid: output for output in found}
 
 
@@ -48,7 +50,7 @@ def held() -> Iterator[Recorder]:
     module = Recorder(4, delay_us=20_000)
     module.gate.clear()
     module.add("first", entries=4)
-    time.sleep(0.05)
+    assert module.computing.wait(PATIENCE)
     yield module
     module.gate.set()
     module.batcher.close()
@@ -103,7 +105,4 @@ def test_closing_answers_everybody_and_ends_the_thread(held: Recorder) -> None:
     held.gate.set()
     answers = held.take(4)
     assert all(answers[rid].status == 503 and answers[rid].error for rid in "abc")
-    deadline = time.monotonic() + 5
-    while any(thread.name == "module-m" for thread in threading.enumerate()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(thread.name == "module-m" for thread in threading.enumerate())
+    wait_for(lambda: all(thread.name != "module-m" for thread in threading.enumerate()), "the thread ends")

@@ -18,6 +18,7 @@ from PIL import Image
 from nbgen.engine import audio, image
 from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.errors import InvalidRequest
+from tests.conftest import PATIENCE
 from tests.engine.test_audio import RATE, media, sound
 from tests.engine.test_images import picture
 
@@ -130,7 +131,7 @@ def test_one_that_was_lost_meanwhile_is_started_again(make: Callable[..., MediaD
     decoder.image(encoded(picture(1)), "image 1")
     process = process_of(decoder)
     process.kill()
-    process.wait(10)
+    process.wait(PATIENCE)
     assert decoder.image(encoded(picture(1)), "image 1").size == picture(1).size
 
 
@@ -157,4 +158,4 @@ def test_it_ends_with_its_parent() -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert child.wait(timeout=10) is None or not child.is_running()
+    assert child.wait(timeout=PATIENCE) is None or not child.is_running()

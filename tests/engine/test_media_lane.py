@@ -9,6 +9,7 @@ from nbgen.engine.media_lane import MediaLane
 from nbgen.engine_state import EngineReady
 from nbgen.messages import AbortRequest, GenerateRequest
 from nbgen.sampling_params import SamplingParams
+from tests.conftest import PATIENCE
 from tests.engine.multimodal import save
 from tests.engine.test_images import media, picture
 from tests.engine.test_process import Peer
@@ -45,7 +46,7 @@ def test_what_ends_a_request_waits_behind_it() -> None:
     decoded, done, seen = threading.Event(), threading.Event(), []
 
     def admit(request: GenerateRequest) -> None:
-        decoded.wait(10)
+        decoded.wait(PATIENCE)
         seen.append(request)
 
     def abort(item: AbortRequest) -> None:
@@ -59,7 +60,7 @@ def test_what_ends_a_request_waits_behind_it() -> None:
     lane.put(end)
     assert seen == []
     decoded.set()
-    assert done.wait(10)
+    assert done.wait(PATIENCE)
     assert seen == [request, end]
     assert not lane.holds("a")
     lane.close()

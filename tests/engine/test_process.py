@@ -18,6 +18,8 @@ from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadMode
 from nbgen.frames import encode_frame, frame_length, from_engine_decoder
 from nbgen.messages import AbortRequest, GenerateRequest, StepOutputs
 from nbgen.sampling_params import SamplingParams
+from nbgen.server.silence import SILENT_SECONDS
+from tests.conftest import PATIENCE
 
 
 class Peer:
@@ -59,7 +61,7 @@ class Peer:
     def close(self) -> None:
         self.stream.close()
         self.socket.close()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +109,7 @@ def test_an_idle_engine_gives_a_sign_of_life(peer: Peer) -> None:
     peer.receive_until(EngineStatus)
     started = time.monotonic()
     (status,) = peer.receive_until(EngineStatus)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < SILENT_SECONDS
     assert (status.running, status.waiting, status.blocks_free) == (0, 0, status.blocks_total)
     assert status.memory_used > 0
 
@@ -146,4 +148,4 @@ def test_kill_9_of_the_parent_ends_the_engine() -> None:
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    assert child.wait(timeout=5) is None or not child.is_running()
+    assert child.wait(timeout=PATIENCE) is None or not child.is_running()

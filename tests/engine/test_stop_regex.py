@@ -59,10 +59,10 @@ def test_a_match_may_lie_across_pieces_but_not_across_the_tail() -> None:
 
 def test_catastrophic_patterns_take_linear_time() -> None:
     regexes = StopRegexes(["(a+)+b", "(a|a)*c"])
-    started = time.monotonic()
+    started = time.process_time()
     for _ in range(500):
         assert regexes.append("a" * 20) is None
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(

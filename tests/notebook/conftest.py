@@ -28,9 +28,10 @@ def own_jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, own_jupyter: Path) -> Iterator[PrivateServer]:
-    """`python -m nbgen` with the tiny model, loaded, which has room for an answer of some seconds."""
+    """`python -m nbgen` with the tiny model, loaded, which has room for an answer of many seconds."""
     folder = tmp_path_factory.mktemp("models") / "long-llama"
-    server = PrivateServer(str(save_model(folder, max_position_embeddings=2048)))
+    model = save_model(folder, max_position_embeddings=16_384)
+    server = PrivateServer(str(model), options={"standby": False})
     for _ in server.client.load():
         pass
     yield server

@@ -68,7 +68,7 @@ def test_what_the_notebook_kept_is_the_conversation_until_the_server_knows_it(ch
 
 
 def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
-    chat = nbgen.Chat(max_new_tokens=1900, ignore_eos=True)
+    chat = nbgen.Chat(max_new_tokens=15_000, ignore_eos=True)
     chat.ask("go on")
     chat.stop()
     assert settled(chat)["finish_reason"]["type"] == "abort"
@@ -128,13 +128,13 @@ def test_a_server_of_another_kind_is_led_from_the_panel_as_well(
     chat._receive({"type": "ended", "chat": chat.chat, "messages": shown})
     assert chat.messages == shown
 
-    chat.params = {"max_new_tokens": 1900, "ignore_eos": True}
+    chat.params = {"max_new_tokens": 15_000, "ignore_eos": True}
     chat.ask("two")
     chat.stop()
     chat.wait()
     stopped = chat._runs.turns()[-1]
     assert stopped["finish_reason"] == {"type": "abort"}
-    assert stopped["usage"]["completion_tokens"] < 1900
+    assert stopped["usage"]["completion_tokens"] < 15_000
     with pytest.raises(NotFound, match="keeps no answers"):
         next(client.follow("x"))
     chat.close()

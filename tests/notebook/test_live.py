@@ -249,8 +249,9 @@ def test_stopping_gives_everything_back(unserved: None, tiny_model: Path, tokeni
     threads, files, hooks = set(threading.enumerate()), open_files(), len(optimizer._global_optimizer_pre_hooks)
     weight = weakref.ref(model.lm_head.weight)
     url = served(model, tokenizer)
-    assert {thread.name for thread in set(threading.enumerate()) - threads} <= {"tqdm_monitor"}
-    assert open_files() <= files
+    more = lambda: {thread.name for thread in set(threading.enumerate()) - threads} - {"tqdm_monitor"}  # noqa: E731
+    wait_for(lambda: not more(), "its threads are gone")
+    wait_for(lambda: open_files() <= files, "its files are closed")
     del model
     gc.collect()
     assert weight() is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
 
+from nbgen.notebook import session
 from nbgen.notebook.background import BackgroundRun
 from nbgen.notebook.code_blocks import as_cell
 from nbgen.notebook.magics import complete
@@ -99,7 +101,8 @@ def test_other_cells_can_be_put_in(shell: InteractiveShell) -> None:
     assert "IPython" not in error
 
 
-def test_the_cell_that_failed_is_explained(shell: InteractiveShell) -> None:
+def test_the_cell_that_failed_is_explained(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "stream", partial(session.stream, max_new_tokens=20))  # our model would never end
     run(shell, "undefined_name")
     printed, good = run(shell, "%nbgen fix")
     assert good
@@ -117,7 +120,7 @@ def test_an_answers_code_becomes_a_cell(shell: InteractiveShell) -> None:
 
 
 def test_an_answer_is_written_in_the_background(shell: InteractiveShell) -> None:
-    printed, good = run(shell, "%%nbgen --background --out later --max-new-tokens 1900 --complete\nOnce")
+    printed, good = run(shell, "%%nbgen --background --out later --max-new-tokens 15000 --complete\nOnce")
     assert (printed, good) == ("", True)
     later = shell.user_ns["later"]
     assert shell.user_ns["_"] is later

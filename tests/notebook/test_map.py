@@ -44,7 +44,7 @@ def test_rows_of_a_frame_name_their_columns(connected: PrivateServer) -> None:
 def test_a_row_that_fails_leaves_the_others_alone(connected: PrivateServer) -> None:
     answers = nbgen.map(["a", "x" * 20_000, " ", "b"], "{{value}}", **OPTIONS)
     assert answers.error.notna().tolist() == [False, True, True, False]
-    assert "2048" in answers.error[1]
+    assert "16384" in answers.error[1]
     assert "empty" in answers.error[2]
     assert answers.text.isna().tolist() == [False, True, True, False]
 
@@ -104,19 +104,21 @@ def test_a_map_works_inside_a_running_event_loop(connected: PrivateServer) -> No
     assert asyncio.run(inside()) == 2
 
 
-def test_rows_that_a_crash_of_the_engine_broke_off_are_asked_again(connected: PrivateServer) -> None:
-    long = {"temperature": 0, "max_new_tokens": 1200, "ignore_eos": True, "complete": True, "progress": False}
+def test_rows_that_a_crash_of_the_engine_broke_off_are_asked_again(connected: PrivateServer, tmp_path: Path) -> None:
+    long = {"temperature": 0, "max_new_tokens": 300, "ignore_eos": True, "complete": True, "progress": False}
+    cache = tmp_path / "rows.jsonl"
     expected = nbgen.generate("one", **{name: value for name, value in long.items() if name != "progress"}).text
     engine = psutil.Process(nbgen.status().raw["engine_pid"])
 
     def crash() -> None:
-        while not nbgen.status().raw["status"].get("running"):
+        """While most rows are still to come."""
+        while not cache.exists() or not cache.read_text():
             time.sleep(0.02)
         engine.kill()
 
     threading.Thread(target=crash, daemon=True).start()
-    rows = nbgen.map(["one", "one"], **long)
+    rows = nbgen.map(["one"] * 10, concurrency=2, cache=cache, **long)
     assert not engine.is_running()
-    assert rows.error.tolist() == [None, None]
-    assert rows.text.tolist() == [expected] * 2
-    assert rows.completion_tokens.tolist() == [1200, 1200]
+    assert rows.error.tolist() == [None] * 10
+    assert rows.text.tolist() == [expected] * 10
+    assert rows.completion_tokens.tolist() == [300] * 10

@@ -47,13 +47,18 @@ def test_an_answer_has_text_and_numbers(connected: PrivateServer) -> None:
 
 
 def test_a_stream_brings_the_same_text_in_pieces(connected: PrivateServer) -> None:
-    options = {"max_new_tokens": 1000, "temperature": 0, "ignore_eos": True}
+    options = {"max_new_tokens": 200, "temperature": 0, "ignore_eos": True}
     whole = nbgen.generate("count", **options)
     stream = nbgen.stream("count", **options)
-    pieces = list(stream)
-    assert len(pieces) > 1
-    assert "".join(pieces) == stream.result.text == whole.text
+    assert "".join(stream) == stream.result.text == whole.text
     assert stream.result.usage == {**whole.usage, "cached_tokens": stream.result.usage["cached_tokens"]}
+
+
+def test_pieces_come_before_the_end(connected: PrivateServer) -> None:
+    with nbgen.stream("count", max_new_tokens=15_000, ignore_eos=True) as stream:
+        begun = [next(stream), next(stream)]
+    assert stream.result.finish_reason == "abort"
+    assert stream.result.text.startswith("".join(begun))
 
 
 async def test_a_stream_can_be_awaited(connected: PrivateServer) -> None:
@@ -65,7 +70,7 @@ async def test_a_stream_can_be_awaited(connected: PrivateServer) -> None:
 
 
 async def test_a_cancelled_task_stops_its_run(connected: PrivateServer) -> None:
-    stream = nbgen.stream("hi", max_new_tokens=1900, ignore_eos=True)
+    stream = nbgen.stream("hi", max_new_tokens=15_000, ignore_eos=True)
 
     async def ask() -> Result:
         return await stream
@@ -92,7 +97,7 @@ def test_a_conversation_remembers(connected: PrivateServer) -> None:
     assert list(talk.to_df().columns) == ["role", "content"]
     talk.undo()
     assert len(talk) == 3
-    stream = talk.stream("more", ignore_eos=True, max_new_tokens=1900)
+    stream = talk.stream("more", ignore_eos=True, max_new_tokens=15_000)
     next(stream)
     stream.close()
     assert talk.messages[-1] == {"role": "assistant", "content": stream.result.text}
@@ -105,7 +110,7 @@ def test_the_same_seed_gives_the_same_answer(connected: PrivateServer) -> None:
 
 
 def test_leaving_a_stream_stops_the_run(connected: PrivateServer) -> None:
-    stream = nbgen.stream("hi", max_new_tokens=1900, ignore_eos=True)
+    stream = nbgen.stream("hi", max_new_tokens=15_000, ignore_eos=True)
     for _ in stream:
         break
     stream.close()
@@ -128,7 +133,7 @@ def test_an_interrupt_keeps_the_partial_answer(connected: PrivateServer, monkeyp
     client._http.headers.update(connected.client._http.headers)
     monkeypatch.setattr("nbgen.notebook.session._client", client)
     with pytest.raises(KeyboardInterrupt) as caught:
-        nbgen.generate("hi", max_new_tokens=1900, ignore_eos=True)
+        nbgen.generate("hi", max_new_tokens=15_000, ignore_eos=True)
     assert caught.value.result.finish_reason == "abort"
     assert caught.value.result.text
     client.close()
@@ -157,6 +162,7 @@ def test_a_private_server_loads_unloads_and_ends(
     monkeypatch.setattr("nbgen.notebook.session._private", None)
     server = nbgen.serve(str(tiny_model))
     assert "running" in repr(server)
+    assert nbgen.unload().state == "stopped", "also in the middle of its start"
     assert nbgen.load().state == "ready"
     assert "model: " in capsys.readouterr().err, "each stage that was met while waiting"
     with pytest.raises(ModelError):

@@ -39,7 +39,7 @@ def test_so_it_is_with_an_interrupt_which_keeps_the_text(
         _thread.interrupt_main()
 
     threading.Thread(target=interrupt, daemon=True).start()
-    cell = "import nbgen\ntexts = []\nanswer = nbgen.stream('x', max_new_tokens=1900, ignore_eos=True)\n"
+    cell = "import nbgen\ntexts = []\nanswer = nbgen.stream('x', max_new_tokens=15_000, ignore_eos=True)\n"
     outcome = shell.run_cell(f"{cell}for text in answer:\n    texts.append(text)")
     assert isinstance(outcome.error_in_exec, KeyboardInterrupt)
     assert shell.user_ns["answer"].result.text

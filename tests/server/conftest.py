@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,9 +27,17 @@ BUSY = {"ignore_eos": True, "max_new_tokens": 15_000, "temperature": 0}
 
 
 class Server:
-    """One server process and a client of it."""
+    """One server process and a client of it. Only with `standby` a second engine process is kept ready."""
 
-    def __init__(self, folder: Path, *arguments: str, app: str = "nbgen", base: str = "/", token: str = TOKEN) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        app: str = "nbgen",
+        base: str = "/",
+        token: str = TOKEN,
+        standby: bool = False,
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -39,6 +47,7 @@ class Server:
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", app, f"--port={self.port}", "--ServerApp.port_retries=0", "--no-browser"]
         command += [f"--IdentityProvider.token={token}", f"--ServerApp.base_url={base}", "--allow-root", *arguments]
+        command += [f"--NbgenApp.standby={standby}"]
         environment = os.environ | {
             "JUPYTER_CONFIG_DIR": str(folder / "config"),
             "JUPYTER_DATA_DIR": str(folder / "data"),
@@ -90,8 +99,17 @@ class Server:
         assert self.model()["state"] == "ready"
         return self
 
+    def serving(self, folder: Path) -> Server:
+        """This server, once this model is in the place of any other."""
+        if self.model()["name"] != str(folder) or self.model()["state"] != "ready":
+            last = events(self.http, "POST", "api/v1/model/load", json={"model": str(folder)})[-1]
+            assert last.event == "ready", last.data
+        return self
+
     def idle(self) -> None:
-        """Wait until the engine has nothing to do and every block is free."""
+        """Wait until every request has ended and the engine, whose status is a pulse, has said so."""
+        flushed = self.http.post("flush_cache", params={"timeout": PATIENCE / 2})
+        assert flushed.status_code == 200, flushed.text
         wait_for(self._is_idle, f"the engine is idle: {self.model()}")
 
     @contextlib.contextmanager
@@ -103,7 +121,8 @@ class Server:
             yield
 
     def left(self, path: str, body: Any) -> None:
-        """Have a caller ask the engine, idle until now, and hang up once it is at it."""
+        """Have a caller ask the engine, once it is idle, and hang up when it is at it."""
+        self.idle()
         with self.asking(path, body):
             wait_for(lambda: not self._is_idle(), "the request runs")
 
@@ -135,12 +154,17 @@ def events(client: httpx.Client, method: str, path: str, **request: Any) -> list
 
 def first_events(answer: httpx.Response, count: int) -> list[Event]:
     """The first events of an open stream."""
+    return events_until(answer, lambda found: len(found) >= count)
+
+
+def events_until(answer: httpx.Response, enough: Callable[[list[Event]], bool]) -> list[Event]:
+    """Those of an open stream up to where they are enough, and what came along with the last of them."""
     decoder, found = Decoder(), []
     for chunk in answer.iter_bytes():
         found += decoder.feed(chunk)
-        if len(found) >= count:
+        if enough(found):
             return found
-    return found
+    raise AssertionError(f"the stream ended before: {found[-3:]}")
 
 
 @pytest.fixture(scope="session")

@@ -33,15 +33,23 @@ def expected(long_model: Path, folders: dict[str, Path]) -> dict[str | None, lis
     return {name: peft_continuation(long_model, folders.get(name), PROMPT, NEW_TOKENS) for name in (None, *folders)}
 
 
-@pytest.fixture
-def server(long_model: Path, folders: dict[str, Path], tmp_path: Path) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def adapted(long_model: Path, folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that has the adapter `a` from its start."""
     options = [f"--NbgenApp.model={long_model}", "--NbgenApp.dtype=float32", f"--adapters=a={folders['a']}"]
-    made = Server(tmp_path / "server", *options)
-    try:
-        yield made.ready()
-    finally:
-        made.stop()
+    made = Server(tmp_path_factory.mktemp("adapted"), *options)
+    yield made.ready()
+    made.stop()
+
+
+@pytest.fixture
+def server(adapted: Server, folders: dict[str, Path]) -> Iterator[Server]:
+    """The same, as it is after its start."""
+    yield adapted
+    change(adapted, "load", lora_name="a", lora_path=str(folders["b"]))
+    for name in change(adapted, "unload", lora_name="a")["loaded_adapters"]:
+        change(adapted, "unload", lora_name=name)
+    assert change(adapted, "load", lora_name="a", lora_path=str(folders["a"]))["loaded_adapters"].keys() == {"a"}
 
 
 def ask(server: Server, **fields: Any) -> httpx.Response:
@@ -159,10 +167,13 @@ def test_errors_are_answers(server: Server, folders: dict[str, Path], tmp_path: 
     assert ask(server, lora_path="").status_code == 200
 
 
-def test_a_new_engine_process_has_the_adapters_too(server: Server, expected: dict[str | None, list[int]]) -> None:
+def test_a_new_engine_process_has_the_adapters_too(
+    server: Server, long_model: Path, expected: dict[str | None, list[int]]
+) -> None:
     first = server.engine()
     first.kill()
     wait_for(lambda: server.model()["state"] == "ready" and server.model()["engine_pid"] != first.pid, "it is back")
     assert ask(server, lora_path="a").json()["output_ids"] == expected["a"]
     events(server.http, "POST", "api/v1/model/load", json={"model": "bundled"})
     assert "never been loaded" in ask(server, lora_path="a").text, "another model's"
+    server.serving(long_model)

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 from nbgen.engine.module_export import export
 from nbgen.errors import ModelError
 from tests.server.conftest import Server
-from tests.server.triton import client, tensor
+from tests.server.triton import client, gathering, tensor
 
 WORDS = [[b"a", b"", "\u00e9\U0001f98a".encode()], [b"one", b"two", b"x" * 70_000]]
 
@@ -55,9 +55,12 @@ def test_texts_are_computed_together(server: Server) -> None:
     def executions() -> int:
         return server.http.get("v2/models/strings/stats").json()["model_stats"][0]["execution_count"]
 
+    assert ask(0) == b"WORD 0"
     before = executions()
     with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(ask, range(16))) == [f"WORD {number}".encode() for number in range(16)]
+        with gathering(server, "strings", 16):
+            answers = pool.map(ask, range(16))
+        assert list(answers) == [f"WORD {number}".encode() for number in range(16)]
     assert executions() - before < 16
 
 

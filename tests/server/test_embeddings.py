@@ -99,15 +99,24 @@ class Served(NamedTuple):
         return openai.OpenAI(base_url=root, api_key=headers["authorization"].split()[-1], max_retries=0)
 
 
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that loads one model after the other."""
+    running = Server(tmp_path_factory.mktemp("home"), "--NbgenApp.autoload=False", "--NbgenApp.dtype=float32")
+    yield running
+    running.stop()
+
+
 @pytest.fixture(scope="module", params=CASES)
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Case]:
+    """A model's folder, and what is in it."""
     case = CASES[request.param]
-    folder = save(tmp_path_factory.mktemp("embedding") / "model", case)
-    running = Server(tmp_path_factory.mktemp("home"), f"--NbgenApp.model={folder}", "--NbgenApp.dtype=float32")
-    try:
-        yield Served(running.ready(), folder, case)
-    finally:
-        running.stop()
+    return save(tmp_path_factory.mktemp("embedding") / "model", case), case
+
+
+@pytest.fixture
+def served(embedding: Server, saved: tuple[Path, Case]) -> Served:
+    return Served(embedding.serving(saved[0]), *saved)
 
 
 def test_openai_s_client_gets_the_vectors_in_both_encodings(served: Served) -> None:

@@ -46,10 +46,9 @@ def long_request(rid: str) -> GenerateRequest:
     return GenerateRequest(rid=rid, text="a", params=SamplingParams(max_new_tokens=15_000, ignore_eos=True))
 
 
-async def test_an_engine_that_falls_silent_is_killed_and_restarted(
+async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_the_end(
     long_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "SILENT_SECONDS", 4)
     client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
     try:
         await client.start()
@@ -57,29 +56,24 @@ async def test_an_engine_that_falls_silent_is_killed_and_restarted(
         client.submit(long_request("r"), heard)
         await until(lambda: heard.outputs)
         psutil.Process(first).send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(silence, "SILENT_SECONDS", 2)
         await until(lambda: heard.error)
         assert isinstance(heard.error, EngineStopped)
         assert "did not answer" in heard.error.message
         await client.start()
         assert client.pid != first
+        monkeypatch.setattr(engine_life, "STOP_PATIENCE", 0.2)
+        second = psutil.Process(client.pid)
+        second.send_signal(signal.SIGSTOP)
     finally:
-        await client.close(0)
+        await asyncio.wait_for(client.close(0), PATIENCE)
     assert client.pid is None
+    assert not second.is_running()
     with pytest.raises(Unavailable, match="stopping"):
         client.submit(long_request("late"), Heard())
 
 
-async def test_an_engine_that_ignores_the_end_is_killed(long_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_life, "STOP_PATIENCE", 0.2)
-    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
-    await client.start()
-    process = psutil.Process(client.pid)
-    process.send_signal(signal.SIGSTOP)
-    await asyncio.wait_for(client.close(0), PATIENCE)
-    assert not process.is_running()
-
-
-async def test_after_a_crash_the_process_that_stood_by_takes_over(
+async def test_after_a_crash_the_process_that_stood_by_takes_over_unless_it_died(
     long_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standby, "LATER_SECONDS", 0.0)
@@ -97,29 +91,19 @@ async def test_after_a_crash_the_process_that_stood_by_takes_over(
         client.submit(long_request("r"), heard)
         await until(lambda: heard.outputs)
         await until(lambda: client._standby.pid)
+        dead = psutil.Process(client._standby.pid)
+        dead.kill()
+        await until(lambda: dead.status() == psutil.STATUS_ZOMBIE)
+        psutil.Process(waiting).kill()
+        await until(lambda: client.pid not in (waiting, None))
+        await client.start()
+        assert client.pid != dead.pid
+        await until(lambda: client._standby.pid)
         last = psutil.Process(client._standby.pid)
     finally:
         await client.close(0)
     assert client._standby.pid is None
     assert not last.is_running(), "stopping ends the one that stands by, too"
-
-
-async def test_one_that_stood_by_and_died_is_not_used(long_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby, "LATER_SECONDS", 0.0)
-    client = EngineClient(EngineConfig(model=str(long_model)), logging.getLogger("test"), standby=True)
-    try:
-        await client.start()
-        await until(lambda: client._standby.pid)
-        dead = psutil.Process(client._standby.pid)
-        dead.kill()
-        await until(lambda: dead.status() == psutil.STATUS_ZOMBIE)
-        first = client.pid
-        psutil.Process(first).kill()
-        await until(lambda: client.pid not in (first, None))
-        await client.start()
-        assert client.pid != dead.pid
-    finally:
-        await client.close(0)
 
 
 async def test_a_request_aborted_while_the_engine_starts_ends_at_once() -> None:

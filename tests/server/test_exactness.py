@@ -147,19 +147,21 @@ def served(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterat
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def pair(
-    request: pytest.FixtureRequest, served: Server, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Server, Reference]:
-    """A server with one of the models, and the reference of it."""
-    folder = save_model(tmp_path_factory.mktemp("models") / request.param, request.param, **MODELS[request.param])
-    load(served, folder)
-    assert served.model()["model"]["tier"] == "A"
-    return served, Reference(folder)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of the models."""
+    return save_model(tmp_path_factory.mktemp("models") / request.param, request.param, **MODELS[request.param])
 
 
-def load(server: Server, folder: Path) -> None:
-    last = events(server.http, "POST", "api/v1/model/load", json={"model": str(folder)})[-1]
-    assert last.event == "ready", last.data
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> Reference:
+    return Reference(folder)
+
+
+@pytest.fixture
+def pair(served: Server, folder: Path, reference: Reference) -> tuple[Server, Reference]:
+    """A server with the model, and the reference of it."""
+    assert served.serving(folder).model()["model"]["tier"] == "A"
+    return served, reference
 
 
 @pytest.mark.parametrize(
@@ -255,21 +257,28 @@ def test_scoring_again_gives_what_generation_gave(pair: tuple[Server, Reference]
     assert first == pytest.approx(second, abs=CLOSE)
 
 
-@pytest.mark.parametrize("source", ["model", "openai"])
-def test_defaults_are_the_model_s_or_the_constants(source: str, tmp_path: Path) -> None:
-    folder = save_model(tmp_path / "model")
+@pytest.fixture(scope="module")
+def defaults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that says how it wants to be sampled from."""
+    folder = save_model(tmp_path_factory.mktemp("defaults") / "model")
     (folder / "generation_config.json").write_text(json.dumps({**DEFAULTS, "eos_token_id": EOS}))
-    server = Server(tmp_path / "server", f"--model={folder}", "--dtype=float32", f"--sampling-defaults={source}")
+    return folder
+
+
+def check_defaults(server: Server, source: str, folder: Path, expected: dict[str, Any]) -> None:
+    assert server.http.get("server_info").json()["sampling_defaults"] == source
+    for params in ({}, {"top_k": 8}):
+        check(drawn(server, 1, params), exact(Reference(folder), 1, expected | params))
+
+
+def test_defaults_are_the_models(served: Server, defaults: Path) -> None:
+    check_defaults(served.serving(defaults), "model", defaults, DEFAULTS)
+
+
+def test_defaults_may_be_the_constants(defaults: Path, tmp_path: Path) -> None:
+    server = Server(tmp_path, f"--model={defaults}", "--dtype=float32", "--sampling-defaults=openai")
     try:
-        server.ready()
-        check(drawn(server, 1, {}), exact(Reference(folder), 1, DEFAULTS if source == "model" else {}))
-        check(
-            drawn(server, 1, {"top_k": 8}),
-            exact(Reference(folder), 1, {"temperature": 0.5, "top_k": 8})
-            if source == "model"
-            else exact(Reference(folder), 1, {"top_k": 8}),
-        )
-        assert server.http.get("server_info").json()["sampling_defaults"] == source
+        check_defaults(server.ready(), "openai", defaults, {})
     finally:
         server.stop()
 

@@ -58,10 +58,18 @@ def test_a_stream_ends_in_what_the_whole_answer_is(server: Server) -> None:
     long = {"text": "hello", "sampling_params": {**GREEDY, "max_new_tokens": 200}}
     whole, streamed = generate(server, **long), chunks(server, **long)
     assert all(later["text"].startswith(earlier["text"]) for earlier, later in pairwise(streamed))
-    assert len(streamed) > 1
     assert streamed[-1]["text"] == whole["text"]
     assert streamed[-1]["output_ids"] == whole["output_ids"]
     assert "index" not in streamed[-1]
+
+
+def test_a_stream_is_there_before_its_end(server: Server) -> None:
+    """However late it is read: the whole takes many seconds."""
+    body = {"text": "hello", "sampling_params": BUSY, "stream": True}
+    with server.http.stream("POST", "generate", json=body) as answer:
+        found = [json.loads(event.data) for event in first_events(answer, 2)]
+    assert all(chunk["output_ids"] and not chunk["meta_info"]["finish_reason"] for chunk in found[:2])
+    server.idle()
 
 
 def test_a_streamed_batch_tells_the_places_apart(server: Server) -> None:
@@ -106,6 +114,7 @@ def test_an_id_in_flight_is_refused_and_free_afterwards(server: Server) -> None:
 def test_abort_ends_exactly_the_named_request(server: Server) -> None:
     answers: list[httpx.Response] = []
     body = {"text": "a", "rid": "to-abort", "sampling_params": BUSY}
+    server.idle()
     caller = threading.Thread(target=lambda: answers.append(server.http.post("generate", json=body)))
     caller.start()
     wait_for(lambda: (server.model()["status"] or {}).get("running"), "the request runs")
@@ -124,6 +133,7 @@ def test_abort_ends_exactly_the_named_request(server: Server) -> None:
 def test_abort_all_ends_a_batch_with_samples(server: Server) -> None:
     answers: list[httpx.Response] = []
     body = {"text": ["a", "b"], "sampling_params": {**BUSY, "n": 2}}
+    server.idle()
     caller = threading.Thread(target=lambda: answers.append(server.http.post("generate", json=body)))
     caller.start()
     wait_for(lambda: (server.model()["status"] or {}).get("running"), "the request runs")
@@ -136,7 +146,6 @@ def test_abort_all_ends_a_batch_with_samples(server: Server) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_caller_who_leaves_aborts(server: Server, stream: bool) -> None:
     body = {"text": "a", "sampling_params": BUSY, "stream": stream}
-    server.idle()
     server.left("generate", body)
     server.idle()
 
@@ -173,7 +182,7 @@ def test_a_prefix_is_cached_until_it_is_flushed_and_never_across_salts(server: S
     def cached(**body: Any) -> int:
         return generate(server, text=prompt, **body)["meta_info"]["cached_tokens"]
 
-    wait_for(lambda: server.http.post("flush_cache").status_code == 200, "nothing else runs")
+    server.idle()
     assert [cached(), cached()] == [0, len(prompt) - 1]
     assert [cached(cache_salt="x"), cached(extra_key="x"), cached(cache_salt="x")] == [0, 0, len(prompt) - 1]
     assert server.http.get("flush_cache").text.startswith("Cache flushed.")

@@ -4,6 +4,7 @@ requests are cached, cut, batched or streamed."""
 import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,15 +64,25 @@ class Served(NamedTuple):
         return found
 
 
+@pytest.fixture(scope="module")
+def inner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that loads one model after the other."""
+    options = ("--NbgenApp.autoload=False", "--NbgenApp.dtype=float32", "--NbgenApp.prefill_chunk=32")
+    running = Server(tmp_path_factory.mktemp("home"), *options)
+    yield running
+    running.stop()
+
+
 @pytest.fixture(scope="module", params=FAMILIES)
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A model's folder, and the model in transformers."""
     folder = save_model(tmp_path_factory.mktemp("inner") / request.param, request.param, **FAMILIES[request.param])
-    home = tmp_path_factory.mktemp("home")
-    running = Server(home, f"--NbgenApp.model={folder}", "--NbgenApp.dtype=float32", "--NbgenApp.prefill_chunk=32")
-    try:
-        yield Served(running.ready(), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
-    finally:
-        running.stop()
+    return folder, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@pytest.fixture
+def served(inner: Server, saved: tuple[Path, Any]) -> Served:
+    return Served(inner.serving(saved[0]), saved[1])
 
 
 def check_states(served: Served, prompt: list[int], answer: dict[str, Any]) -> None:

@@ -164,7 +164,6 @@ def test_whoever_leaves_is_counted_as_a_failure_and_ends_their_request(server: S
     body = {"text_input": "a", "max_tokens": 15_000, "parameters": {"ignore_eos": True, "temperature": 0}}
     assert BUSY["max_new_tokens"] == body["max_tokens"]
     for path in ("generate", "generate_stream"):
-        server.idle()
         server.left(f"v2/models/{MODEL}/{path}", body)
     server.idle()
     wait_for(

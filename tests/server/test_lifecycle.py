@@ -14,7 +14,6 @@ from transformers import AutoTokenizer
 
 from tests.server.conftest import BUSY, PATIENCE, Server, first_events, wait_for
 
-LONG = {"temperature": 0, "max_new_tokens": 2000, "ignore_eos": True}
 CHAT = [{"role": "user", "content": "hello"}]
 
 
@@ -49,9 +48,8 @@ def begun(chunks: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("mode", ["in_place", "retract"])
 def test_a_pause_holds_all_that_runs_and_changes_nothing(server: Server, mode: str) -> None:
-    body = {"text": "a story", "sampling_params": LONG}
-    expected = server.http.post("generate", json=body).json()["text"]
-    with streaming(server, **body) as chunks:
+    server.idle()
+    with streaming(server, text="a story", sampling_params=BUSY, rid=mode) as chunks:
         begun(chunks)
         paused = server.http.post("pause_generation", json={"mode": mode})
         assert (paused.status_code, paused.json()["status"]) == (200, "ok")
@@ -63,9 +61,15 @@ def test_a_pause_holds_all_that_runs_and_changes_nothing(server: Server, mode: s
         time.sleep(0.7)
         assert generated(server) == before
         assert chunks[-1]["meta_info"]["finish_reason"] is None
+        held = len(chunks[-1]["output_ids"])
         assert server.http.post("continue_generation", json={}).json()["status"] == "ok"
-    assert chunks[-1]["text"] == expected
-    server.idle()
+        wait_for(lambda: len(chunks[-1]["output_ids"]) > held + 20, "it goes on")
+        server.http.post("abort_request", json={"rid": mode})
+    written = chunks[-1]["output_ids"]
+    whole = {**BUSY, "max_new_tokens": len(written)}
+    assert (
+        server.http.post("generate", json={"text": "a story", "sampling_params": whole}).json()["output_ids"] == written
+    )
 
 
 def test_a_pause_may_abort_what_runs_and_what_comes_later_waits(server: Server) -> None:
@@ -86,6 +90,7 @@ def test_what_is_no_mode_is_refused_and_nothing_pauses(server: Server) -> None:
 
 
 def test_many_requests_at_once_are_all_aborted_and_all_answer(server: Server) -> None:
+    server.idle()
     with ThreadPoolExecutor(32) as callers:
         body = {"text": "a", "sampling_params": BUSY}
         pending = [callers.submit(server.http.post, "generate", json=body) for _ in range(32)]
@@ -101,11 +106,17 @@ def test_many_requests_at_once_are_all_aborted_and_all_answer(server: Server) ->
 
 
 def test_flush_waits_as_long_as_it_is_told(server: Server) -> None:
-    with streaming(server, text="b", sampling_params=LONG) as chunks:
+    flushed: list[str] = []
+    flush = threading.Thread(target=lambda: flushed.append(server.http.post("flush_cache?timeout=60").text))
+    with streaming(server, text="b", sampling_params=BUSY, rid="flush") as chunks:
         begun(chunks)
         assert server.http.post("flush_cache").status_code == 400
-        assert server.http.post("flush_cache?timeout=60").text.startswith("Cache flushed.")
-        wait_for(lambda: chunks[-1]["meta_info"]["finish_reason"], "the request had ended")
+        flush.start()
+        flush.join(0.5)
+        assert not flushed
+        server.http.post("abort_request", json={"rid": "flush"})
+        flush.join(PATIENCE)
+        assert flushed[0].startswith("Cache flushed.")
     for timeout in ("soon", "-1", "nan", "1e9"):
         assert server.http.get(f"flush_cache?timeout={timeout}").status_code == 400
 
@@ -187,6 +198,7 @@ def samples(server: Server) -> dict[str, float]:
 
 def test_metrics_count_requests_tokens_and_times(server: Server) -> None:
     body = {"text": "count this", "sampling_params": {"max_new_tokens": 5, "ignore_eos": True}}
+    server.idle()
     server.http.post("generate", json=body)
     before = samples(server)
     server.http.post("generate", json=body)
@@ -213,11 +225,11 @@ def test_tritons_metrics_stand_beside_them(server: Server) -> None:
         return dict(line.rsplit(" ", 1) for line in lines if line.startswith("nv_"))  # type: ignore[arg-type]
 
     model = server.http.post("v2/repository/index").json()[0]["name"]
+    server.idle()
     aborted = samples(server).get("sglang:num_aborted_requests_total", 0)
     before, labels = found(), f'{{model="{model}",version="1"}}'
     body = {"text_input": "a", "max_tokens": 20_000, "ignore_eos": True}
     server.http.post(f"v2/models/{model}/generate", json=body | {"max_tokens": 3})
-    server.idle()
     server.left(f"v2/models/{model}/generate", body)
     canceled = f'nv_inference_request_failure{{model="{model}",reason="CANCELED",version="1"}}'
     wait_for(lambda: int(found()[canceled]) == int(before[canceled]) + 1, "the caller who left is counted")
@@ -236,6 +248,7 @@ def test_tritons_metrics_stand_beside_them(server: Server) -> None:
 
 
 def test_an_abort_is_counted(server: Server) -> None:
+    server.idle()
     before = samples(server)["sglang:num_aborted_requests_total"]
     with server.http.stream("POST", "generate", json={"text": "a", "stream": True, "sampling_params": BUSY}) as answer:
         first_events(answer, 2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.conftest import BUSY, Server, events, first_events, wait_for
+from tests.server.conftest import BUSY, Server, events, events_until, wait_for
 
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
@@ -62,7 +62,7 @@ def test_the_same_id_is_the_same_run(server: Server) -> None:
 def test_a_detached_run_outlives_its_reader_and_cancel_ends_it(server: Server) -> None:
     body = new(params=BUSY, attached=False)
     with server.http.stream("POST", "api/v1/runs", json=body) as answer:
-        first_events(answer, 3)
+        events_until(answer, lambda found: found[-1].event == "delta")
     path = f"api/v1/runs/{body['id']}"
     before = server.http.get(path).json()
     assert before["state"] == "running"
@@ -77,7 +77,6 @@ def test_a_detached_run_outlives_its_reader_and_cancel_ends_it(server: Server) -
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_attached_run_ends_with_its_reader(server: Server, stream: bool) -> None:
     body = new(params=BUSY, stream=stream)
-    server.idle()
     server.left("api/v1/runs", body)
     path = f"api/v1/runs/{body['id']}"
     ended = wait_for(lambda: (s := server.http.get(path).json())["state"] == "done" and s, "the run ended")

