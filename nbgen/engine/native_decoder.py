@@ -181,7 +181,7 @@ class NativeDecoder(nn.Module):
     def _point(self, cache: KVCache) -> bool:
         """Whether there is a cache of the model's own kind of numbers, which the layers then point to."""
         pairs = [cache.layer(number) for number in self._numbers]
-        if pairs[0] is self._pair:
+        if self._pair is not None and pairs[0] is self._pair:
             return True
         if None in pairs or any(tensor.dtype != self._dtype for pair in pairs for tensor in pair):
             return False
