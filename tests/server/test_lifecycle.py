@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -185,15 +186,14 @@ def test_a_template_gets_its_own_options(server: Server) -> None:
     assert server.http.post("v1/chat/completions", json=body).status_code == 400
 
 
-def samples(server: Server) -> dict[str, float]:
+def samples(server: Server) -> Counter[str]:
+    """What is counted; nothing of what has not happened yet."""
     answer = server.http.get("metrics")
     assert answer.headers["content-type"].startswith("text/plain")
-    return {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(answer.text)
-        for sample in family.samples
-        if "le" not in sample.labels and sample.labels.get("model_name") == server.model()["name"]
-    }
+    name = server.model()["name"]
+    families = text_string_to_metric_families(answer.text)
+    found = [sample for family in families for sample in family.samples if sample.labels.get("model_name") == name]
+    return Counter({sample.name: sample.value for sample in found if "le" not in sample.labels})
 
 
 def test_metrics_count_requests_tokens_and_times(server: Server) -> None:
@@ -203,7 +203,7 @@ def test_metrics_count_requests_tokens_and_times(server: Server) -> None:
     before = samples(server)
     server.http.post("generate", json=body)
     after = samples(server)
-    grown = {name: after[name] - before[name] for name in after}
+    grown = Counter({name: after[name] - before[name] for name in after})
     assert grown["sglang:num_requests_total"] == 1
     assert grown["sglang:prompt_tokens_total"] == 10
     assert grown["sglang:cached_tokens_total"] == 9
@@ -226,7 +226,7 @@ def test_tritons_metrics_stand_beside_them(server: Server) -> None:
 
     model = server.http.post("v2/repository/index").json()[0]["name"]
     server.idle()
-    aborted = samples(server).get("sglang:num_aborted_requests_total", 0)
+    aborted = samples(server)["sglang:num_aborted_requests_total"]
     before, labels = found(), f'{{model="{model}",version="1"}}'
     body = {"text_input": "a", "max_tokens": 20_000, "ignore_eos": True}
     server.http.post(f"v2/models/{model}/generate", json=body | {"max_tokens": 3})
@@ -244,7 +244,7 @@ def test_tritons_metrics_stand_beside_them(server: Server) -> None:
         assert after[name] == before[name]
     assert after[f"nv_inference_pending_request_count{labels}"] == "0"
     assert float(after[f"nv_model_load_duration_secs{labels}"]) > 0
-    wait_for(lambda: samples(server).get("sglang:num_aborted_requests_total") == aborted + 1, "the engine has ended it")
+    wait_for(lambda: samples(server)["sglang:num_aborted_requests_total"] == aborted + 1, "the engine has ended it")
 
 
 def test_an_abort_is_counted(server: Server) -> None:

@@ -13,7 +13,7 @@ MB = 2**20
 
 
 @pytest.fixture(scope="module")
-def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of a model whose weights can be seen in its memory: 64 MB in float32, loaded from bfloat16."""
     folder = tmp_path_factory.mktemp("heavy")
     sizes = {"hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 2, "max_position_embeddings": 16_384}
@@ -21,9 +21,15 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     model = save_model(folder / "model", **sizes)
     server = Server(folder / "server", f"--NbgenApp.model={model}", "--NbgenApp.dtype=float32", standby=True)
     try:
-        yield server.ready()
+        yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def heavy(made: Server) -> Server:
+    """The same, with its model loaded."""
+    return made.ready()
 
 
 def said(server: Server) -> str:
