@@ -93,9 +93,10 @@ class Chat(Turns, Panel):
 
     @short_traceback
     def wait(self) -> None:
-        """Return once no answer is being written."""
+        """Return once no answer is being written, and the transcript has it."""
         while self._live():
             time.sleep(POLL_SECONDS)
+        self._write_down()
 
     def stop(self) -> None:
         """End the answer that is being written, if any."""
