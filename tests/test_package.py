@@ -28,6 +28,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         "nbgen/demo/model/model.safetensors",
         "nbgen/demo/model/tokenizer.json",
         "nbgen/demo/model/README.md",
+        "nbgen/engine/cpp/native.cpp",
+        "nbgen/engine/cpp/layers.h",
         "nbgen/notebook/static/panel.js",
         "nbgen/notebook/static/panel.css",
         "etc/jupyter/jupyter_server_config.d/nbgen.json",
