@@ -16,7 +16,6 @@ from nbgen.engine.attention_cpu import CpuAttention, Group, attend, groups_of
 
 #: Tokens of a chunk: what one thread computes at a time, whatever runs beside it.
 CHUNK = 256
-FUNCTIONS = {torch.float32: "attend_float32", torch.bfloat16: "attend_bfloat16"}
 
 
 class BatchFields(ctypes.Structure):
@@ -54,12 +53,9 @@ class NativeAttention(CpuAttention):
 
     def __init__(self) -> None:
         super().__init__()
-        library = native.library()
-        if library is None:
+        if native.library() is None:
             raise OSError("native.cpp is not compiled")
-        self._functions = {dtype: getattr(library, name) for dtype, name in FUNCTIONS.items()}
-        for function in self._functions.values():
-            function.argtypes, function.restype = [c_void_p] * 7, None
+        self._functions = {dtype: native.function("attend", dtype) for dtype in native.NAMES}
 
     def decode(self, query: torch.Tensor, layer: Layer, step: Step, window: Window, scores: Scores) -> torch.Tensor:
         if query.dtype not in self._functions or {layer.keys.dtype, layer.values.dtype} != {query.dtype}:

@@ -96,7 +96,8 @@ class LoraLayers:
         self._model = model
         self._rows = Rows()
         self._wrapped: dict[str, LoraLinear] = {}
-        self._columns: dict[Adapter, slice] = {}
+        #: Of the stack, by adapter: another dictionary whenever other adapters are carried.
+        self.columns: dict[Adapter, slice] = {}
         #: Linear layers that cannot be adapted: of their inputs' rows nobody knows whose token they are.
         self.unsuited: set[str] = set()
 
@@ -136,11 +137,6 @@ class LoraLayers:
         """Whether layers are wrapped."""
         return bool(self._wrapped)
 
-    @property
-    def columns(self) -> dict[Adapter, slice]:
-        """Of the stack, by adapter: another dictionary whenever other adapters are carried."""
-        return self._columns
-
     def carry(self, adapters: Sequence[Adapter]) -> None:
         """Have exactly these adapters in the model. Not while it runs."""
         starts = accumulate((adapter.rank for adapter in adapters), initial=0)
@@ -152,7 +148,7 @@ class LoraLayers:
         parameter = next(self._model.parameters())
         for path, layer in self._wrapped.items():
             layer.stack(path, adapters, self._model.dtype, parameter.device)
-        self._columns = {a: slice(start, start + a.rank) for a, start in zip(adapters, starts, strict=False)}
+        self.columns = {a: slice(start, start + a.rank) for a, start in zip(adapters, starts, strict=False)}
 
     @contextmanager
     def of(self, items: Sequence[ScheduledSequence], selected: Sequence[int] | None = None) -> Iterator[None]:
@@ -162,13 +158,13 @@ class LoraLayers:
             return
         rows = self._rows
         rows.active = frozenset(item.sequence.adapter for item in items if item.sequence.adapter)
-        used = [self._columns[adapter] for adapter in rows.active]
+        used = [self.columns[adapter] for adapter in rows.active]
         first, last = min(columns.start for columns in used), max(columns.stop for columns in used)
         rows.columns = slice(first, last)
         mask = torch.zeros(sum(item.num_tokens for item in items), last - first)
         for start, (sequence, count) in packed(items):
             if sequence.adapter:
-                own = self._columns[sequence.adapter]
+                own = self.columns[sequence.adapter]
                 mask[start : start + count, own.start - first : own.stop - first] = 1
         rows.mask = mask.to(next(self._model.parameters()).device, self._model.dtype)
         rows.head = rows.mask if selected is None else rows.mask[list(selected)]

@@ -1,7 +1,7 @@
 """C++ of our own, compiled once for a machine: without a compiler there is none, and what it does is done in torch.
 
-Libraries are kept in the user's cache folder under the hash of all that they depend on. Knows nothing of what is in
-them.
+Libraries are kept in the user's cache folder under the hash of all that they depend on. Knows names of what is in them
+and how it is called, not what it does.
 """
 
 import ctypes
@@ -13,10 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ctypes import c_int64, c_void_p
 from functools import cache
 from pathlib import Path
+
+import torch
 
 #: No flag here lets a compiler assume that numbers are finite, or change how the process rounds small ones.
 FLAGS = (
@@ -31,6 +34,15 @@ FLAGS = (
     "-fPIC",
 )
 SOURCE = Path(__file__).with_name("cpp") / "native.cpp"
+NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_OF_LAYERS = [c_void_p, c_void_p, c_int64, c_void_p]
+ARGUMENTS = {
+    "attend": [c_void_p] * 7,
+    "multiply": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
+    "run_layers": _OF_LAYERS,
+    "open_layer": _OF_LAYERS,
+    "close_layer": _OF_LAYERS,
+}
 COMPILERS = ("g++", "c++", "clang++")
 #: Seconds that a compiler may take.
 TIMEOUT = 120
@@ -49,6 +61,14 @@ def library() -> ctypes.CDLL | None:
         said = getattr(error, "stderr", None) or str(error)
         log.info("%s is not compiled (%s): torch's own operators serve, more slowly", SOURCE.name, said.strip()[:500])
         return None
+
+
+def function(name: str, dtype: torch.dtype) -> Callable[..., None] | None:
+    """The function for numbers of this type; None where this machine has none."""
+    found = getattr(library(), f"{name}_{NAMES.get(dtype)}", None)
+    if found is not None:
+        found.argtypes, found.restype = ARGUMENTS[name], None
+    return found
 
 
 def _compiler() -> str:

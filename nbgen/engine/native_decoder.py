@@ -28,7 +28,8 @@ from nbgen.engine.attention import Layer, Scores, Window
 from nbgen.engine.attention_native import LayerFields, NativeAttention
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
-from nbgen.engine.native_linear import LinearFields, NativeLinear, function
+from nbgen.engine.native import function
+from nbgen.engine.native_linear import LinearFields, NativeLinear
 from nbgen.engine.scheduler import ScheduledSequence
 
 #: What the parts of a layer may be like.

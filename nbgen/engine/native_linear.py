@@ -4,7 +4,6 @@ A row's result never depends on the rows beside it, to the last bit. Knows nothi
 """
 
 import ctypes
-from collections.abc import Callable
 from ctypes import c_int64, c_void_p
 
 import torch
@@ -12,8 +11,8 @@ from torch import nn
 
 from nbgen.engine import native
 from nbgen.engine.linear import Swap
+from nbgen.engine.native import NAMES, function
 
-NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 #: Of outputs that are made together.
 OUTPUTS = 4
 #: Products below so many multiplications are one thread's: waking another takes longer.
@@ -81,21 +80,3 @@ def readable(linear: nn.Linear) -> bool:
         return False
     step = getattr(native.library(), f"step_{NAMES[weight.dtype]}")()
     return linear.in_features % step == 0 and linear.out_features % OUTPUTS == 0
-
-
-def function(name: str, dtype: torch.dtype) -> Callable[..., None] | None:
-    """The C++ function for numbers of this type; None where this machine has none."""
-    library = native.library()
-    found = getattr(library, f"{name}_{NAMES.get(dtype)}", None)
-    if found is not None:
-        found.argtypes, found.restype = SIGNATURES[name], None
-    return found
-
-
-_OF_LAYERS = [c_void_p, c_void_p, c_int64, c_void_p]
-SIGNATURES = {
-    "multiply": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
-    "run_layers": _OF_LAYERS,
-    "open_layer": _OF_LAYERS,
-    "close_layer": _OF_LAYERS,
-}

@@ -71,10 +71,10 @@ def _give_native_layers(
     try:
         runner.native = NativeDecoder(runner.model, runner.lora)
     except (ValueError, AttributeError) as error:
-        log.info("decodes run in transformers' own layers: %s", error)
+        log.info("the model runs in transformers' own layers: %s", error)
         return
     if not _agrees(runner, prompts, expected, block_size):
-        log.warning("decodes run in transformers' own layers, for ours give other scores")
+        log.warning("the model runs in transformers' own layers, for ours give other scores")
         runner.native = None
 
 

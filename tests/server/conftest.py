@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,6 +21,9 @@ import pytest
 
 from nbgen.sse import Decoder, Event
 from tests.conftest import PATIENCE, save_model, wait_for
+
+if TYPE_CHECKING:
+    from tests.engine.test_images import Reference
 
 TOKEN = "a-test-token"
 BUSY = {"ignore_eos": True, "max_new_tokens": 15_000, "temperature": 0}
@@ -171,6 +174,22 @@ def events_until(answer: httpx.Response, enough: Callable[[list[Event]], bool]) 
 def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with room for an answer of many seconds."""
     return save_model(tmp_path_factory.mktemp("models") / "long-llama", max_position_embeddings=16_384)
+
+
+@pytest.fixture(scope="session")
+def seeing_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model for images and videos, in a folder named after its family."""
+    from tests.engine.multimodal import save
+
+    return save(tmp_path_factory.mktemp("seeing") / "qwen2_5_vl", "qwen2_5_vl")
+
+
+@pytest.fixture(scope="session")
+def reference(seeing_model: Path) -> Reference:
+    """What transformers makes of that model's prompts."""
+    from tests.engine.test_images import Reference
+
+    return Reference(seeing_model)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.engine.multimodal import MULTIMODAL, save
+from tests.engine.multimodal import MULTIMODAL
 from tests.engine.test_images import NEW_TOKENS, Reference, picture
 from tests.server.conftest import Server, events
 
@@ -37,21 +37,13 @@ def data_url(image: Image.Image) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("seeing") / NAME, NAME)
-
-
-@pytest.fixture(scope="module")
-def reference(folder: Path) -> Reference:
-    return Reference(folder)
-
-
-@pytest.fixture(scope="module")
-def seeing(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def seeing(seeing_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("media")
     png_file = root / "one.png"
     png_file.write_bytes(png(picture(1)))
-    server = Server(tmp_path_factory.mktemp("server"), f"--model={folder}", "--dtype=float32", f"--media-root={root}")
+    server = Server(
+        tmp_path_factory.mktemp("server"), f"--model={seeing_model}", "--dtype=float32", f"--media-root={root}"
+    )
     yield server.ready()
     server.stop()
     assert "Traceback" not in server.log.read_text()

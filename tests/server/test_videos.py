@@ -21,28 +21,17 @@ from nbgen.engine.video import Sampling
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.media import video_part
-from tests.engine.multimodal import save
 from tests.engine.test_images import NEW_TOKENS, Reference, picture
 from tests.engine.test_video_files import colours, movie, sound
 from tests.server.conftest import TOKEN, Server
-from tests.server.test_images import GREEDY, NAME, generate, png
+from tests.server.test_images import GREEDY, generate, png
 
 TEXT = "What is <|video_pad|>? Say."
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("seeing") / NAME, NAME)
-
-
-@pytest.fixture(scope="module")
-def reference(folder: Path) -> Reference:
-    return Reference(folder)
-
-
-@pytest.fixture(scope="module")
-def seeing(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server"), f"--model={folder}", "--dtype=float32", "--media-root=.")
+def seeing(seeing_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"), f"--model={seeing_model}", "--dtype=float32", "--media-root=.")
     yield server.ready()
     server.stop()
     assert "Traceback" not in server.log.read_text()
