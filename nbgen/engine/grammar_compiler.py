@@ -37,6 +37,7 @@ class GrammarCompiler:
         self._lock = threading.RLock()  # a future that is done calls back at once
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="grammar")
         self._workers = threading.local()
+        self._processes: list[CompilerProcess] = []
         self._cache: OrderedDict[Grammar, Future[Compiled]] = OrderedDict()
         #: Of each grammar that is not begun: whether those who sent it still wait.
         self._wanted: dict[Grammar, list[Callable[[], bool]]] = {}
@@ -61,6 +62,8 @@ class GrammarCompiler:
     def close(self) -> None:
         """End the processes once nothing is being compiled."""
         self._pool.shutdown(cancel_futures=True)
+        for process in self._processes:  # what a refused grammar raised can hold on to them
+            process.kill()
 
     def _compiled(self, grammar: Grammar) -> Compiled:
         label = LABELS[grammar.kind]
@@ -95,6 +98,7 @@ class GrammarCompiler:
         """This thread's own process, on its way."""
         if not hasattr(self._workers, "process"):
             self._workers.process = CompilerProcess(self._name, self._seconds)
+            self._processes.append(self._workers.process)
         self._workers.process.start()
         return self._workers.process
 
@@ -124,6 +128,10 @@ class CompilerProcess:
     def start(self) -> None:
         """Let the process import its back end, unless it runs already."""
         self._process.start()
+
+    def kill(self) -> None:
+        """End the process."""
+        self._process.kill()
 
     def compile(self, backend: Backend, grammar: Grammar) -> bytes:
         """Raises GrammarError also where the process takes too long, too much memory, or ends."""

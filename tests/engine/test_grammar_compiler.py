@@ -24,8 +24,10 @@ def compiler(tiny_model: Path) -> Iterator[GrammarCompiler]:
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     compiler = GrammarCompiler("xgrammar", lambda: XGrammarBackend.from_tokenizer(tokenizer, 264, {0}), seconds=2.0)
     yield compiler
+    refused = compiler.submit(Grammar("regex", "(")).exception()
     compiler.close()
-    assert not children(), "closing leaves no process"
+    assert not children(), "closing leaves no process, also where an error that is kept saw one"
+    assert refused
 
 
 def children() -> list[psutil.Process]:
