@@ -84,22 +84,24 @@ class CpuAttention(ReferenceAttention):
         return output
 
 
-def groups_of(step: Step, window: Window, most: int, *, shared_only: bool = False) -> list[Group]:
-    """Decodes, or those that share, in groups of at most `most` gathered tokens, of which at most half are padding."""
+def groups_of(step: Step, window: Window, most: int) -> list[Group]:
+    """Decodes in groups of at most `most` gathered tokens, of which at most half are padding."""
     size, spans = step.cache.block_size, step.decodes
     firsts = [window.first(span.length - 1) // size for span in spans]
     tables = [s.block_table[first : -(-s.length // size)] for s, first in zip(spans, firsts, strict=True)]
     parts = [
         (shared, part)
-        for shared, rows in _that_begin_alike(tables, firsts, size)
-        if shared or not shared_only
+        for shared, rows in that_begin_alike(tables, firsts, size)
         for part in _of_like_length(rows, [len(table) - shared for table in tables], most // size)
     ]
     return [_group(step, window, rows, tables, firsts, shared) for shared, rows in parts]
 
 
-def _that_begin_alike(tables: list[list[int]], firsts: list[int], size: int) -> list[tuple[int, list[int]]]:
-    """Rows in sets, each with the number of blocks that all of its tables begin with, where that is worth a product."""
+def that_begin_alike(tables: list[list[int]], firsts: list[int], size: int) -> list[tuple[int, list[int]]]:
+    """Rows in sets, each with the number of blocks that all of its tables begin with, where that is worth a product.
+
+    Only rows of one set see the same `firsts`.
+    """
     alike: dict[tuple[int, int], list[int]] = {}
     for row, (table, first) in enumerate(zip(tables, firsts, strict=True)):
         alike.setdefault((first, table[0]), []).append(row)

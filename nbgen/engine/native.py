@@ -35,13 +35,10 @@ FLAGS = (
 )
 SOURCE = Path(__file__).with_name("cpp") / "native.cpp"
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-_OF_LAYERS = [c_void_p, c_void_p, c_int64, c_void_p]
 ARGUMENTS = {
     "attend": [c_void_p] * 7,
     "multiply": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
-    "run_layers": _OF_LAYERS,
-    "open_layer": _OF_LAYERS,
-    "close_layer": _OF_LAYERS,
+    "run_layers": [c_void_p, c_void_p, c_int64, c_void_p],
 }
 COMPILERS = ("g++", "c++", "clang++")
 #: Seconds that a compiler may take.

@@ -1,10 +1,9 @@
 """A decoder's layers in C++ of our own. CPU only.
 
-It knows one kind of layer, Llama's, which many families share: a layer is taken if the code that transformers would run
-for it is the very code of `LIKE`. Norms, products with what adapters add, rotary positions, attention over the paged
-cache and the feed-forward of all layers are one call where every sequence has one new token, without Python or a copy
-in between. Prompts, and prefixes that are read once for many, leave the C++ at each layer's attention. Embeddings, the
-last norm and scores stay the model's own.
+It knows one kind of layer, Llama's, which many families share: one is taken if the code that transformers would
+run for it is the very code of `LIKE`. Norms, products with what adapters add, rotary positions, attention over a paged
+cache and the feed-forward of all layers are one call, without Python or a copy in between. Embeddings, the last norm
+and scores stay the model's own.
 """
 
 import ctypes
@@ -24,7 +23,7 @@ from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from nbgen.engine import attention
-from nbgen.engine.attention import Layer, Scores, Window
+from nbgen.engine.attention import Window
 from nbgen.engine.attention_native import LayerFields, NativeAttention
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
@@ -85,24 +84,23 @@ class NativeDecoder(nn.Module):
         super().__init__()
         self._decoder = model.get_decoder()
         found = getattr(self._decoder, "layers", None)
-        run, open, close = (function(name, model.dtype) for name in ("run_layers", "open_layer", "close_layer"))
+        run = function("run_layers", model.dtype)
         if run is None or not found:
             raise ValueError("no layers of our own for this model")
         for layer in found:
             _check(layer)
-        self._run, self._open, self._close = run, open, close
-        self._dtype, self._lora = model.dtype, lora
+        self._run, self._dtype, self._lora = run, model.dtype, lora
         self._stock, self._instead = list(found), nn.ModuleList([self])
         self._numbers = [layer.self_attn.layer_idx for layer in found]
         self._fields = (DecoderLayerFields * len(found))(*map(_fields, found))
-        self._windows: dict[Window, list[DecoderLayerFields]] = {}
+        self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
         for layer, fields in zip(found, self._fields, strict=True):
-            self._windows.setdefault(_window(layer.self_attn), []).append(fields)
+            group = fields.attention.heads // fields.attention.kv_heads
+            self._alike.setdefault((_window(layer.self_attn), group), []).append(fields)
         self._sizes = _sizes(found)
         shapes = [fields.attention for fields in self._fields]
         self._most = max(shape.heads * (shape.value_dim + 2) for shape in shapes)
         self._pair: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._cached: Layer | None = None
         self._columns = lora.columns
         self._step: attention.Step | None = None
 
@@ -133,35 +131,16 @@ class NativeDecoder(nn.Module):
         tensors = (step.slots, self._adapters, *turns, *buffers)
         pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
         fields = StepFields(rows, torch.get_num_threads(), *pointers)
-        if not step.prefills and (chunks := self._plan(step)):
-            scratch = torch.empty(chunks * self._most, dtype=torch.float32)
-            fields.scratch = scratch.data_ptr()
-            self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
-        else:
-            self._layer_by_layer(step, fields, buffers[MADE.index("queries")], hidden)
+        scratch = torch.empty(self._plan(step) * self._most, dtype=torch.float32)
+        fields.scratch = scratch.data_ptr()
+        self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
         return hidden
 
-    def _layer_by_layer(
-        self, step: attention.Step, fields: StepFields, queries: torch.Tensor, hidden: torch.Tensor
-    ) -> None:
-        """The same, with each layer's attention in Python."""
-        rows, at, last = fields.rows, hidden.data_ptr(), len(self._fields) - 1
-        for index, (layer, stock) in enumerate(zip(self._fields, self._stock, strict=True)):
-            self._open(ctypes.byref(fields), ctypes.byref(layer), index > 0, at)
-            shape, cached = layer.attention, Layer(*step.cache.layer(self._numbers[index]))
-            query = queries[: rows * shape.heads * shape.dim].view(rows, shape.heads, shape.dim)
-            window, scores = _window(stock.self_attn), Scores(shape.scaling)
-            attended = step.attention.attend(query, cached, step, window, scores).contiguous()
-            fields.attended = attended.data_ptr()
-            self._close(ctypes.byref(fields), ctypes.byref(layer), index == last, at)
-
     def _plan(self, step: attention.Step) -> int:
-        """Point every layer to its window's plan; chunks of attention, or 0 where decodes have something in common."""
-        plans = [(step.attention.plan(step, window, self._cached), alike) for window, alike in self._windows.items()]
-        if any(plan.groups or plan.fields is None for plan, _ in plans):
-            return 0
-        for plan, alike in plans:
-            for fields in alike:
+        """Point every layer to the plan of its attention; the most chunks of decodes."""
+        plans = [(step.attention.plan(step, *shape), layers) for shape, layers in self._alike.items()]
+        for plan, layers in plans:
+            for fields in layers:
                 fields.batch = ctypes.addressof(plan.fields)
         return max(plan.chunks for plan, _ in plans)
 
@@ -188,7 +167,7 @@ class NativeDecoder(nn.Module):
             return False
         for (keys, values), fields in zip(pairs, self._fields, strict=True):
             fields.keys, fields.values, fields.attention.slots = keys.data_ptr(), values.data_ptr(), len(keys)
-        self._pair, self._cached = pairs[0], Layer(*pairs[0])
+        self._pair = pairs[0]
         return True
 
 
@@ -214,7 +193,7 @@ def _check(layer: nn.Module) -> None:
         raise ValueError("its feed-forward has another activation than silu")
     if not all(isinstance(linear, NativeLinear) for linear in _linears(layer)):
         raise ValueError("its linear layers are not ours")
-    if "_nbgen_window" not in attend.__dict__ or _window(attend).chunk is not None or attend.head_dim % 2:
+    if "_nbgen_window" not in attend.__dict__ or attend.head_dim % 2:
         raise ValueError("its attention is not like Llama's")
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from nbgen.engine import attention
 from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
 from nbgen.engine.attention_cpu import CpuAttention
-from nbgen.engine.attention_native import CHUNK, NativeAttention
+from nbgen.engine.attention_native import NativeAttention
+from nbgen.engine.attention_plan import CHUNK
 from nbgen.engine.kv_cache import KVCache
 
 BLOCK = 4

@@ -3,6 +3,7 @@
 import io
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import av
@@ -31,6 +32,11 @@ def movie(
     frames: np.ndarray, codec: str = "libx264", form: str = "mp4", rate: int = RATE, seconds: list[int] | None = None
 ) -> memoryview:
     """A video file of the frames, which come `rate` in a second, or at these `seconds`."""
+    with ThreadPoolExecutor(1) as own:  # SVT-AV1 makes its caller a real-time thread where root calls it, for good
+        return own.submit(_encode, frames, codec, form, rate, seconds).result()
+
+
+def _encode(frames: np.ndarray, codec: str, form: str, rate: int, seconds: list[int] | None) -> memoryview:
     with av.open(file := io.BytesIO(), "w", format=form) as container:
         stream = container.add_stream(codec, rate=rate)
         stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "yuv420p"

@@ -1,68 +1,45 @@
-// Attention of one new token a sequence over paged keys and values, read where they lie: no copy, no padding.
+// Attention over paged keys and values, read where they lie: no copy, no padding.
 //
-// A context is cut into chunks, computed apart and merged in order by their largest scores (FlashDecoding, Dao et al.
-// 2023). Which chunks there are depends on the sequence alone, so neither what runs beside it nor the number
-// of threads changes a bit of the result. Plain C++ that compilers vectorise.
+// A decode's context is cut into chunks, computed apart and merged in order by their largest scores (FlashDecoding, Dao et
+// al. 2023); chunks that several decodes have in common are read once for all. Which chunks there are depends on the
+// sequence alone, so the number of threads changes no bit of the result. Prompts are cut into tiles of queries.
 
 #pragma once
 
-#include "numbers.h"
+#include "attention_tile.h"
 #include "team.h"
-
-constexpr float LOWEST = -1e30f;
-
-// What all layers of a step share. `tables` [rows, blocks] are block numbers, the tokens seen are `firsts` to `lengths`,
-// `chunk` of them in each chunk, and row r's chunks of each key head are `chunks[r]` to `chunks[r + 1]` of all, whose rows
-// are `owners`. Queries and outputs are rows `places`.
-struct Batch {
-    int64_t rows, blocks, block_size, threads, chunk;
-    const int32_t* tables;
-    const int64_t* firsts;
-    const int64_t* lengths;
-    const int64_t* chunks;
-    const int64_t* owners;
-    const int64_t* places;
-};
-
-// A layer: a head's slots stand side by side, `slots` of them. No soft cap is 0, no sinks are null.
-struct AttentionLayer {
-    int64_t heads, kv_heads, dim, value_dim, slots;
-    float scaling, softcap;
-    const float* sinks;
-};
 
 // A chunk's part for the `group` heads of one key head: values weighted, the weights' sum and the largest score of each.
 template <typename T>
-void attend_chunk(const Batch& batch, const AttentionLayer& layer, const T* query, const T* keys, const T* values, int64_t row,
-                  int64_t begin, int64_t end, std::vector<float>& work, float* part) {
+void attend_chunk(const Batch& batch, const AttentionLayer& layer, const Task& task, const T* query, const T* keys,
+                  const T* values, std::vector<float>& work, float* part) {
     const int64_t group = layer.heads / layer.kv_heads, dim = layer.dim, width = layer.value_dim;
-    const int32_t* table = batch.tables + row * batch.blocks;
+    const int64_t count = task.end - task.begin;
+    work.resize(group * (dim + count) + std::max(dim, width));
     float* wide = work.data();
     float* scores = wide + group * dim;
-    float* token = scores + group * batch.chunk;
+    float* token = scores + group * count;
     for (int64_t i = 0; i < group * dim; i++) wide[i] = widen(query[i]) * layer.scaling;
-    for (int64_t position = begin; position < end; position++) {
-        const T* key = keys + (table[position / batch.block_size] * batch.block_size + position % batch.block_size) * dim;
+    for (int64_t k = 0; k < count; k++) {
+        const T* key = at(batch, task.sequence, task.begin + k, keys, dim);
         for (int64_t d = 0; d < dim; d++) token[d] = widen(key[d]);
         for (int64_t g = 0; g < group; g++) {
             const float* head = wide + g * dim;
             float sum = 0;
 #pragma omp simd reduction(+ : sum)
             for (int64_t d = 0; d < dim; d++) sum += head[d] * token[d];
-            scores[g * batch.chunk + position - begin] = sum;
+            scores[g * count + k] = sum;
         }
     }
     float* sums = part + group * width;
     float* largest = sums + group;
     for (int64_t g = 0; g < group; g++) {
-        float *row_scores = scores + g * batch.chunk, most = LOWEST, sum = 0;
-        if (layer.softcap > 0)
-            for (int64_t i = 0; i < end - begin; i++)
-                row_scores[i] = layer.softcap * std::tanh(row_scores[i] / layer.softcap);
+        float *row_scores = scores + g * count, most = LOWEST, sum = 0;
+        cap(layer.softcap, row_scores, count);
 #pragma omp simd reduction(max : most)
-        for (int64_t i = 0; i < end - begin; i++) most = std::max(most, row_scores[i]);
+        for (int64_t i = 0; i < count; i++) most = std::max(most, row_scores[i]);
 #pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < end - begin; i++) {
+        for (int64_t i = 0; i < count; i++) {
             row_scores[i] = exponential(row_scores[i] - most);
             sum += row_scores[i];
         }
@@ -70,12 +47,11 @@ void attend_chunk(const Batch& batch, const AttentionLayer& layer, const T* quer
         largest[g] = most;
     }
     std::fill(part, part + group * width, 0.0f);
-    for (int64_t position = begin; position < end; position++) {
-        const T* value =
-            values + (table[position / batch.block_size] * batch.block_size + position % batch.block_size) * width;
+    for (int64_t k = 0; k < count; k++) {
+        const T* value = at(batch, task.sequence, task.begin + k, values, width);
         for (int64_t d = 0; d < width; d++) token[d] = widen(value[d]);
         for (int64_t g = 0; g < group; g++) {
-            float weight = scores[g * batch.chunk + position - begin];
+            float weight = scores[g * count + k];
             float* output = part + g * width;
 #pragma omp simd
             for (int64_t d = 0; d < width; d++) output[d] += weight * token[d];
@@ -91,7 +67,7 @@ void merge(const float* parts, int64_t chunks, int64_t stride, int64_t group, in
     float most = sink ? *sink : LOWEST;
     for (int64_t c = 0; c < chunks; c++) most = std::max(most, parts[c * stride + group * (width + 1) + g]);
     float sum = sink ? exponential(*sink - most) : 0;
-    std::fill(work.begin(), work.begin() + width, 0.0f);
+    work.assign(width, 0.0f);
     for (int64_t c = 0; c < chunks; c++) {
         const float* part = parts + c * stride;
         float share = exponential(part[group * (width + 1) + g] - most);
@@ -102,25 +78,66 @@ void merge(const float* parts, int64_t chunks, int64_t stride, int64_t group, in
     for (int64_t d = 0; d < width; d++) narrow(work[d] / sum, output + d);
 }
 
-// One member's part, in two phases. `scratch` is `chunks * heads * (value_dim + 2)` floats.
+// A layer's attention of one step. Queries are `[T, heads, dim]`, the output is `[T, heads, value_dim]`, and `scratch` has
+// room for `chunks * heads * (value_dim + 2)`.
 template <typename T>
-void attend(Team::Member& member, const Batch& batch, const AttentionLayer& layer, const T* query, const T* keys,
-            const T* values, T* output, float* scratch) {
+struct Attention {
+    const Batch& batch;
+    const AttentionLayer& layer;
+    const T *query, *keys, *values;
+    T* output;
+    float* scratch;
+
     const int64_t group = layer.heads / layer.kv_heads, stride = group * (layer.value_dim + 2);
     const int64_t chunks = batch.chunks[batch.rows];
-    std::vector<float> work(group * (layer.dim + batch.chunk) + std::max(layer.dim, layer.value_dim));
-    member.each(chunks * layer.kv_heads, [&](int64_t task) {
-        const int64_t head = task / chunks, chunk = task % chunks, row = batch.owners[chunk];
-        const int64_t begin = batch.firsts[row] + (chunk - batch.chunks[row]) * batch.chunk;
-        attend_chunk(batch, layer, query + (batch.places[row] * layer.heads + head * group) * layer.dim,
-                     keys + head * layer.slots * layer.dim, values + head * layer.slots * layer.value_dim, row, begin,
-                     std::min(begin + batch.chunk, batch.lengths[row]), work, scratch + task * stride);
-    });
-    member.each(batch.rows * layer.heads, [&](int64_t i) {
-        const int64_t row = i / layer.heads, head = i % layer.heads;
-        const float* parts = scratch + (head / group * chunks + batch.chunks[row]) * stride;
-        merge(parts, batch.chunks[row + 1] - batch.chunks[row], stride, group, head % group, layer,
-              layer.sinks ? layer.sinks + head : nullptr, work,
-              output + (batch.places[row] * layer.heads + head) * layer.value_dim);
-    });
-}
+
+    // One member's part, in two phases.
+    void run(Team::Member& member) const {
+        std::vector<float> work;
+        Room<T>& room = Room<T>::own();
+        member.each(batch.tasks * layer.kv_heads, [&](int64_t unit) {
+            const Task& task = batch.task[unit % batch.tasks];
+            const int64_t head = unit / batch.tasks, row = batch.members[task.offset];
+            const T *own_keys = keys + head * layer.slots * layer.dim, *own_values = values + head * layer.slots * layer.value_dim;
+            if (task.chunk >= 0 && task.count == 1) {
+                attend_chunk(batch, layer, task, query + (row * layer.heads + head * group) * layer.dim, own_keys,
+                             own_values, work, part(row, task.chunk, head));
+                return;
+            }
+            Tile<T> tile(batch, layer, task, room);
+            tile.attend(query, head, own_keys, own_values);
+            for (int64_t m = 0; m < tile.count(); m++)
+                task.chunk < 0 ? finish(tile, m, head) : keep(tile, m, task.chunk, head);
+        });
+        member.each(batch.rows * layer.heads, [&](int64_t i) {
+            const int64_t row = i / layer.heads, head = i % layer.heads;
+            merge(part(row, 0, head / group), batch.chunks[row + 1] - batch.chunks[row], stride, group, head % group, layer,
+                  layer.sinks ? layer.sinks + head : nullptr, work, output + i * layer.value_dim);
+        });
+    }
+
+  private:
+    float* part(int64_t row, int64_t chunk, int64_t head) const {
+        return scratch + (head * chunks + batch.chunks[row] + chunk) * stride;
+    }
+
+    // A query of a tile that has seen everything.
+    void finish(const Tile<T>& tile, int64_t m, int64_t head) const {
+        const int64_t number = head * group + m % group;
+        const float* sink = layer.sinks ? layer.sinks + number : nullptr;
+        const float most = sink ? std::max(*sink, tile.largest(m)) : tile.largest(m);
+        const float share = exponential(tile.largest(m) - most);
+        const float total = tile.total(m) * share + (sink ? exponential(*sink - most) : 0.0f);
+        T* to = output + (tile.row(m) * layer.heads + number) * layer.value_dim;
+        for (int64_t d = 0; d < layer.value_dim; d++) narrow(tile.sums(m)[d] * share / total, to + d);
+    }
+
+    // A query of a tile that has seen one chunk.
+    void keep(const Tile<T>& tile, int64_t m, int64_t chunk, int64_t head) const {
+        float* to = part(tile.row(m), chunk, head);
+        const int64_t g = m % group;
+        std::copy_n(tile.sums(m), layer.value_dim, to + g * layer.value_dim);
+        to[group * layer.value_dim + g] = tile.total(m);
+        to[group * (layer.value_dim + 1) + g] = tile.largest(m);
+    }
+};

@@ -74,11 +74,15 @@ class Walk {
     void through(const DecoderLayer<T>* layers, int64_t count) {
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++) {
             open(*layer, layer > layers);
-            attend(member_, *layer->batch, layer->attention, step_.queries, layer->keys, layer->values, step_.attended,
-                   step_.scratch);
+            Attention<T>{*layer->batch, layer->attention, step_.queries, layer->keys, layer->values, step_.attended,
+                         step_.scratch}
+                .run(member_);
             close(*layer, layer + 1 == layers + count);
         }
     }
+
+  private:
+    using Parts = std::vector<typename Products<T>::Part>;
 
     // All before attention: queries are made, keys and values are in the cache. `adds` what the layer before has left.
     void open(const DecoderLayer<T>& layer, bool adds) {
@@ -95,9 +99,6 @@ class Walk {
         feed(layer);
         if (last) add_and_normalize(nullptr, layer.query.inputs, true);
     }
-
-  private:
-    using Parts = std::vector<typename Products<T>::Part>;
 
     // The last product on top of `hidden`, and that normed for the next.
     void add_and_normalize(const Norm<T>* norm, int64_t width, bool adds) {

@@ -10,9 +10,8 @@
 template <typename T>
 void attend_alone(const Batch& batch, const AttentionLayer& layer, const T* query, const T* keys, const T* values,
                   T* output, float* scratch) {
-    Team(std::min(batch.threads, batch.chunks[batch.rows] * layer.kv_heads), 2).run([&](Team::Member& member) {
-        attend(member, batch, layer, query, keys, values, output, scratch);
-    });
+    const Attention<T> attention{batch, layer, query, keys, values, output, scratch};
+    Team(std::min(batch.threads, batch.tasks * layer.kv_heads), 2).run([&](Team::Member& member) { attention.run(member); });
 }
 
 #define ATTEND(NAME, T)                                                                                           \
@@ -32,25 +31,11 @@ void multiply_alone(const Linear<T>& linear, int64_t rows, int64_t threads, cons
     Team(threads, 1).run([&](Team::Member& member) { member.each(products.units, products); });
 }
 
-// `hidden` `[rows, width]` becomes what the last layer leaves, where every row is the one new token of a sequence.
+// `hidden` `[rows, width]` becomes what the last layer leaves.
 template <typename T>
 void run_layers(const Step<T>& step, const DecoderLayer<T>* layers, int64_t count, T* hidden) {
     Team(step.threads, count * Walk<T>::PHASES).run([&](Team::Member& member) {
         Walk<T>(member, step, hidden).through(layers, count);
-    });
-}
-
-template <typename T>
-void open_layer(const Step<T>& step, const DecoderLayer<T>& layer, bool adds, T* hidden) {
-    Team(step.threads, Walk<T>::PHASES).run([&](Team::Member& member) {
-        Walk<T>(member, step, hidden).open(layer, adds);
-    });
-}
-
-template <typename T>
-void close_layer(const Step<T>& step, const DecoderLayer<T>& layer, bool last, T* hidden) {
-    Team(step.threads, Walk<T>::PHASES).run([&](Team::Member& member) {
-        Walk<T>(member, step, hidden).close(layer, last);
     });
 }
 
@@ -62,12 +47,6 @@ void close_layer(const Step<T>& step, const DecoderLayer<T>& layer, bool last, T
     }                                                                                                                 \
     extern "C" void run_layers_##NAME(const Step<T>* step, const DecoderLayer<T>* layers, int64_t count, T* hidden) { \
         run_layers(*step, layers, count, hidden);                                                                     \
-    }                                                                                                                 \
-    extern "C" void open_layer_##NAME(const Step<T>* step, const DecoderLayer<T>* layer, int64_t adds, T* hidden) {   \
-        open_layer(*step, *layer, adds, hidden);                                                                      \
-    }                                                                                                                 \
-    extern "C" void close_layer_##NAME(const Step<T>* step, const DecoderLayer<T>* layer, int64_t last, T* hidden) {  \
-        close_layer(*step, *layer, last, hidden);                                                                     \
     }
 
 LAYERS_OF(float32, float)

@@ -7,27 +7,15 @@
 
 #pragma once
 
-#include <immintrin.h>
-
-#include "numbers.h"
 #include "team.h"
+#include "vectors.h"
 
-#ifdef __AVX512F__
-constexpr int64_t VECTOR = 64;
-constexpr int ROWS = 6;  // of a tile: its sums, a column of weights and a row fill the 32 registers
-#else
-constexpr int64_t VECTOR = 32;
-constexpr int ROWS = 3;
-#endif
 constexpr int FEWEST = 4;  // outputs of a tile of many rows
 constexpr int MOST = 8;    // and of one or two
 constexpr int64_t PANEL = 32;  // outputs whose weights stay in the second-level cache while all rows go by
 
 template <typename T>
 constexpr int64_t STEP = VECTOR / sizeof(T);
-
-typedef float Floats __attribute__((vector_size(VECTOR), aligned(4)));
-typedef uint32_t Words __attribute__((vector_size(VECTOR), aligned(4)));
 
 inline Floats add_product(Floats sum, const float* a, const float* b) {
     return sum + *reinterpret_cast<const Floats*>(a) * *reinterpret_cast<const Floats*>(b);
@@ -64,6 +52,21 @@ inline __m128 sums_of(__m128 a, __m128 b, __m128 c, __m128 d) {
     return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
 }
 
+inline __m128 widen_four(const float* from) { return _mm_loadu_ps(from); }
+
+inline __m128 widen_four(const Bfloat16* from) {
+    return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadu_si64(from)), 16));
+}
+
+inline void narrow_four(__m128 four, float* to) { _mm_storeu_ps(to, four); }
+
+// As `narrow` does.
+inline void narrow_four(__m128 four, Bfloat16* to) {
+    const __m128i bits = _mm_castps_si128(four), last = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
+    const __m128i rounded = _mm_add_epi32(_mm_add_epi32(bits, _mm_set1_epi32(0x7fff)), last);
+    _mm_storeu_si64(to, _mm_packus_epi32(_mm_srli_epi32(rounded, 16), _mm_setzero_si128()));
+}
+
 // A linear layer; no bias is null. What adapters add to it (LoRA, Hu et al. 2021) goes through `down`
 // `[columns, inputs]` and `up` `[columns, outputs]`, which are null where no adapter changes it.
 template <typename T>
@@ -98,13 +101,10 @@ inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, 
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
         for (int j = 0; j < N; j += 4) {
-            float four[4];
-            _mm_storeu_ps(four, sums_of(quarter(sums[i][j]), quarter(sums[i][j + 1]), quarter(sums[i][j + 2]),
-                                        quarter(sums[i][j + 3])));
-            for (int l = 0; l < 4; l++) {
-                float bias = linear.bias ? widen(linear.bias[n + j + l]) : 0.0f;
-                narrow(four[l] + bias, output + i * linear.outputs + n + j + l);
-            }
+            __m128 four = sums_of(quarter(sums[i][j]), quarter(sums[i][j + 1]), quarter(sums[i][j + 2]),
+                                  quarter(sums[i][j + 3]));
+            if (linear.bias) four = _mm_add_ps(four, widen_four(linear.bias + n + j));
+            narrow_four(four, output + i * linear.outputs + n + j);
         }
 }
 
@@ -125,7 +125,8 @@ inline void strip(const Linear<T>& linear, int64_t rows, int64_t m, const T* inp
 template <typename T>
 void multiply(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     int64_t m = 0;
-    for (; m + ROWS <= rows; m += ROWS) strip<ROWS, FEWEST>(linear, rows, m, input, output, begin, end);
+    const int64_t even = ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0;  // two of four rather than six and two
+    for (; m + ROWS <= rows - even; m += ROWS) strip<ROWS, FEWEST>(linear, rows, m, input, output, begin, end);
     for (; m + 4 <= rows; m += 4) strip<4, FEWEST>(linear, rows, m, input, output, begin, end);
     for (; m + 2 <= rows; m += 2) strip<2, MOST>(linear, rows, m, input, output, begin, end);
     for (; m < rows; m++) strip<1, MOST>(linear, rows, m, input, output, begin, end);

@@ -90,12 +90,14 @@ class Team {
         void each(int64_t count, const Work& work) {
             Counter* taken = &team_.counters_[at_++ * (team_.members_ + 1)];
             std::atomic<int64_t>& done = taken[team_.members_].value;
+            const int64_t some = std::max<int64_t>(1, count / (team_.members_ * SHARES));
             for (int64_t i = 0; i < team_.members_; i++) {
                 const int64_t owner = (number_ + i) % team_.members_;
                 const int64_t first = count * owner / team_.members_, end = count * (owner + 1) / team_.members_;
-                for (int64_t unit; (unit = first + taken[owner].value.fetch_add(1)) < end;) {
-                    work(unit);
-                    done.fetch_add(1, std::memory_order_release);
+                for (int64_t unit; (unit = first + taken[owner].value.fetch_add(some)) < end;) {
+                    const int64_t last = std::min(end, unit + some);
+                    for (int64_t each = unit; each < last; each++) work(each);
+                    done.fetch_add(last - unit, std::memory_order_release);
                 }
             }
             for (int64_t look = 0; done.load(std::memory_order_acquire) < count; look++)
@@ -117,6 +119,7 @@ class Team {
     }
 
   private:
+    static constexpr int64_t SHARES = 32;    // that a member's range is given out in, at most twice as many
     static constexpr int64_t LOOKS = 20000;  // before the system may give the processor to another
 
     // On a cache line of its own.

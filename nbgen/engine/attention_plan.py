@@ -1,0 +1,118 @@
+"""What of a step's attention is computed at once: chunks of decodes, those that several share, tiles of prompts.
+
+Knows which positions each new token sees and where blocks stand, nothing of heads' contents.
+"""
+
+import ctypes
+from ctypes import c_int64, c_void_p
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+
+from nbgen.engine.attention import Span, Step, Window
+from nbgen.engine.attention_cpu import that_begin_alike
+
+#: Tokens of a chunk: what one thread computes of a decode at a time, whatever runs beside it.
+CHUNK = 128
+#: Keys of a prompt that are computed at once begin at a multiple of it.
+KEYS = 64
+#: Queries of a tile, those of all heads that share a key head: enough that packing the keys takes little of its time.
+QUERIES = 96
+
+
+class BatchFields(ctypes.Structure):
+    """`Batch` of the C++."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("rows", "tasks", "blocks", "block_size", "threads")),
+        *((name, c_void_p) for name in ("tables", "firsts", "ends", "chunks", "members", "task")),
+    ]
+
+
+class Task(NamedTuple):
+    """Rows `members[offset : offset + count]` over positions `begin` to `end`; all that they see if `chunk` is -1."""
+
+    sequence: int
+    offset: int
+    count: int
+    begin: int
+    end: int
+    chunk: int
+
+
+class Plan(NamedTuple):
+    """For all layers of one window; `chunks` of all decodes together."""
+
+    fields: BatchFields
+    chunks: int
+    #: What `fields` points to.
+    tensors: tuple[torch.Tensor, torch.Tensor]
+
+    @classmethod
+    def of(cls, step: Step, window: Window, group: int) -> "Plan":
+        """`group` heads share a key head."""
+        planned = _Planned(step, window, max(1, QUERIES // group))
+        tables = step.tables_of([*step.decodes, *step.prefills])
+        counts = [-(-(span.length - first) // CHUNK) for span, first in zip(step.decodes, planned.firsts, strict=False)]
+        chunks = [0, *accumulate(counts)]
+        lists = (planned.firsts, planned.ends, chunks, planned.members, [n for task in planned.tasks for n in task])
+        numbers = torch.tensor([number for part in lists for number in part])
+        at = [numbers.data_ptr() + 8 * start for start in accumulate(map(len, lists[:-1]), initial=0)]
+        sizes = (len(step.decodes), len(planned.tasks), tables.shape[1], step.cache.block_size, torch.get_num_threads())
+        return cls(BatchFields(*sizes, tables.data_ptr(), *at), chunks[-1], (tables, numbers))
+
+
+class _Planned:
+    """Tasks on their way into a plan, and what each row sees."""
+
+    def __init__(self, step: Step, window: Window, most: int) -> None:
+        self.firsts: list[int] = []
+        self.ends: list[int] = []
+        self.members: list[int] = []
+        self.tasks: list[Task] = []
+        self._most, self._size = most, step.cache.block_size
+        self._decode(step.decodes, window)
+        for sequence, span in enumerate(step.prefills, len(step.decodes)):
+            self._prefill(sequence, span, window)
+
+    def _decode(self, spans: list[Span], window: Window) -> None:
+        self.firsts = [window.first(span.length - 1) for span in spans]
+        self.ends = [span.length for span in spans]
+        tables = [span.block_table[first // self._size :] for span, first in zip(spans, self.firsts, strict=True)]
+        for shared, rows in that_begin_alike(tables, self.firsts, self._size):
+            first = self.firsts[rows[0]]
+            common = max(0, (first // self._size + shared) * self._size - first) // CHUNK
+            for chunk in range(common):
+                for begin in range(0, len(rows), self._most):
+                    self._add_chunk(rows[begin : begin + self._most], chunk)
+            for row in rows:
+                for chunk in range(common, -(-(self.ends[row] - self.firsts[row]) // CHUNK)):
+                    self._add_chunk([row], chunk)
+
+    def _add_chunk(self, rows: list[int], chunk: int) -> None:
+        begin = self.firsts[rows[0]] + chunk * CHUNK
+        end = min(begin + CHUNK, self.ends[rows[0]])
+        self.tasks.append(Task(rows[0], len(self.members), len(rows), begin, end, chunk))
+        self.members += rows
+
+    def _prefill(self, sequence: int, span: Span, window: Window) -> None:
+        start = span.length - (span.stop - span.start)
+        for begin in range(span.start, span.stop, self._most):
+            rows = range(begin, min(begin + self._most, span.stop))
+            seen = [_seen(span, window, start + row - span.start) for row in rows]
+            firsts, ends = zip(*seen, strict=True)
+            keys = min(firsts) // KEYS * KEYS, max(ends)
+            self.tasks.append(Task(sequence, len(self.members), len(rows), *keys, -1))
+            self.members += rows
+            self.firsts += firsts
+            self.ends += ends
+
+
+def _seen(span: Span, window: Window, position: int) -> tuple[int, int]:
+    """First and one past the last that the token at a position sees: what came before, and all of its own block."""
+    first, end = window.first(position), position + 1
+    for start, stop in span.blocks:
+        if start <= position < stop:
+            first, end = min(first, start), max(end, stop)
+    return first, end

@@ -1,0 +1,173 @@
+// Attention of many queries over the same keys, which are read and packed once for all of them.
+//
+// Keys pass by in blocks, whose scores are merged into running sums (FlashAttention, Dao et al. 2022). Which blocks there
+// are depends on positions alone: neither a tile's other queries nor how a prompt is cut changes a bit of a result.
+
+#pragma once
+
+#include <vector>
+
+#include "packed.h"
+
+constexpr float LOWEST = -1e30f;
+constexpr int64_t KEYS = 64;  // of a block
+
+// What all layers of a step share. Row r of the step is a new token, which sees its sequence's positions `firsts[r]` to
+// `ends[r]`. The first `rows` are decodes; their contexts are cut into chunks, row r's parts of each head being
+// `chunks[r]` to `chunks[r + 1]` of all. `tables` `[sequences, blocks]` are block numbers.
+struct Task;
+struct Batch {
+    int64_t rows, tasks, blocks, block_size, threads;
+    const int32_t* tables;
+    const int64_t* firsts;
+    const int64_t* ends;
+    const int64_t* chunks;
+    const int64_t* members;
+    const Task* task;
+};
+
+// The rows `members[offset]` to `members[offset + count]` over the positions `begin` to `end` of a sequence: all that they
+// see, or, where `chunk` is not negative, one chunk of it.
+struct Task {
+    int64_t sequence, offset, count, begin, end, chunk;
+};
+
+// A layer: a head's slots stand side by side, `slots` of them. No soft cap is 0, no sinks are null.
+struct AttentionLayer {
+    int64_t heads, kv_heads, dim, value_dim, slots;
+    float scaling, softcap;
+    const float* sinks;
+};
+
+// Where a position's keys or values of one head, `[slots, dim]`, are.
+template <typename T>
+inline const T* at(const Batch& batch, int64_t sequence, int64_t position, const T* head, int64_t dim) {
+    const int32_t block = batch.tables[sequence * batch.blocks + position / batch.block_size];
+    return head + (block * batch.block_size + position % batch.block_size) * dim;
+}
+
+inline void cap(float softcap, float* scores, int64_t count) {
+    if (softcap > 0)
+        for (int64_t i = 0; i < count; i++) scores[i] = softcap * std::tanh(scores[i] / softcap);
+}
+
+// What a thread keeps for its tiles, from one to the next.
+template <typename T>
+struct Room {
+    std::vector<Operand<T>> queries, keys, values;
+    std::vector<float> sums, totals, largest;
+    std::vector<T> nothing;
+
+    static Room& own() {
+        thread_local Room room;
+        return room;
+    }
+};
+
+template <typename V>
+auto* at_least(std::vector<V>& vector, int64_t size) {
+    if (static_cast<int64_t>(vector.size()) < size) vector.resize(size);
+    return vector.data();
+}
+
+// The queries of a task that share one key head: a row of the step after the other, each with its `group` of heads.
+template <typename T>
+class Tile {
+  public:
+    Tile(const Batch& batch, const AttentionLayer& layer, const Task& task, Room<T>& room)
+        : batch_(batch), layer_(layer), task_(task), group_(layer.heads / layer.kv_heads), width_(padded(layer.value_dim)) {
+        queries_ = at_least(room.queries, count() * layer.dim);
+        keys_ = at_least(room.keys, KEYS * layer.dim);
+        values_ = at_least(room.values, KEYS * width_);
+        sums_ = at_least(room.sums, count() * width_);
+        totals_ = at_least(room.totals, count());
+        largest_ = at_least(room.largest, count());
+        nothing_ = at_least(room.nothing, layer.value_dim);
+    }
+
+    void attend(const T* query, int64_t head, const T* keys, const T* values) {
+        for (int64_t m = 0; m < count(); m++) {
+            const T* from = query + (row(m) * layer_.heads + head * group_ + m % group_) * layer_.dim;
+            for (int64_t d = 0; d < layer_.dim; d++) convert(from[d], queries_ + m * layer_.dim + d);
+        }
+        std::fill_n(sums_, count() * width_, 0.0f);
+        std::fill_n(totals_, count(), 0.0f);
+        std::fill_n(largest_, count(), LOWEST);
+        for (int64_t begin = task_.begin; begin < task_.end; begin += KEYS) {
+            pack(begin, keys, values);
+            for (int64_t m = 0; m < count(); m += ROWS) {
+                const int64_t some = std::min<int64_t>(ROWS, count() - m);
+                float scores[ROWS * KEYS] = {};
+                Operand<T> weights[ROWS * KEYS];
+                add_packed(queries_ + m * layer_.dim, some, keys_, layer_.dim, scores, KEYS);
+                for (int64_t i = 0; i < some; i++) weigh(m + i, begin, scores + i * KEYS, weights + i * KEYS);
+                add_packed(weights, some, values_, KEYS, sums_ + m * width_, width_);
+            }
+        }
+    }
+
+    int64_t count() const { return task_.count * group_; }
+    int64_t row(int64_t m) const { return batch_.members[task_.offset + m / group_]; }
+    const float* sums(int64_t m) const { return sums_ + m * width_; }
+    float total(int64_t m) const { return totals_[m]; }
+    float largest(int64_t m) const { return largest_[m]; }
+
+  private:
+    // The block from `begin` on; what a page holds beyond the task's end was never written.
+    void pack(int64_t begin, const T* keys, const T* values) {
+        constexpr int64_t PAIR = DEPTH<Operand<T>>;
+        const int64_t seen = std::min(KEYS, task_.end - begin);
+        for (int64_t k = 0; k < seen; k++)
+            pack_column(at(batch_, task_.sequence, begin + k, keys, layer_.dim), layer_.dim, k, keys_);
+        for (int64_t k = 0; k < KEYS; k += PAIR) {
+            const T* rows[PAIR];
+            for (int64_t i = 0; i < PAIR; i++)
+                rows[i] = k + i < seen ? at(batch_, task_.sequence, begin + k + i, values, layer_.value_dim) : nothing_;
+            pack_rows(rows, layer_.value_dim, KEYS, k, values_);
+        }
+    }
+
+    // Scores of the block from `begin` on become weights; what was summed before shrinks by what is larger now.
+    void weigh(int64_t m, int64_t begin, float* scores, Operand<T>* weights) {
+        const int first = std::clamp<int64_t>(batch_.firsts[row(m)] - begin, 0, KEYS);
+        const int end = std::clamp<int64_t>(batch_.ends[row(m)] - begin, 0, std::min(KEYS, task_.end - begin));
+        if (first >= end) return std::fill_n(weights, KEYS, Operand<T>{}), void();
+        const float scaling = layer_.scaling, before = largest_[m];
+        for (int i = 0; i < KEYS; i++) scores[i] *= scaling;
+        cap(layer_.softcap, scores, KEYS);
+        for (int i = 0; i < KEYS; i++) scores[i] = i >= first && i < end ? scores[i] : LOWEST;
+        const float most = std::max(before, fold<float>([](float a, float b) { return std::max(a, b); }, scores));
+        float exponentials[KEYS];
+        for (int i = 0; i < KEYS; i++) {
+            exponentials[i] = scores[i] > LOWEST ? exponential(scores[i] - most) : 0.0f;
+            narrow(exponentials[i], weights + i);
+        }
+        const float share = exponential(before - most);
+        largest_[m] = most;
+        totals_[m] = totals_[m] * share + fold<float>([](float a, float b) { return a + b; }, exponentials);
+        float* sums = sums_ + m * width_;
+        if (share < 1)
+            for (int64_t d = 0; d < width_; d++) sums[d] *= share;
+    }
+
+    // All numbers of a block into one, halves onto each other.
+    template <typename F, typename Join>
+    static F fold(const Join& join, const F* numbers) {
+        F lanes[LANES];
+        std::copy_n(numbers, LANES, lanes);
+        for (int j = LANES; j < KEYS; j += LANES)
+            for (int l = 0; l < LANES; l++) lanes[l] = join(lanes[l], numbers[j + l]);
+#pragma GCC unroll 8
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int l = 0; l < half; l++) lanes[l] = join(lanes[l], lanes[l + half]);
+        return lanes[0];
+    }
+
+    const Batch& batch_;
+    const AttentionLayer& layer_;
+    const Task& task_;
+    int64_t group_, width_;
+    Operand<T> *queries_, *keys_, *values_;
+    float *sums_, *totals_, *largest_;
+    const T* nothing_;
+};

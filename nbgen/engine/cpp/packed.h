@@ -1,0 +1,93 @@
+// Products with an operand that is packed for it: one number of a row at a time meets a vector of columns.
+//
+// A column's sum runs over the depth in order, whatever rows and columns are computed beside it. Bfloat16 is multiplied as
+// it is where the processor can, two of the depth in a lane, and as float elsewhere.
+
+#pragma once
+
+#include "vectors.h"
+
+#ifdef __AVX512BF16__
+template <typename T>
+using Operand = T;
+#else
+template <typename T>
+using Operand = float;
+#endif
+
+template <typename N>
+constexpr int64_t DEPTH = sizeof(float) / sizeof(N);  // numbers of the depth in a lane
+constexpr int64_t COLUMNS = 4 * LANES;
+
+inline int64_t padded(int64_t columns) { return (columns + COLUMNS - 1) / COLUMNS * COLUMNS; }
+
+inline Floats add_columns(Floats sum, const float* number, const float* columns) {
+    return sum + *number * *reinterpret_cast<const Floats*>(columns);
+}
+
+#ifdef __AVX512BF16__
+inline Floats add_columns(Floats sum, const Bfloat16* pair, const Bfloat16* columns) {
+    int32_t bits;
+    std::memcpy(&bits, pair, sizeof bits);
+    return reinterpret_cast<Floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum),
+                                                     reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits)),
+                                                     reinterpret_cast<__m512bh>(_mm512_loadu_si512(columns))));
+}
+#endif
+
+// `R` rows, `stride` apart, by the `packed` `[depth / DEPTH, COLUMNS, DEPTH]`, on top of `sums`.
+template <int R, typename N>
+inline void add_rows(const N* rows, int64_t stride, const N* packed, int64_t depth, float* sums, int64_t width) {
+    Floats own[R][4];
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) own[i][j] = *reinterpret_cast<Floats*>(sums + i * width + j * LANES);
+    for (int64_t k = 0; k < depth; k += DEPTH<N>)
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++)
+                own[i][j] = add_columns(own[i][j], rows + i * stride + k, packed + k * COLUMNS + j * LANES * DEPTH<N>);
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) *reinterpret_cast<Floats*>(sums + i * width + j * LANES) = own[i][j];
+}
+
+// `rows` `[count, depth]` by `packed` `[width / COLUMNS, depth / DEPTH, COLUMNS, DEPTH]`, on top of `sums` `[count, width]`.
+template <typename N>
+void add_packed(const N* rows, int64_t count, const N* packed, int64_t depth, float* sums, int64_t width) {
+    for (int64_t n = 0; n < width; n += COLUMNS, packed += depth * COLUMNS) {
+        int64_t m = 0;
+        for (; m + ROWS <= count; m += ROWS)
+            add_rows<ROWS>(rows + m * depth, depth, packed, depth, sums + m * width + n, width);
+        for (; m < count; m++) add_rows<1>(rows + m * depth, depth, packed, depth, sums + m * width + n, width);
+    }
+}
+
+template <typename T>
+inline void convert(T number, T* to) { *to = number; }
+
+inline void convert(Bfloat16 number, float* to) { *to = widen(number); }
+
+// Column `n` of a packed operand of this depth.
+template <typename T>
+void pack_column(const T* column, int64_t depth, int64_t n, Operand<T>* packed) {
+    constexpr int64_t PAIR = DEPTH<Operand<T>>;
+    packed += n / COLUMNS * COLUMNS * depth + n % COLUMNS * PAIR;
+    for (int64_t k = 0; k < depth; k += PAIR)
+        for (int64_t i = 0; i < PAIR; i++) convert(column[k + i], packed + k * COLUMNS + i);
+}
+
+// Rows `k` to `k + DEPTH` of the depth, each `[width]`.
+template <typename T>
+void pack_rows(const T* const* rows, int64_t width, int64_t depth, int64_t k, Operand<T>* packed) {
+    constexpr int64_t PAIR = DEPTH<Operand<T>>;
+    for (int64_t begin = 0; begin < width; begin += COLUMNS) {
+        Operand<T>* to = packed + begin * depth + k * COLUMNS;
+        const int64_t count = std::min(COLUMNS, width - begin);
+        for (int64_t n = 0; n < count; n++)
+            for (int64_t i = 0; i < PAIR; i++) convert(rows[i][begin + n], to + n * PAIR + i);
+    }
+}

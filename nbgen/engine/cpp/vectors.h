@@ -1,0 +1,24 @@
+// A register's worth of numbers, on any processor that the compiler has vectors for.
+
+#pragma once
+
+#include "numbers.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int64_t VECTOR = 64;  // bytes
+constexpr int ROWS = 6;         // of a tile: its sums, a column of weights and a row fill the 32 registers
+#elif defined(__AVX2__)
+constexpr int64_t VECTOR = 32;
+constexpr int ROWS = 3;
+#else
+constexpr int64_t VECTOR = 16;
+constexpr int ROWS = 6;
+#endif
+constexpr int64_t LANES = VECTOR / sizeof(float);
+
+typedef float Floats __attribute__((vector_size(VECTOR), aligned(4)));
+typedef uint32_t Words __attribute__((vector_size(VECTOR), aligned(4)));
