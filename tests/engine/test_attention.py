@@ -147,9 +147,16 @@ def test_contexts_of_several_chunks_and_keys_wider_than_values(dtype: torch.dtyp
     torch.testing.assert_close(output.float(), case.expected(window, scores), **close)
 
 
-def test_a_sequence_has_the_very_same_numbers_whatever_runs_beside_it_and_on_any_number_of_threads() -> None:
-    lengths = [(700, 1), (30, 1), (260, 1)]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_sequence_has_the_very_same_numbers_whatever_it_shares_and_on_any_number_of_threads(
+    dtype: torch.dtype,
+) -> None:
+    lengths = [(700, 1), (30, 1), (260, 1), (5 * CHUNK, 1), (300, 5)]
     case, window, scores, backend = Case(lengths, 4, 2, 3, shuffled=True), Window(), Scores(0.25), NativeAttention()
+    case.query, case.layer = case.query.to(dtype), Layer(*(tensor.to(dtype) for tensor in case.layer))
+    first, second = case.step.decodes[0], case.step.decodes[2]
+    shared = first.block_table[: 200 // BLOCK] + second.block_table[200 // BLOCK :]
+    case.step.decodes[2] = second._replace(block_table=shared)
     together = backend.attend(case.query, case.layer, case.step, window, scores)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -160,6 +167,33 @@ def test_a_sequence_has_the_very_same_numbers_whatever_runs_beside_it_and_on_any
             torch.testing.assert_close(alone[0], together[row], rtol=0, atol=0)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_prompt_has_the_very_same_numbers_however_it_is_cut(dtype: torch.dtype) -> None:
+    case, backend = Case([(300, 300)], 4, 2, 3, shuffled=True), NativeAttention()
+    query, layer = case.query.to(dtype), Layer(*(tensor.to(dtype) for tensor in case.layer))
+    (span,) = case.step.prefills
+    for window in (Window(), Window(sliding=70)):
+        whole = backend.attend(query, layer, case.step, window, Scores(0.25))
+        for begin, end in ((0, 100), (100, 177), (177, 300)):
+            part = Span(0, end - begin, end, span.block_table)
+            step = Step(case.step.cache, backend, case.step.slots, [], [part])
+            cut = backend.attend(query[begin:end], layer, step, window, Scores(0.25))
+            torch.testing.assert_close(cut, whole[begin:end], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("window", [Window(), Window(sliding=9)], ids=["whole", "sliding"])
+def test_tokens_of_a_block_see_each_other(window: Window) -> None:
+    case = Case([(90, 60), (80, 80)], 4, 2, seed=5, shuffled=True)
+    spans = [span._replace(blocks=((0, 7), (31, 75))) for span in case.step.prefills]
+    outputs = []
+    for backend in (ReferenceAttention(), CpuAttention(), NativeAttention()):
+        step = Step(case.step.cache, backend, case.step.slots, [], spans)
+        outputs.append(backend.attend(case.query, case.layer, step, window, Scores(0.25)))
+    assert not torch.allclose(outputs[0], case.expected(window, Scores(0.25)), **CLOSE), "blocks change nothing"
+    for output in outputs[1:]:
+        torch.testing.assert_close(output, outputs[0], **CLOSE)
 
 
 def test_a_position_bias_is_not_ignored() -> None:

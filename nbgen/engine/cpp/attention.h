@@ -9,56 +9,6 @@
 #include "attention_tile.h"
 #include "team.h"
 
-// A chunk's part for the `group` heads of one key head: values weighted, the weights' sum and the largest score of each.
-template <typename T>
-void attend_chunk(const Batch& batch, const AttentionLayer& layer, const Task& task, const T* query, const T* keys,
-                  const T* values, std::vector<float>& work, float* part) {
-    const int64_t group = layer.heads / layer.kv_heads, dim = layer.dim, width = layer.value_dim;
-    const int64_t count = task.end - task.begin;
-    work.resize(group * (dim + count) + std::max(dim, width));
-    float* wide = work.data();
-    float* scores = wide + group * dim;
-    float* token = scores + group * count;
-    for (int64_t i = 0; i < group * dim; i++) wide[i] = widen(query[i]) * layer.scaling;
-    for (int64_t k = 0; k < count; k++) {
-        const T* key = at(batch, task.sequence, task.begin + k, keys, dim);
-        for (int64_t d = 0; d < dim; d++) token[d] = widen(key[d]);
-        for (int64_t g = 0; g < group; g++) {
-            const float* head = wide + g * dim;
-            float sum = 0;
-#pragma omp simd reduction(+ : sum)
-            for (int64_t d = 0; d < dim; d++) sum += head[d] * token[d];
-            scores[g * count + k] = sum;
-        }
-    }
-    float* sums = part + group * width;
-    float* largest = sums + group;
-    for (int64_t g = 0; g < group; g++) {
-        float *row_scores = scores + g * count, most = LOWEST, sum = 0;
-        cap(layer.softcap, row_scores, count);
-#pragma omp simd reduction(max : most)
-        for (int64_t i = 0; i < count; i++) most = std::max(most, row_scores[i]);
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < count; i++) {
-            row_scores[i] = exponential(row_scores[i] - most);
-            sum += row_scores[i];
-        }
-        sums[g] = sum;
-        largest[g] = most;
-    }
-    std::fill(part, part + group * width, 0.0f);
-    for (int64_t k = 0; k < count; k++) {
-        const T* value = at(batch, task.sequence, task.begin + k, values, width);
-        for (int64_t d = 0; d < width; d++) token[d] = widen(value[d]);
-        for (int64_t g = 0; g < group; g++) {
-            float weight = scores[g * count + k];
-            float* output = part + g * width;
-#pragma omp simd
-            for (int64_t d = 0; d < width; d++) output[d] += weight * token[d];
-        }
-    }
-}
-
 // One head's chunks, `stride` floats apart, into its output.
 template <typename T>
 void merge(const float* parts, int64_t chunks, int64_t stride, int64_t group, int64_t g, const AttentionLayer& layer,
@@ -97,15 +47,9 @@ struct Attention {
         Room<T>& room = Room<T>::own();
         member.each(batch.tasks * layer.kv_heads, [&](int64_t unit) {
             const Task& task = batch.task[unit % batch.tasks];
-            const int64_t head = unit / batch.tasks, row = batch.members[task.offset];
-            const T *own_keys = keys + head * layer.slots * layer.dim, *own_values = values + head * layer.slots * layer.value_dim;
-            if (task.chunk >= 0 && task.count == 1) {
-                attend_chunk(batch, layer, task, query + (row * layer.heads + head * group) * layer.dim, own_keys,
-                             own_values, work, part(row, task.chunk, head));
-                return;
-            }
+            const int64_t head = unit / batch.tasks;
             Tile<T> tile(batch, layer, task, room);
-            tile.attend(query, head, own_keys, own_values);
+            tile.attend(query, head, keys + head * layer.slots * layer.dim, values + head * layer.slots * layer.value_dim);
             for (int64_t m = 0; m < tile.count(); m++)
                 task.chunk < 0 ? finish(tile, m, head) : keep(tile, m, task.chunk, head);
         });

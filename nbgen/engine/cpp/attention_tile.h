@@ -113,12 +113,18 @@ class Tile {
     float largest(int64_t m) const { return largest_[m]; }
 
   private:
-    // The block from `begin` on; what a page holds beyond the task's end was never written.
+    // The block from `begin` on. What a page holds beyond the task's end was never written: no weight makes it 0.
     void pack(int64_t begin, const T* keys, const T* values) {
         constexpr int64_t PAIR = DEPTH<Operand<T>>;
         const int64_t seen = std::min(KEYS, task_.end - begin);
-        for (int64_t k = 0; k < seen; k++)
-            pack_column(at(batch_, task_.sequence, begin + k, keys, layer_.dim), layer_.dim, k, keys_);
+        for (int64_t k = 0; k < seen; k += LANES) {
+            const T* columns[LANES];
+            for (int64_t l = 0; l < LANES; l++) {
+                const int64_t position = begin + std::min(k + l, seen - 1);
+                columns[l] = at(batch_, task_.sequence, position, keys, layer_.dim);
+            }
+            pack_columns(columns, layer_.dim, k, keys_);
+        }
         for (int64_t k = 0; k < KEYS; k += PAIR) {
             const T* rows[PAIR];
             for (int64_t i = 0; i < PAIR; i++)

@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <utility>
+
 #include "vectors.h"
 
 #ifdef __AVX512BF16__
@@ -55,15 +57,13 @@ inline void add_rows(const N* rows, int64_t stride, const N* packed, int64_t dep
         for (int j = 0; j < 4; j++) *reinterpret_cast<Floats*>(sums + i * width + j * LANES) = own[i][j];
 }
 
-// `rows` `[count, depth]` by `packed` `[width / COLUMNS, depth / DEPTH, COLUMNS, DEPTH]`, on top of `sums` `[count, width]`.
-template <typename N>
+// `rows` `[count, depth]` by `packed` `[width / COLUMNS, depth / DEPTH, COLUMNS, DEPTH]`, on top of `sums` `[count, width]`;
+// `ROWS` of them at most.
+template <typename N, int R = ROWS>
 void add_packed(const N* rows, int64_t count, const N* packed, int64_t depth, float* sums, int64_t width) {
-    for (int64_t n = 0; n < width; n += COLUMNS, packed += depth * COLUMNS) {
-        int64_t m = 0;
-        for (; m + ROWS <= count; m += ROWS)
-            add_rows<ROWS>(rows + m * depth, depth, packed, depth, sums + m * width + n, width);
-        for (; m < count; m++) add_rows<1>(rows + m * depth, depth, packed, depth, sums + m * width + n, width);
-    }
+    if constexpr (R > 1)
+        if (count < R) return add_packed<N, R - 1>(rows, count, packed, depth, sums, width);
+    for (int64_t n = 0; n < width; n += COLUMNS) add_rows<R>(rows, depth, packed + n * depth, depth, sums + n, width);
 }
 
 template <typename T>
@@ -71,13 +71,49 @@ inline void convert(T number, T* to) { *to = number; }
 
 inline void convert(Bfloat16 number, float* to) { *to = widen(number); }
 
-// Column `n` of a packed operand of this depth.
+template <std::size_t... I>
+inline Words interleave(Words a, Words b, int half, std::index_sequence<I...>) {
+#if defined(__clang__)
+    return half ? __builtin_shufflevector(a, b, ((I % 2 ? LANES : 0) + LANES / 2 + I / 2)...)
+                : __builtin_shufflevector(a, b, ((I % 2 ? LANES : 0) + I / 2)...);
+#else
+    return half ? __builtin_shuffle(a, b, Words{((I % 2 ? LANES : 0) + LANES / 2 + I / 2)...})
+                : __builtin_shuffle(a, b, Words{((I % 2 ? LANES : 0) + I / 2)...});
+#endif
+}
+
+// As many lanes of as many vectors change places: in each round what is half of all apart moves side by side.
+inline void transpose(Words (&rows)[LANES]) {
+    constexpr auto all = std::make_index_sequence<LANES>();
+#pragma GCC unroll 4
+    for (int round = 1; round < LANES; round *= 2) {
+        Words next[LANES];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) next[i] = interleave(rows[i / 2], rows[i / 2 + LANES / 2], i % 2, all);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) rows[i] = next[i];
+    }
+}
+
+// `LANES` columns from `n` on, each `[depth]`, of a packed operand of this depth.
 template <typename T>
-void pack_column(const T* column, int64_t depth, int64_t n, Operand<T>* packed) {
-    constexpr int64_t PAIR = DEPTH<Operand<T>>;
+void pack_columns(const T* const* columns, int64_t depth, int64_t n, Operand<T>* packed) {
+    constexpr int64_t PAIR = DEPTH<Operand<T>>, MANY = LANES * PAIR;
     packed += n / COLUMNS * COLUMNS * depth + n % COLUMNS * PAIR;
-    for (int64_t k = 0; k < depth; k += PAIR)
-        for (int64_t i = 0; i < PAIR; i++) convert(column[k + i], packed + k * COLUMNS + i);
+    int64_t k = 0;
+    for (; k + MANY <= depth; k += MANY) {
+        Words words[LANES];
+        for (int l = 0; l < LANES; l++) {
+            Operand<T> own[MANY];
+            for (int i = 0; i < MANY; i++) convert(columns[l][k + i], own + i);
+            std::memcpy(&words[l], own, sizeof own);
+        }
+        transpose(words);
+        for (int l = 0; l < LANES; l++) std::memcpy(packed + (k + l * PAIR) * COLUMNS, &words[l], sizeof(Words));
+    }
+    for (; k < depth; k += PAIR)
+        for (int l = 0; l < LANES; l++)
+            for (int i = 0; i < PAIR; i++) convert(columns[l][k + i], packed + k * COLUMNS + l * PAIR + i);
 }
 
 // Rows `k` to `k + DEPTH` of the depth, each `[width]`.
