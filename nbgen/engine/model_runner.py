@@ -20,6 +20,7 @@ from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.media_encoder import MediaEncoder, begins
 from nbgen.engine.native_decoder import NativeDecoder
+from nbgen.engine.native_model import NativeModel
 from nbgen.engine.rotary import LongRotary
 from nbgen.engine.routed_experts import RoutedExperts, Routes, asks
 from nbgen.engine.scheduler import ScheduledSequence, packed
@@ -65,6 +66,7 @@ class ModelRunner:
         self.graphs: DecodeGraphs | None = None
         self.compiled: CompiledDecoder | None = None
         self.native: NativeDecoder | None = None
+        self.plain: NativeModel | None = None
         self._rotary = LongRotary(model)
         names = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in names
@@ -92,13 +94,19 @@ class ModelRunner:
         scores, states, experts = self._replay(items, wanted), None, {}
         if scores is None:
             step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
-            adapted = self.lora.of(items, wanted if self._selects(items) else None)
+            native = self.native if self.native and self.native.suits(step) else None
+            plain = self.plain if native and self._of_ids(items) else None
+            adapted = self.lora.of(items, wanted if plain or self._selects(items) else None)
             routed, seen = self._routed_experts.of(items), self.media.overlay(items)
             if self.compiled:
                 self.compiled.active = self._of_ids(items) and not self.lora.wraps
-            layers = self.native.of(step, items) if self.native else nullcontext()
+            layers = native.of(step, items) if native else nullcontext()
             with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes, layers:
-                scores = self._forward(items, wanted)
+                scores = (
+                    plain.scores(_token_ids(items), _positions(items), wanted)
+                    if plain
+                    else self._forward(items, wanted)
+                )
             states, experts = hidden.rows(wanted), _experts(items, routes)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():

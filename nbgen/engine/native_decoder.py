@@ -70,7 +70,7 @@ class StepFields(ctypes.Structure):
     _fields_ = [
         ("rows", c_int64),
         ("threads", c_int64),
-        *((name, c_void_p) for name in ("slots", "adapters", "cosines", "sines", *MADE, "scratch")),
+        *((name, c_void_p) for name in ("slots", "adapters", "cosines", "sines", "norm", *MADE, "scratch")),
     ]
 
 
@@ -104,12 +104,13 @@ class NativeDecoder(nn.Module):
         self._columns = lora.columns
         self._step: attention.Step | None = None
 
+    def suits(self, step: attention.Step) -> bool:
+        """Whether the step's attention and cache are what the layers read."""
+        return isinstance(step.attention, NativeAttention) and self._point(step.cache)
+
     @contextmanager
     def of(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> Iterator[None]:
-        """Take the layers' place around the forward of `step`, which computes `items`, if the cache suits."""
-        if not isinstance(step.attention, NativeAttention) or not self._point(step.cache):
-            yield
-            return
+        """Take the layers' place around the forward of `step`, which computes `items` and must be one that `suits`."""
         self._adapt(items)
         modules = self._decoder._modules
         stock, modules["layers"], self._step = modules["layers"], self._instead, step
@@ -122,19 +123,27 @@ class NativeDecoder(nn.Module):
         self, hidden_states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor], **_: Any
     ) -> torch.Tensor:
         """`[…, hidden]` before the first layer and after the last."""
-        step = self._step
-        assert step is not None
         hidden = hidden_states.clone(memory_format=torch.contiguous_format)
         turns = [part.expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
-        rows = len(step.slots)
-        buffers = hidden.new_empty(rows * sum(self._sizes)).split([rows * size for size in self._sizes])
-        tensors = (step.slots, self._adapters, *turns, *buffers)
-        pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
-        fields = StepFields(rows, torch.get_num_threads(), *pointers)
-        scratch = torch.empty(self._plan(step) * self._most, dtype=torch.float32)
-        fields.scratch = scratch.data_ptr()
-        self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
+        self.compute(hidden, *turns)
         return hidden
+
+    def compute(
+        self, hidden: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, norm: nn.Module | None = None
+    ) -> torch.Tensor:
+        """Change `hidden` `[…, hidden]` in place, all contiguous; `norm` of the result, `[rows, hidden]`."""
+        step = self._step
+        assert step is not None
+        rows, width = len(step.slots), hidden.shape[-1]
+        buffers = hidden.new_empty(rows * sum(self._sizes)).split([rows * size for size in self._sizes])
+        scratch = torch.empty(self._plan(step) * self._most, dtype=torch.float32)
+        final = norm_fields(norm)
+        tensors = (step.slots, self._adapters, cosines, sines)
+        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        pointers += [ctypes.addressof(final) if norm else None, *(tensor.data_ptr() for tensor in (*buffers, scratch))]
+        about = StepFields(rows, torch.get_num_threads(), *pointers)
+        self._run(ctypes.byref(about), self._fields, len(self._fields), hidden.data_ptr())
+        return buffers[0][: rows * width].view(rows, width)
 
     def _plan(self, step: attention.Step) -> int:
         """Point every layer to the plan of its attention; the most chunks of decodes."""
@@ -183,10 +192,10 @@ def _check(layer: nn.Module) -> None:
     norms += [getattr(attend, name) for name in ("q_norm", "k_norm") if hasattr(attend, name)]
     parts = [("layer", layer), ("attention", attend), ("feed-forward", feed), *(("norm", norm) for norm in norms)]
     for kind, part in parts:
-        if not any(_same(type(part).forward, known.forward) for known in LIKE[kind]):
+        if not any(same_code(type(part).forward, known.forward) for known in LIKE[kind]):
             raise ValueError(f"its {kind} is not like Llama's")
     home = sys.modules[type(attend).__module__]
-    if not all(_same(getattr(home, name, None), getattr(llama, name)) for name in ROTARY):
+    if not all(same_code(getattr(home, name, None), getattr(llama, name)) for name in ROTARY):
         raise ValueError("its rotary positions are not Llama's")
     numbers = torch.linspace(-8, 8, 33)
     if not torch.equal(feed.act_fn(numbers), nn.functional.silu(numbers)):
@@ -197,7 +206,7 @@ def _check(layer: nn.Module) -> None:
         raise ValueError("its attention is not like Llama's")
 
 
-def _same(function: Callable[..., Any] | None, known: Callable[..., Any]) -> bool:
+def same_code(function: Callable[..., Any] | None, known: Callable[..., Any]) -> bool:
     """Whether two functions are the same code, but for names of types and what is written about them."""
     return function is not None and _code(function) == _code(known)
 
@@ -219,7 +228,7 @@ def _fields(layer: nn.Module) -> DecoderLayerFields:
     """All but where the cache is."""
     attend = layer.self_attn
     head = (getattr(attend, name, None) for name in ("q_norm", "k_norm"))
-    norms = [_norm(norm) for norm in (layer.input_layernorm, layer.post_attention_layernorm, *head)]
+    norms = [norm_fields(norm) for norm in (layer.input_layernorm, layer.post_attention_layernorm, *head)]
     dim = attend.head_dim
     heads, kv_heads = attend.q_proj.out_features // dim, attend.k_proj.out_features // dim
     shape = LayerFields(heads, kv_heads, dim, dim, 0, attend.scaling, 0, None)
@@ -230,7 +239,8 @@ def _linear_fields(linear: nn.Module) -> LinearFields:
     return linear.base.fields(linear.matrices) if isinstance(linear, LoraLinear) else linear.fields()
 
 
-def _norm(norm: nn.Module | None) -> NormFields:
+def norm_fields(norm: nn.Module | None) -> NormFields:
+    """Where its weight lies; of none, no weight."""
     return NormFields() if norm is None else NormFields(norm.weight.data_ptr(), norm.variance_epsilon)
 
 

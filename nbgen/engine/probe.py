@@ -17,6 +17,7 @@ from nbgen.engine.hybrid_runner import HybridRunner
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.native_decoder import NativeDecoder
+from nbgen.engine.native_model import NativeModel
 from nbgen.engine.opaque_runner import OpaqueRunner
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
@@ -76,6 +77,15 @@ def _give_native_layers(
     if not _agrees(runner, prompts, expected, block_size):
         log.warning("the model runs in transformers' own layers, for ours give other scores")
         runner.native = None
+        return
+    try:
+        runner.plain = NativeModel(runner.model, runner.native)
+    except (ValueError, AttributeError) as error:
+        log.info("the model's own forward goes around our layers: %s", error)
+        return
+    if not _agrees(runner, prompts, expected, block_size):
+        log.warning("the model's own forward goes around our layers, for ours gives other scores")
+        runner.plain = None
 
 
 def compile(runner: Runner, block_size: int) -> bool:

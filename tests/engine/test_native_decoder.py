@@ -60,6 +60,7 @@ def test_the_scores_are_transformers_own(family: str, tmp_path: Path) -> None:
     folder = saved(tmp_path, family)
     runner = runner_of(folder)
     assert runner.native, "its layers are like Llama's"
+    assert runner.plain, "and so is what is around them"
     stock = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     run = Run(runner)
     sequences = [run.sequence(30, 1), run.sequence(24, 90)]

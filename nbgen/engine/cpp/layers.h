@@ -26,8 +26,9 @@ struct DecoderLayer {
 };
 
 // `slots` `[rows]` is where new keys and values go; cosines and sines are `[rows, dim]`; `adapters` `[rows, 2]` are each
-// row's first column and one past its last of the stacked adapters, null where no row has any. What is made meanwhile
-// goes into the rest, of which each has room for the widest layer.
+// row's first column and one past its last of the stacked adapters, null where no row has any. `norm`, which may be null, is
+// for what the last layer leaves, into `normed`. What is made meanwhile goes into the rest, of which each has room for the
+// widest layer.
 template <typename T>
 struct Step {
     int64_t rows, threads;
@@ -35,6 +36,7 @@ struct Step {
     const int64_t* adapters;
     const T* cosines;
     const T* sines;
+    const Norm<T>* norm;
     T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups;
     float* scratch;
 };
@@ -97,7 +99,7 @@ class Walk {
         multiply_all({{&layer.output, step_.projected}}, step_.attended);
         add_and_normalize(&layer.post_norm, layer.query.inputs, true);
         feed(layer);
-        if (last) add_and_normalize(nullptr, layer.query.inputs, true);
+        if (last) add_and_normalize(step_.norm, layer.query.inputs, true);
     }
 
     // The last product on top of `hidden`, and that normed for the next.
