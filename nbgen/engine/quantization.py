@@ -93,7 +93,6 @@ def _check_share(model: nn.Module, kind: str) -> None:
 
 def _by_torchao(model: nn.Module, kind: str) -> int:
     """0: its weights are still the model's parameters."""
-    logging.getLogger("torchao").setLevel(logging.ERROR)  # it tells of kernels for GPUs that are not there
     try:
         from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
     except ImportError:

@@ -23,11 +23,12 @@ from torchao.quantization import (
     PerAxis,
     PerGroup,
     PerTensor,
+    quantize_,
 )
 from transformers import AutoModelForCausalLM, TorchAoConfig
 from transformers.pytorch_utils import Conv1D
 
-from nbgen.engine import int8_linear, quantization
+from nbgen.engine import int8_linear, linear, native_linear, quantization
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
 from nbgen.engine.torchao_weights import is_torchao
@@ -220,6 +221,13 @@ def test_adapters_act_on_them_and_weights_are_given_back_and_taken_again(
         assert ids(outputs["adapted"]) == adapted != plain
         assembly.occupation.release({"kv_cache", "weights"})
         assembly.occupation.resume({"kv_cache", "weights"})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_faster_layers_do_not_read_its_tensors(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(64, 64, dtype=dtype))
+    quantize_(model, Int8WeightOnlyConfig(set_inductor_config=False))
+    assert native_linear.replace(model) == linear.prepack(model) == []
 
 
 @pytest.mark.parametrize("kind", quantization.KINDS)
