@@ -19,12 +19,16 @@ from nbgen.frames import ToEngine
 from nbgen.tensor_messages import ServeTensors
 
 LOWEST_PRIORITY = 19
+#: transformers imports torchao wherever it is installed, which tells of GPUs' kernels that are not there.
+TALKATIVE = ("torchao", "torch.utils._pytree")
 
 
 def main() -> None:
     gc.disable()  # imports make half a million objects, and all of them stay
     live_and_die_with_parent()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
     channel = Channel(int(sys.argv[1]), on_lost=lambda: os._exit(0))
     messages = channel.messages()
     if "gently" in sys.argv[2:]:

@@ -20,12 +20,17 @@ BLOCKS = (64, 32)
 class Int4Linear(nn.Module):
     """What stands where a linear layer stood; `rounded` made its numbers."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """`weight` is `[out, in]`, of a shape that `fits`."""
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        numbers: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> None:
+        """`weight` is `[out, in]`, of a shape that `fits`; with `numbers`, as of `rounded`, its own are not read."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = bias
-        values, self._scales = rounded(weight)
+        values, self._scales = numbers or rounded(weight)
         self._packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values.int(), 1)
         self._block = next((block for block in BLOCKS if self._packs_by(block, values)), None)
         self._few = FEW if weight.dtype == torch.bfloat16 else 0

@@ -21,12 +21,17 @@ MANTISSA = 2.0**23
 class Int8Linear(nn.Module):
     """What stands where a linear layer stood; `rounded` made its numbers."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """`weight` is `[out, in]`."""
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        numbers: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> None:
+        """`weight` is `[out, in]`; with `numbers`, as of `rounded`, its own are not read."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.bias = bias
-        values, self._scale = rounded(weight)
+        values, self._scale = numbers or rounded(weight)
         self._bytes = 3 if weight.dtype == torch.float32 else 2
         self._integers = products_are_exact()
         self._values = torch.ops.onednn.qlinear_prepack(values, None) if self._integers else values

@@ -72,8 +72,16 @@ def restore(swaps: list[Swap]) -> None:
 
 
 def suits(module: nn.Module) -> bool:
-    """float32 gains nothing, and a subclass does something of its own."""
-    return type(module) is nn.Linear and module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
+    """float32 gains nothing."""
+    return is_plain(module) and module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether it is an `nn.Linear` over ordinary numbers: a subclass of either does something of its own.
+
+    A quantized weight of torchao, for one, calls itself float32 and has nothing where its numbers would lie.
+    """
+    return type(module) is nn.Linear and type(getattr(module, "weight", None)) in (nn.Parameter, torch.Tensor)
 
 
 def _packed(linear: nn.Linear) -> PrepackedLinear | None:

@@ -18,7 +18,16 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging as transformers_logging
 
-from nbgen.engine import audio, checkpoint, embedding_checkpoint, processor_folder, quantized_checkpoint, video
+from nbgen.engine import (
+    audio,
+    checkpoint,
+    dequantized,
+    embedding_checkpoint,
+    processor_folder,
+    quantized_checkpoint,
+    torchao_weights,
+    video,
+)
 from nbgen.engine.media_encoder import placeholders
 from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
@@ -57,8 +66,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     context = context_length(architecture, config)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
     with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
-        model = _model(folder, config, _class_of(architecture.model_type))
-    parameters = sum(p.numel() for p in model.parameters())
+        model, parameters = _model(folder, config, _class_of(architecture.model_type))
     processor = _processor(folder, model)
     defaults = sampling_defaults(generation, config)
     return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor)
@@ -75,11 +83,10 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     quantized_checkpoint.check(folder, config.model, None)
     size, tokenizer = checkpoint.weight_bytes(folder), _tokenizer(folder, config.model)
     with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
-        model = _model(folder, config, AutoModel)
+        model, parameters = _model(folder, config, AutoModel)
     said = embedding_checkpoint.longest(folder, config.model)
     own = min(context_length(model.config, config), _positions(model))
     context = min(own, tokenizer.model_max_length, said or sys.maxsize)
-    parameters = sum(p.numel() for p in model.parameters())
     return LoadedModel(model, Tokenizer(tokenizer, set(), context), context, {}, parameters, size)
 
 
@@ -140,19 +147,28 @@ def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
     return {i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
 
 
-def _model(folder: Path, config: EngineConfig, auto: Any = AutoModelForCausalLM) -> torch.nn.Module:
+def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple[torch.nn.Module, int]:
+    """The model on its device, and the number of its parameters."""
     device = _device(config.device)
     with _foreign_errors(config.model, "weights"):
+        architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        written_out = dequantized.ask(architecture, device)
         model = auto.from_pretrained(
             folder,
+            config=architecture,
             dtype=_dtype(config.dtype, device),
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
         )
-        if config.dtype == "auto" and device.type == "cpu" and not _computes_in(model.dtype):
-            model = model.float()
-        return model.to(device).eval()
+        if written_out:
+            dequantized.even(model)
+        parameters = sum(p.numel() for p in model.parameters())
+        if device.type == "cpu":
+            emulated = config.dtype == "auto" and not _computes_in(model.dtype)
+            torchao_weights.replace(model, torch.float32 if emulated else model.dtype, config.model)
+            model = torch.nn.Module.float(model) if emulated else model  # transformers' own refuses quantized ones
+        return model.to(device).eval(), parameters
 
 
 def _device(name: str) -> torch.device:

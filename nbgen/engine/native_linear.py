@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nbgen.engine import native
-from nbgen.engine.linear import Swap
+from nbgen.engine.linear import Swap, is_plain
 from nbgen.engine.native import NAMES, function
 
 #: Of outputs that are made together.
@@ -65,7 +65,7 @@ def replace(model: nn.Module) -> list[Swap]:
     swaps: list[Swap] = []
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and readable(child):
+            if is_plain(child) and readable(child):
                 setattr(parent, name, NativeLinear(child))
                 swaps.append((parent, name, child))
     return swaps

@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 from nbgen.engine import int4_linear, memory, shared_linear
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
+from nbgen.engine.linear import is_plain
 from nbgen.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -34,13 +35,15 @@ def quantize(model: nn.Module, kind: str) -> int:
         raise ModelError(f"quantization is {kind!r}; it must be one of {', '.join(KINDS)}")
     _check_share(model, kind)
     device = next(model.parameters()).device
-    rounded = (_by_torchao if device.type == "cuda" else _by_ours)(model, kind)
     try:
+        rounded = (_by_torchao if device.type == "cuda" else _by_ours)(model, kind)
         model(input_ids=torch.tensor([IDS], device=device), use_cache=False)
-    except Exception as error:  # a model may do anything with its layers
+    except ModelError:
+        raise
+    except Exception as error:  # a model may do anything with its layers, and a GPU may be too old
         log.exception("trying %s in %s", type(model).__name__, kind)
         raise ModelError(f"{type(model).__name__} does not run with {kind} weights: load it without") from error
-    return rounded + sum(weight.nbytes for weight in model.parameters())
+    return rounded + sum(map(_nbytes, model.parameters()))
 
 
 def _by_ours(model: nn.Module, kind: str) -> int:
@@ -90,15 +93,36 @@ def _check_share(model: nn.Module, kind: str) -> None:
 
 def _by_torchao(model: nn.Module, kind: str) -> int:
     """0: its weights are still the model's parameters."""
-    logging.getLogger("torchao").setLevel(logging.ERROR)  # it tells of kernels for GPUs that are not there
     try:
         from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
     except ImportError:
         raise ModelError(f"quantization {kind!r} on a GPU needs torchao: pip install 'nbgen[quantization]'") from None
-    head, eight = model.get_output_embeddings(), Int8WeightOnlyConfig()
+    own = {"set_inductor_config": False}  # which is the whole process's
+    head, eight = model.get_output_embeddings(), Int8WeightOnlyConfig(**own)
+    _unflip(model)
     if kind == "int4":
-        four = Int4WeightOnlyConfig(group_size=GPU_GROUP, int4_packing_format="tile_packed_to_4d")
-        fits = lambda module, _: suits(module) and module is not head and module.in_features % 1024 == 0  # noqa: E731
+        if model.dtype != torch.bfloat16:
+            raise ModelError("quantization 'int4' on a GPU is for bfloat16: load with dtype='bfloat16', or take 'int8'")
+        four = Int4WeightOnlyConfig(group_size=GPU_GROUP, int4_packing_format="tile_packed_to_4d", **own)
+        fits = lambda module, _: is_plain(module) and module is not head and module.in_features % 1024 == 0  # noqa: E731
         quantize_(model, four, fits)
-    quantize_(model, eight, lambda module, _: type(module) is nn.Linear and type(module.weight) is nn.Parameter)
+    quantize_(model, eight, lambda module, _: is_plain(module))
     return 0
+
+
+def _unflip(model: nn.Module) -> None:
+    """Make an `nn.Linear` of each `Conv1D`, which torchao does not know."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is Conv1D:
+                linear = nn.Linear(child.nx, child.nf, device="meta")
+                linear.weight = nn.Parameter(child.weight.T.contiguous(), requires_grad=False)
+                linear.bias = child.bias
+                setattr(parent, name, linear)
+
+
+def _nbytes(weight: torch.Tensor) -> int:
+    """Of a tensor of torchao, what it holds: it calls itself as large as the weight was."""
+    if not hasattr(weight, "__tensor_flatten__"):
+        return weight.nbytes
+    return sum(getattr(weight, name).nbytes for name in weight.__tensor_flatten__()[0])

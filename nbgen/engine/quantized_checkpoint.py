@@ -3,8 +3,12 @@
 transformers reads them, most with a library of the format's own. Knows nothing of torch.
 """
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from nbgen.engine import checkpoint
 from nbgen.errors import ModelError
@@ -16,15 +20,17 @@ READERS = {
     "awq": ("gptqmodel", "gptqmodel"),
     "bitsandbytes": ("bitsandbytes", "bitsandbytes"),
     "compressed-tensors": ("compressed_tensors", "compressed-tensors"),
+    "fp8": ("accelerate", "accelerate"),
     "gptq": ("gptqmodel", "gptqmodel"),
     "hqq": ("hqq", "hqq"),
+    "mxfp8": ("accelerate", "accelerate"),
     "quanto": ("optimum", "optimum-quanto"),
     "quark": ("quark", "amd-quark"),
     "torchao": ("torchao", "torchao"),
     "vptq": ("vptq", "vptq"),
 }
-#: Formats that transformers reads by itself.
-BUILT_IN = {"fp8", "mxfp4", "mxfp8"}
+#: Formats that transformers writes out in the model's type where nothing multiplies them as they are.
+WRITTEN_OUT = {"fp8", "mxfp4", "mxfp8"}
 
 
 def check(folder: Path, name: str, quantization: str | None) -> None:
@@ -34,13 +40,40 @@ def check(folder: Path, name: str, quantization: str | None) -> None:
     if not isinstance(described, dict):
         return
     method = str(described.get("quant_method") or "bitsandbytes")  # the one that older files do not name
-    if method not in READERS.keys() | BUILT_IN:
-        known = ", ".join(sorted(READERS.keys() | BUILT_IN))
+    if method not in READERS.keys() | WRITTEN_OUT:
+        known = ", ".join(sorted(READERS.keys() | WRITTEN_OUT))
         raise ModelError(f"{name} is quantized as {method!r:.80}, which is not read here; these are: {known}")
-    if quantization is not None:
+    if quantization is not None and method not in WRITTEN_OUT:
         raise ModelError(f"{name} is quantized already ({method}): leave out quantization={quantization!r}")
     module, package = READERS.get(method, (None, None))
     if module is not None and find_spec(module) is None:
-        raise ModelError(
-            f"{name} is quantized as {method}, which is read by a package of its own: pip install {package}"
-        )
+        raise ModelError(f"{name} is quantized as {method}, which is read with another package: pip install {package}")
+    if method == "torchao" and not isinstance(described.get("quant_type"), dict):
+        raise ModelError(f"{name} was quantized by an old torchao, in a way that is no longer read: quantize it again")
+    if method in ("fp8", "mxfp8"):
+        _check_blocks(folder, name, described.get("weight_block_size"))
+
+
+def _check_blocks(folder: Path, name: str, block: Any) -> None:
+    """Of a weight that is no whole number of blocks, transformers would take each for a little smaller than it is."""
+    if not isinstance(block, list):
+        return
+    shapes = dict(_shapes(folder))
+    for scale, counts in shapes.items():
+        sizes = shapes.get(scale.removesuffix("_scale_inv")) if scale.endswith("_scale_inv") else None
+        for size, count, each in zip((sizes or ())[-2:], counts[-2:], block, strict=False):
+            if count > 1 and size != count * each:
+                raise ModelError(
+                    f"{name} holds a weight of {list(sizes or ())} in blocks of {block}, and parts of blocks are not "
+                    "read here: take the model as it was before"
+                )
+
+
+def _shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:
+    """The tensors of all files, by name; of damaged files, which whoever reads them refuses, none."""
+    for path in folder.glob("*.safetensors"):
+        try:
+            with safe_open(path, framework="np") as file:
+                yield from ((key, file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
+        except SafetensorError:
+            return

@@ -70,6 +70,17 @@ def test_compressed_tensors(folder: Path, tmp_path: Path, bits: int, form: str, 
         build(compressed, quantization="int8")
 
 
+def test_compressed_tensors_where_bfloat16_has_no_arithmetic(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compressed = compress(folder, tmp_path / "compressed", 8, "int-quantized", None)
+    config = json.loads((compressed / "config.json").read_text())
+    (compressed / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    monkeypatch.setattr("nbgen.engine.loader._computes_in", lambda _: False)
+    assembly = build(compressed, dtype="auto")
+    assert (assembly.model.tier, assembly.model.dtype) == ("A", "float32")
+
+
 def compress(folder: Path, made: Path, bits: int, form: str, group: int | None) -> Path:
     """The checkpoint as the library saves it, with scales from each group's largest weight."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -99,6 +110,8 @@ def compress(folder: Path, made: Path, bits: int, form: str, group: int | None) 
         ({"quant_method": "gptq", "bits": 4}, "pip install gptqmodel"),
         ({"quant_method": "awq", "bits": 4}, "pip install gptqmodel"),
         ({"load_in_4bit": True}, "pip install bitsandbytes"),
+        ({"quant_method": "hqq"}, "pip install hqq"),
+        ({"quant_method": "nvfp4"}, "'nvfp4', which is not read here"),
         ({"quant_method": "exl2"}, "'exl2', which is not read here; these are: .*compressed-tensors"),
     ],
 )

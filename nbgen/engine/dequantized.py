@@ -1,0 +1,32 @@
+"""Checkpoints in formats of GPUs whose weights transformers can write out while it reads them: fp8, mxfp4.
+
+Knows no format itself.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from nbgen.engine.quantized_checkpoint import WRITTEN_OUT
+
+
+def ask(architecture: Any, device: torch.device) -> bool:
+    """Have the weights written out where nothing multiplies them as they are: on a CPU, or without GPU kernels."""
+    if device.type == "cuda" and find_spec("kernels") is not None:
+        return False
+    configs = [getattr(part, "quantization_config", None) for part in (architecture, architecture.get_text_config())]
+    asked = [config for config in configs if isinstance(config, dict) and config.get("quant_method") in WRITTEN_OUT]
+    for config in asked:
+        config["dequantize"] = True
+    return bool(asked)
+
+
+def even(model: nn.Module) -> None:
+    """Give the weights beside those that were written out their type: transformers leaves these in the file's."""
+    dtype = model.config.dtype
+    float32 = () if dtype == torch.float32 else model._keep_in_fp32_modules_strict or ()
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not any(part in name for part in float32):
+            weight.data = weight.data.to(dtype)

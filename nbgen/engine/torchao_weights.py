@@ -1,0 +1,99 @@
+"""Weights that torchao quantized before, on a CPU: 8 and 4 bits become layers of our own, others are written out.
+
+torchao's tensors are for GPUs: on a CPU they write a weight out at every call, or have no product at all. What a
+checkpoint says of rounding inputs is for such products, too, and is left out: it loses precision and gains no time.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from nbgen.engine import int4_linear
+from nbgen.engine.int4_linear import Int4Linear
+from nbgen.engine.int8_linear import Int8Linear
+from nbgen.errors import ModelError
+
+
+class Rounded(NamedTuple):
+    """A weight `[out, in]`: int8 `values`, and float32 `[out, groups]` of inputs: its step, and the weight at 0."""
+
+    values: torch.Tensor
+    scale: torch.Tensor
+    middle: torch.Tensor
+
+
+def replace(model: nn.Module, dtype: torch.dtype, name: str) -> None:
+    """Leave no tensor of torchao in `model`, which computes in `dtype`. Raises ModelError for those of GPUs alone."""
+    for parent in list(model.modules()):
+        for place, child in list(parent.named_children()):
+            quantized = type(child) is nn.Linear and is_torchao(getattr(child, "weight", None))
+            if quantized and (layer := _layer(child, dtype)) is not None:
+                setattr(parent, place, layer)
+    written: dict[torch.Tensor, nn.Parameter] = {}
+    for module in model.modules():
+        for place, weight in list(module.named_parameters(recurse=False)):
+            if is_torchao(weight):
+                if weight not in written:
+                    written[weight] = nn.Parameter(_written_out(weight, dtype, name), requires_grad=False)
+                setattr(module, place, written[weight])
+
+
+def is_torchao(weight: object) -> bool:
+    return type(weight).__module__.startswith("torchao.")
+
+
+def _layer(linear: nn.Linear, dtype: torch.dtype) -> nn.Module | None:
+    """None where the weight is in neither of our formats."""
+    rounded = _rounded(linear.weight)
+    if rounded is None:
+        return None
+    values, scale, middle = rounded
+    shape = torch.empty(values.shape, dtype=dtype, device="meta")
+    repeats, rest = divmod(values.shape[1] // scale.shape[1], int4_linear.GROUP)
+    if not rest and values.min() >= -8 and values.max() <= 7 and int4_linear.fits(values):
+        scales = torch.stack((scale, middle), 2).repeat_interleave(repeats, 1).transpose(0, 1).to(dtype).contiguous()
+        return Int4Linear(shape, linear.bias, ((values + 8).to(torch.uint8), scales))
+    if scale.shape[1] == 1 and not middle.any():
+        return Int8Linear(shape, linear.bias, (values, scale[:, 0].contiguous()))
+    return None
+
+
+def _rounded(weight: torch.Tensor) -> Rounded | None:
+    """None for a weight of another kind, or one whose inputs are scaled first."""
+    if weight.dim() != 2 or getattr(weight, "act_pre_scale", None) is not None:
+        return None
+    if type(weight).__name__ == "Int4Tensor":
+        return _int4(weight)
+    if type(weight).__name__ not in ("Int8Tensor", "IntxUnpackedToInt8Tensor"):
+        return None
+    rows, columns = weight.block_size
+    shape = len(weight) // rows, weight.shape[1] // columns
+    scale = weight.scale.float().reshape(shape)
+    zero = torch.zeros(()) if weight.zero_point is None else weight.zero_point.float().reshape(shape)
+    scale, middle = (each.repeat_interleave(rows, 0) for each in (scale, -zero * scale))
+    return Rounded(weight.qdata, scale, middle)
+
+
+def _int4(weight: torch.Tensor) -> Rounded:
+    """Two values lie in a byte, the first in its low half; groups lie before outputs."""
+    low, high = (weight.qdata << 4) >> 4, weight.qdata >> 4
+    scale, middle = (each.float().transpose(-1, -2) for each in (weight.scale, weight.zero_point))
+    return Rounded(torch.stack((low, high), -1).flatten(-2), scale, middle)
+
+
+def _written_out(weight: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+    kind = type(weight).__name__
+    if kind == "Int4Tensor":
+        values, scale, middle = _int4(weight)
+        groups = values.unflatten(-1, (scale.shape[-1], -1)).float()
+        numbers = groups.mul_(scale[..., None]).add_(middle[..., None]).flatten(-2)
+    elif "dequantize" in vars(type(weight)):
+        numbers = weight.dequantize()
+    else:
+        raise ModelError(
+            f"{name} is quantized as torchao's {kind}, which GPUs alone can read: on a CPU take one of its other "
+            "formats, or the model as it was before, with quantization='int4'"
+        )
+    before = getattr(weight, "act_pre_scale", None)
+    return (numbers if before is None else numbers * before).to(dtype)
