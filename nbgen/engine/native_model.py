@@ -1,7 +1,7 @@
 """From ids to scores around a decoder's layers in C++ (`native_decoder`), without transformers' own forward. CPU only.
 
-That forward costs a small model half as much as its layers, and does no more for it than is done here, where its code is
-the very code of `LIKE`.
+That forward costs a small model half as much as its layers, and does no more for it than is done here where its code
+is the very code of `LIKE`.
 """
 
 import torch
@@ -43,7 +43,7 @@ class NativeModel:
             turns = [part[0].contiguous() for part in self._decoder.rotary_emb(hidden, torch.tensor([positions]))]
         states = self._layers.compute(hidden, *turns, self._decoder.norm)
         if rows != list(range(len(ids))):
-            states = states[torch.tensor(rows)]
+            states = states[torch.tensor(rows, dtype=torch.long)]
         return self._model.lm_head(states)
 
 
