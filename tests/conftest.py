@@ -1,6 +1,10 @@
 """Fixtures that all tests share: small random checkpoints of real architectures, as a user's folder would hold them."""
 
+import contextlib
+import itertools
 import os
+import signal
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +17,9 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 from pathlib import Path
 
 import pytest
+
+# A shell that starts these tests in the background has them ignore Ctrl-C, with which some of them interrupt a cell.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Seconds. What is waited for comes at once; a machine may have much else to do.
 PATIENCE = 60.0
@@ -32,6 +39,20 @@ def wait_for(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> 
             return value
         time.sleep(0.02)
     raise AssertionError(f"not within {seconds} s: {what}")
+
+
+#: Of ports below those that a system hands out, so that none is taken before its server listens; each process of tests
+#: counts from elsewhere.
+_ports = itertools.count(331 * os.getpid())
+
+
+def free_port() -> int:
+    """One on which nothing listens."""
+    while True:
+        port = 10_000 + next(_ports) % 20_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def save_tokenizer(folder: Path) -> int:

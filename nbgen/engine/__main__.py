@@ -1,6 +1,6 @@
 """The engine process, `python -m nbgen.engine FD [gently]`: a language model or plain modules, as it is told first.
 
-With `gently` it imports while it waits for that message, at the lowest priority. Ends when the server closes its end
+With `gently` it imports while it waits for that message, at a low priority. Ends when the server closes its end
 of the socket FD. What goes wrong in loading is said to the server first.
 """
 
@@ -18,7 +18,8 @@ from nbgen.engine_state import LoadModel, LoadProgress
 from nbgen.frames import ToEngine
 from nbgen.tensor_messages import ServeTensors
 
-LOWEST_PRIORITY = 19
+#: A tenth of what others get: enough that the imports end also where no processor is ever idle.
+LOW_PRIORITY = 10
 #: transformers imports torchao wherever it is installed, which tells of GPUs' kernels that are not there.
 TALKATIVE = ("torchao", "torch.utils._pytree")
 
@@ -47,7 +48,7 @@ def main() -> None:
 def _import_gently() -> None:
     """Import what a model needs. On Linux a priority is its thread's alone, and so are its imports."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
     import nbgen.engine.assembly
     import nbgen.engine.embedding_loop
     import nbgen.engine.loop

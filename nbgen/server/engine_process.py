@@ -39,7 +39,7 @@ class EngineProcess(EngineChannel):
 
     @classmethod
     async def spawn(cls, log: Logger, *, gently: bool = False) -> EngineProcess:
-        """Start the child and take the parent's end of its channel. `gently`: it imports at the lowest priority."""
+        """Start the child and take the parent's end of its channel. `gently`: it imports at a low priority."""
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)

@@ -1,6 +1,6 @@
 """An engine process that has imported everything and holds no model, so that the next start costs only the load.
 
-It is made once the present engine has been up for a moment, at the lowest priority. Knows nothing of requests.
+It is made once the present engine has been up for a moment, at a low priority. Knows nothing of requests.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from tests.browser.lab import LAB_OPTIONS, end, free_port, save_notebook
+from tests.browser.lab import LAB_OPTIONS, end, save_notebook
+from tests.conftest import free_port
 
 PASSWORD = "open sesame"
 PROXY = Path(__file__).parents[2] / "js" / "node_modules" / ".bin" / "configurable-http-proxy"

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from typing import Any
 import nbformat
 from jupyter_server.auth import passwd
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
+
+from tests.conftest import free_port
 
 BROWSER_FLAGS = [
     "--headless",
@@ -236,9 +237,3 @@ def end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ import psutil
 import pytest
 
 from nbgen.sse import Decoder, Event
-from tests.conftest import PATIENCE, save_model, wait_for
+from tests.conftest import PATIENCE, free_port, save_model, wait_for
 
 if TYPE_CHECKING:
     from tests.engine.test_images import Reference
@@ -41,9 +40,7 @@ class Server:
         token: str = TOKEN,
         standby: bool = False,
     ) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.folder = folder
         self.runtime = folder / "runtime"
         self.log = folder / "server.log"

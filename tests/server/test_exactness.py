@@ -24,7 +24,6 @@ PROMPT = [(11 * i) % 250 + 4 for i in range(20)]
 LONG = [(7 * i) % 250 + 4 for i in range(150)]
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
-    "qwen3": {"head_dim": 16},
     "gemma3_text": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16},
     "qwen3_moe": {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
 }
