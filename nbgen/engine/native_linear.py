@@ -23,7 +23,7 @@ class LinearFields(ctypes.Structure):
     """`Linear` of the C++."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("weight", "bias", "down", "up")),
+        *((name, c_void_p) for name in ("weight", "bias", "down", "up", "integers", "scales")),
         *((name, c_int64) for name in ("inputs", "outputs")),
     ]
 
@@ -37,17 +37,21 @@ class NativeLinear(nn.Module):
             raise ValueError(f"no product of our own for {linear.weight.dtype}")
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
-        self._multiply = multiply
+        self._dtype, self._multiply = linear.weight.dtype, multiply
 
     def fields(self, matrices: tuple[torch.Tensor, torch.Tensor] | None = None) -> LinearFields:
         """Where the weight lies, as long as it lies there; and `matrices` of adapters, `[columns, …]` each."""
-        tensors = (self.weight, self.bias, *(matrices or (None, None)))
+        tensors = (self.weight, self.bias, *(matrices or (None, None)), *self._numbers())
         pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
         return LinearFields(*pointers, self.in_features, self.out_features)
 
+    def _numbers(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Integers in place of the weight, and the scale of each output."""
+        return None, None
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if input.dtype != self.weight.dtype:
-            return nn.functional.linear(input, self.weight, self.bias)  # which says what is wrong
+        if input.dtype != self._dtype:
+            raise RuntimeError(f"expected inputs of the weight's dtype, {self._dtype}, and got {input.dtype}")
         input = input.contiguous()
         rows = input.numel() // self.in_features
         output = input.new_empty(*input.shape[:-1], self.out_features)
@@ -72,11 +76,16 @@ def replace(model: nn.Module) -> list[Swap]:
 
 
 def readable(linear: nn.Linear) -> bool:
-    """Whether this machine has a product for the weight: whole vectors of inputs, whole tiles of outputs."""
+    """Whether this machine has a product for the weight as it lies there."""
     weight = linear.weight
-    if function("multiply", weight.dtype) is None or weight.device.type != "cpu" or not weight.is_contiguous():
+    return weight.device.type == "cpu" and weight.is_contiguous() and suits(weight)
+
+
+def suits(weight: torch.Tensor) -> bool:
+    """Whether this machine has a product for its type and shape: whole vectors of inputs, whole tiles of outputs."""
+    if function("multiply", weight.dtype) is None:
         return False
     if weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
         return False
     step = getattr(native.library(), f"step_{NAMES[weight.dtype]}")()
-    return linear.in_features % step == 0 and linear.out_features % OUTPUTS == 0
+    return weight.shape[1] % step == 0 and weight.shape[0] % OUTPUTS == 0

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from nbgen.engine import int4_linear, memory, shared_linear
+from nbgen.engine import int4_linear, memory, native_linear, shared_linear
 from nbgen.engine.int4_linear import Int4Linear
-from nbgen.engine.int8_linear import Int8Linear
 from nbgen.engine.linear import is_plain
+from nbgen.engine.native_int8_linear import int8_linear
 from nbgen.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -51,12 +51,15 @@ def _by_ours(model: nn.Module, kind: str) -> int:
     head, layers = model.get_output_embeddings(), []
 
     def layer(linear: nn.Module, kind: str) -> nn.Module:
-        weight = linear.weight.T.contiguous() if isinstance(linear, Conv1D) else linear.weight
+        weight = _weight(linear).contiguous()
         four_bits = kind == "int4" and int4_linear.fits(weight)
-        layers.append((Int4Linear if four_bits else Int8Linear)(weight.detach(), linear.bias))
+        layers.append((Int4Linear if four_bits else int8_linear)(weight.detach(), linear.bias))
         return layers[-1]
 
-    for places in shared_linear.that_read_alike(model, IDS, lambda module: suits(module) and module is not head):
+    def shares(module: nn.Module) -> bool:
+        return suits(module) and module is not head and not (kind == "int8" and native_linear.suits(_weight(module)))
+
+    for places in shared_linear.that_read_alike(model, IDS, shares):
         linears = [linear for _, _, linear in places]
         shared = shared_linear.SharedLinear(linears, lambda joined: layer(joined, kind))
         for index, (parent, name, linear) in enumerate(places):
@@ -71,6 +74,11 @@ def _by_ours(model: nn.Module, kind: str) -> int:
 def suits(module: nn.Module) -> bool:
     """A subclass does something of its own."""
     return type(module) in (nn.Linear, Conv1D) and module.weight.dtype.is_floating_point
+
+
+def _weight(linear: nn.Module) -> torch.Tensor:
+    """`[out, in]`"""
+    return linear.weight.T if isinstance(linear, Conv1D) else linear.weight
 
 
 def _put(parent: nn.Module, name: str, linear: nn.Module, layer: nn.Module) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from nbgen.engine import int4_linear
 from nbgen.engine.int4_linear import Int4Linear
-from nbgen.engine.int8_linear import Int8Linear
+from nbgen.engine.native_int8_linear import int8_linear
 from nbgen.errors import ModelError
 
 
@@ -55,7 +55,7 @@ def _layer(linear: nn.Linear, dtype: torch.dtype) -> nn.Module | None:
         scales = torch.stack((scale, middle), 2).repeat_interleave(repeats, 1).transpose(0, 1).to(dtype).contiguous()
         return Int4Linear(shape, linear.bias, ((values + 8).to(torch.uint8), scales))
     if scale.shape[1] == 1 and not middle.any():
-        return Int8Linear(shape, linear.bias, (values, scale[:, 0].contiguous()))
+        return int8_linear(shape, linear.bias, (values, scale[:, 0].contiguous()))
     return None
 
 

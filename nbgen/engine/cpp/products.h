@@ -33,6 +33,27 @@ inline Floats add_product(Floats sum, const Bfloat16* a, const Bfloat16* b) {
 #endif
 }
 
+// Integers of 8 bits are exact in either type.
+inline Floats add_product(Floats sum, const float* a, const int8_t* b) {
+#ifdef __AVX512F__
+    const __m512 wide = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b))));
+#else
+    const __m256 wide = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(b)));
+#endif
+    return sum + *reinterpret_cast<const Floats*>(a) * reinterpret_cast<Floats>(wide);
+}
+
+#ifdef __AVX512BF16__
+inline Floats add_product(Floats sum, const Bfloat16* a, const int8_t* b) {
+    const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b));
+    const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(all)));
+    const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(all, 1)));
+    return reinterpret_cast<Floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum),
+                                                     reinterpret_cast<__m512bh>(_mm512_loadu_si512(a)),
+                                                     _mm512_cvtne2ps_pbh(high, low)));
+}
+#endif
+
 // Lanes i and i + n/2 added until there are four: what every sum over lanes begins with.
 inline __m128 quarter(Floats v) {
 #ifdef __AVX512F__
@@ -67,7 +88,7 @@ inline void narrow_four(__m128 four, Bfloat16* to) {
     _mm_storeu_si64(to, _mm_packus_epi32(_mm_srli_epi32(rounded, 16), _mm_setzero_si128()));
 }
 
-// A linear layer; no bias is null. What adapters add to it (LoRA, Hu et al. 2021) goes through `down`
+// A linear layer; no bias is null. Where there are `scales`, of each output, its weights are `integers`. What adapters add to it (LoRA, Hu et al. 2021) goes through `down`
 // `[columns, inputs]` and `up` `[columns, outputs]`, which are null where no adapter changes it.
 template <typename T>
 struct Linear {
@@ -75,16 +96,18 @@ struct Linear {
     const T* bias;
     const T* down;
     const T* up;
+    const int8_t* integers;
+    const float* scales;
     int64_t inputs, outputs;
 };
 
-// `R` rows of `input` by `N` outputs from `n` on. Meanwhile the weights of the outputs `ahead` are fetched, of the inputs
-// `from` to `to`.
-template <int R, int N, typename T>
-inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, int64_t ahead, int64_t from,
-                 int64_t to) {
-    const T* weight = linear.weight + n * linear.inputs;
-    const T* next = weight + ahead * linear.inputs;
+// `R` rows of `input` by `N` outputs from `n` on of `weights`. Meanwhile those of the outputs `ahead` are fetched, of the
+// inputs `from` to `to`.
+template <int R, int N, typename T, typename W>
+inline void tile(const Linear<T>& linear, const W* weights, const T* input, T* output, int64_t n, int64_t ahead,
+                 int64_t from, int64_t to) {
+    const W* weight = weights + n * linear.inputs;
+    const W* next = weight + ahead * linear.inputs;
     Floats sums[R][N] = {};
     for (int64_t k = 0; k < linear.inputs; k += STEP<T>) {
         if (k >= from && k < to)
@@ -103,33 +126,56 @@ inline void tile(const Linear<T>& linear, const T* input, T* output, int64_t n, 
         for (int j = 0; j < N; j += 4) {
             __m128 four = sums_of(quarter(sums[i][j]), quarter(sums[i][j + 1]), quarter(sums[i][j + 2]),
                                   quarter(sums[i][j + 3]));
+            if (linear.scales) four = _mm_mul_ps(four, _mm_loadu_ps(linear.scales + n + j));
             if (linear.bias) four = _mm_add_ps(four, widen_four(linear.bias + n + j));
             narrow_four(four, output + i * linear.outputs + n + j);
         }
 }
 
 // `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel.
-template <int R, int N, typename T>
-inline void strip(const Linear<T>& linear, int64_t rows, int64_t m, const T* input, T* output, int64_t begin,
-                  int64_t end) {
+template <int R, int N, typename T, typename W>
+inline void strip(const Linear<T>& linear, const W* weights, int64_t rows, int64_t m, const T* input, T* output,
+                  int64_t begin, int64_t end) {
     const int64_t from = m * linear.inputs / rows, to = (m + R) * linear.inputs / rows;
     const int64_t ahead = rows == 1 ? N : PANEL;
     input += m * linear.inputs;
     output += m * linear.outputs;
     int64_t n = begin;
-    for (; n + N <= end; n += N) tile<R, N>(linear, input, output, n, ahead, from, to);
-    for (; n < end; n += FEWEST) tile<R, FEWEST>(linear, input, output, n, ahead, from, to);
+    for (; n + N <= end; n += N) tile<R, N>(linear, weights, input, output, n, ahead, from, to);
+    for (; n < end; n += FEWEST) tile<R, FEWEST>(linear, weights, input, output, n, ahead, from, to);
 }
 
 // `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`.
-template <typename T>
-void multiply(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
+template <typename T, typename W>
+void multiply_by(const W* weights, const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin,
+                 int64_t end) {
     int64_t m = 0;
     const int64_t even = ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0;  // two of four rather than six and two
-    for (; m + ROWS <= rows - even; m += ROWS) strip<ROWS, FEWEST>(linear, rows, m, input, output, begin, end);
-    for (; m + 4 <= rows; m += 4) strip<4, FEWEST>(linear, rows, m, input, output, begin, end);
-    for (; m + 2 <= rows; m += 2) strip<2, MOST>(linear, rows, m, input, output, begin, end);
-    for (; m < rows; m++) strip<1, MOST>(linear, rows, m, input, output, begin, end);
+    for (; m + ROWS <= rows - even; m += ROWS) strip<ROWS, FEWEST>(linear, weights, rows, m, input, output, begin, end);
+    for (; m + 4 <= rows; m += 4) strip<4, FEWEST>(linear, weights, rows, m, input, output, begin, end);
+    for (; m + 2 <= rows; m += 2) strip<2, MOST>(linear, weights, rows, m, input, output, begin, end);
+    for (; m < rows; m++) strip<1, MOST>(linear, weights, rows, m, input, output, begin, end);
+}
+
+// The integers of the outputs `begin` to `end` as numbers, where many rows read them.
+template <typename T>
+const T* widened(const Linear<T>& linear, int64_t begin, int64_t end) {
+    thread_local std::vector<T> numbers;
+    numbers.resize(PANEL * linear.inputs);
+    const int8_t* integers = linear.integers + begin * linear.inputs;
+#pragma omp simd
+    for (int64_t i = 0; i < (end - begin) * linear.inputs; i++) narrow(integers[i], &numbers[i]);
+    return numbers.data();
+}
+
+template <typename T>
+void multiply(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
+    if (linear.scales && rows > 8 * ROWS)
+        multiply_by(widened(linear, begin, end) - begin * linear.inputs, linear, rows, input, output, begin, end);
+    else if (linear.scales)
+        multiply_by(linear.integers, linear, rows, input, output, begin, end);
+    else
+        multiply_by(linear.weight, linear, rows, input, output, begin, end);
 }
 
 // Linear layers over the same rows, cut into units for a team.
