@@ -118,18 +118,18 @@ def fresh(code: str) -> str:
 
 
 def test_the_package_is_light_in_a_kernel() -> None:
-    """The best of five, since other work shares the machine."""
+    """In seconds of work, since other work shares the machine."""
     code = """
 import sys, time
-started = time.perf_counter()
+started = time.process_time()
 import nbgen
-elapsed = time.perf_counter() - started
+elapsed = time.process_time() - started
 assert "torch" not in sys.modules and "tornado" not in sys.modules
 nbgen.generate, nbgen.Chat
 assert "torch" not in sys.modules
 print(elapsed)
 """
-    assert min(float(fresh(code)) for _ in range(5)) < 0.3
+    assert float(fresh(code)) < 0.3
 
 
 def test_loading_the_extension_imports_no_torch() -> None:
