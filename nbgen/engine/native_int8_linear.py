@@ -29,8 +29,8 @@ class NativeInt8Linear(NativeLinear):
         """Of the weight and its scales."""
         return self._values.nbytes + self._scale.nbytes
 
-    def _numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._values, self._scale
+    def _numbers(self) -> tuple[torch.Tensor, torch.Tensor, None]:
+        return self._values, self._scale, None
 
 
 def int8_linear(

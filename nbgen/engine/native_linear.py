@@ -23,7 +23,7 @@ class LinearFields(ctypes.Structure):
     """`Linear` of the C++."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("weight", "bias", "down", "up", "integers", "scales")),
+        *((name, c_void_p) for name in ("weight", "bias", "down", "up", "integers", "scales", "steps")),
         *((name, c_int64) for name in ("inputs", "outputs")),
     ]
 
@@ -45,9 +45,9 @@ class NativeLinear(nn.Module):
         pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
         return LinearFields(*pointers, self.in_features, self.out_features)
 
-    def _numbers(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Integers in place of the weight, and the scale of each output."""
-        return None, None
+    def _numbers(self) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        """Integers in place of the weight, with the scale of each output or the steps of each group."""
+        return None, None, None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if input.dtype != self._dtype:

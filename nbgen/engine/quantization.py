@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from nbgen.engine import int4_linear, memory, native_linear, shared_linear
-from nbgen.engine.int4_linear import Int4Linear
+from nbgen.engine import memory, native_linear, shared_linear
 from nbgen.engine.linear import is_plain
+from nbgen.engine.native_int4_linear import fits, int4_linear
 from nbgen.engine.native_int8_linear import int8_linear
 from nbgen.errors import ModelError
 
@@ -52,12 +52,12 @@ def _by_ours(model: nn.Module, kind: str) -> int:
 
     def layer(linear: nn.Module, kind: str) -> nn.Module:
         weight = _weight(linear).contiguous()
-        four_bits = kind == "int4" and int4_linear.fits(weight)
-        layers.append((Int4Linear if four_bits else int8_linear)(weight.detach(), linear.bias))
+        four_bits = kind == "int4" and fits(weight)
+        layers.append((int4_linear if four_bits else int8_linear)(weight.detach(), linear.bias))
         return layers[-1]
 
     def shares(module: nn.Module) -> bool:
-        return suits(module) and module is not head and not (kind == "int8" and native_linear.suits(_weight(module)))
+        return suits(module) and module is not head and not native_linear.suits(_weight(module))
 
     for places in shared_linear.that_read_alike(model, IDS, shares):
         linears = [linear for _, _, linear in places]

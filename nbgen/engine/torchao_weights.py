@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from nbgen.engine import int4_linear
-from nbgen.engine.int4_linear import Int4Linear
+from nbgen.engine.native_int4_linear import fits
+from nbgen.engine.native_int4_linear import int4_linear as int4_layer
 from nbgen.engine.native_int8_linear import int8_linear
 from nbgen.errors import ModelError
 
@@ -51,9 +52,9 @@ def _layer(linear: nn.Linear, dtype: torch.dtype) -> nn.Module | None:
     values, scale, middle = rounded
     shape = torch.empty(values.shape, dtype=dtype, device="meta")
     repeats, rest = divmod(values.shape[1] // scale.shape[1], int4_linear.GROUP)
-    if not rest and values.min() >= -8 and values.max() <= 7 and int4_linear.fits(values):
+    if not rest and values.min() >= -8 and values.max() <= 7 and fits(shape):
         scales = torch.stack((scale, middle), 2).repeat_interleave(repeats, 1).transpose(0, 1).to(dtype).contiguous()
-        return Int4Linear(shape, linear.bias, ((values + 8).to(torch.uint8), scales))
+        return int4_layer(shape, linear.bias, ((values + 8).to(torch.uint8), scales))
     if scale.shape[1] == 1 and not middle.any():
         return int8_linear(shape, linear.bias, (values, scale[:, 0].contiguous()))
     return None

@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 from nbgen.engine import int4_linear, int8_linear, quantization
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
+from nbgen.engine.native_int4_linear import NativeInt4Linear
 from nbgen.engine.native_int8_linear import NativeInt8Linear
 from nbgen.errors import ModelError
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
@@ -78,7 +79,7 @@ def test_text_and_scores_are_those_of_the_rounded_weights(name: str, kind: str, 
     expected, plain = reference(folder, kind), AutoModelForCausalLM.from_pretrained(folder).eval()
     assembly = build(folder, quantization=kind, prefill_chunk=16)
     assert (assembly.model.tier, assembly.model.quantization) == ("A", kind)
-    assert bool(assembly.engine._runner.native) == (kind == "int8" and name != "gpt2")
+    assert bool(assembly.engine._runner.native) == (name != "gpt2")
     requests = [
         GenerateRequest(rid=f"r{i}", input_ids=prompt, params=PARAMS, logprobs=LogprobOptions(start=0))
         for i, prompt in enumerate(PROMPTS)
@@ -100,7 +101,7 @@ def test_text_and_scores_are_those_of_the_rounded_weights(name: str, kind: str, 
 
 def stored(weight: torch.Tensor, layer: type[nn.Module]) -> torch.Tensor:
     """The weight that a layer's numbers stand for."""
-    if layer is not Int4Linear:
+    if "Int8" in layer.__name__:
         values, scale = int8_linear.rounded(weight)
         return values.float() * scale[:, None]
     steps, scales = int4_linear.rounded(weight)
@@ -123,7 +124,7 @@ def test_weights_are_rounded_as_defined(kind: str, layer: type[nn.Module]) -> No
 @pytest.mark.parametrize("rows", [1, 5, 100])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("dtype", "allowed"), [(torch.float32, 2e-5), (torch.bfloat16, 6e-3)])
-@pytest.mark.parametrize("layer", [Int8Linear, NativeInt8Linear, Int4Linear])
+@pytest.mark.parametrize("layer", [Int8Linear, NativeInt8Linear, Int4Linear, NativeInt4Linear])
 @torch.inference_mode()
 def test_products_are_exact_whatever_the_inputs(
     layer: type[nn.Module], dtype: torch.dtype, allowed: float, bias: bool, rows: int

@@ -31,6 +31,7 @@ from transformers.pytorch_utils import Conv1D
 from nbgen.engine import int8_linear, linear, native_linear, quantization
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
+from nbgen.engine.native_int4_linear import NativeInt4Linear
 from nbgen.engine.native_int8_linear import NativeInt8Linear
 from nbgen.engine.torchao_weights import is_torchao
 from nbgen.errors import ModelError
@@ -44,20 +45,20 @@ PROMPT = list(range(10, 40))
 PARAMS = SamplingParams(max_new_tokens=10, temperature=0.0, ignore_eos=True)
 REQUEST = GenerateRequest(rid="r", input_ids=PROMPT, params=PARAMS, logprobs=LogprobOptions(start=0))
 FOUR = {"weight_dtype": torch.int4}
-EIGHT_BITS = Int8Linear | NativeInt8Linear
+EIGHT_BITS, FOUR_BITS = Int8Linear | NativeInt8Linear, Int4Linear | NativeInt4Linear
 #: By name: how torchao is told to round, and the layer that stands there then; None where numbers are written out.
 FORMATS = {
     "int8": (Int8WeightOnlyConfig(), EIGHT_BITS),
     "int8 tensor": (Int8WeightOnlyConfig(granularity=PerTensor()), EIGHT_BITS),
     "int8 groups": (Int8WeightOnlyConfig(granularity=PerGroup(16)), None),
     "int8 inputs": (Int8DynamicActivationInt8WeightConfig(), EIGHT_BITS),
-    "int4": (IntxWeightOnlyConfig(granularity=PerGroup(64), **FOUR), Int4Linear),
+    "int4": (IntxWeightOnlyConfig(granularity=PerGroup(64), **FOUR), FOUR_BITS),
     "int4 rows": (
         IntxWeightOnlyConfig(granularity=PerAxis(0), mapping_type=MappingType.ASYMMETRIC, **FOUR),
-        Int4Linear,
+        FOUR_BITS,
     ),
     "int4 small": (IntxWeightOnlyConfig(granularity=PerGroup(16), **FOUR), None),
-    "int4 inputs": (Int8DynamicActivationIntxWeightConfig(weight_granularity=PerGroup(32), **FOUR), Int4Linear),
+    "int4 inputs": (Int8DynamicActivationIntxWeightConfig(weight_granularity=PerGroup(32), **FOUR), FOUR_BITS),
     "int8 of intx": (IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerAxis(0)), EIGHT_BITS),
     "float8": (Float8WeightOnlyConfig(), None),
     "some": (FqnToConfig({"re:.*_proj": Int8WeightOnlyConfig(), "re:.*o_proj": None}), EIGHT_BITS),
@@ -116,7 +117,7 @@ def test_text_and_scores_are_those_of_transformers_with_torchao(name: str, tiny_
     model = check(folder, reference(folder))
     assert not any(map(is_torchao, model.parameters()))
     found = model.model.layers[0].mlp.up_proj
-    assert isinstance(found, layer) if layer else not isinstance(found, EIGHT_BITS | Int4Linear)
+    assert isinstance(found, layer) if layer else not isinstance(found, EIGHT_BITS | FOUR_BITS)
     assert sum(p.numel() for p in reference(folder).parameters()) == build(folder).model.parameters
 
 

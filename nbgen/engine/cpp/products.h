@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include "nibbles.h"
 #include "team.h"
 #include "vectors.h"
 
@@ -88,8 +89,9 @@ inline void narrow_four(__m128 four, Bfloat16* to) {
     _mm_storeu_si64(to, _mm_packus_epi32(_mm_srli_epi32(rounded, 16), _mm_setzero_si128()));
 }
 
-// A linear layer; no bias is null. Where there are `scales`, of each output, its weights are `integers`. What adapters add to it (LoRA, Hu et al. 2021) goes through `down`
-// `[columns, inputs]` and `up` `[columns, outputs]`, which are null where no adapter changes it.
+// A linear layer; no bias is null. Its weights are `weight`, or `integers` times the `scales` of each output, or, where
+// there are `steps` `[outputs, groups, 2]`, four bits each: so many of its group's steps from its middle. What adapters
+// add (LoRA, Hu et al. 2021) goes through `down` `[columns, inputs]` and `up` `[columns, outputs]`, null where none does.
 template <typename T>
 struct Linear {
     const T* weight;
@@ -98,8 +100,24 @@ struct Linear {
     const T* up;
     const int8_t* integers;
     const float* scales;
+    const T* steps;
     int64_t inputs, outputs;
 };
+
+// A tile's sums over lanes, as outputs.
+template <int R, int N, typename T>
+inline void finish(const Linear<T>& linear, const Floats (&sums)[R][N], T* output, int64_t n) {
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < N; j += 4) {
+            __m128 four = sums_of(quarter(sums[i][j]), quarter(sums[i][j + 1]), quarter(sums[i][j + 2]),
+                                  quarter(sums[i][j + 3]));
+            if (linear.scales) four = _mm_mul_ps(four, _mm_loadu_ps(linear.scales + n + j));
+            if (linear.bias) four = _mm_add_ps(four, widen_four(linear.bias + n + j));
+            narrow_four(four, output + i * linear.outputs + n + j);
+        }
+}
 
 // `R` rows of `input` by `N` outputs from `n` on of `weights`. Meanwhile those of the outputs `ahead` are fetched, of the
 // inputs `from` to `to`.
@@ -120,16 +138,36 @@ inline void tile(const Linear<T>& linear, const W* weights, const T* input, T* o
             for (int j = 0; j < N; j++)
                 sums[i][j] = add_product(sums[i][j], input + i * linear.inputs + k, weight + j * linear.inputs + k);
     }
+    finish(linear, sums, output, n);
+}
+
+template <int R, int N, typename T>
+inline void tile(const Linear<T>& linear, const Nibbles* weights, const T* input, T* output, int64_t n, int64_t ahead,
+                 int64_t from, int64_t to) {
+    const int64_t bytes = linear.inputs / 2, groups = linear.inputs / GROUP;
+    const Nibbles* weight = weights + n * bytes;
+    const T* steps = linear.steps + 2 * n * groups;
+    Floats sums[R][N] = {};
+    for (int64_t g = 0; g < groups; g++) {
+        if (g * GROUP >= from && g * GROUP < to)
 #pragma GCC unroll 8
-    for (int i = 0; i < R; i++)
+            for (int j = 0; j < N; j++)
+                _mm_prefetch(reinterpret_cast<const char*>(weight + (ahead + j) * bytes + g * GROUP / 2), _MM_HINT_T1);
+        Floats totals[R];
 #pragma GCC unroll 8
-        for (int j = 0; j < N; j += 4) {
-            __m128 four = sums_of(quarter(sums[i][j]), quarter(sums[i][j + 1]), quarter(sums[i][j + 2]),
-                                  quarter(sums[i][j + 3]));
-            if (linear.scales) four = _mm_mul_ps(four, _mm_loadu_ps(linear.scales + n + j));
-            if (linear.bias) four = _mm_add_ps(four, widen_four(linear.bias + n + j));
-            narrow_four(four, output + i * linear.outputs + n + j);
+        for (int i = 0; i < R; i++) totals[i] = GroupOf<T>::total(input + i * linear.inputs + g * GROUP);
+#pragma GCC unroll 8
+        for (int j = 0; j < N; j++) {
+            const GroupOf<T> group(weight + j * bytes + g * GROUP / 2);
+            const StepAndMiddle of(steps + 2 * (j * groups + g));
+#pragma GCC unroll 8
+            for (int i = 0; i < R; i++) {
+                const Floats product = group.times(input + i * linear.inputs + g * GROUP);
+                sums[i][j] = sums[i][j] + product * of.step + totals[i] * of.middle;
+            }
         }
+    }
+    finish(linear, sums, output, n);
 }
 
 // `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel.
@@ -157,22 +195,39 @@ void multiply_by(const W* weights, const Linear<T>& linear, int64_t rows, const 
     for (; m < rows; m++) strip<1, MOST>(linear, weights, rows, m, input, output, begin, end);
 }
 
-// The integers of the outputs `begin` to `end` as numbers, where many rows read them.
+// The weights of the outputs `begin` to `end` as numbers, where many rows read them.
 template <typename T>
 const T* widened(const Linear<T>& linear, int64_t begin, int64_t end) {
     thread_local std::vector<T> numbers;
     numbers.resize(PANEL * linear.inputs);
-    const int8_t* integers = linear.integers + begin * linear.inputs;
+    const int64_t count = (end - begin) * linear.inputs;
+    T* to = numbers.data();
+    if (!linear.steps) {
+        const int8_t* integers = linear.integers + begin * linear.inputs;
 #pragma omp simd
-    for (int64_t i = 0; i < (end - begin) * linear.inputs; i++) narrow(integers[i], &numbers[i]);
+        for (int64_t i = 0; i < count; i++) narrow(integers[i], to + i);
+        return to;
+    }
+    const uint8_t* bytes = reinterpret_cast<const uint8_t*>(linear.integers) + begin * linear.inputs / 2;
+    const T* steps = linear.steps + 2 * begin * linear.inputs / GROUP;
+    for (int64_t group = 0; group < count / GROUP; group++, bytes += GROUP / 2, to += GROUP) {
+        const float step = widen(steps[2 * group]), middle = widen(steps[2 * group + 1]);
+#pragma omp simd
+        for (int64_t i = 0; i < GROUP / 2; i++) {
+            narrow(((bytes[i] & 15) - 8) * step + middle, to + i);
+            narrow(((bytes[i] >> 4) - 8) * step + middle, to + GROUP / 2 + i);
+        }
+    }
     return numbers.data();
 }
 
 template <typename T>
 void multiply(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
-    if (linear.scales && rows > 8 * ROWS)
+    if (linear.integers && rows > 8 * ROWS)
         multiply_by(widened(linear, begin, end) - begin * linear.inputs, linear, rows, input, output, begin, end);
-    else if (linear.scales)
+    else if (linear.steps)
+        multiply_by(reinterpret_cast<const Nibbles*>(linear.integers), linear, rows, input, output, begin, end);
+    else if (linear.integers)
         multiply_by(linear.integers, linear, rows, input, output, begin, end);
     else
         multiply_by(linear.weight, linear, rows, input, output, begin, end);
