@@ -22,7 +22,7 @@ from nbgen.engine.attention import UNSAID, paged_attention
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
 from nbgen.engine.linear import PrepackedLinear
-from nbgen.engine.native_linear import NativeLinear
+from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.shared_linear import Part
 from nbgen.errors import ModelError
 
@@ -94,7 +94,7 @@ def _own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _hide_linears(model: nn.Module) -> list[nn.Module]:
     """Have every layer with weights of a layout of its own called as an operator; the layers."""
-    found = [m for m in model.modules() if isinstance(m, NativeLinear | PrepackedLinear | Int8Linear | Int4Linear)]
+    found = [m for m in model.modules() if isinstance(m, NativeProduct | PrepackedLinear | Int8Linear | Int4Linear)]
     found += {id(m.shared): m.shared.linear for m in model.modules() if isinstance(m, Part)}.values()
     for linear in found:
         linear.forward = _operator(linear)  # type: ignore[method-assign]

@@ -8,6 +8,8 @@ time grows with them; for many, and in float32, which it is slow in, the weights
 import torch
 from torch import nn
 
+from nbgen.engine.linear import Numbers
+
 GROUP = 32
 #: bfloat16 rows up to which torch's kernel is the faster.
 FEW = 80
@@ -20,12 +22,7 @@ BLOCKS = (64, 32)
 class Int4Linear(nn.Module):
     """What stands where a linear layer stood; `rounded` made its numbers."""
 
-    def __init__(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        numbers: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None) -> None:
         """`weight` is `[out, in]`, of a shape that `fits`; with `numbers`, as of `rounded`, its own are not read."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
@@ -82,7 +79,7 @@ def fits(weight: torch.Tensor) -> bool:
     return weight.shape[0] % 16 == 0 and weight.shape[1] % GROUP == 0
 
 
-def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rounded(weight: torch.Tensor) -> Numbers:
     """Values `[out, in]` of 0 to 15, and `[in / GROUP, out, 2]`: each group's scale, and the weight that is 8."""
     values = torch.empty(weight.shape, dtype=torch.uint8)
     scales = torch.empty(weight.shape[1] // GROUP, len(weight), 2, dtype=weight.dtype)

@@ -10,6 +10,8 @@ from functools import cache
 import torch
 from torch import nn
 
+from nbgen.engine.linear import Numbers
+
 #: Weights rounded at a time, so that their float32 copies stay small.
 AT_ONCE = 2**22
 #: By bytes of an input: the offset that makes the numbers positive, and the largest number either side of zero.
@@ -21,12 +23,7 @@ MANTISSA = 2.0**23
 class Int8Linear(nn.Module):
     """What stands where a linear layer stood; `rounded` made its numbers."""
 
-    def __init__(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        numbers: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None) -> None:
         """`weight` is `[out, in]`; with `numbers`, as of `rounded`, its own are not read."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
@@ -71,7 +68,7 @@ class Int8Linear(nn.Module):
         return product if self.bias is None else product.add_(self.bias)
 
 
-def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rounded(weight: torch.Tensor) -> Numbers:
     """int8 values `[out, in]` and the float32 scale of each row."""
     values = torch.empty(weight.shape, dtype=torch.int8)
     scale = torch.empty(len(weight))

@@ -13,6 +13,9 @@ ROWS_HINT = 1
 #: Rows with which each replaced layer is tried.
 ROWS_TRIED = (1, 16)
 
+#: A weight of fewer bits: its integers, and what they are multiples of.
+Numbers = tuple[torch.Tensor, torch.Tensor]
+
 
 def reordered(weight: torch.Tensor) -> torch.Tensor | None:
     """A bfloat16 weight `[out, in]` as only `product` reads it; None where oneDNN has no such layout of it."""

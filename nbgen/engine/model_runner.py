@@ -102,11 +102,7 @@ class ModelRunner:
                 self.compiled.active = self._of_ids(items) and not self.lora.wraps
             layers = native.of(step, items) if native else nullcontext()
             with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes, layers:
-                scores = (
-                    plain.scores(_token_ids(items), _positions(items), wanted)
-                    if plain
-                    else self._forward(items, wanted)
-                )
+                scores = self._forward(items, wanted, plain)
             states, experts = hidden.rows(wanted), _experts(items, routes)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
@@ -154,7 +150,10 @@ class ModelRunner:
         given = any(prompt_embeds.begins(item) or begins(item) for item in items)
         return not given and not self._routed_experts.wanted(items)
 
-    def _forward(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor:
+    def _forward(self, items: list[ScheduledSequence], rows: list[int], plain: NativeModel | None) -> torch.Tensor:
+        """`[rows, vocab]`, of the model itself or of what does as much for less."""
+        if plain:
+            return plain.scores(_token_ids(items), _positions(items), rows)
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
         ids, positions = (self._tensor(values).view(shape) for values in (_token_ids(items), _positions(items)))
         given = any(map(prompt_embeds.begins, items))

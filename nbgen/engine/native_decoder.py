@@ -28,7 +28,7 @@ from nbgen.engine.attention_native import LayerFields, NativeAttention
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
 from nbgen.engine.native import function
-from nbgen.engine.native_linear import LinearFields, NativeLinear
+from nbgen.engine.native_linear import LinearFields, NativeProduct
 from nbgen.engine.scheduler import ScheduledSequence
 
 #: What the parts of a layer may be like.
@@ -200,7 +200,7 @@ def _check(layer: nn.Module) -> None:
     numbers = torch.linspace(-8, 8, 33)
     if not torch.equal(feed.act_fn(numbers), nn.functional.silu(numbers)):
         raise ValueError("its feed-forward has another activation than silu")
-    if not all(isinstance(linear, NativeLinear) for linear in _linears(layer)):
+    if not all(isinstance(linear, NativeProduct) for linear in _linears(layer)):
         raise ValueError("its linear layers are not ours")
     if "_nbgen_window" not in attend.__dict__ or attend.head_dim % 2:
         raise ValueError("its attention is not like Llama's")

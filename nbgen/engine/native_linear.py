@@ -28,22 +28,29 @@ class LinearFields(ctypes.Structure):
     ]
 
 
-class NativeLinear(nn.Module):
-    """What stands where an `nn.Linear` stood, over the same weight. It must be `readable`."""
+class NativeProduct(nn.Module):
+    """A linear layer whose weight this machine `suits`, in the layout that its kind gives it."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Only the shape and the type of `weight` `[out, in]` are looked at."""
         super().__init__()
-        if (multiply := function("multiply", linear.weight.dtype)) is None:
-            raise ValueError(f"no product of our own for {linear.weight.dtype}")
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, linear.bias
-        self._dtype, self._multiply = linear.weight.dtype, multiply
+        if (multiply := function("multiply", weight.dtype)) is None:
+            raise ValueError(f"no product of our own for {weight.dtype}")
+        self.out_features, self.in_features = weight.shape
+        self.weight: torch.Tensor | None = None
+        self.bias = bias
+        self._dtype, self._multiply = weight.dtype, multiply
 
     def fields(self, matrices: tuple[torch.Tensor, torch.Tensor] | None = None) -> LinearFields:
         """Where the weight lies, as long as it lies there; and `matrices` of adapters, `[columns, …]` each."""
         tensors = (self.weight, self.bias, *(matrices or (None, None)), *self._numbers())
         pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
         return LinearFields(*pointers, self.in_features, self.out_features)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weight and what belongs to it, without bias."""
+        return sum(tensor.nbytes for tensor in (self.weight, *self._numbers()) if tensor is not None)
 
     def _numbers(self) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """Integers in place of the weight, with the scale of each output or the steps of each group."""
@@ -59,6 +66,14 @@ class NativeLinear(nn.Module):
         threads = 1 if small else torch.get_num_threads()
         self._multiply(ctypes.byref(self.fields()), rows, threads, input.data_ptr(), output.data_ptr())
         return output
+
+
+class NativeLinear(NativeProduct):
+    """What stands where an `nn.Linear` stood, over the same weight. It must be `readable`."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear.weight, linear.bias)
+        self.weight = linear.weight
 
 
 def replace(model: nn.Module) -> list[Swap]:

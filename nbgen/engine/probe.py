@@ -69,23 +69,20 @@ def _faster(model: torch.nn.Module, ids: list[int]) -> list[linear.Swap]:
 def _give_native_layers(
     runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Tensor], block_size: int
 ) -> None:
-    try:
-        runner.native = NativeDecoder(runner.model, runner.lora)
-    except (ValueError, AttributeError) as error:
-        log.info("the model runs in transformers' own layers: %s", error)
-        return
-    if not _agrees(runner, prompts, expected, block_size):
-        log.warning("the model runs in transformers' own layers, for ours give other scores")
-        runner.native = None
-        return
-    try:
-        runner.plain = NativeModel(runner.model, runner.native)
-    except (ValueError, AttributeError) as error:
-        log.info("the model's own forward goes around our layers: %s", error)
-        return
-    if not _agrees(runner, prompts, expected, block_size):
-        log.warning("the model's own forward goes around our layers, for ours gives other scores")
-        runner.plain = None
+    """The layers, and then what is around them: each only over the one before, and where the scores remain."""
+    for place, make in (
+        ("native", lambda: NativeDecoder(runner.model, runner.lora)),
+        ("plain", lambda: NativeModel(runner.model, runner.native)),
+    ):
+        try:
+            setattr(runner, place, make())
+        except (ValueError, AttributeError) as error:
+            log.info("transformers' own code runs in place of ours (%s): %s", place, error)
+            return
+        if not _agrees(runner, prompts, expected, block_size):
+            log.warning("transformers' own code runs in place of ours, which gives other scores (%s)", place)
+            setattr(runner, place, None)
+            return
 
 
 def compile(runner: Runner, block_size: int) -> bool:

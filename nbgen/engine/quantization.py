@@ -12,8 +12,8 @@ from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import memory, native_linear, shared_linear
 from nbgen.engine.linear import is_plain
-from nbgen.engine.native_int4_linear import fits, int4_linear
-from nbgen.engine.native_int8_linear import int8_linear
+from nbgen.engine.native_int4_linear import fits, int4_layer
+from nbgen.engine.native_int8_linear import int8_layer
 from nbgen.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def _by_ours(model: nn.Module, kind: str) -> int:
     def layer(linear: nn.Module, kind: str) -> nn.Module:
         weight = _weight(linear).contiguous()
         four_bits = kind == "int4" and fits(weight)
-        layers.append((int4_linear if four_bits else int8_linear)(weight.detach(), linear.bias))
+        layers.append((int4_layer if four_bits else int8_layer)(weight.detach(), linear.bias))
         return layers[-1]
 
     def shares(module: nn.Module) -> bool:

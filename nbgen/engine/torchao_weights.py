@@ -9,10 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from nbgen.engine import int4_linear
-from nbgen.engine.native_int4_linear import fits
-from nbgen.engine.native_int4_linear import int4_linear as int4_layer
-from nbgen.engine.native_int8_linear import int8_linear
+from nbgen.engine.int4_linear import GROUP
+from nbgen.engine.native_int4_linear import fits, int4_layer
+from nbgen.engine.native_int8_linear import int8_layer
 from nbgen.errors import ModelError
 
 
@@ -51,12 +50,12 @@ def _layer(linear: nn.Linear, dtype: torch.dtype) -> nn.Module | None:
         return None
     values, scale, middle = rounded
     shape = torch.empty(values.shape, dtype=dtype, device="meta")
-    repeats, rest = divmod(values.shape[1] // scale.shape[1], int4_linear.GROUP)
+    repeats, rest = divmod(values.shape[1] // scale.shape[1], GROUP)
     if not rest and values.min() >= -8 and values.max() <= 7 and fits(shape):
         scales = torch.stack((scale, middle), 2).repeat_interleave(repeats, 1).transpose(0, 1).to(dtype).contiguous()
         return int4_layer(shape, linear.bias, ((values + 8).to(torch.uint8), scales))
     if scale.shape[1] == 1 and not middle.any():
-        return int8_linear(shape, linear.bias, (values, scale[:, 0].contiguous()))
+        return int8_layer(shape, linear.bias, (values, scale[:, 0].contiguous()))
     return None
 
 
