@@ -5,7 +5,7 @@ they may see, is in the module's current `Step`. The back end here is the refere
 sliding windows, chunked attention, soft caps and sinks. Knows no model by name.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -129,11 +129,21 @@ class Step:
             self._made[key] = make()
         return self._made[key]
 
+    def of_last(self, rows: Sequence[int]) -> "Step | None":
+        """The step of these `rows` alone, in order, which must be fewer than all and each the last of its span."""
+        spans = {span.stop - 1: span for span in [*self.decodes, *self.prefills]}
+        if len(rows) == len(self.slots) or not all(row in spans for row in rows):
+            return None
+        kept = [spans[row]._replace(start=i, stop=i + 1) for i, row in enumerate(rows)]
+        decodes = sum(row < len(self.decodes) for row in rows)
+        slots = self.slots[torch.tensor(rows, dtype=torch.long)]
+        return Step(self.cache, self.attention, slots, kept[:decodes], kept[decodes:])
+
     def tables_of(self, spans: list[Span]) -> torch.Tensor:
         """The spans' block tables `[spans, longest]`, int32; short ones repeat block 0."""
-        longest = max(len(s.block_table) for s in spans)
+        longest = max((len(s.block_table) for s in spans), default=0)
         tables = [s.block_table + [0] * (longest - len(s.block_table)) for s in spans]
-        return torch.tensor(tables, dtype=torch.int32, device=self.slots.device)
+        return torch.tensor(tables, dtype=torch.int32, device=self.slots.device).view(len(spans), longest)
 
     def decode_tables(self) -> torch.Tensor:
         return self.tables_of(self.decodes)

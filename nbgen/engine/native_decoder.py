@@ -9,7 +9,7 @@ and scores stay the model's own.
 import ctypes
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_float, c_int64, c_void_p
 from types import CodeType
@@ -71,6 +71,7 @@ class StepFields(ctypes.Structure):
         ("rows", c_int64),
         ("threads", c_int64),
         *((name, c_void_p) for name in ("slots", "adapters", "cosines", "sines", "norm", *MADE, "scratch")),
+        *((name, c_void_p) for name in ("last", "wanted")),
     ]
 
 
@@ -96,7 +97,8 @@ class NativeDecoder(nn.Module):
         self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
         for layer, fields in zip(found, self._fields, strict=True):
             group = fields.attention.heads // fields.attention.kv_heads
-            self._alike.setdefault((_window(layer.self_attn), group), []).append(fields)
+            self._shape_of_last = _window(layer.self_attn), group
+            self._alike.setdefault(self._shape_of_last, []).append(fields)
         self._sizes = _sizes(found)
         shapes = [fields.attention for fields in self._fields]
         self._most = max(shape.heads * (shape.value_dim + 2) for shape in shapes)
@@ -125,29 +127,46 @@ class NativeDecoder(nn.Module):
         """`[…, hidden]` before the first layer and after the last."""
         hidden = hidden_states.clone(memory_format=torch.contiguous_format)
         turns = [part.expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
-        self.compute(hidden, *turns)
+        self.compute(hidden, turns)
         return hidden
 
     def compute(
-        self, hidden: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, norm: nn.Module | None = None
+        self,
+        hidden: torch.Tensor,
+        turns: Sequence[torch.Tensor],
+        norm: nn.Module | None = None,
+        wanted: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        """Change `hidden` `[…, hidden]` in place, all contiguous; `norm` of the result, `[rows, hidden]`."""
+        """Change `hidden` `[…, hidden]` in place, all contiguous; `norm` of the rows `wanted` of it, or else of all.
+
+        `turns` are cosines and sines. With rows wanted, `hidden` does not hold the result.
+        """
         step = self._step
         assert step is not None
+        last = None if wanted is None else step.of_last(wanted)
         rows, width = len(step.slots), hidden.shape[-1]
-        buffers = hidden.new_empty(rows * sum(self._sizes)).split([rows * size for size in self._sizes])
-        scratch = torch.empty(self._plan(step) * self._most, dtype=torch.float32)
+        made = hidden.new_empty(rows * sum(self._sizes)).split([rows * size for size in self._sizes])
+        scratch = torch.empty(self._plan(step, last) * self._most, dtype=torch.float32)
         final = norm_fields(norm)
-        tensors = (step.slots, self._adapters, cosines, sines)
-        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-        pointers += [ctypes.addressof(final) if norm else None, *(tensor.data_ptr() for tensor in (*buffers, scratch))]
-        about = StepFields(rows, torch.get_num_threads(), *pointers)
-        self._run(ctypes.byref(about), self._fields, len(self._fields), hidden.data_ptr())
-        return buffers[0][: rows * width].view(rows, width)
+        into = [ctypes.addressof(final) if norm else None, *(tensor.data_ptr() for tensor in (*made, scratch))]
+        given = [self._adapters, *turns]
+        fields = _step_fields(step, given, into)
+        index = None if wanted is None else torch.tensor(wanted, dtype=torch.long)
+        if last is not None:
+            kept = [None if tensor is None else tensor[index] for tensor in given]
+            left = _step_fields(last, kept, into)
+            fields.last, fields.wanted = ctypes.addressof(left), index.data_ptr()
+        self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
+        states = made[0][: rows * width].view(rows, width)
+        if last is not None:
+            return states[: len(last.slots)]
+        return states if index is None else states[index]
 
-    def _plan(self, step: attention.Step) -> int:
-        """Point every layer to the plan of its attention; the most chunks of decodes."""
+    def _plan(self, step: attention.Step, last: attention.Step | None) -> int:
+        """Point every layer to the plan of its attention, the last one to that of the step `last`; the most chunks."""
         plans = [(step.attention.plan(step, *shape), layers) for shape, layers in self._alike.items()]
+        if last is not None:
+            plans.append((last.attention.plan(last, *self._shape_of_last), [self._fields[-1]]))
         for plan, layers in plans:
             for fields in layers:
                 fields.batch = ctypes.addressof(plan.fields)
@@ -242,6 +261,12 @@ def _linear_fields(linear: nn.Module) -> LinearFields:
 def norm_fields(norm: nn.Module | None) -> NormFields:
     """Where its weight lies; of none, no weight."""
     return NormFields() if norm is None else NormFields(norm.weight.data_ptr(), norm.variance_epsilon)
+
+
+def _step_fields(step: attention.Step, given: Iterable[torch.Tensor | None], into: list[int | None]) -> StepFields:
+    """A step's own tensors in the order of the C++, and addresses of what it has in common with others."""
+    pointers = [None if tensor is None else tensor.data_ptr() for tensor in (step.slots, *given)]
+    return StepFields(len(step.slots), torch.get_num_threads(), *pointers, *into)
 
 
 def _sizes(layers: list[nn.Module]) -> list[int]:

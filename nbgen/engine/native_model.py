@@ -41,10 +41,8 @@ class NativeModel:
             turns = self._turns.at(positions)
         else:
             turns = [part[0].contiguous() for part in self._decoder.rotary_emb(hidden, torch.tensor([positions]))]
-        states = self._layers.compute(hidden, *turns, self._decoder.norm)
-        if rows != list(range(len(ids))):
-            states = states[torch.tensor(rows, dtype=torch.long)]
-        return self._model.lm_head(states)
+        wanted = None if rows == list(range(len(ids))) else rows
+        return self._model.lm_head(self._layers.compute(hidden, turns, self._decoder.norm, wanted))
 
 
 class Turns:

@@ -10,9 +10,10 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 
 from nbgen.engine import native_linear, probe
 from nbgen.engine.block_manager import BlockManager
-from nbgen.engine.model_runner import ModelRunner
+from nbgen.engine.model_runner import ModelRunner, RunOutput
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
+from nbgen.messages import LogprobOptions
 from tests.conftest import save_model
 
 BLOCK = 16
@@ -48,11 +49,19 @@ class Run:
 
     def step(self, *parts: tuple[Sequence, int]) -> list[torch.Tensor]:
         """Compute so many more tokens of each sequence; each one's scores after its last."""
-        batch = [ScheduledSequence(probe._grow(sequence, count, self._blocks), count) for sequence, count in parts]
+        output = self.output(*parts)
+        return [output.scores[output.sampled.index(sequence)] for sequence, _ in parts]
+
+    def output(self, *parts: tuple[Sequence, int], waiting: Sequence | None = None) -> RunOutput:
+        """Compute so many more tokens of each sequence; of the one that is `waiting`, more are known."""
+        batch = []
+        for sequence, count in parts:
+            probe._grow(sequence, count + (sequence is waiting), self._blocks)
+            batch.append(ScheduledSequence(sequence, count))
         output = self._runner.run(batch)
         for sequence, count in parts:
             sequence.num_computed += count
-        return [output.scores[output.sampled.index(sequence)] for sequence, _ in parts]
+        return output
 
 
 @pytest.mark.parametrize("family", TAKEN)
@@ -116,3 +125,21 @@ def test_a_sequence_is_the_same_to_the_bit_however_it_is_cut_and_whatever_its_st
     got += [run.step((beside, 1), (others[0], 1), (others[1], 1))[0] for _ in range(4)]
     for step, (one, other) in enumerate(zip(got, expected, strict=True)):
         assert torch.equal(one, other), f"step {step}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_the_last_layer_leaves_out_changes_no_scores(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Of a piece that no token follows, of one that one follows, of a prompt with log-probabilities of its own."""
+    run = Run(runner_of(saved(tmp_path, "qwen3"), dtype))
+    alone, cut, decoding, *described = (run.sequence(*one) for one in ((40, 1), (40, 1), (30, 60), (24, 90), (24, 90)))
+    for sequence in described:
+        sequence.logprobs = LogprobOptions(start=0)
+    expected, whole = run.step((alone, 40))[0], run.output((described[0], 24))
+    run.step((decoding, 20))
+    assert not run.output((cut, 11), waiting=cut).sampled
+    assert run.output((cut, 6), (decoding, 1), waiting=cut).sampled == [decoding]
+    beside = run.output((decoding, 1), (cut, 13), (described[1], 24), waiting=cut)
+    assert torch.equal(run.step((decoding, 1), (cut, 10))[1], expected)
+    assert torch.equal(beside.scores[1], whole.scores[0])
+    assert torch.equal(beside.prompt[0].scores, whole.prompt[0].scores)
+    assert len(whole.prompt[0].scores) == 23

@@ -28,7 +28,8 @@ struct DecoderLayer {
 // `slots` `[rows]` is where new keys and values go; cosines and sines are `[rows, dim]`; `adapters` `[rows, 2]` are each
 // row's first column and one past its last of the stacked adapters, null where no row has any. `norm`, which may be null, is
 // for what the last layer leaves, into `normed`. What is made meanwhile goes into the rest, of which each has room for the
-// widest layer.
+// widest layer. `last`, which may be null, is what is left of the step once the last layer's keys and values are in the
+// cache: the `wanted` of its rows, in order, with room where this one has it.
 template <typename T>
 struct Step {
     int64_t rows, threads;
@@ -39,6 +40,8 @@ struct Step {
     const Norm<T>* norm;
     T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups;
     float* scratch;
+    const Step* last;
+    const int64_t* wanted;
 };
 
 template <typename T>
@@ -69,82 +72,107 @@ void rotate(const T* input, const T* cosines, const T* sines, int64_t dim, T* ou
 template <typename T>
 class Walk {
   public:
-    static constexpr int64_t PHASES = 15;  // of a layer, at most: 4 to open it, 2 of attention, 9 to close it
+    static constexpr int64_t PHASES = 19;  // of a layer, at most: 8 to open it, 2 of attention, 9 to close it
 
-    Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(step), hidden_(hidden) {}
+    Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
 
     void through(const DecoderLayer<T>* layers, int64_t count) {
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++) {
-            open(*layer, layer > layers);
-            Attention<T>{*layer->batch, layer->attention, step_.queries, layer->keys, layer->values, step_.attended,
-                         step_.scratch}
+            const bool last = layer + 1 == layers + count;
+            open(*layer, layer > layers, last && step_->last);
+            Attention<T>{*layer->batch, layer->attention, step_->queries, layer->keys, layer->values, step_->attended,
+                         step_->scratch}
                 .run(member_);
-            close(*layer, layer + 1 == layers + count);
+            close(*layer, last);
         }
     }
 
   private:
     using Parts = std::vector<typename Products<T>::Part>;
 
-    // All before attention: queries are made, keys and values are in the cache. `adds` what the layer before has left.
-    void open(const DecoderLayer<T>& layer, bool adds) {
+    // All before attention: queries are made, keys and values are in the cache. `adds` what the layer before has left, and
+    // `leaves` the rows that nobody wants.
+    void open(const DecoderLayer<T>& layer, bool adds, bool leaves) {
+        const int64_t heads = layer.attention.heads, vectors = heads + layer.attention.kv_heads;
+        const Parts made = {{&layer.key, step_->new_keys}, {&layer.value, step_->new_values}, {&layer.query, step_->queries}};
         add_and_normalize(&layer.input_norm, layer.query.inputs, adds);
-        multiply_all({{&layer.query, step_.queries}, {&layer.key, step_.new_keys}, {&layer.value, step_.new_values}},
-                     step_.normed);
-        place(layer);
+        if (!leaves) {
+            multiply_all(made, step_->normed);
+            place(layer, 0, vectors);
+            return;
+        }
+        multiply_all({made[0], made[1]}, step_->normed);
+        place(layer, heads, vectors);
+        leave(layer.query.inputs);
+        multiply_all({made[2]}, step_->normed);
+        place(layer, 0, heads);
+    }
+
+    // Goes on with the last step, whose rows move together.
+    void leave(int64_t width) {
+        const Step<T>& last = *step_->last;
+        member_.each(1, [&](int64_t) {
+            for (int64_t i = 0; i < last.rows; i++) {
+                const int64_t row = step_->wanted[i];
+                std::memmove(hidden_ + i * width, hidden_ + row * width, width * sizeof(T));
+                std::memmove(step_->normed + i * width, step_->normed + row * width, width * sizeof(T));
+            }
+        });
+        step_ = &last;
     }
 
     // All after attention, of which the `last` layer leaves nothing to be added.
     void close(const DecoderLayer<T>& layer, bool last) {
-        multiply_all({{&layer.output, step_.projected}}, step_.attended);
+        multiply_all({{&layer.output, step_->projected}}, step_->attended);
         add_and_normalize(&layer.post_norm, layer.query.inputs, true);
         feed(layer);
-        if (last) add_and_normalize(step_.norm, layer.query.inputs, true);
+        if (last) add_and_normalize(step_->norm, layer.query.inputs, true);
     }
 
     // The last product on top of `hidden`, and that normed for the next.
     void add_and_normalize(const Norm<T>* norm, int64_t width, bool adds) {
-        member_.each(step_.rows, [&](int64_t row) {
+        member_.each(step_->rows, [&](int64_t row) {
             T* own = hidden_ + row * width;
-            const T* more = step_.projected + row * width;
+            const T* more = step_->projected + row * width;
             if (adds)
                 for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
-            if (norm) normalize(*norm, own, width, step_.normed + row * width);
+            if (norm) normalize(*norm, own, width, step_->normed + row * width);
         });
     }
 
     void multiply_all(const Parts& parts, const T* input) {
-        const Products<T> products(parts, step_.rows, input);
+        const Products<T> products(parts, step_->rows, input);
         member_.each(products.units, products);
         adapt_all(parts, input);
     }
 
     void adapt_all(const Parts& parts, const T* input) {
-        if (!step_.adapters) return;
-        member_.each(step_.rows * parts.size(), [&](int64_t i) {
-            const int64_t row = i / parts.size(), *columns = step_.adapters + 2 * row;
+        if (!step_->adapters) return;
+        member_.each(step_->rows * parts.size(), [&](int64_t i) {
+            const int64_t row = i / parts.size(), *columns = step_->adapters + 2 * row;
             const auto& [linear, output] = parts[i % parts.size()];
             if (linear->down && columns[0] < columns[1])
                 adapt(*linear, input + row * linear->inputs, columns[0], columns[1], output + row * linear->outputs);
         });
     }
 
-    // Keys and values of the new tokens into the cache, queries rotated where they are.
-    void place(const DecoderLayer<T>& layer) {
+    // Of each row's vectors, which are its queries and then its keys, those from `first` to `end`: keys go into the cache, their
+    // values beside them, and queries are rotated where they are.
+    void place(const DecoderLayer<T>& layer, int64_t first, int64_t end) {
         const int64_t heads = layer.attention.heads, kv_heads = layer.attention.kv_heads, dim = layer.attention.dim;
         std::vector<T> work(dim);
-        member_.each(step_.rows * (heads + kv_heads), [&](int64_t i) {
-            const int64_t row = i / (heads + kv_heads), vector = i % (heads + kv_heads);
-            const T *cosines = step_.cosines + row * dim, *sines = step_.sines + row * dim;
+        member_.each(step_->rows * (end - first), [&](int64_t i) {
+            const int64_t row = i / (end - first), vector = first + i % (end - first);
+            const T *cosines = step_->cosines + row * dim, *sines = step_->sines + row * dim;
             if (vector < heads) {
-                T* query = step_.queries + (row * heads + vector) * dim;
+                T* query = step_->queries + (row * heads + vector) * dim;
                 rotate(normed(layer.query_norm, query, dim, work), cosines, sines, dim, query);
                 return;
             }
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
-            const int64_t cached = (head * layer.attention.slots + step_.slots[row]) * dim;
-            rotate(normed(layer.key_norm, step_.new_keys + fresh, dim, work), cosines, sines, dim, layer.keys + cached);
-            std::copy_n(step_.new_values + fresh, dim, layer.values + cached);
+            const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
+            rotate(normed(layer.key_norm, step_->new_keys + fresh, dim, work), cosines, sines, dim, layer.keys + cached);
+            std::copy_n(step_->new_values + fresh, dim, layer.values + cached);
         });
     }
 
@@ -157,33 +185,33 @@ class Walk {
     }
 
     void feed(const DecoderLayer<T>& layer) {
-        if (step_.adapters) {
-            multiply_all({{&layer.gate, step_.gates}, {&layer.up, step_.ups}}, step_.normed);
+        if (step_->adapters) {
+            multiply_all({{&layer.gate, step_->gates}, {&layer.up, step_->ups}}, step_->normed);
             member_.each(panels(layer), [&](int64_t unit) { activate(layer, unit); });
         } else {
             member_.each(panels(layer), [&](int64_t unit) {
                 const int64_t begin = unit * PANEL, end = std::min(layer.gate.outputs, begin + PANEL);
-                multiply(layer.gate, step_.rows, step_.normed, step_.gates, begin, end);
-                multiply(layer.up, step_.rows, step_.normed, step_.ups, begin, end);
+                multiply(layer.gate, step_->rows, step_->normed, step_->gates, begin, end);
+                multiply(layer.up, step_->rows, step_->normed, step_->ups, begin, end);
                 activate(layer, unit);
             });
         }
-        multiply_all({{&layer.down, step_.projected}}, step_.gates);
+        multiply_all({{&layer.down, step_->projected}}, step_->gates);
     }
 
     static int64_t panels(const DecoderLayer<T>& layer) { return (layer.gate.outputs + PANEL - 1) / PANEL; }
 
     void activate(const DecoderLayer<T>& layer, int64_t unit) {
         const int64_t width = layer.gate.outputs, begin = unit * PANEL, end = std::min(width, begin + PANEL);
-        for (int64_t row = 0; row < step_.rows; row++) {
-            T* gates = step_.gates + row * width;
-            const T* ups = step_.ups + row * width;
+        for (int64_t row = 0; row < step_->rows; row++) {
+            T* gates = step_->gates + row * width;
+            const T* ups = step_->ups + row * width;
 #pragma omp simd
             for (int64_t i = begin; i < end; i++) narrow(rounded<T>(silu(widen(gates[i]))) * widen(ups[i]), gates + i);
         }
     }
 
     Team::Member& member_;
-    const Step<T>& step_;
+    const Step<T>* step_;
     T* hidden_;
 };
