@@ -7,7 +7,8 @@ import time
 from typing import Any, NamedTuple
 
 EVENT = b"data: {"
-DONE = b"data: [DONE]"
+#: What the last event of a whole stream has in it: transformers' server sends no [DONE].
+ENDS = (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "')
 
 
 class Arrivals(NamedTuple):
@@ -58,7 +59,7 @@ async def _one(port: int, body: dict[str, Any]) -> Arrivals:
         async for line in reader:
             if line.startswith(EVENT):
                 events.append(time.perf_counter())
-            whole = whole or line.startswith(DONE)
+            whole = whole or any(end in line for end in ENDS)
             last = line.strip() or last
         writer.close()
     except ConnectionError as error:
