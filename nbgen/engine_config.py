@@ -42,7 +42,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     run_seconds: float | None = 600.0
     #: Prompt tokens that one step computes at most.
     prefill_chunk: int = 512
-    #: … and a step that continues answers as well; None: 128 on a CPU, as many as any other on a GPU.
+    #: … and a step that goes on with streams; None: on a CPU about as many as take as long as these, on a GPU as many
+    #: as any other.
     mixed_chunk: int | None = None
     #: Whether an NVIDIA GPU decodes by CUDA graphs, which are captured as batch sizes come up.
     cuda_graphs: bool = True

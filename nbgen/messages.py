@@ -124,7 +124,8 @@ class GenerateRequest(Struct, frozen=True):
     is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority` is served first.
     Requests of one `group` (a call with many prompts) count as waiting only while none of them runs. `fit` cuts
     max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well; `echo` sends
-    the prompt's text back, `prompt_ids` its ids.
+    the prompt's text back, `prompt_ids` its ids. While somebody reads a `streamed` one, long prompts of others are to
+    hold it up little.
     """
 
     rid: str
@@ -152,6 +153,7 @@ class GenerateRequest(Struct, frozen=True):
     truncate: bool = False
     echo: bool = False
     prompt_ids: bool = False
+    streamed: bool = False
 
 
 class TokenizeRequest(Struct, frozen=True):

@@ -152,6 +152,7 @@ class Admission:
             embeds=_cut(request.input_embeds, len(prompt)),
             prompt_text=decode(prompt) if request.echo else None,
             shows_prompt_ids=request.prompt_ids,
+            streamed=request.streamed,
         )
 
     def _media(self, request: GenerateRequest) -> MediaPrompt | None:

@@ -23,13 +23,16 @@ from nbgen.engine.occupation import Occupation
 from nbgen.engine.probe import Runner, choose_runner, compile
 from nbgen.engine.routed_experts import RoutedExperts
 from nbgen.engine.sampler import Sampler
-from nbgen.engine.scheduler import Scheduler
+from nbgen.engine.scheduler import MixedChunk, Scheduler
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import ModelError
 
-#: Measured on a CPU: 128 tokens are computed at 94% of the rate of 512, and hold running streams up a quarter as long.
-MIXED_CHUNK = 128
+#: On a CPU: about as many prompt tokens as take as long as the decodes beside them, so that streams slow down by half
+#: and do not stall. Reading the weights takes as long as the least of them; a decode, as long as more than one.
+FAIR = MixedChunk(least=12, most=128, for_each=1.5)
+#: … and where each prompt has a forward of its own, which reads the weights once more.
+FORWARD = MixedChunk(least=128, most=128)
 
 
 class Assembly(NamedTuple):
@@ -106,9 +109,17 @@ def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Sched
         BlockManager(num_blocks, config.block_size, caches_prefixes=runner.caches_prefixes),
         max_running=max_running,
         prefill_chunk=config.prefill_chunk if runner.chunks_prefill else None,
-        mixed_chunk=config.mixed_chunk or (MIXED_CHUNK if runner.device.type == "cpu" else None),
+        mixed_chunk=_mixed_chunk(runner, config),
         long_after=runner.long_after,
     )
+
+
+def _mixed_chunk(runner: Runner, config: EngineConfig) -> MixedChunk:
+    if config.mixed_chunk is not None:
+        return MixedChunk(config.mixed_chunk, config.mixed_chunk)
+    if runner.device.type != "cpu":
+        return MixedChunk()
+    return FAIR if runner.tier == "A" else FORWARD
 
 
 def _grammar_backend(name: str) -> Any:

@@ -21,6 +21,8 @@ _rank = attrgetter("rank")
 WHOLE = 2**31
 #: Before the namespaces of sequences that are longer than `long_after`.
 LONG = "long\0"
+#: A piece of a prompt has at least this share of what it comes after, all of which it reads once more.
+SHARE_OF_CONTEXT = 1 / 32
 
 
 class ScheduledSequence(NamedTuple):
@@ -32,6 +34,19 @@ class ScheduledSequence(NamedTuple):
     @property
     def samples(self) -> bool:
         return self.num_tokens == self.sequence.num_uncomputed
+
+
+class MixedChunk(NamedTuple):
+    """Prompt tokens of a step with streams: `least`, more `for_each` decode and in a long context, `most`."""
+
+    least: int = WHOLE
+    most: int = WHOLE
+    for_each: float = 0.0
+
+    def tokens(self, decodes: int, context: int) -> int:
+        """Beside so many decodes, after so many tokens of the prompt."""
+        wanted = max(self.least + self.for_each * decodes, context * SHARE_OF_CONTEXT)
+        return int(min(wanted, self.most))
 
 
 def packed(batch: Iterable[ScheduledSequence]) -> Iterator[tuple[int, ScheduledSequence]]:
@@ -51,10 +66,10 @@ class Scheduler:
         *,
         max_running: int,
         prefill_chunk: int | None,
-        mixed_chunk: int | None = None,
+        mixed_chunk: MixedChunk | None = None,
         long_after: int | None = None,
     ) -> None:
-        """A `prefill_chunk` of None never cuts a prompt; a step that decodes as well takes no more than `mixed_chunk`.
+        """A `prefill_chunk` of None never cuts a prompt; a step with streams takes no more than `mixed_chunk` of one.
 
         A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on.
         """
@@ -62,7 +77,7 @@ class Scheduler:
         self.max_running = max_running
         self.cuts_prompts = prefill_chunk is not None
         self.prefill_chunk = WHOLE if prefill_chunk is None else prefill_chunk
-        self.mixed_chunk = min(self.prefill_chunk, mixed_chunk or WHOLE) if self.cuts_prompts else WHOLE
+        self.mixed_chunk = mixed_chunk or MixedChunk()
         self.long_after = WHOLE if long_after is None else long_after
         self._arrivals = itertools.count()
         self.waiting: list[Sequence] = []
@@ -93,8 +108,9 @@ class Scheduler:
     def schedule(self) -> list[ScheduledSequence]:
         """The next step's batch; empty when nothing waits or runs. `copies` come before it, `computed` after."""
         batch = self._decodes()
-        room = self.mixed_chunk if batch else self.prefill_chunk
-        for sequence in [s for s in self.running if s.num_uncomputed > 1]:
+        begun = [s for s in self.running if s.num_uncomputed > 1]
+        room = self._room(batch, begun)
+        for sequence in begun:
             room -= self._prefill(sequence, room, batch)
         while self.waiting and room > 0 and len(self.running) < self.max_running:
             sequence = self.waiting[0]
@@ -115,6 +131,13 @@ class Scheduler:
         for sequence, num_tokens in batch:
             sequence.num_computed += num_tokens
             self.blocks.share(sequence)
+
+    def _room(self, decodes: list[ScheduledSequence], begun: list[Sequence]) -> int:
+        """The step's prompt tokens, beside these decodes; `begun` are prompts that go on."""
+        if not self.cuts_prompts or not any(item.sequence.streamed for item in decodes):
+            return self.prefill_chunk
+        context = max((sequence.num_computed for sequence in begun), default=0)
+        return min(self.prefill_chunk, self.mixed_chunk.tokens(len(decodes), context))
 
     def _untangle(self) -> list[ScheduledSequence]:
         """Half-computed prompts hold all blocks: let the last go until one before it moves."""

@@ -63,6 +63,8 @@ class Sequence:
     #: The prompt's media (`media_prompt.MediaPrompt`), if it has any.
     media: Any = None
     prompt_text: str | None = None
+    #: Whether somebody reads its tokens as they come.
+    streamed: bool = False
     #: Whether the first output has the prompt's ids.
     shows_prompt_ids: bool = False
     status: SequenceStatus = SequenceStatus.WAITING

@@ -155,6 +155,7 @@ def _parse(inference: Inference) -> Call:
         tensors=_tensor_options(outputs),
         fit=True,
         echo=echoed and text is None,
+        streamed=stream,
     )
     return Call(request, outputs, stream, (text if echoed else "") if text is not None or not echoed else None)
 

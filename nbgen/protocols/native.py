@@ -106,6 +106,7 @@ class RunBody(Body):
             adapter=self.adapter,
             params=params,
             logprobs=None if self.logprobs is None else LogprobOptions(top=self.logprobs, text=True),
+            streamed=self.stream,
         )
         return request, media
 

@@ -248,6 +248,7 @@ def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> Gen
         logit_processor=body.custom_logit_processor or None,
         params=params,
         tensors=_tensors(body),
+        streamed=bool(body.stream),
         **prompt,
     )
 

@@ -89,6 +89,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     processors = _processors(fields, len(prompts), listed=not single and n == 1)
     adapters = _adapters(fields, len(prompts), listed=not single)
     media = sglang_media.parse(fields, len(prompts), single=one)
+    stream = fields.get("stream", False)
     template = GenerateRequest(
         rid="",
         namespace=namespace(fields.get("extra_key"), fields.get("cache_salt")),
@@ -97,6 +98,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
         truncate=truncate,
         prompt_ids=fields.get("return_prompt_token_ids") or False,
         media_optional=True,
+        streamed=stream,
     )
     requests = [
         msgspec.structs.replace(
@@ -115,7 +117,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
             rids, prompts, params, processors, adapters, logprobs, tensors, strict=True
         )
     ]
-    return Generation(requests, single, fields.get("stream", False), interval, media)
+    return Generation(requests, single, stream, interval, media)
 
 
 def parse_pause(body: bytes) -> PauseMode:

@@ -54,7 +54,8 @@ class EngineOptions(Configurable):
         DEFAULTS.mixed_chunk,
         allow_none=True,
         min=1,
-        help="Prompt tokens of a step that continues answers as well; None: 128 on a CPU, prefill_chunk on a GPU.",
+        help="Prompt tokens of a step that goes on with streams; None: on a CPU about as many as take as long as "
+        "these, on a GPU prefill_chunk.",
     ).tag(config=True)
     compile = Bool(
         DEFAULTS.compile,

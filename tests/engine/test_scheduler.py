@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.prefix_cache import Node, PrefixCache
-from nbgen.engine.scheduler import Scheduler
+from nbgen.engine.scheduler import MixedChunk, Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.sampling_params import SamplingParams
 
@@ -109,13 +109,15 @@ prompts = st.tuples(
     requests=st.lists(prompts, min_size=1, max_size=12),
     blocks=st.integers(11, 24),
     chunk=st.integers(1, 16),
-    mixed=st.one_of(st.none(), st.integers(2, 9)),
+    mixed=st.builds(MixedChunk, st.integers(1, 9), st.integers(9, 20), st.sampled_from([0.0, 1.5])),
     running=st.integers(1, 6),
     aborts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 11)), max_size=4),
     retract=st.integers(0, 60),
 )
 def test_random_schedules_end_with_every_block_free(requests, blocks, chunk, mixed, running, aborts, retract) -> None:
     sequences = [sequence(*request) for request in requests]
+    for streamed in sequences[::2]:
+        streamed.streamed = True
     machine = Machine(sequences, blocks, max_running=running, prefill_chunk=chunk, mixed_chunk=mixed)
     for step in range(5000):
         for when, which in aborts:
@@ -147,16 +149,26 @@ def test_decodes_go_on_while_a_long_prompt_is_computed() -> None:
     assert long.num_computed == 96
 
 
-def test_a_prompt_alone_takes_large_steps_and_beside_streams_small_ones() -> None:
-    short, long = sequence([1, 2], 50), sequence([2] * 60, 5)
-    machine = Machine([short], prefill_chunk=32, mixed_chunk=4)
+def test_a_prompt_takes_small_steps_beside_streams_and_large_ones_beside_what_nobody_reads() -> None:
+    short, unread, long = sequence([1, 2], 50), sequence([3, 4], 50), sequence([2] * 60, 5)
+    short.streamed = True
+    machine = Machine([short, unread], prefill_chunk=20, mixed_chunk=MixedChunk(4))
     machine.step()
     machine.scheduler.add(long)
     machine.step()
     assert long.num_computed == 4
     machine.scheduler.finish(short)
     machine.step()
-    assert long.num_computed == 36
+    assert long.num_computed == 24
+    machine.scheduler.finish(unread)
+    machine.step()
+    assert long.num_computed == 44
+
+
+def test_more_of_a_prompt_goes_beside_more_streams_and_after_more_of_it() -> None:
+    chunk = MixedChunk(least=12, most=128, for_each=1.5)
+    assert [chunk.tokens(decodes, 0) for decodes in (1, 8, 32, 100)] == [13, 24, 60, 128]
+    assert [chunk.tokens(1, context) for context in (320, 640, 10000)] == [13, 20, 128]
 
 
 def finishing_order(machine: Machine) -> list[int]:

@@ -31,6 +31,10 @@ def test_words_and_adapters_reach_the_engine() -> None:
     assert asked(lora_name="a").adapter == "a"
 
 
+def test_the_engine_knows_which_requests_are_streamed() -> None:
+    assert (asked(stream=True).streamed, asked(stream=False).streamed, asked().streamed) == (True, False, False)
+
+
 @pytest.mark.parametrize("shape", [(4 * 2**20,), (1, 2**22)])
 def test_more_than_any_prompt_is_refused_unread(shape: tuple[int, ...]) -> None:
     ids = Tensor(name="input_ids", datatype="INT64", shape=shape, data=memoryview(bytes(2**25)))

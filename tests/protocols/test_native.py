@@ -21,6 +21,10 @@ def test_messages_or_a_prompt_become_a_request() -> None:
     assert run(prompt="hi", params={"n": 0}).request("r")[0].params.n == 1
 
 
+def test_the_engine_knows_which_runs_are_streamed() -> None:
+    assert [run(prompt="hi", stream=stream).request("r")[0].streamed for stream in (True, False)] == [True, False]
+
+
 def test_parts_of_messages_and_media_of_a_prompt_become_media_of_the_request() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}}
     sound = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}

@@ -46,6 +46,13 @@ def test_defaults_and_renamed_options() -> None:
     assert chat(max_tokens=9, max_completion_tokens=4).requests[0].params.max_new_tokens == 4
 
 
+def test_the_engine_knows_which_requests_are_streamed() -> None:
+    assert [call(stream=stream).requests[0].streamed for call in (completion, chat) for stream in (True, False)] == [
+        *(True, False),
+        *(True, False),
+    ]
+
+
 def test_messages_of_every_written_form() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     turns = [{"role": "developer", "content": "be short"}, {"role": "user", "content": parts, "name": "ada"}]

@@ -30,6 +30,10 @@ def test_text_alone_is_a_single_request_with_the_documented_defaults() -> None:
     assert (request.text, len(request.rid)) == ("hi", 32)
 
 
+def test_the_engine_knows_which_requests_are_streamed() -> None:
+    assert [parse(text="hi", stream=stream).requests[0].streamed for stream in (True, False)] == [True, False]
+
+
 @pytest.mark.parametrize(
     "prompts", [{"text": ["a"]}, {"input_ids": [[1, 2]]}, {"text": "a", "sampling_params": {"n": 2}}]
 )
