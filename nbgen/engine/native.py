@@ -68,6 +68,24 @@ def function(name: str, dtype: torch.dtype) -> Callable[..., None] | None:
     return found
 
 
+@cache
+def tiles() -> bool:
+    """Whether the processor multiplies bfloat16 in tiles (AMX), here too from now on.
+
+    That is tried in a process of its own first: where something between here and the processor refuses, it ends.
+    """
+    found = library()
+    if found is None or not torch.cpu._is_amx_tile_supported() or not hasattr(found, "use_tiles"):
+        return False
+    code = "import ctypes, sys; sys.exit(not ctypes.CDLL(sys.argv[1]).use_tiles())"
+    try:
+        _run(sys.executable, "-c", code, found._name)
+    except (OSError, subprocess.SubprocessError):
+        log.info("the processor's tiles (AMX) cannot be used here: oneDNN multiplies")
+        return False
+    return bool(found.use_tiles())
+
+
 def _compiler() -> str:
     names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
     found = next(filter(None, map(shutil.which, names)), None)

@@ -15,6 +15,8 @@ from nbgen.engine.native import NAMES, function
 
 #: Of outputs that are made together.
 OUTPUTS = 4
+#: Of outputs and of inputs in the processor's tiles, where it has them.
+TILE, TILE_INPUTS = 16, 32
 #: Products below so many multiplications are one thread's: waking another takes longer.
 SMALL = 2**15
 
@@ -77,10 +79,7 @@ class NativeLinear(NativeProduct):
 
 
 def replace(model: nn.Module) -> list[Swap]:
-    """Replace the model's linear layers that can be read as they are; where each stood, and the layer it was.
-
-    Where the processor multiplies whole tiles of bfloat16 (AMX), they are left to oneDNN, whose layout that needs.
-    """
+    """Replace the model's linear layers that can be read as they are; where each stood, and the layer it was."""
     swaps: list[Swap] = []
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -101,6 +100,7 @@ def suits(weight: torch.Tensor) -> bool:
     if function("multiply", weight.dtype) is None:
         return False
     if weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
-        return False
+        # In whole tiles, or else oneDNN's are faster.
+        return native.tiles() and weight.shape[0] % TILE == 0 and weight.shape[1] % TILE_INPUTS == 0
     step = getattr(native.library(), f"step_{NAMES[weight.dtype]}")()
     return weight.shape[1] % step == 0 and weight.shape[0] % OUTPUTS == 0

@@ -189,10 +189,11 @@ class Walk {
             multiply_all({{&layer.gate, step_->gates}, {&layer.up, step_->ups}}, step_->normed);
             member_.each(panels(layer), [&](int64_t unit) { activate(layer, unit); });
         } else {
+            const Inputs<T> inputs(step_->rows, step_->normed, layer.gate);
             member_.each(panels(layer), [&](int64_t unit) {
                 const int64_t begin = unit * PANEL, end = std::min(layer.gate.outputs, begin + PANEL);
-                multiply(layer.gate, step_->rows, step_->normed, step_->gates, begin, end);
-                multiply(layer.up, step_->rows, step_->normed, step_->ups, begin, end);
+                multiply(layer.gate, inputs, step_->gates, begin, end);
+                multiply(layer.up, inputs, step_->ups, begin, end);
                 activate(layer, unit);
             });
         }

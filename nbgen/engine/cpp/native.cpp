@@ -25,6 +25,16 @@ ATTEND(bfloat16, Bfloat16)
 
 #ifdef LAYERS
 
+// Whether this process multiplies bfloat16 in tiles from now on. Where the processor has them and the system or what is
+// between refuses, the process may end here.
+extern "C" int64_t use_tiles() {
+#ifdef TILES
+    return tiles_are_used() = ask_for_tiles() && tiles_are_right();
+#else
+    return 0;
+#endif
+}
+
 template <typename T>
 void multiply_alone(const Linear<T>& linear, int64_t rows, int64_t threads, const T* input, T* output) {
     const Products<T> products({{&linear, output}}, rows, input);

@@ -7,9 +7,12 @@
 
 #pragma once
 
+#include <optional>
+#include <type_traits>
+
 #include "nibbles.h"
 #include "team.h"
-#include "vectors.h"
+#include "tiles.h"
 
 constexpr int FEWEST = 4;  // outputs of a tile of many rows
 constexpr int MOST = 8;    // and of one or two
@@ -221,8 +224,49 @@ const T* widened(const Linear<T>& linear, int64_t begin, int64_t end) {
     return numbers.data();
 }
 
+// Rows that products read, for as long as one thread computes these.
 template <typename T>
-void multiply(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
+class Inputs {
+  public:
+    Inputs(int64_t rows, const T* numbers, [[maybe_unused]] const Linear<T>& first) : rows(rows), numbers(numbers) {
+#ifdef TILES
+        if constexpr (std::is_same_v<T, Bfloat16>)
+            if (tiles_are_used() && first.weight && rows) {
+                open_.emplace();
+                packed_ = pack_rows_for_tiles(rows, first.inputs, numbers);
+            }
+#endif
+    }
+
+    // Whether the outputs `begin` to `end` were made in tiles.
+    bool multiply_in_tiles([[maybe_unused]] const Linear<T>& linear, [[maybe_unused]] T* output,
+                           [[maybe_unused]] int64_t begin, [[maybe_unused]] int64_t end) const {
+#ifdef TILES
+        if constexpr (std::is_same_v<T, Bfloat16>)
+            if (packed_ && linear.weight && linear.outputs % SIDE == 0) {
+                ::multiply_in_tiles({linear.weight, linear.bias, linear.inputs, linear.outputs}, rows, packed_, output, begin,
+                                    end);
+                return true;
+            }
+#endif
+        return false;
+    }
+
+    int64_t rows;
+    const T* numbers;
+
+  private:
+#ifdef TILES
+    std::optional<OpenTiles> open_;
+    const T* packed_ = nullptr;
+#endif
+};
+
+template <typename T>
+void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64_t begin, int64_t end) {
+    if (inputs.multiply_in_tiles(linear, output, begin, end)) return;
+    const int64_t rows = inputs.rows;
+    const T* input = inputs.numbers;
     if (linear.integers && rows > 8 * ROWS)
         multiply_by(widened(linear, begin, end) - begin * linear.inputs, linear, rows, input, output, begin, end);
     else if (linear.steps)
@@ -242,7 +286,8 @@ class Products {
         T* output;
     };
 
-    Products(std::vector<Part> parts, int64_t rows, const T* input) : parts_(parts), rows_(rows), input_(input) {
+    Products(std::vector<Part> parts, int64_t rows, const T* input)
+        : parts_(parts), inputs_(rows, input, *parts[0].linear) {
         for (const Part& part : parts_) units += panels(*part.linear);
     }
 
@@ -251,7 +296,7 @@ class Products {
             const int64_t own = panels(*part.linear);
             if (unit < own) {
                 const int64_t end = std::min(part.linear->outputs, (unit + 1) * PANEL);
-                multiply(*part.linear, rows_, input_, part.output, unit * PANEL, end);
+                multiply(*part.linear, inputs_, part.output, unit * PANEL, end);
                 return;
             }
             unit -= own;
@@ -264,8 +309,7 @@ class Products {
     static int64_t panels(const Linear<T>& linear) { return (linear.outputs + PANEL - 1) / PANEL; }
 
     std::vector<Part> parts_;
-    int64_t rows_;
-    const T* input_;
+    Inputs<T> inputs_;
 };
 
 template <typename T>

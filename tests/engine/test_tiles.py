@@ -1,0 +1,85 @@
+"""Products in a processor's tiles (AMX). The instructions are emulated, so that all around them is tried anywhere."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from nbgen.engine import native, native_linear
+from nbgen.engine.native_linear import NativeLinear
+from tests.engine.test_native_decoder import Run, runner_of, saved
+
+#: Outputs and inputs: one tile, a panel and half of one, more inputs than a pass.
+SIZES = [(16, 32), (80, 96), (32, 1088)]
+
+pytestmark = pytest.mark.skipif(
+    native_linear.function("multiply", torch.bfloat16) is None, reason="this processor has no products of bfloat16"
+)
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A processor with tiles, for what is made from here on."""
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DEMULATED_TILES"))
+    monkeypatch.setattr(native, "library", cache(native.library.__wrapped__))
+    monkeypatch.setattr(native, "tiles", cache(native.tiles.__wrapped__))
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def made(outputs: int, inputs: int, *, bias: bool = True) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(inputs, outputs, bias=bias, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@torch.inference_mode()
+def test_it_is_the_linear_layer_and_a_row_is_the_same_whatever_is_beside_it(sizes: tuple[int, int], bias: bool) -> None:
+    stock = made(*sizes, bias=bias)
+    assert native_linear.readable(stock)
+    ours, rows = NativeLinear(stock), torch.randn(100, sizes[1]).bfloat16()
+    together = ours(rows)
+    expected = rows.double() @ stock.weight.double().T + (stock.bias.double() if bias else 0)
+    assert (together.double() - expected).abs().max() <= 5e-3 * expected.abs().max()
+    torch.set_num_threads(3)
+    for count in (1, 2, 15, 16, 17, 33, 64, 65, 99):
+        assert torch.equal(ours(rows[:count]), together[:count])
+        assert torch.equal(ours(rows[-count:]), together[-count:])
+
+
+@torch.inference_mode()
+def test_it_is_the_tiles_that_multiply() -> None:
+    """Their sums run over the inputs in order, which vectors' do not."""
+    stock, rows = made(32, 1088, bias=False), torch.randn(40, 1088).bfloat16()
+    sums = torch.zeros(40, 32)
+    for k in range(1088):
+        sums += rows[:, k, None].float() * stock.weight[:, k].float()
+    assert torch.equal(NativeLinear(stock)(rows), sums.bfloat16())
+
+
+def test_a_model_s_layers_are_the_same_however_a_prompt_is_cut(tmp_path: Path) -> None:
+    runner = runner_of(saved(tmp_path, "qwen3"), torch.bfloat16)
+    assert runner.plain, "nothing was tested"
+    run = Run(runner)
+    alone, beside, other = run.sequence(70, 1), run.sequence(70, 1), run.sequence(33, 50)
+    expected = [run.step((alone, 60))[0], *(run.step((alone, 1))[0] for _ in range(3))]
+    run.step((beside, 41))
+    got = [run.step((beside, 19), (other, 30))[0], *(run.step((beside, 1), (other, 1))[0] for _ in range(3))]
+    assert all(map(torch.equal, got, expected))
+
+
+@pytest.mark.parametrize("sizes", [(8, 32), (24, 64)])
+def test_weights_of_no_whole_tiles_are_left_to_others(sizes: tuple[int, int]) -> None:
+    assert not native_linear.readable(made(*sizes))
+
+
+def test_where_tiles_cannot_be_tried_they_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native.sys, "executable", "false")
+    assert not native.tiles()
+    assert not native_linear.readable(made(32, 64))
