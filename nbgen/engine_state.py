@@ -86,6 +86,9 @@ class EngineStatus(Struct, frozen=True):
     #: Free ones and cached ones that nobody uses.
     blocks_free: int = 0
     blocks_cached: int = 0
+    #: Places for states of recurrent layers that prompts can begin from, and those taken.
+    snapshots_total: int = 0
+    snapshots_kept: int = 0
     paused: bool = False
     #: Tokens a second, all requests together, since the last pulse.
     throughput: float = 0.0

@@ -15,6 +15,7 @@ from nbgen.engine.engine import Engine
 from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_worker import BACKENDS, backend_class
 from nbgen.engine.hidden_states import HiddenStates
+from nbgen.engine.hybrid_runner import HybridRunner
 from nbgen.engine.live_model import LiveModel
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
@@ -24,6 +25,7 @@ from nbgen.engine.probe import Runner, choose_runner, compile
 from nbgen.engine.routed_experts import RoutedExperts
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import MixedChunk, Scheduler
+from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import ModelError
@@ -33,6 +35,8 @@ from nbgen.errors import ModelError
 FAIR = MixedChunk(least=12, most=128, for_each=1.5)
 #: … and where each prompt has a forward of its own, which reads the weights once more.
 FORWARD = MixedChunk(least=128, most=128)
+#: Snapshots of states take half of the bytes that states of running sequences leave, or one for so many blocks.
+BLOCKS_PER_SNAPSHOT = 8
 
 
 class Assembly(NamedTuple):
@@ -62,7 +66,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     loaded, runner = _load(config, report, live)
     scheduler = _provide(runner, loaded.context_length, config)
     kv_tokens = scheduler.blocks.num_blocks * config.block_size
-    model = _info(loaded, runner, config, kv_tokens)
+    model = _info(loaded, runner, config, scheduler.blocks)
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors), Logprobs(loaded.tokenizer.token_text)
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
     engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting, deadlines=deadlines)
@@ -102,11 +106,11 @@ def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple
 def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Scheduler:
     """Give the runner its KV cache, and the graphs over it; a scheduler of its blocks."""
     max_running = _max_running(runner, config)
-    num_blocks = _size_cache(runner, context_length, config, max_running)
+    blocks = _blocks(runner, context_length, config, max_running)
     if isinstance(runner, ModelRunner) and config.cuda_graphs:
         runner.capture(max_running, context_length)
     return Scheduler(
-        BlockManager(num_blocks, config.block_size, caches_prefixes=runner.caches_prefixes),
+        blocks,
         max_running=max_running,
         prefill_chunk=config.prefill_chunk if runner.chunks_prefill else None,
         mixed_chunk=_mixed_chunk(runner, config),
@@ -148,12 +152,27 @@ def _max_running(runner: Runner, config: EngineConfig) -> int:
     return max(1, min(config.max_running, room // runner.bytes_per_state))
 
 
-def _size_cache(runner: Runner, context_length: int, config: EngineConfig, max_running: int) -> int:
-    """Give the runner its KV cache; the number of blocks, no more than all running sequences could fill."""
+def _blocks(runner: Runner, context_length: int, config: EngineConfig, max_running: int) -> BlockManager:
+    """Give the runner its KV cache; its blocks, and room for states where the model has any."""
     most = max_running * -(-context_length // config.block_size)
     if not isinstance(runner, ModelRunner):
-        return most
-    budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes) - max_running * runner.bytes_per_state
+        return BlockManager(most, config.block_size, caches_prefixes=False)
+    state = runner.bytes_per_state
+    budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes) - max_running * state
+    if not isinstance(runner, HybridRunner):
+        return BlockManager(_size_cache(runner, budget, most, config), config.block_size)
+    beside = max(state, BLOCKS_PER_SNAPSHOT * runner.cache.bytes_per_block)
+    room = max(0, budget) // (state + beside)
+    snapshots = min(most // BLOCKS_PER_SNAPSHOT, room) if runner.caches_prefixes else 0
+    blocks = _size_cache(runner, budget - snapshots * state, most, config, snapshots)
+    return StatefulBlocks(blocks, config.block_size, num_slots=max_running, num_snapshots=snapshots)
+
+
+def _size_cache(runner: ModelRunner, budget: int, most: int, config: EngineConfig, snapshots: int = 0) -> int:
+    """Give the runner a KV cache of `budget` bytes, and of no more than `most` blocks; their number.
+
+    Snapshots of states come on top.
+    """
     blocks = min(most, budget // max(1, runner.cache.bytes_per_block))
     if blocks < 1:
         raise ModelError(
@@ -162,12 +181,14 @@ def _size_cache(runner: Runner, context_length: int, config: EngineConfig, max_r
         )
     try:
         runner.cache.resize(blocks)
+        if snapshots:
+            runner.reserve(snapshots)
     except (torch.OutOfMemoryError, MemoryError):
         raise ModelError(f"{budget} bytes of KV cache do not fit into the free memory: free some") from None
     return blocks
 
 
-def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_tokens: int) -> ModelInfo:
+def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, blocks: BlockManager) -> ModelInfo:
     architecture, processor = loaded.model.config, loaded.processor
     return ModelInfo(
         name=config.model,
@@ -181,8 +202,8 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, kv_t
         tier=runner.tier,
         compiled=isinstance(runner, ModelRunner) and runner.compiled is not None,
         has_chat_template=loaded.tokenizer.has_chat_template or bool(processor and processor.has_chat_template),
-        kv_tokens=kv_tokens,
-        caches_prefixes=runner.caches_prefixes,
+        kv_tokens=blocks.num_blocks * blocks.block_size,
+        caches_prefixes=blocks.caches_prefixes,
         threads=torch.get_num_threads(),
         sampling_defaults=loaded.sampling_defaults,
         parameters=loaded.parameters,

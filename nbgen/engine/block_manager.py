@@ -4,6 +4,7 @@ A block is free, a sequence's own, or cached (shared by sequences that begin ali
 that nobody uses count as free: they are given up as soon as somebody needs them.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from nbgen.engine.prefix_cache import Node, PrefixCache
@@ -18,15 +19,26 @@ class Copy(NamedTuple):
     num_tokens: int
 
 
+class StateCopy(NamedTuple):
+    """The recurrent state of a running sequence's `slot`, to be kept as `snapshot`, or to come from there."""
+
+    slot: int
+    snapshot: int
+    restores: bool
+
+
 class BlockManager:
     """Hands out blocks of `block_size` tokens. Block ids are indices into the KV cache."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, caches_prefixes: bool = True) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, *, caches_prefixes: bool = True, num_snapshots: int = 0
+    ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._free = list(reversed(range(num_blocks)))
-        self.cache = PrefixCache(block_size, self._free.append)
+        self.cache = PrefixCache(block_size, self._free.append, num_snapshots)
         self.caches_prefixes = caches_prefixes
+        self._copies: list[Copy | StateCopy] = []
         self._copying: list[Node] = []
 
     @property
@@ -51,23 +63,45 @@ class BlockManager:
         sequence.block_table = [node.block for node in match.nodes]
         sequence.num_computed = len(match.nodes) * self.block_size
 
-    def reuse_partly(self, sequence: Sequence) -> Copy | None:
-        """After `reuse`: the copy that gives the sequence the cached part of its next block, if there is room."""
+    def is_coming(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        """After `reuse`: whether a running prompt computes the sequence's next block, so that waiting saves work."""
+        end = sequence.num_computed + self.block_size
+        beginning = sequence.keys[:end]
+        return (
+            self.caches_prefixes
+            and end <= sequence.num_cacheable
+            and any(
+                other.num_uncomputed > 1
+                and other.embeds is None
+                and other.namespace == sequence.namespace
+                and other.num_computed < end <= len(other)
+                and other.keys[:end] == beginning
+                for other in running
+            )
+        )
+
+    def arrive(self, sequence: Sequence, running: Iterable[Sequence]) -> None:
+        """Know of a sequence that waits from now on, beside those that run."""
+
+    def admit(self, sequence: Sequence, waiting: Iterable[Sequence]) -> None:
+        """After `reuse`, of a sequence that runs from now on: the cached part of its next block, if there is room."""
         rest = sequence.keys[sequence.num_computed : sequence.num_cacheable]
         node, length = self._last(sequence).best_child(rest[: self.block_size]) if self.caches_prefixes else (None, 0)
         if node is None:
-            return None
+            return
         self.cache.lock([node])
-        if not self.can_allocate(sequence, len(sequence) + 1):
+        if self.can_allocate(sequence, len(sequence) + 1):
+            self._copy(node, sequence, length)
+        else:
             self.cache.unlock([node])
-            return None
-        self._copying.append(node)
-        self.allocate(sequence, sequence.num_computed + length)
-        sequence.num_computed += length
-        return Copy(node.block, sequence.block_table[-1], length)
+
+    def take_copies(self) -> list[Copy | StateCopy]:
+        """What is to be copied before the next step, in this order; each is given once."""
+        copies, self._copies = self._copies, []
+        return copies
 
     def copied(self) -> None:
-        """The copies asked for are made: their sources may go."""
+        """The copies that were taken are made: their sources may go."""
         self.cache.unlock(self._copying)
         self._copying.clear()
 
@@ -89,6 +123,13 @@ class BlockManager:
             self._free.append(block)
         self.cache.unlock(reversed(sequence.nodes))
         sequence.block_table, sequence.nodes = [], []
+
+    def _copy(self, node: Node, sequence: Sequence, num_tokens: int) -> None:
+        """Have the first tokens of the locked node's block copied to the sequence's next."""
+        self._copying.append(node)
+        self.allocate(sequence, sequence.num_computed + num_tokens)
+        self._copies.append(Copy(node.block, sequence.block_table[-1], num_tokens))
+        sequence.num_computed += num_tokens
 
     def _shares(self, sequence: Sequence) -> bool:
         """Whether others may use the sequence's blocks: ids do not tell what embeddings were given."""

@@ -199,7 +199,7 @@ class Engine:
             return refused
         self._masks.start([item.sequence for item in batch if item.samples])
         started = time.perf_counter()
-        output = self._runner.run(batch, self._scheduler.copies)
+        output = self._runner.run(batch, self._scheduler.blocks.take_copies())
         self.forward_seconds += time.perf_counter() - started
         self._scheduler.computed(batch)
         pieces = refused + self._describe(output)
@@ -223,6 +223,8 @@ class Engine:
             blocks_total=blocks.num_blocks,
             blocks_free=blocks.num_free,
             blocks_cached=blocks.cache.num_blocks,
+            snapshots_total=blocks.cache.snapshots.size,
+            snapshots_kept=len(blocks.cache.snapshots),
             preemptions=self._scheduler.preemptions,
             paused=self._paused_at is not None,
         )

@@ -1,20 +1,18 @@
 """Tier B: models with recurrent or convolution layers. Their state is pooled by slot, beside the pages of attention.
 
-A state belongs to one position, so prompts go one to a forward; decodes go together. A sequence that was preempted
-begins anew, state and all.
+A state belongs to one position, so prompts go one to a forward; decodes go together. Which slot is whose, and
+which snapshots of states are kept, is the bookkeeping's affair.
 """
 
-import heapq
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from nbgen.engine.block_manager import Copy
+from nbgen.engine.block_manager import Copy, StateCopy
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.model_runner import ModelRunner, RunOutput
 from nbgen.engine.scheduler import ScheduledSequence
-from nbgen.engine.sequence import Sequence
 from nbgen.engine.state_pool import StatePool
 
 
@@ -22,15 +20,12 @@ class HybridRunner(ModelRunner):
     """Runs a transformers causal LM over a paged KV cache and a pool of states."""
 
     tier = "B"
-    caches_prefixes = False
 
     def __init__(self, model: torch.nn.Module, cache: KVCache, *, chunks_prefill: bool = True) -> None:
-        """A model whose layers begin anew with every prompt chunk has `chunks_prefill` False."""
+        """A model whose layers begin anew with every prompt chunk has `chunks_prefill` False, and no prefix cache."""
         super().__init__(model, cache)
-        self.chunks_prefill = chunks_prefill
+        self.chunks_prefill = self.caches_prefixes = chunks_prefill
         self._pool = StatePool(model.config)
-        self._slots: dict[Sequence, int] = {}
-        self._free: list[int] = []
         self._states: Any = None
 
     @property
@@ -38,28 +33,38 @@ class HybridRunner(ModelRunner):
         """What a sequence holds besides its blocks."""
         return self._pool.bytes_per_slot
 
-    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
+    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy | StateCopy] = ()) -> RunOutput:
         """Compute the batch's tokens: all decodes in one forward, each prompt in one of its own."""
+        with torch.inference_mode():
+            for copy in copies:
+                self._copy(copy)
         decodes = [item for item in batch if item.num_tokens == 1 and item.sequence.num_computed]
         prompts = [item for item in batch if item not in decodes]
         # In the order of their slots, so that their states can be neighbours.
-        decodes.sort(key=lambda item: self._slots[item.sequence])
+        decodes.sort(key=_slot)
         groups = ([decodes] if decodes else []) + [[item] for item in prompts]
         return _joined([self._run_group(group) for group in groups])
 
-    def release(self, sequence: Sequence) -> None:
-        """Take the sequence's slot back."""
-        if (slot := self._slots.pop(sequence, None)) is not None:
-            heapq.heappush(self._free, slot)
+    def reserve(self, snapshots: int) -> None:
+        """Take room for so many snapshots of states."""
+        self._pool.reserve(snapshots)
 
     def vacate(self) -> None:
         """Give up the states as well."""
         super().vacate()
         self._pool.clear()
-        self._states, self._slots, self._free = None, {}, []
+        self._states = None
+
+    def _copy(self, copy: Copy | StateCopy) -> None:
+        if isinstance(copy, Copy):
+            self.cache.copy(copy.source, copy.target, copy.num_tokens)
+        elif copy.restores:
+            self._pool.load(copy.slot, copy.snapshot)
+        else:
+            self._pool.save(copy.slot, copy.snapshot)
 
     def _run_group(self, group: list[ScheduledSequence]) -> RunOutput:
-        slots = [self._slot(item.sequence) for item in group]
+        slots = [_slot(item) for item in group]
         begins = group[0].sequence.num_computed == 0
         self._states = self._pool.fresh() if begins else self._pool.read(slots)
         output = super().run(group)
@@ -70,10 +75,9 @@ class HybridRunner(ModelRunner):
     def _cache_inputs(self) -> dict[str, Any]:
         return {self._cache_name: self._states, "use_cache": True}
 
-    def _slot(self, sequence: Sequence) -> int:
-        if sequence not in self._slots:
-            self._slots[sequence] = heapq.heappop(self._free) if self._free else len(self._slots)
-        return self._slots[sequence]
+
+def _slot(item: ScheduledSequence) -> int:
+    return item.sequence.slot
 
 
 def _joined(outputs: list[RunOutput]) -> RunOutput:

@@ -118,7 +118,7 @@ class ModelRunner:
             self.media.encode(sequence.media, sequence.namespace)
 
     def release(self, sequence: Sequence) -> None:
-        """Blocks are all a sequence holds, and the scheduler takes them back."""
+        """What a sequence holds is the scheduler's, which takes it back."""
 
     def capture(self, max_running: int, context_length: int) -> None:
         """Let decodes of up to so many sequences run as CUDA graphs over the present cache.

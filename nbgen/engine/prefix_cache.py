@@ -2,7 +2,8 @@
 
 A tree with one block a node, after SGLang's radix attention (Zheng et al. 2024, section 3): a path from a root spells
 the tokens of a prompt and its answer. Blocks in use are locked, with all above them; the rest are evicted by least
-recent use. Knows neither sequences nor tensors.
+recent use. A node may have a snapshot of a model's recurrent state right after its tokens, which goes with it. Knows
+neither sequences nor tensors.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from nbgen.engine.snapshots import Snapshots
 
 #: Outdated entries of the order of leaves that are tolerated before it is cleaned.
 SLACK = 64
@@ -54,8 +57,9 @@ class PrefixCache:
     `give_back` gets the blocks that the cache lets go.
     """
 
-    def __init__(self, block_size: int, give_back: Callable[[int], None]) -> None:
+    def __init__(self, block_size: int, give_back: Callable[[int], None], num_snapshots: int = 0) -> None:
         self.block_size = block_size
+        self.snapshots: Snapshots[Node] = Snapshots(num_snapshots)
         self.num_blocks = 0
         self._num_locked = 0
         self._give_back = give_back
@@ -84,9 +88,10 @@ class PrefixCache:
             node = child
 
     def add(self, parent: Node, tokens: tuple[int, ...], block: int) -> Node:
-        """Keep `block`, which holds `tokens` after those of `parent`; a leaf that it extends is let go."""
+        """Keep `block`, which holds `tokens` after those of `parent`; a leaf that it says all of is let go."""
         for sibling in list(parent.children.get(tokens[0], ())):
-            if not sibling.locks and sibling.common(tokens) == len(sibling.tokens):
+            needed = sibling.locks or sibling in self.snapshots
+            if not needed and sibling.common(tokens) == len(sibling.tokens):
                 self._remove(sibling)
         node = Node(tokens, block, parent)
         parent.children.setdefault(tokens[0], []).append(node)
@@ -140,5 +145,6 @@ class PrefixCache:
             del parent.children[node.tokens[0]]
         node.used = 0
         self.num_blocks -= 1
+        self.snapshots.drop(node)
         self._give_back(node.block)
         self._push(parent)

@@ -22,6 +22,7 @@ from nbgen.engine.opaque_runner import OpaqueRunner
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.state_pool import has_state
+from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.errors import ModelError
 from nbgen.sampling_params import SamplingParams
 
@@ -56,6 +57,8 @@ def choose_runner(model: torch.nn.Module, block_size: int, *, copies_weights: bo
         return runner or OpaqueRunner(model, cached=False)
     with runner.lora.observed():
         _agrees(runner, prompts, expected, block_size)
+    if isinstance(runner, HybridRunner) and runner.caches_prefixes:
+        runner.caches_prefixes = _goes_on(runner, prompts[0], expected[0], block_size)
     if type(runner) is ModelRunner and copies_weights:
         _give_native_layers(runner, prompts, expected, block_size)
     return runner
@@ -171,9 +174,28 @@ def _agrees(runner: Runner, prompts: list[list[int]], expected: list[torch.Tenso
         return False
 
 
+def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor, block_size: int) -> bool:
+    """Whether a prompt continues from a snapshot as it does from its beginning."""
+    blocks = StatefulBlocks(8, block_size, num_slots=1, num_snapshots=1)
+    runner.reserve(1)
+    first, second = _sequence(prompt), _sequence(prompt)
+    blocks.admit(first, ())
+    runner.run([ScheduledSequence(_grow(first, STEPS[0][0], blocks), STEPS[0][0])])
+    first.num_computed = STEPS[0][0]
+    blocks.free(first)
+    blocks.reuse(second)
+    blocks.admit(second, ())
+    blocks.allocate(second, len(second))
+    output = runner.run([ScheduledSequence(second, second.num_uncomputed)], blocks.take_copies())
+    agrees = second.num_computed > 0 and _same(output.scores[0], expected[-1], runner.model.dtype)
+    if not agrees:
+        log.warning("No prefix is reused: this model goes on differently from a copy of its state")
+    return agrees
+
+
 def _pieces(runner: Runner, prompts: list[list[int]], block_size: int) -> Iterator[tuple[int, int, torch.Tensor]]:
     """Run the prompts in steps; index of the prompt, position and scores at the end of each piece."""
-    sequences, blocks = [_sequence(ids) for ids in prompts], BlockManager(8, block_size)
+    sequences, blocks = [_sequence(ids, slot) for slot, ids in enumerate(prompts)], BlockManager(8, block_size)
     try:
         yield from _steps(runner, sequences, blocks)
     finally:
@@ -207,6 +229,6 @@ def _same(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool
     return bool((got - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1e-3))
 
 
-def _sequence(ids: list[int]) -> Sequence:
+def _sequence(ids: list[int], slot: int | None = None) -> Sequence:
     detokenizer = Detokenizer(lambda _: "", lambda _: False, [])
-    return Sequence("probe", 0, ids, SamplingParams(), 1, 0, detokenizer, StopStrings(()))
+    return Sequence("probe", 0, ids, SamplingParams(), 1, 0, detokenizer, StopStrings(()), slot=slot)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from nbgen.engine.block_manager import BlockManager, Copy
+from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.sequence import Sequence, SequenceStatus
 
 _rank = attrgetter("rank")
@@ -82,7 +82,6 @@ class Scheduler:
         self._arrivals = itertools.count()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        self.copies: list[Copy] = []
         self.preemptions = 0
 
     @property
@@ -95,6 +94,7 @@ class Scheduler:
             sequence.namespace = LONG + sequence.namespace
         sequence.rank = (-sequence.priority, next(self._arrivals))
         bisect.insort(self.waiting, sequence, key=_rank)
+        self.blocks.arrive(sequence, self.running)
 
     def finish(self, sequence: Sequence) -> None:
         """Take the sequence out, wherever it is, and its blocks back."""
@@ -106,7 +106,7 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def schedule(self) -> list[ScheduledSequence]:
-        """The next step's batch; empty when nothing waits or runs. `copies` come before it, `computed` after."""
+        """The next step's batch, empty when nothing waits or runs: `blocks.take_copies` before it, `computed` after."""
         batch = self._decodes()
         begun = [s for s in self.running if s.num_uncomputed > 1]
         room = self._room(batch, begun)
@@ -126,7 +126,6 @@ class Scheduler:
 
     def computed(self, batch: list[ScheduledSequence]) -> None:
         """The batch's tokens have their keys and values."""
-        self.copies.clear()
         self.blocks.copied()
         for sequence, num_tokens in batch:
             sequence.num_computed += num_tokens
@@ -170,34 +169,16 @@ class Scheduler:
     def _admit(self, sequence: Sequence) -> bool:
         """Let the first that waits run, with what is cached of it; False if it must wait on."""
         self.blocks.reuse(sequence)
-        if not self.blocks.can_allocate(sequence, len(sequence) + 1) or self._is_being_computed(sequence):
+        if not self.blocks.can_allocate(sequence, len(sequence) + 1) or self.blocks.is_coming(sequence, self.running):
             self._give_back(sequence)
             return False
-        if copy := self.blocks.reuse_partly(sequence):
-            self.copies.append(copy)
+        self.waiting.pop(0)
+        self.blocks.admit(sequence, self.waiting)
         if not sequence.num_output:
             sequence.cached_tokens = sequence.num_computed
-        self.waiting.pop(0)
         bisect.insort(self.running, sequence, key=_rank)
         sequence.status = SequenceStatus.RUNNING
         return True
-
-    def _is_being_computed(self, sequence: Sequence) -> bool:
-        """Whether a running prompt computes the next block that the sequence needs, so that waiting saves work."""
-        end = sequence.num_computed + self.blocks.block_size
-        beginning = sequence.keys[:end]
-        return (
-            self.blocks.caches_prefixes
-            and end <= sequence.num_cacheable
-            and any(
-                other.num_uncomputed > 1
-                and other.embeds is None
-                and other.namespace == sequence.namespace
-                and other.num_computed < end <= len(other)
-                and other.keys[:end] == beginning
-                for other in self.running
-            )
-        )
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Preempt the last until the sequence's next token fits; False if it was itself the last."""

@@ -71,6 +71,10 @@ class Sequence:
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
+    #: Where its recurrent state is while it runs, if the model has any.
+    slot: int | None = None
+    #: Numbers of computed tokens at which that state is to be kept for others.
+    snapshots_at: list[int] = field(default_factory=list)
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
     priority: int = 0
@@ -110,7 +114,10 @@ class Sequence:
         return 0 if self.media is None else self.media.shift
 
     def chunk_end(self, end: int) -> int:
-        """`end`, or the end of a chunk that leaves no block of tokens in parts that see each other."""
+        """`end`, or the end of a chunk that leaves its state where it is kept, and no block of tokens in parts that
+        see each other.
+        """
+        end = min([end, *(at for at in self.snapshots_at if at > self.num_computed)])
         for start, stop in () if self.media is None else self.media.blocks:
             if start < end < stop:
                 return start if start > self.num_computed else stop
@@ -122,13 +129,18 @@ class Sequence:
         if self.embeds is not None:
             return 0
         routed = self.num_routed if self.tensors and self.tensors.routed_experts is not None else len(self)
-        return min(len(self.token_ids) - 1, self.next_prompt_row, routed)
+        scored = self.next_prompt_row if self._wants_prompt_rows else len(self)
+        return min(len(self.token_ids) - 1, scored, routed)
 
     @property
     def next_prompt_row(self) -> int:
         """The next position of the prompt whose scores are asked for; none is left at the last one."""
         described = self.num_described if self.tensors and self.tensors.of_prompt else self.num_prompt
         return min(described, self.next_logprob_row)
+
+    @property
+    def _wants_prompt_rows(self) -> bool:
+        return self.next_prompt_row < self.num_prompt - 1
 
     @property
     def next_logprob_row(self) -> int:
@@ -139,7 +151,7 @@ class Sequence:
     @property
     def max_chunk(self) -> int:
         """The most tokens of one step: few where each row's scores over the vocabulary are wanted."""
-        return LOGPROB_CHUNK if self.next_prompt_row < self.num_prompt - 1 else len(self)
+        return LOGPROB_CHUNK if self._wants_prompt_rows else len(self)
 
     @property
     def num_uncomputed(self) -> int:

@@ -1,7 +1,7 @@
 """The state of recurrent and convolution layers: one slot a sequence, in tensors that grow with the slots in use.
 
 Layers are sized from the first states that a model computes, because their shapes are the model's affair. Knows
-neither sequences nor who owns a slot.
+neither sequences nor who owns a slot. Snapshots of states have places of their own, whose number never grows.
 """
 
 import math
@@ -51,6 +51,7 @@ class StatePool:
         """`config` is the model's, which says what kind each layer is."""
         self._kinds = _numbers_of_states(config)
         self._states: dict[StateKey, torch.Tensor] = {}
+        self._snapshots: dict[StateKey, torch.Tensor] = {}
 
     @property
     def bytes_per_slot(self) -> int:
@@ -58,7 +59,8 @@ class StatePool:
         return sum(math.prod(states.shape[1:]) * states.element_size() for states in self._states.values())
 
     def clear(self) -> None:
-        """Give up all slots."""
+        """Give up all slots and snapshots."""
+        self._snapshots = {}
         self._states = {key: states[:0].clone() for key, states in self._states.items()}
 
     def fresh(self) -> Cache:
@@ -84,6 +86,20 @@ class StatePool:
             states = self._room(key, max(slots) + 1, state)
             if _rows(states, slots).data_ptr() != state.data_ptr():
                 states[torch.tensor(slots, device=states.device)] = state
+
+    def reserve(self, snapshots: int) -> None:
+        """Take room for so many snapshots of the layers seen so far; on a CPU memory is taken as they are made."""
+        self._snapshots = {key: states.new_empty(snapshots, *states.shape[1:]) for key, states in self._states.items()}
+
+    def save(self, slot: int, snapshot: int) -> None:
+        """Keep the slot's states as `snapshot`."""
+        for key, kept in self._snapshots.items():
+            kept[snapshot] = self._states[key][slot]
+
+    def load(self, slot: int, snapshot: int) -> None:
+        """Have the slot's states be those of `snapshot`."""
+        for key, kept in self._snapshots.items():
+            self._room(key, slot + 1, kept[snapshot : snapshot + 1])[slot] = kept[snapshot]
 
     def _room(self, key: StateKey, slots: int, like: torch.Tensor) -> torch.Tensor:
         """The tensor of all slots, with at least `slots` of them."""

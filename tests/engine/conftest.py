@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine_config import EngineConfig
@@ -27,6 +29,15 @@ def generate(assembly: Assembly, requests: list[GenerateRequest]) -> Outputs:
         for output in assembly.engine.step():
             outputs[output.rid].append(output)
     return outputs
+
+
+def greedy(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+    """transformers' own greedy continuations in float32, one prompt at a time."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    if model.config.model_type == "xlstm":
+        model.generation_config.use_cache = False
+    options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return [model.generate(torch.tensor([p]), **options)[0, len(p) :].tolist() for p in prompts]
 
 
 def ids(outputs: list[GenerateOutput], index: int = 0) -> list[int]:

@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from nbgen.engine.assembly import Assembly
 from nbgen.errors import ModelError
@@ -13,7 +11,7 @@ from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
-from tests.engine.conftest import build, generate, ids
+from tests.engine.conftest import build, generate, greedy, ids
 
 README = Path(__file__).parents[2] / "README.md"
 #: Longer than every window and chunk here, and than a prefill's.
@@ -30,15 +28,6 @@ pytestmark = [
 ]
 
 
-def reference(folder: Path) -> list[list[int]]:
-    """transformers' own greedy continuations in float32, one prompt at a time."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    if model.config.model_type == "xlstm":
-        model.generation_config.use_cache = False
-    options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    return [model.generate(torch.tensor([p]), **options)[0, len(p) :].tolist() for p in PROMPTS]
-
-
 def answers(assembly: Assembly, requests: list[GenerateRequest]) -> list[list[int]]:
     outputs = generate(assembly, requests)
     return [ids(outputs[request.rid]) for request in requests]
@@ -48,7 +37,7 @@ def answers(assembly: Assembly, requests: list[GenerateRequest]) -> list[list[in
 def test_a_family_writes_what_transformers_writes(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     folder = save_model(tmp_path, name, **family.changes)
-    expected = reference(folder)
+    expected = greedy(folder, PROMPTS, NEW_TOKENS)
     assembly = build(folder, prefill_chunk=16)
     assert (assembly.model.tier, assembly.engine._scheduler.cuts_prompts) == (
         family.tier,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nbgen.engine.assembly import Assembly
-from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
@@ -34,18 +34,22 @@ def answers(assembly: Assembly, requests: list[GenerateRequest]) -> list[list[in
 def test_preemption_changes_no_text(folder: Path) -> None:
     assembly = build(folder)
     expected = answers(assembly, REQUESTS)
-    assembly.engine._scheduler.blocks = BlockManager(6, 16, caches_prefixes=False)
+    assembly.engine._scheduler.blocks = StatefulBlocks(6, 16, num_slots=4)
     assert answers(assembly, REQUESTS) == expected
     assert assembly.engine.status().preemptions > 0, "there were blocks enough: nothing was tested"
 
 
 def test_states_have_room_beside_the_blocks(folder: Path) -> None:
-    state = build(folder).engine._runner.bytes_per_state
+    assembly = build(folder)
+    state, blocks = assembly.engine._runner.bytes_per_state, assembly.engine._scheduler.blocks
+    assert blocks.cache.snapshots.size == (blocks.num_blocks // 8 if assembly.model.caches_prefixes else 0)
     assembly = build(folder, kv_cache_bytes=7 * state)
-    assert assembly.engine._scheduler.max_running == 3, "as many as half of the bytes hold states of"
-    runner = assembly.engine._runner
+    scheduler, runner = assembly.engine._scheduler, assembly.engine._runner
+    assert scheduler.max_running == 3, "as many as half of the bytes hold states of"
+    snapshots = scheduler.blocks.cache.snapshots.size
+    assert snapshots <= 2, "no more than half of what is left"
     answers(assembly, REQUESTS)
-    assert 3 * state + runner.cache.num_blocks * runner.cache.bytes_per_block <= 7 * state
+    assert (3 + snapshots) * state + runner.cache.num_blocks * runner.cache.bytes_per_block <= 7 * state
 
 
 def test_slots_come_back_and_serve_others(folder: Path) -> None:
@@ -63,8 +67,9 @@ def test_slots_come_back_and_serve_others(folder: Path) -> None:
     while assembly.engine.has_work:
         assembly.engine.step()
     assert [sequences[0].output_ids for sequences in again] == [alone[0], alone[2]]
-    runner = assembly.engine._runner
-    assert sorted(runner._free) == list(range(len(REQUESTS))), "as many slots as ran at once, all free again"
+    scheduler, pool = assembly.engine._scheduler, assembly.engine._runner._pool
+    assert sorted(scheduler.blocks._slots) == list(range(scheduler.max_running)), "all slots are free again"
+    assert all(len(states) <= 2 * len(REQUESTS) for states in pool._states.values()), "few slots are ever touched"
 
 
 def test_states_are_given_back_and_taken_again(folder: Path) -> None:
@@ -74,6 +79,20 @@ def test_states_are_given_back_and_taken_again(folder: Path) -> None:
     state = runner.bytes_per_state
     assembly.occupation.release({"kv_cache"})
     assert all(len(states) == 0 for states in runner._pool._states.values())
+    assert not runner._pool._snapshots
     assembly.occupation.resume({"kv_cache"})
     assert runner.bytes_per_state == state
+    assert assembly.engine.status().snapshots_kept == 0
     assert answers(assembly, REQUESTS) == expected
+
+
+def test_what_begins_anew_with_every_chunk_reuses_nothing(folder: Path) -> None:
+    assembly = build(folder)
+    assert assembly.model.caches_prefixes == assembly.engine._scheduler.cuts_prompts
+    outputs = [generate(assembly, REQUESTS[:1])["r0"] for _ in range(2)]
+    assert ids(outputs[0]) == ids(outputs[1])
+    assert [each[-1].cached_tokens for each in outputs] == [0, 0], "a prompt too short to be cut"
+    status = assembly.engine.status()
+    assert {bool(status.blocks_cached), bool(status.snapshots_total), bool(status.snapshots_kept)} == {
+        assembly.model.caches_prefixes
+    }

@@ -1,13 +1,15 @@
 """Random schedules on a simulated cache: no block has two owners, none is lost, what a sequence sees is its own."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.block_manager import BlockManager, Copy, StateCopy
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.prefix_cache import Node, PrefixCache
 from nbgen.engine.scheduler import MixedChunk, Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
+from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.sampling_params import SamplingParams
 
 BLOCK = 4
@@ -30,13 +32,28 @@ def cached_nodes(cache: PrefixCache) -> list[Node]:
     return found
 
 
-class Machine:
-    """A scheduler with a cache of tokens in place of keys: a slot holds all that its token was computed after."""
+def spelled(node: Node) -> tuple[int, ...]:
+    """The tokens from the root to the node's end."""
+    return () if node.parent is None else spelled(node.parent) + node.tokens
 
-    def __init__(self, sequences: list[Sequence], blocks: int = 64, **options) -> None:
+
+class Machine:
+    """A scheduler with a cache of tokens in place of keys: a slot holds all that its token was computed after.
+
+    With `snapshots` there are states as well, which hold all that they have been through.
+    """
+
+    def __init__(
+        self, sequences: list[Sequence], blocks: int = 64, snapshots: int | None = None, worth: int = 1, **options
+    ) -> None:
+        options = {"max_running": 4, "prefill_chunk": 64, **options}
+        stateful = {"num_slots": options["max_running"], "num_snapshots": snapshots, "worth": worth}
+        manager = BlockManager(blocks, BLOCK) if snapshots is None else StatefulBlocks(blocks, BLOCK, **stateful)
         self.sequences = sequences
-        self.scheduler = Scheduler(BlockManager(blocks, BLOCK), **{"max_running": 4, "prefill_chunk": 64, **options})
+        self.scheduler = Scheduler(manager, **options)
         self.slots: dict[int, object] = {}
+        self.states: dict[int, object] = {}
+        self.snapshots: dict[int, object] = {}
         self.computed = 0
         for s in sequences:
             self.scheduler.add(s)
@@ -45,9 +62,8 @@ class Machine:
         batch = self.scheduler.schedule()
         assert batch, "work is there and none is scheduled"
         assert sum(n for _, n in batch if n > 1) <= self.scheduler.prefill_chunk
-        for copy in self.scheduler.copies:
-            for i in range(copy.num_tokens):
-                self.slots[copy.target * BLOCK + i] = self.slots[copy.source * BLOCK + i]
+        for copy in self.scheduler.blocks.take_copies():
+            self._copy(copy)
         sampled = [item.sequence for item in batch if item.samples]
         for s, count in batch:
             self._compute(s, count)
@@ -57,6 +73,7 @@ class Machine:
             if s.finish_reason:
                 self.scheduler.finish(s)
         self.check_blocks()
+        self.check_states()
         self.check_order()
 
     def run(self) -> None:
@@ -66,8 +83,21 @@ class Machine:
             self.step()
         raise AssertionError("the schedule never ends")
 
+    def _copy(self, copy: Copy | StateCopy) -> None:
+        if isinstance(copy, Copy):
+            for i in range(copy.num_tokens):
+                self.slots[copy.target * BLOCK + i] = self.slots[copy.source * BLOCK + i]
+        elif copy.restores:
+            self.states[copy.slot] = self.snapshots[copy.snapshot]
+        else:
+            self.snapshots[copy.snapshot] = self.states[copy.slot]
+
     def _compute(self, s: Sequence, count: int) -> None:
         end = s.num_computed + count
+        if s.slot is not None:
+            been_through = (s.namespace, *s.token_ids[: s.num_computed])
+            assert not s.num_computed or self.states[s.slot] == been_through, "the state is not the sequence's own"
+            self.states[s.slot] = (s.namespace, *s.token_ids[:end])
         assert len(s.block_table) * BLOCK >= end
         for position in range(s.num_computed, end):
             self.slots[self._slot(s, position)] = (s.namespace, *s.token_ids[: position + 1])
@@ -91,6 +121,24 @@ class Machine:
         for s in self.sequences:
             assert [node.block for node in s.nodes] == s.block_table[: len(s.nodes)]
 
+    def check_states(self) -> None:
+        manager = self.scheduler.blocks
+        if not isinstance(manager, StatefulBlocks):
+            return
+        running = [s.slot for s in self.scheduler.running]
+        assert sorted(running + manager._slots) == list(range(self.scheduler.max_running)), "a slot is lost or shared"
+        assert all(s.slot is None for s in self.sequences if s not in self.scheduler.running)
+        snapshots = manager.cache.snapshots
+        held = {**snapshots._new, **snapshots._used}
+        assert sorted([*held.values(), *snapshots._free]) == list(range(snapshots.size)), "a snapshot is lost or shared"
+        assert held.keys() <= set(cached_nodes(manager.cache)), "a snapshot outlives its node"
+        later = Machine([], 1)
+        later.states, later.snapshots, later.slots = self.states.copy(), self.snapshots.copy(), self.slots.copy()
+        for copy in manager._copies:
+            later._copy(copy)
+        for node, place in held.items():
+            assert later.snapshots[place][1:] == spelled(node), "a snapshot is of other tokens than its node"
+
     def check_order(self) -> None:
         for line in (self.scheduler.waiting, self.scheduler.running):
             assert line == sorted(line, key=lambda s: s.rank), "a later one stands before an earlier one"
@@ -113,26 +161,39 @@ prompts = st.tuples(
     running=st.integers(1, 6),
     aborts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 11)), max_size=4),
     retract=st.integers(0, 60),
+    late=st.integers(0, 12),
+    states=st.one_of(st.none(), st.tuples(st.integers(0, 6), st.integers(1, 12))),
 )
-def test_random_schedules_end_with_every_block_free(requests, blocks, chunk, mixed, running, aborts, retract) -> None:
+def test_random_schedules_end_with_every_block_free(
+    requests, blocks, chunk, mixed, running, aborts, retract, late, states
+) -> None:
     sequences = [sequence(*request) for request in requests]
     for streamed in sequences[::2]:
         streamed.streamed = True
-    machine = Machine(sequences, blocks, max_running=running, prefill_chunk=chunk, mixed_chunk=mixed)
+    snapshots, worth = states or (None, 1)
+    options = {"max_running": running, "prefill_chunk": chunk, "mixed_chunk": mixed}
+    machine = Machine(sequences[late:], blocks, snapshots, worth, **options)
+    machine.sequences = sequences
     for step in range(5000):
-        for when, which in aborts:
-            if when == step and which < len(sequences) and sequences[which].status is not SequenceStatus.FINISHED:
-                machine.scheduler.finish(sequences[which])
+        if step < min(late, len(sequences)):
+            machine.scheduler.add(sequences[step])
+        arrived = [*sequences[late:], *sequences[: min(late, step + 1)]]
+        for s in [sequences[which] for when, which in aborts if when == step and which < len(sequences)]:
+            if s in arrived and s.status is not SequenceStatus.FINISHED:
+                machine.scheduler.finish(s)
         if step == retract:
             machine.scheduler.retract()
             assert machine.scheduler.blocks.num_free == blocks
-        if not machine.scheduler.has_work:
+        if not machine.scheduler.has_work and step >= late:
             break
-        machine.step()
+        if machine.scheduler.has_work:
+            machine.step()
     assert not machine.scheduler.has_work, "the schedule never ends"
     assert machine.scheduler.blocks.num_free == blocks
     machine.scheduler.blocks.cache.flush()
+    machine.check_states()
     assert len(machine.scheduler.blocks._free) == blocks
+    assert len(machine.scheduler.blocks.cache.snapshots) == 0
     aborted = {which for _, which in aborts}
     assert all(s.num_output == s.budget for i, s in enumerate(sequences) if i not in aborted)
 
@@ -256,3 +317,92 @@ def test_the_order_of_leaves_does_not_grow_without_bound() -> None:
     for _ in range(500):
         after(machine, sequence(10))
     assert len(machine.scheduler.blocks.cache._leaves) < 150
+
+
+def stateful(snapshots: int = 8, **options) -> Machine:
+    return Machine([], snapshots=snapshots, **options)
+
+
+def test_a_prompt_with_state_begins_again_at_its_last_whole_block() -> None:
+    machine = stateful()
+    assert [after(machine, sequence(list(range(1, 1 + length)))) for length in (10, 10, 14)] == [0, 8, 10]
+    assert after(machine, sequence(list(range(1, 10)))) == 8
+
+
+def test_a_chat_with_state_goes_on_at_the_very_token() -> None:
+    machine = stateful(worth=64)
+    first = sequence(list(range(2, 15)), 9)
+    after(machine, first)
+    second = sequence([*first.token_ids, 7, 8, 9])
+    assert after(machine, second) == first.num_prompt + first.num_output - 1
+    edited = sequence([*first.token_ids, 9, 9, 9])
+    assert after(machine, edited) == first.num_prompt + first.num_output - 1, "that end is forgotten"
+
+
+def test_the_second_prompt_leaves_a_snapshot_where_it_parts_from_the_first() -> None:
+    machine = stateful(worth=8)
+    counts = [after(machine, sequence([3] * 21 + [i] * 9)) for i in range(4, 8)]
+    assert counts == [0, 0, 20, 20]
+    assert machine.computed == 30 + 30 + 10 + 10
+
+
+def test_prompts_with_state_that_arrive_together_share_their_beginning() -> None:
+    together = [sequence([*[3] * 41, i, i], 2) for i in range(4, 8)]
+    machine = Machine(together, snapshots=8, worth=8)
+    machine.run()
+    assert [s.cached_tokens for s in together] == [0, 40, 40, 40]
+    assert machine.computed == 43 + 3 * 3 + 4
+
+
+def test_who_arrives_while_a_prompt_is_computed_gets_its_state_from_where_they_part() -> None:
+    first, second = sequence([3] * 40, 2), sequence([3] * 29 + [4] * 9, 2)
+    machine = Machine([first], snapshots=8, worth=8, prefill_chunk=10)
+    machine.step()
+    assert after(machine, second) == 28
+    assert machine.computed == 40 + 10 + 2
+
+
+def test_samples_of_a_prompt_with_state_begin_at_its_last_whole_block() -> None:
+    samples = [sequence([3] * 30, 5) for _ in range(3)]
+    machine = Machine(samples, snapshots=4, worth=8)
+    machine.run()
+    assert [s.cached_tokens for s in samples] == [0, 28, 28]
+
+
+def test_a_short_prompt_with_state_is_not_cut() -> None:
+    machine = stateful(worth=64)
+    assert [after(machine, sequence([3] * 60)) for _ in range(2)] == [0, 0]
+    assert machine.computed == 120
+
+
+@pytest.mark.parametrize("snapshots", [None, 4])
+def test_who_gave_its_blocks_back_goes_on_where_it_was(snapshots: int | None) -> None:
+    machine = Machine([sequence([i] * 8, 40) for i in (1, 2)], snapshots=snapshots, worth=64)
+    for _ in range(10):
+        machine.step()
+    machine.scheduler.retract()
+    machine.run()
+    assert machine.scheduler.preemptions == 2
+    assert machine.computed == 2 * 47, "something was computed again"
+
+
+def test_namespaces_share_no_state() -> None:
+    machine = stateful()
+    assert [after(machine, sequence(20, namespace=name)) for name in ("a", "b", "a")] == [0, 0, 16]
+
+
+def test_a_snapshot_that_was_of_use_outlives_those_that_were_not() -> None:
+    machine = stateful(snapshots=3, worth=64)
+    shared = list(range(2, 12))
+    after(machine, sequence(shared))
+    assert after(machine, sequence([*shared, 1, 1, 1])) == 10
+    for i in range(20, 26):
+        assert after(machine, sequence([i] * 10)) == 0
+    assert after(machine, sequence([*shared, 1, 2, 3])) == 10
+    assert after(machine, sequence([20] * 11)) == 0
+
+
+def test_without_room_for_snapshots_nothing_is_reused() -> None:
+    machine = stateful(snapshots=0)
+    assert [after(machine, sequence([3] * 30)) for _ in range(2)] == [0, 0]
+    assert machine.scheduler.blocks.cache.num_blocks == 0

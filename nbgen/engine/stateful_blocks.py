@@ -1,0 +1,155 @@
+"""Blocks of a model with recurrent state: a prefix is reused only from where the state after it was kept.
+
+A running sequence has a slot for its state. Snapshots of it are kept with nodes of the prefix cache: where a prompt
+ends or parts from others (its chunks are cut there), and where a sequence gives its blocks back, at the very token.
+Plain Python, no tensors: what is to be copied is said by `take_copies`.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from nbgen.engine.block_manager import BlockManager, StateCopy
+from nbgen.engine.prefix_cache import Node
+from nbgen.engine.sequence import Sequence
+
+#: Fewer tokens cost about as much to compute again as the forward that a cut adds.
+WORTH = 64
+
+
+class StatefulBlocks(BlockManager):
+    """Hands out blocks, the slots of running sequences' states, and the places of snapshots."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int, *, num_slots: int, num_snapshots: int = 0, worth: int = WORTH
+    ) -> None:
+        """Without snapshots no prefix is reused. A prompt is cut only where that saves others `worth` tokens."""
+        super().__init__(num_blocks, block_size, caches_prefixes=num_snapshots > 0, num_snapshots=num_snapshots)
+        self.worth = worth
+        self._slots = list(range(num_slots))
+        #: Where sequences that `reuse` has seen are to begin, until they are admitted or give up.
+        self._starts: dict[Sequence, Node] = {}
+
+    def reuse(self, sequence: Sequence) -> None:
+        """Give a sequence without blocks the longest cached beginning of its tokens that a snapshot stands after."""
+        path = self._path(sequence) if self._shares(sequence) else []
+        tokens = sequence.keys[: sequence.num_cacheable]
+        for depth, node in self._with_snapshot(self.cache.root(sequence.namespace), path, tokens):
+            if self._start(sequence, path[:depth], node):
+                return
+
+    def is_coming(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
+        """After `reuse`: whether a running prompt will leave a snapshot that saves work to wait for."""
+        return self._shares(sequence) and any(
+            other.num_computed < end <= self._common(other, sequence)
+            for other in running
+            for end in other.snapshots_at
+            if end - sequence.num_computed >= self.worth
+        )
+
+    def arrive(self, sequence: Sequence, running: Iterable[Sequence]) -> None:
+        """Have running prompts leave a snapshot where the sequence, which waits from now on, parts from them."""
+        for other in running:
+            if other.num_uncomputed > 1 and self._shares(other):
+                self._mark(other, self._common(other, sequence))
+
+    def admit(self, sequence: Sequence, waiting: Iterable[Sequence]) -> None:
+        """Give the sequence a slot, with the state that `reuse` found, and decide where it leaves snapshots.
+
+        These are where it parts from what is cached and from those that wait, and at its last whole block.
+        """
+        sequence.slot = heapq.heappop(self._slots)
+        if (start := self._starts.pop(sequence, None)) is not None:
+            if len(start.tokens) < self.block_size:
+                self._copy(start, sequence, len(start.tokens))
+            self._copies.append(StateCopy(sequence.slot, self.cache.snapshots.use(start), restores=True))
+        if self._shares(sequence):
+            partings = [self._common(sequence, other) for other in islice(waiting, self.cache.snapshots.size)]
+            known = len(self._path(sequence)) * self.block_size
+            for end in sorted({*partings, known, self._whole(len(sequence) - 1)}):
+                self._mark(sequence, end)
+
+    def share(self, sequence: Sequence) -> None:
+        """Let others use the sequence's full blocks, and its state where that is to be kept."""
+        super().share(sequence)
+        if sequence.num_computed in sequence.snapshots_at:
+            self._keep(sequence, sequence.nodes[-1])
+
+    def free(self, sequence: Sequence) -> None:
+        """Take back all that the sequence has, keeping its last state for others with what is computed."""
+        start = self._starts.pop(sequence, None)
+        if start is not None and len(start.tokens) < self.block_size:
+            self.cache.unlock([start])
+        if sequence.slot is not None and self._shares(sequence):
+            self.share(sequence)
+            if sequence.nodes and sequence.num_computed == len(sequence.nodes) * self.block_size:
+                self._keep(sequence, sequence.nodes[-1])
+        super().free(sequence)
+        if sequence.slot is not None:
+            heapq.heappush(self._slots, sequence.slot)
+        sequence.slot, sequence.snapshots_at = None, []
+
+    def _start(self, sequence: Sequence, nodes: list[Node], last: Node) -> bool:
+        """Let the sequence begin after `last`, which stands after `nodes`; False if that takes too much room.
+
+        A block that is not full is locked beside those that the sequence gets, until it is copied.
+        """
+        shared = [*nodes, last] if len(last.tokens) == self.block_size else nodes
+        self.cache.lock([*nodes, last])
+        sequence.nodes, sequence.block_table = shared, [node.block for node in shared]
+        sequence.num_computed = len(shared) * self.block_size
+        self._starts[sequence] = last
+        if shared is nodes and not self.can_allocate(sequence, len(sequence) + 1):
+            self.free(sequence)
+            sequence.num_computed = 0
+            return False
+        return True
+
+    def _with_snapshot(self, root: Node, path: list[Node], tokens: list[int]) -> Iterator[tuple[int, Node]]:
+        """The nodes with a snapshot whose tokens begin so, the longest way first; how many nodes are before each."""
+        for depth in range(len(path), -1, -1):
+            rest = tuple(tokens[depth * self.block_size : (depth + 1) * self.block_size])
+            siblings = (path[depth - 1] if depth else root).children.get(rest[0], ()) if rest else ()
+            found = [n for n in siblings if n in self.cache.snapshots and n.tokens == rest[: len(n.tokens)]]
+            yield from ((depth, node) for node in sorted(found, key=lambda n: len(n.tokens), reverse=True))
+
+    def _keep_partial(self, sequence: Sequence, block: int) -> bool:
+        """Cache the last block with the state after it, if all tokens that are in it are known; whether it is kept."""
+        start = len(sequence.nodes) * self.block_size
+        tokens = tuple(sequence.keys[start : sequence.num_computed])
+        if not tokens or start + len(tokens) < sequence.num_computed:
+            return False
+        parent = self._last(sequence)
+        node = next((child for child in parent.children.get(tokens[0], ()) if child.tokens == tokens), None)
+        new = node is None
+        node = self.cache.add(parent, tokens, block) if node is None else node
+        self._keep(sequence, node)
+        return new
+
+    def _keep(self, sequence: Sequence, node: Node) -> None:
+        """Have the sequence's state kept with the node of its last computed token, if it is not there yet."""
+        if node in self.cache.snapshots:
+            self.cache.snapshots.use(node)
+        else:
+            self._copies.append(StateCopy(sequence.slot, self.cache.snapshots.take(node), restores=False))
+
+    def _mark(self, sequence: Sequence, end: int) -> None:
+        """Have the sequence leave a snapshot after `end` tokens, if that is far enough from what it has before."""
+        before = [at for at in (sequence.num_computed, *sequence.snapshots_at) if at <= end]
+        if before and end - max(before) >= self.worth:
+            sequence.snapshots_at.append(end)
+
+    def _common(self, sequence: Sequence, other: Sequence) -> int:
+        """Tokens in whole blocks that both begin with, and that `other` could take from the first."""
+        if sequence.namespace != other.namespace or not self._shares(other):
+            return 0
+        most = self._whole(min(len(sequence) - 1, other.num_cacheable))
+        ours, theirs, size = sequence.keys, other.keys, self.block_size
+        return next((i for i in range(0, most, size) if ours[i : i + size] != theirs[i : i + size]), most)
+
+    def _path(self, sequence: Sequence) -> list[Node]:
+        return self.cache.match(sequence.namespace, sequence.keys[: sequence.num_cacheable]).nodes
+
+    def _whole(self, num_tokens: int) -> int:
+        """The tokens of whole blocks among so many."""
+        return num_tokens - num_tokens % self.block_size
