@@ -66,8 +66,6 @@ class Family(NamedTuple):
     reads_typed: bool = True
     #: Whether a prompt may have more than one.
     several: bool = True
-    #: Whether its prompts share what they begin with.
-    shares: bool = True
 
 
 def tokenizer(family: Family) -> PreTrainedTokenizerFast:
@@ -295,7 +293,7 @@ MULTIMODAL: dict[str, Family] = {
         ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<video>", *TILES],
         _idefics3("SmolVLM"),
     ),
-    "qwen3_5": Family("image", QWEN, VL, _qwen("qwen3_5"), tier="B", shares=False),
+    "qwen3_5": Family("image", QWEN, VL, _qwen("qwen3_5"), tier="B"),
     "internvl": Family(
         "image",
         "<IMG_CONTEXT>",

@@ -121,9 +121,22 @@ def test_a_prefix_is_reused_for_the_same_image_only(served: Served) -> None:
     first, again, other = cached("first", 5), cached("again", 5), cached("other", 6)
     prompt = served.reference.inputs(served.text("Tell me about ", " at length."), [picture(5)])["input_ids"][0]
     before = prompt.tolist().index(served.place)
-    shared = (len(prompt) - 1, before) if served.family.shares else (0, 0)
+    # So short a prompt leaves no snapshot of a recurrent state.
+    shared = (len(prompt) - 1, before) if served.family.tier == "A" else (0, 0)
     assert (first, again, other) == (0, *shared), "to another image's prompt, what stands before it"
 
+
+def test_a_long_beginning_with_an_image_is_reused(served: Served) -> None:
+    texts = [served.text("See ", " and say at length what it shows, " * 3 + word) for word in ("one", "two", "three")]
+    image = picture(7)
+    expected = [served.reference.answer(text, [image]) for text in texts]
+    parts = len(served.reference.inputs(texts[0], [image])["input_ids"][0]) - len("one")
+    requests = [
+        GenerateRequest(rid=f"r{i}", text=text, media=media(image), params=PARAMS) for i, text in enumerate(texts)
+    ]
+    outputs = [generate(served.assembly, [request])[request.rid] for request in requests]
+    assert [ids(each) for each in outputs] == expected
+    assert parts // 16 * 16 <= outputs[-1][-1].cached_tokens <= parts + 1
 
 def test_samples_logprobs_and_preemption(served: Served) -> None:
     text, images = served.text("What is ", "? Say."), [picture(1)]
