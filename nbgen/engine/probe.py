@@ -176,13 +176,14 @@ def _agrees(runner: Runner, prompts: list[list[int]], expected: list[torch.Tenso
 
 def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor, block_size: int) -> bool:
     """Whether a prompt continues from a snapshot as it does from its beginning."""
-    blocks = StatefulBlocks(8, block_size, num_slots=1, num_snapshots=1)
+    blocks = StatefulBlocks(8, block_size, num_slots=2, num_snapshots=1)
     runner.reserve(1)
     first, second = _sequence(prompt), _sequence(prompt)
     blocks.admit(first, ())
     runner.run([ScheduledSequence(_grow(first, STEPS[0][0], blocks), STEPS[0][0])])
     first.num_computed = STEPS[0][0]
     blocks.free(first)
+    blocks.admit(_sequence(prompt), ())  # in the slot of the first, so that the second gets another
     blocks.reuse(second)
     blocks.admit(second, ())
     blocks.allocate(second, len(second))

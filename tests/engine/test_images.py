@@ -138,6 +138,7 @@ def test_a_long_beginning_with_an_image_is_reused(served: Served) -> None:
     assert [ids(each) for each in outputs] == expected
     assert parts // 16 * 16 <= outputs[-1][-1].cached_tokens <= parts + 1
 
+
 def test_samples_logprobs_and_preemption(served: Served) -> None:
     text, images = served.text("What is ", "? Say."), [picture(1)]
     expected = served.reference.answer(text, images)

@@ -406,3 +406,34 @@ def test_without_room_for_snapshots_nothing_is_reused() -> None:
     machine = stateful(snapshots=0)
     assert [after(machine, sequence([3] * 30)) for _ in range(2)] == [0, 0]
     assert machine.scheduler.blocks.cache.num_blocks == 0
+
+
+def test_the_longest_way_with_a_snapshot_is_gone() -> None:
+    machine = stateful(worth=64)
+    assert [after(machine, sequence([2, 2, 2, 2, 1], output)) for output in (1, 3)] == [0, 0]
+    assert after(machine, sequence([2, 2, 2, 2, 1, 1, 1, 3])) == 7
+
+
+def test_a_block_to_be_copied_never_keeps_its_sequence_from_running() -> None:
+    machine = stateful(worth=64, blocks=11)
+    after(machine, sequence([2] * 9, 1))
+    assert after(machine, sequence([2] * 9 + [3] * 31, 4)) == 0, "it needs all blocks, the one to be copied as well"
+
+
+def test_who_must_wait_holds_nothing() -> None:
+    machine = stateful(worth=4, prefill_chunk=6)
+    after(machine, sequence([2] * 9, 1))
+    first = sequence([2] * 30)
+    machine.sequences.append(first)
+    machine.scheduler.add(first)
+    machine.step()
+    assert after(machine, sequence([2] * 30 + [3] * 2)) == 28, "it waits for more than the nine tokens that are cached"
+    assert first.cached_tokens == 9
+    assert machine.scheduler.blocks.num_free == 64
+
+
+def test_nobody_waits_for_the_state_of_another_text_or_namespace() -> None:
+    others = [sequence([3] * 40), sequence([3] * 40, namespace="a"), sequence([4] * 40)]
+    machine = Machine(others, snapshots=8, worth=8, prefill_chunk=120)
+    batch = machine.scheduler.schedule()
+    assert len(batch) == 3

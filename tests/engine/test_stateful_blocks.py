@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from nbgen.engine.assembly import Assembly
+from nbgen.engine.state_pool import StatePool
 from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.messages import GenerateOutput, GenerateRequest
 from nbgen.sampling_params import SamplingParams
@@ -117,3 +118,14 @@ def test_who_is_taken_back_goes_on_from_its_last_state(served: Served) -> None:
             engine.resume()
     assert [sequence.output_ids for sequence in sequences] == served.expected
     check_idle(served.assembly)
+
+
+def test_a_model_that_goes_on_differently_from_a_copied_state_reuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_model(tmp_path, "lfm2", **FAMILIES["lfm2"].changes)
+    monkeypatch.setattr(StatePool, "load", lambda *_: None)
+    assembly = build(folder)
+    assert (assembly.model.tier, assembly.model.caches_prefixes) == ("B", False)
+    expected = greedy(folder, QUESTIONS[:1], NEW_TOKENS)[0]
+    assert [asked(assembly, QUESTIONS[:1]) for _ in range(2)] == [[(expected, 0)]] * 2
