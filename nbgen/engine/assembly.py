@@ -35,7 +35,7 @@ from nbgen.errors import ModelError
 FAIR = MixedChunk(least=12, most=128, for_each=1.5)
 #: … and where each prompt has a forward of its own, which reads the weights once more.
 FORWARD = MixedChunk(least=128, most=128)
-#: Snapshots of states take half of the bytes that states of running sequences leave, or one for so many blocks.
+#: Blocks for each snapshot of a state, at least; and they take three times its bytes, at least.
 BLOCKS_PER_SNAPSHOT = 8
 
 
@@ -161,7 +161,7 @@ def _blocks(runner: Runner, context_length: int, config: EngineConfig, max_runni
     budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes) - max_running * state
     if not isinstance(runner, HybridRunner):
         return BlockManager(_size_cache(runner, budget, most, config), config.block_size)
-    beside = max(state, BLOCKS_PER_SNAPSHOT * runner.cache.bytes_per_block)
+    beside = max(3 * state, BLOCKS_PER_SNAPSHOT * runner.cache.bytes_per_block)
     room = max(0, budget) // (state + beside)
     snapshots = min(most // BLOCKS_PER_SNAPSHOT, room) if runner.caches_prefixes else 0
     blocks = _size_cache(runner, budget - snapshots * state, most, config, snapshots)
