@@ -88,7 +88,10 @@ class PrefixCache:
             node = child
 
     def add(self, parent: Node, tokens: tuple[int, ...], block: int) -> Node:
-        """Keep `block`, which holds `tokens` after those of `parent`; a leaf that it says all of is let go."""
+        """Keep `block`, which holds `tokens` after those of `parent`; a leaf that it extends is let go.
+
+        One with a snapshot stays: only there can others go on from it.
+        """
         for sibling in list(parent.children.get(tokens[0], ())):
             needed = sibling.locks or sibling in self.snapshots
             if not needed and sibling.common(tokens) == len(sibling.tokens):

@@ -37,7 +37,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Served(folder, build(folder, prefill_chunk=64), greedy(folder, QUESTIONS, NEW_TOKENS))
 
 
-def asked(assembly: Assembly, prompts: list[list[int]], **params: object) -> list[tuple[list[int], int]]:
+def answered(assembly: Assembly, prompts: list[list[int]], **params: object) -> list[tuple[list[int], int]]:
     """What is written after each prompt, all at once, and how many tokens of it were cached."""
     params = {"max_new_tokens": NEW_TOKENS, "temperature": 0.0, "ignore_eos": True, **params}
     requests = [
@@ -63,27 +63,29 @@ def check_idle(assembly: Assembly) -> None:
 def test_a_shared_beginning_is_computed_once_and_changes_nothing(served: Served) -> None:
     assembly, expected = served.assembly, served.expected
     assembly.engine.flush_cache()
-    alone = [asked(assembly, [question])[0] for question in QUESTIONS]
+    alone = [answered(assembly, [question])[0] for question in QUESTIONS]
     assert alone == list(zip(expected, [0, 0, 96, 96], strict=True)), "the second leaves a snapshot where they part"
     assembly.engine.flush_cache()
-    together = asked(assembly, QUESTIONS)
+    together = answered(assembly, QUESTIONS)
     assert together == list(zip(expected, [0, 96, 96, 96], strict=True)), "the others wait for the first"
 
 
 def test_a_chat_goes_on_at_the_very_token(served: Served) -> None:
     served.assembly.engine.flush_cache()
-    ((answer, _),) = asked(served.assembly, QUESTIONS[:1])
+    ((answer, _),) = answered(served.assembly, QUESTIONS[:1])
     turns = [[*QUESTIONS[0], *answer, *range(40, 52)], [*QUESTIONS[0], *answer, *range(90, 95)]]
     expected = greedy(served.folder, turns, NEW_TOKENS)
     known = len(QUESTIONS[0]) + len(answer) - 1
     for _ in range(2):
-        assert [asked(served.assembly, [turn])[0] for turn in turns] == [(ids, known) for ids in expected]
+        assert [answered(served.assembly, [turn])[0] for turn in turns] == [(ids, known) for ids in expected]
 
 
 def test_samples_begin_where_their_prompt_ends(served: Served) -> None:
     served.assembly.engine.flush_cache()
     whole = (len(QUESTIONS[3]) - 1) // 16 * 16
-    assert asked(served.assembly, QUESTIONS[3:], n=3) == [(served.expected[3], cached) for cached in (0, whole, whole)]
+    assert answered(served.assembly, QUESTIONS[3:], n=3) == [
+        (served.expected[3], cached) for cached in (0, whole, whole)
+    ]
 
 
 def test_who_is_preempted_writes_the_same(served: Served) -> None:
@@ -92,13 +94,13 @@ def test_who_is_preempted_writes_the_same(served: Served) -> None:
     # Room for two of them, but not for all that they write.
     scheduler.blocks = StatefulBlocks(18, 16, num_slots=scheduler.max_running, num_snapshots=3)
     try:
-        long = asked(served.assembly, QUESTIONS, max_new_tokens=40)
+        long = answered(served.assembly, QUESTIONS, max_new_tokens=40)
         assert scheduler.preemptions > before, "there were blocks enough: nothing was tested"
     finally:
         scheduler.blocks = blocks
     assert [ids[:NEW_TOKENS] for ids, _ in long] == served.expected
     served.assembly.engine.flush_cache()
-    assert [asked(served.assembly, [question], max_new_tokens=40)[0][0] for question in QUESTIONS] == [
+    assert [answered(served.assembly, [question], max_new_tokens=40)[0][0] for question in QUESTIONS] == [
         ids for ids, _ in long
     ]
 
@@ -128,4 +130,4 @@ def test_a_model_that_goes_on_differently_from_a_copied_state_reuses_nothing(
     assembly = build(folder)
     assert (assembly.model.tier, assembly.model.caches_prefixes) == ("B", False)
     expected = greedy(folder, QUESTIONS[:1], NEW_TOKENS)[0]
-    assert [asked(assembly, QUESTIONS[:1]) for _ in range(2)] == [[(expected, 0)]] * 2
+    assert [answered(assembly, QUESTIONS[:1]) for _ in range(2)] == [[(expected, 0)]] * 2

@@ -13,7 +13,7 @@ from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
 from tests.engine.test_cuda_graphs import requests
-from tests.engine.test_stateful_blocks import QUESTIONS, asked
+from tests.engine.test_stateful_blocks import QUESTIONS, answered
 
 MB = 2**20
 
@@ -38,8 +38,8 @@ def test_greedy_equals_the_cpu_s(model_type: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model_type", ["lfm2", "qwen3_next"])
 def test_prompts_begin_from_states_that_were_copied_on_the_device(model_type: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
-    expected, assembly = asked(build(folder, device="cpu"), QUESTIONS), build(folder, device="cuda")
-    assert [asked(assembly, QUESTIONS), asked(assembly, QUESTIONS[:1])[0][0]] == [expected, expected[0][0]]
+    expected, assembly = answered(build(folder, device="cpu"), QUESTIONS), build(folder, device="cuda")
+    assert [answered(assembly, QUESTIONS), answered(assembly, QUESTIONS[:1])[0][0]] == [expected, expected[0][0]]
 
 
 def test_graphs_are_captured_and_change_nothing(tiny_model: Path) -> None:
