@@ -7,7 +7,7 @@ from benchmarks.limits import Cost, Limits, least_seconds
 from benchmarks.peers import OURS, PEERS
 from benchmarks.results import Record, Results
 from benchmarks.servers import OURS_SERVED, SERVICES
-from benchmarks.turns import MEMORY, STREAMS
+from benchmarks.turns import MEMORY, MEMORY_LOADED, STREAMS
 from benchmarks.workloads import FIRST_TOKEN, WORKLOADS, Workload
 
 HEAD = """# Benchmarks
@@ -131,7 +131,8 @@ def _rows(model: str) -> Iterator[Row]:
     for workload in WORKLOADS.values():
         yield Row(workload.name, f"{workload.title}, tok/s", lambda r, w=workload: w.tokens / r["seconds"], digits=1)
     yield Row(FIRST_TOKEN.name, f"{FIRST_TOKEN.title}, s", lambda r: r["seconds"], digits=2, more=False)
-    yield Row(MEMORY, "resident memory, MB", lambda r: r["bytes"] / 1e6, more=False)
+    for name, when in ((MEMORY_LOADED, "the first token"), (MEMORY, "all rows above")):
+        yield Row(name, f"resident memory after {when}, MB", lambda r: r["bytes"] / 1e6, more=False)
 
 
 def _cpu_rows() -> Iterator[Row]:

@@ -18,7 +18,8 @@ from benchmarks.server import Server
 from benchmarks.servers import SERVICES
 from benchmarks.workloads import FIRST_TOKEN, Workload
 
-MEMORY = "memory"
+#: Resident memory after everything else, and after the first token.
+MEMORY, MEMORY_LOADED = "memory", "memory-loaded"
 #: Clients at once, of the served rows.
 STREAMS = (1, 8, 32)
 #: The share of the processors that others may take during a run that counts, and how often one is taken again.
@@ -45,12 +46,14 @@ class Turns:
                     print(error, flush=True)
 
     def workloads(self, workloads: list[Workload], repetitions: int, *, memory: bool) -> None:
-        """Every workload, `repetitions` times after one run that does not count; then the memory each engine holds."""
+        """Every workload, `repetitions` times after one run that does not count; memory before and after."""
         with opened([lambda n=n: Engine(PEERS[n], self._folder, self._threads) for n in self._names]) as engines:
+            if memory:
+                self._memory(MEMORY_LOADED, engines)
             for workload in workloads:
                 self._rounds(engines, workload.name, repetitions, lambda e, seed, w=workload: e.measure(w, seed))
-            for engine in engines if memory else ():
-                self._record(MEMORY, engine.name, 0, {"bytes": engine.resident_bytes()})
+            if memory and workloads:
+                self._memory(MEMORY, engines)
 
     def streams(self, services: list[str], repetitions: int) -> None:
         """The servers, for each number of clients in `STREAMS`."""
@@ -69,6 +72,10 @@ class Turns:
                     continue
                 if repetition > 0:
                     self._record(name, one.name, repetition, figures)
+
+    def _memory(self, name: str, engines: list[Engine]) -> None:
+        for engine in engines:
+            self._record(name, engine.name, 0, {"bytes": engine.resident_bytes()})
 
     def _start(self, name: str) -> Figures:
         engine = Engine(PEERS[name], self._folder, self._threads)

@@ -33,6 +33,8 @@ from nbgen.errors import ModelError
 #: On a CPU: about as many prompt tokens as take as long as the decodes beside them, so that streams slow down by half
 #: and do not stall. Reading the weights takes as long as the least of them; a decode, as long as more than one.
 FAIR = MixedChunk(least=12, most=128, for_each=1.5)
+#: … where a processor's tiles multiply (AMX): five times as fast, from the same memory. By arithmetic, not measured.
+FAIR_IN_TILES = MixedChunk(least=60, most=256, for_each=4)
 #: … and where each prompt has a forward of its own, which reads the weights once more.
 FORWARD = MixedChunk(least=128, most=128)
 #: Blocks for each snapshot of a state, at least; and they take three times its bytes, at least.
@@ -123,7 +125,10 @@ def _mixed_chunk(runner: Runner, config: EngineConfig) -> MixedChunk:
         return MixedChunk(config.mixed_chunk, config.mixed_chunk)
     if runner.device.type != "cpu":
         return MixedChunk()
-    return FAIR if runner.tier == "A" else FORWARD
+    if runner.tier != "A":
+        return FORWARD
+    in_tiles = runner.model.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+    return FAIR_IN_TILES if in_tiles else FAIR
 
 
 def _grammar_backend(name: str) -> Any:

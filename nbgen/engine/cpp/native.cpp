@@ -37,8 +37,10 @@ extern "C" int64_t use_tiles() {
 
 template <typename T>
 void multiply_alone(const Linear<T>& linear, int64_t rows, int64_t threads, const T* input, T* output) {
-    const Products<T> products({{&linear, output}}, rows, input);
-    Team(threads, 1).run([&](Team::Member& member) { member.each(products.units, products); });
+    Team(threads, 1).run([&](Team::Member& member) {
+        const Products<T> products({{&linear, output}}, rows, input);
+        member.each(products.units, products);
+    });
 }
 
 // `hidden` `[rows, width]` becomes what the last layer leaves.

@@ -5,18 +5,25 @@
 
 #pragma once
 
+#include <cstdlib>
 #include <vector>
 
 #include "packed.h"
 
-// In place of the instructions, to try all else on machines without them.
+// In place of the instructions, to try all else on machines without them. A thread that has not configured its tiles ends the
+// process, as it would there.
 #if defined(EMULATED_TILES) && defined(__AVX512BF16__)
 #define TILES
 struct EmulatedTile {
     uint32_t words[16][16];
 };
+inline bool& are_configured() {
+    thread_local bool configured = false;
+    return configured;
+}
 inline EmulatedTile* emulated() {
     thread_local EmulatedTile tiles[8];
+    if (!are_configured()) std::abort();
     return tiles;
 }
 inline void emulated_load(int tile, const void* from, int64_t stride) {
@@ -42,8 +49,8 @@ inline void emulated_multiply(int to, int left, int right) {
             std::memcpy(&emulated()[to].words[i][j], &sum, sizeof sum);
         }
 }
-#define CONFIGURE_TILES(config) ((void)(config))
-#define RELEASE_TILES() ((void)0)
+#define CONFIGURE_TILES(config) ((void)(config), are_configured() = true)
+#define RELEASE_TILES() (are_configured() = false)
 #define CLEAR_TILE(tile) (emulated()[tile] = {})
 #define LOAD_TILE(tile, from, stride) emulated_load(tile, from, stride)
 #define STORE_TILE(tile, to, stride) emulated_store(tile, to, stride)
