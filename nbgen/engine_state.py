@@ -80,8 +80,6 @@ class EngineStatus(Struct, frozen=True):
     waiting: int = 0
     steps: int = 0
     generated_tokens: int = 0
-    #: Seconds spent in the model since the start.
-    forward_seconds: float = 0.0
     blocks_total: int = 0
     #: Free ones and cached ones that nobody uses.
     blocks_free: int = 0

@@ -71,7 +71,15 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     model = _info(loaded, runner, config, scheduler.blocks)
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors), Logprobs(loaded.tokenizer.token_text)
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
-    engine = Engine(runner, sampler, scheduler, logprobs, max_waiting=config.max_waiting, deadlines=deadlines)
+    engine = Engine(
+        runner,
+        sampler,
+        scheduler,
+        logprobs,
+        max_waiting=config.max_waiting,
+        deadlines=deadlines,
+        lookahead=runner.device.type == "cuda" and live is None,  # whose weights are locked only while a step is run
+    )
     adapters = Adapters(loaded.model, runner.lora.unsuited)
     processor = loaded.processor if model.media else None
     admission = Admission(loaded.tokenizer, model, kv_tokens, processors, adapters, processor)

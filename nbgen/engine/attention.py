@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.upload import upload
 
 IMPLEMENTATION = "nbgen"
 #: The sliding window of a layer that does not pass one.
@@ -143,14 +144,14 @@ class Step:
         """The spans' block tables `[spans, longest]`, int32; short ones repeat block 0."""
         longest = max((len(s.block_table) for s in spans), default=0)
         tables = [s.block_table + [0] * (longest - len(s.block_table)) for s in spans]
-        return torch.tensor(tables, dtype=torch.int32, device=self.slots.device).view(len(spans), longest)
+        return upload(tables, self.slots.device, torch.int32).view(len(spans), longest)
 
     def decode_tables(self) -> torch.Tensor:
         return self.tables_of(self.decodes)
 
     def decode_lengths(self) -> torch.Tensor:
         """`[B]`"""
-        return torch.tensor([span.length for span in self.decodes], device=self.slots.device)
+        return upload([span.length for span in self.decodes], self.slots.device)
 
     def slots_of(self, tables: torch.Tensor) -> torch.Tensor:
         """Slots of all tokens of block tables `[spans, blocks]`: `[spans, blocks * block_size]`."""

@@ -11,6 +11,7 @@ import triton
 
 from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
 from nbgen.engine.attention_kernels import attend_tiles, merge_splits
+from nbgen.engine.upload import upload
 
 WIDEST = 256
 MOST_GROUPED = 64
@@ -157,7 +158,7 @@ def prefill_tiles(prefills: list[Span], queries: int, device: torch.device) -> t
         for index, span in enumerate(prefills)
         for row in range(span.start, span.stop, queries)
     ]
-    return torch.tensor(tiles, dtype=torch.int32, device=device)
+    return upload(tiles, device, torch.int32)
 
 
 def _group(query: torch.Tensor, layer: Layer) -> int:

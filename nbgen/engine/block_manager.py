@@ -109,7 +109,8 @@ class BlockManager:
         """Let others use the sequence's blocks that are full; where somebody was first, use theirs."""
         if not self._shares(sequence):
             return
-        while (end := (len(sequence.nodes) + 1) * self.block_size) <= sequence.num_computed:
+        known = min(sequence.num_computed, len(sequence.token_ids))
+        while (end := (len(sequence.nodes) + 1) * self.block_size) <= known:
             index = len(sequence.nodes)
             self._share_block(sequence, index, tuple(sequence.keys[end - self.block_size : end]))
 

@@ -15,6 +15,8 @@ import torch
 
 from nbgen.engine.attention import ReferenceAttention, Span, Step, current
 from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.sampled_tokens import SampledTokens
+from nbgen.engine.upload import upload
 
 #: Batch sizes that have a graph of their own; larger ones go on in steps of the last.
 BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -57,12 +59,17 @@ class DecodeGraphs:
         self.works = True
 
     @torch.inference_mode()
-    def scores(self, rows: Rows[DecodeRow]) -> torch.Tensor | None:
-        """`[rows, vocab]` of the next token; None where the model cannot be captured or the batch is too large."""
+    def scores(self, rows: Rows[DecodeRow], newest: SampledTokens | None = None) -> torch.Tensor | None:
+        """`[rows, vocab]` of the next token; None where the model cannot be captured or the batch is too large.
+
+        Negative tokens are awaited ones, which `newest` has (`Sequence.next_ids`).
+        """
         bucket = bucket_of(len(rows))
         if not self.works or bucket > self._most or max(len(r.block_table) for r in rows) > self._inputs.blocks:
             return None
         self._inputs.write(rows, bucket, self._cache)
+        if newest is not None:
+            self._inputs.ids.copy_(newest.fill(self._inputs.ids))
         if bucket not in self._graphs and not self._add(bucket):
             return None
         replay, scores = self._graphs[bucket]
@@ -107,15 +114,11 @@ class DecodeGraphs:
 class Inputs:
     """Static tensors: ids and positions `[most, 1]`, slots and indices `[most]`, int32 block tables `[most, blocks]`.
 
-    They are filled from the host's copies in one transfer each, without waiting for it. A host copy is free again once
-    the step has given its tokens, before which no other begins.
+    They are filled from the host in one transfer each, without waiting for it.
     """
 
     def __init__(self, most: int, blocks: int, device: torch.device) -> None:
         self.blocks = blocks
-        pinned = device.type == "cuda"
-        self._host = torch.zeros(4, most, dtype=torch.long, pin_memory=pinned)
-        self._host_tables = torch.zeros(most, blocks, dtype=torch.int32, pin_memory=pinned)
         self._device = torch.zeros(4, most, dtype=torch.long, device=device)
         self.ids, self.positions = self._device[0, :, None], self._device[1, :, None]
         self.slots, self.indices = self._device[2], self._device[3]
@@ -128,11 +131,10 @@ class Inputs:
         values = [
             (r.token, r.index + r.shift, r.block_table[r.index // size] * size + r.index % size, r.index) for r in rows
         ]
-        self._host[:, :bucket] = torch.tensor(values + pads).T
         used = max(len(r.block_table) for r in rows)
-        tables = self._host_tables.numpy()
+        tables = np.zeros((bucket, used), dtype=np.int32)
         for index, row in enumerate(rows):
-            tables[index, : len(row.block_table)] = np.array(row.block_table, dtype=np.int32)
-        tables[len(rows) : bucket, 0] = scratch
-        self._device.copy_(self._host, non_blocking=True)
-        self.tables[:bucket, :used].copy_(self._host_tables[:bucket, :used], non_blocking=True)
+            tables[index, : len(row.block_table)] = row.block_table
+        tables[len(rows) :, 0] = scratch
+        self._device[:, :bucket] = upload(list(zip(*values, *pads, strict=True)), self.tables.device)
+        self.tables[:bucket, :used] = upload(tables, self.tables.device)

@@ -1,12 +1,19 @@
 """Random tokens from filtered distributions, each row's random numbers a hash of its seed, position and token ids.
 
-So a row's choice never depends on what else is in the batch. The filters rarely keep more than a few hundred tokens:
-those are looked at first, and the whole vocabulary only where they were not enough. Knows no penalties and no text.
+So a row's choice never depends on what else is in the batch. The filters rarely keep more than a few hundred tokens: on
+the CPU those are looked at first, and the whole vocabulary only where they were not enough. A GPU would stop for that
+question, so there a row's parameters answer it. Knows no penalties and no text.
 """
+
+from collections.abc import Callable
 
 import torch
 
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.upload import upload
+
+#: From `[rows, vocab]` of probabilities to tokens `[rows]`.
+Race = Callable[[torch.Tensor, list[Sequence]], torch.Tensor]
 
 #: Most likely tokens that the filters look at first.
 CANDIDATES = 256
@@ -20,15 +27,14 @@ _GOLDEN, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E
 def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     """A token `[rows]` for each row of float32 `scores` `[rows, vocab]`, by its sequence's temperature and filters."""
     probabilities = torch.softmax(scores / _column([float(s.params.temperature) for s in sequences], scores), dim=-1)
-    filtered = [_filters(sequence) for sequence in sequences]
-    if not any(filtered):
-        return _race_all(probabilities, sequences)
-    if all(filtered):
-        return _race_filtered(probabilities, sequences)
+    races = [_race_of(sequence, may_look=scores.is_cpu) for sequence in sequences]
+    if len(set(races)) == 1:
+        return races[0](probabilities, sequences)
     tokens = scores.new_empty(len(sequences), dtype=torch.long)
-    for kind, race in ((True, _race_filtered), (False, _race_all)):
-        rows = [i for i, is_filtered in enumerate(filtered) if is_filtered is kind]
-        tokens[rows] = race(probabilities[rows], [sequences[i] for i in rows])
+    for race in dict.fromkeys(races):
+        mine = [i for i, other in enumerate(races) if other is race]
+        rows = upload(mine, scores.device)
+        tokens[rows] = race(probabilities[rows], [sequences[i] for i in mine])
     return tokens
 
 
@@ -37,12 +43,25 @@ def argmax(values: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(values.numpy().argmax(-1)) if values.device.type == "cpu" else values.argmax(dim=-1)
 
 
-def _filters(sequence: Sequence) -> bool:
+def _race_of(sequence: Sequence, *, may_look: bool) -> Race:
+    """The fastest for the row's filters, where the host `may_look` at what they keep or may not."""
     params = sequence.params
-    return params.top_k != -1 or params.top_p < 1 or params.min_p > 0
+    if params.top_k == -1 and params.top_p == 1 and params.min_p == 0:
+        return _race_all
+    if may_look:
+        return _race_likely
+    return _race_few if 0 < params.top_k <= CANDIDATES else _race_sorted
 
 
-def _race_filtered(probabilities: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+def _race_few(probabilities: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    return _race_best(probabilities, sequences, min(CANDIDATES, probabilities.shape[-1]))[0]
+
+
+def _race_sorted(probabilities: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    return _race_best(probabilities, sequences, probabilities.shape[-1])[0]
+
+
+def _race_likely(probabilities: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     vocab = probabilities.shape[-1]
     tokens, ended = _race_best(probabilities, sequences, min(CANDIDATES, vocab))
     open_rows = [] if vocab <= CANDIDATES else (~ended).nonzero()[:, 0].tolist()
@@ -89,7 +108,7 @@ def _exponential(sequences: list[Sequence], ids: torch.Tensor) -> torch.Tensor:
 
 
 def _column(values: list, like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, device=like.device)[:, None]
+    return upload(values, like.device)[:, None]
 
 
 def _mix(x: torch.Tensor) -> torch.Tensor:

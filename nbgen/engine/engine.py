@@ -14,7 +14,7 @@ from nbgen.commands import PauseMode
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.grammar import GrammarError
-from nbgen.engine.grammar_masks import GrammarMasks
+from nbgen.engine.launcher import Launched, Launcher
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.media_queue import MediaQueue
 from nbgen.engine.model_runner import RunOutput
@@ -52,15 +52,15 @@ class Engine:
         *,
         max_waiting: int,
         deadlines: Deadlines | None = None,
+        lookahead: bool = False,
     ) -> None:
         self.max_waiting = max_waiting
         self._deadlines = deadlines or Deadlines()
         self._deadlines_due = 0.0
         self._paused_at: float | None = None
         self._runner = runner
-        self._sampler = sampler
+        self._launcher = Launcher(sampler, lookahead=lookahead)
         self._logprobs = logprobs
-        self._masks = GrammarMasks()
         self._tensors = TensorOutputs()
         self._scheduler = scheduler
         self._sequences: dict[str, list[Sequence]] = {}
@@ -72,7 +72,6 @@ class Engine:
         self._closed: FinishReason | None = None
         self.steps = 0
         self.generated_tokens = 0
-        self.forward_seconds = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -152,7 +151,7 @@ class Engine:
 
     def close(self) -> None:
         """End the threads that steps have begun."""
-        self._masks.close()
+        self._launcher.close()
 
     def withdraw(self) -> Withdrawn:
         """Let go of every sequence, for `readmit`."""
@@ -194,23 +193,8 @@ class Engine:
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sequence gained."""
         refused = self._encode_next() if len(self._unseen) else []
-        batch = self._scheduler.schedule()
-        if not batch:
-            return refused
-        self._masks.start([item.sequence for item in batch if item.samples])
-        started = time.perf_counter()
-        output = self._runner.run(batch, self._scheduler.blocks.take_copies())
-        self.forward_seconds += time.perf_counter() - started
-        self._scheduler.computed(batch)
-        pieces = refused + self._describe(output)
-        raw = self._tensors.raw(output)
-        self._masks.apply(output.scores, output.sampled)
-        tokens = self._sampler.sample(output.scores, output.sampled)
-        self.steps += 1
-        for sequence, token, row in zip(output.sampled, tokens, raw, strict=True):
-            pieces += self._tensors.sampled(sequence, row, token)
-        rows = enumerate(zip(output.sampled, tokens, strict=True))
-        return pieces + [self._advance(sequence, token, output.scores, row) for row, (sequence, token) in rows]
+        launched = self._launcher.launch(self._runner, self._scheduler)
+        return refused + self._finish(launched) if launched else refused
 
     def status(self) -> EngineStatus:
         blocks = self._scheduler.blocks
@@ -219,7 +203,6 @@ class Engine:
             waiting=self._num_waiting,
             steps=self.steps,
             generated_tokens=self.generated_tokens,
-            forward_seconds=self.forward_seconds,
             blocks_total=blocks.num_blocks,
             blocks_free=blocks.num_free,
             blocks_cached=blocks.cache.num_blocks,
@@ -237,6 +220,7 @@ class Engine:
         for sequence in self._scheduler.running:
             self._runner.release(sequence)
         self._scheduler.retract()
+        self._launcher.forget()
 
     def _refusal(self, arriving: int) -> FinishReason | None:
         """Why so many sequences cannot be taken in now, if they cannot."""
@@ -258,6 +242,16 @@ class Engine:
             self._preparing.remove(sequence)
             self._scheduler.add(sequence)
         return refused
+
+    def _finish(self, launched: Launched) -> list[GenerateOutput]:
+        """Give every sequence its token; what each gained."""
+        self.steps += 1
+        output, tokens = launched.output, launched.tokens.tolist()
+        pieces = self._describe(output)
+        for sequence, row, token in zip(output.sampled, launched.rows, tokens, strict=True):
+            pieces += self._tensors.sampled(sequence, row, token)
+        rows = enumerate(zip(output.sampled, tokens, strict=True))
+        return pieces + [self._advance(sequence, token, output.scores, row) for row, (sequence, token) in rows]
 
     def _describe(self, output: RunOutput) -> list[GenerateOutput]:
         pieces: list[GenerateOutput] = []
@@ -311,6 +305,8 @@ class Engine:
         siblings.remove(sequence)
         if not siblings:
             del self._sequences[sequence.rid]
+        if not self._sequences:
+            self._launcher.forget()
 
 
 def _no_token(sequence: Sequence) -> str:

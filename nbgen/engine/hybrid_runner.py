@@ -12,6 +12,7 @@ import torch
 from nbgen.engine.block_manager import Copy, StateCopy
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.model_runner import ModelRunner, RunOutput
+from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.state_pool import StatePool
 
@@ -33,7 +34,12 @@ class HybridRunner(ModelRunner):
         """What a sequence holds besides its blocks."""
         return self._pool.bytes_per_slot
 
-    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy | StateCopy] = ()) -> RunOutput:
+    def run(
+        self,
+        batch: list[ScheduledSequence],
+        copies: Iterable[Copy | StateCopy] = (),
+        newest: SampledTokens | None = None,
+    ) -> RunOutput:
         """Compute the batch's tokens: all decodes in one forward, each prompt in one of its own."""
         with torch.inference_mode():
             for copy in copies:
@@ -43,7 +49,7 @@ class HybridRunner(ModelRunner):
         # In the order of their slots, so that their states can be neighbours.
         decodes.sort(key=_slot)
         groups = ([decodes] if decodes else []) + [[item] for item in prompts]
-        return _joined([self._run_group(group) for group in groups])
+        return _joined([self._run_group(group, newest) for group in groups])
 
     def reserve(self, snapshots: int) -> None:
         """Take room for so many snapshots of states."""
@@ -63,11 +69,11 @@ class HybridRunner(ModelRunner):
         else:
             self._pool.save(copy.slot, copy.snapshot)
 
-    def _run_group(self, group: list[ScheduledSequence]) -> RunOutput:
+    def _run_group(self, group: list[ScheduledSequence], newest: SampledTokens | None) -> RunOutput:
         slots = [_slot(item) for item in group]
         begins = group[0].sequence.num_computed == 0
         self._states = self._pool.fresh() if begins else self._pool.read(slots)
-        output = super().run(group)
+        output = super().run(group, newest=newest)
         with torch.inference_mode():
             self._pool.write(slots, self._states)
         return output

@@ -19,6 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from nbgen.engine import linear
 from nbgen.engine.adapter_folder import Adapter, Pair
 from nbgen.engine.scheduler import ScheduledSequence, packed
+from nbgen.engine.upload import upload
 
 
 class Rows:
@@ -166,8 +167,9 @@ class LoraLayers:
             if sequence.adapter:
                 own = self.columns[sequence.adapter]
                 mask[start : start + count, own.start - first : own.stop - first] = 1
-        rows.mask = mask.to(next(self._model.parameters()).device, self._model.dtype)
-        rows.head = rows.mask if selected is None else rows.mask[list(selected)]
+        device = next(self._model.parameters()).device
+        rows.mask = upload(mask, device, self._model.dtype)
+        rows.head = rows.mask if selected is None else rows.mask[upload(selected, device, torch.long)]
         try:
             yield
         finally:

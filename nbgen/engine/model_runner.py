@@ -23,8 +23,10 @@ from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.native_model import NativeModel
 from nbgen.engine.rotary import LongRotary
 from nbgen.engine.routed_experts import RoutedExperts, Routes, asks
+from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.upload import upload
 
 
 class PromptScores(NamedTuple):
@@ -49,6 +51,19 @@ class RunOutput(NamedTuple):
     hidden: dict[Sequence, torch.Tensor]
     experts: dict[Sequence, tuple[int, torch.Tensor]]
 
+    def living(self) -> "RunOutput":
+        """What belongs to sequences that have not ended since."""
+        rows = [row for row, sequence in enumerate(self.sampled) if not sequence.finish_reason]
+        return RunOutput(
+            [self.sampled[row] for row in rows],
+            self.scores
+            if len(rows) == len(self.sampled)
+            else self.scores[upload(rows, self.scores.device, torch.long)],
+            [prompt for prompt in self.prompt if not prompt.sequence.finish_reason],
+            self.hidden,
+            {sequence: found for sequence, found in self.experts.items() if not sequence.finish_reason},
+        )
+
 
 class ModelRunner:
     """Runs a transformers causal LM over a paged KV cache."""
@@ -56,6 +71,8 @@ class ModelRunner:
     tier = "A"
     chunks_prefill = True
     caches_prefixes = True
+    #: Whether it computes tokens that the host does not know yet.
+    looks_ahead = True
     bytes_per_state = 0
 
     def __init__(self, model: torch.nn.Module, cache: KVCache) -> None:
@@ -84,14 +101,16 @@ class ModelRunner:
         return self._rotary.long_after
 
     @torch.inference_mode()
-    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
-        """Compute the batch's tokens, after copying what is cached of them."""
+    def run(
+        self, batch: list[ScheduledSequence], copies: Iterable[Copy] = (), newest: SampledTokens | None = None
+    ) -> RunOutput:
+        """Compute the batch's tokens, awaited ones as they are in `newest`, after copying what is cached of them."""
         for copy in copies:
             self.cache.copy(copy.source, copy.target, copy.num_tokens)
         items = sorted(batch, key=lambda item: item.num_tokens > 1)
         sampled, prompt_rows = _rows(items)
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
-        scores, states, experts = self._replay(items, wanted), None, {}
+        scores, states, experts = self._replay(items, wanted, newest), None, {}
         if scores is None:
             step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
             native = self.native if self.native and self.native.suits(step) else None
@@ -102,7 +121,7 @@ class ModelRunner:
                 self.compiled.active = self._of_ids(items) and not self.lora.wraps
             layers = native.of(step, items) if native else nullcontext()
             with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes, layers:
-                scores = self._forward(items, wanted, plain)
+                scores = self._forward(items, self._ids(items, newest), wanted, plain)
             states, experts = hidden.rows(wanted), _experts(items, routes)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
@@ -135,14 +154,16 @@ class ModelRunner:
         self.media.towers.clear()
         self.cache.resize(0)
 
-    def _replay(self, items: list[ScheduledSequence], rows: list[int]) -> torch.Tensor | None:
+    def _replay(
+        self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None
+    ) -> torch.Tensor | None:
         """The rows' scores where all are decodes with a graph, else None."""
         if self.graphs is None or any(item.num_tokens > 1 for item in items) or not self._of_ids(items):
             return None
         if self._hidden_states.wanted(items) or lora.concerns(items):
             return None
-        computed = [(sequence, sequence.num_computed) for sequence, _ in items]
-        scores = self.graphs.scores([DecodeRow(s.token_ids[at], at, s.shift, s.block_table) for s, at in computed])
+        decodes = [DecodeRow(*s.next_ids(1), s.num_computed, s.shift, s.block_table) for s, _ in items]
+        scores = self.graphs.scores(decodes, newest)
         return scores if scores is None or rows == list(range(len(items))) else scores[self._tensor(rows)]
 
     def _of_ids(self, items: list[ScheduledSequence]) -> bool:
@@ -150,12 +171,19 @@ class ModelRunner:
         given = any(prompt_embeds.begins(item) or begins(item) for item in items)
         return not given and not self._routed_experts.wanted(items)
 
-    def _forward(self, items: list[ScheduledSequence], rows: list[int], plain: NativeModel | None) -> torch.Tensor:
-        """`[rows, vocab]`, of the model itself or of what does as much for less."""
+    def _ids(self, items: list[ScheduledSequence], newest: SampledTokens | None) -> torch.Tensor:
+        """`[T]`"""
+        ids = self._tensor([token for sequence, count in items for token in sequence.next_ids(count)])
+        return ids if newest is None else newest.fill(ids)
+
+    def _forward(
+        self, items: list[ScheduledSequence], ids: torch.Tensor, rows: list[int], plain: NativeModel | None
+    ) -> torch.Tensor:
+        """`[rows, vocab]` of packed `ids` `[T]`, of the model itself or of what does as much for less."""
         if plain:
-            return plain.scores(_token_ids(items), _positions(items), rows)
+            return plain.scores(ids, _positions(items), rows)
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
-        ids, positions = (self._tensor(values).view(shape) for values in (_token_ids(items), _positions(items)))
+        ids, positions = ids.view(shape), self._tensor(_positions(items)).view(shape)
         given = any(map(prompt_embeds.begins, items))
         inputs = {"inputs_embeds": prompt_embeds.merge(self.model, ids, items)} if given else {"input_ids": ids}
         if self._selects(items):
@@ -191,7 +219,7 @@ class ModelRunner:
         return attention.Step(self.cache, self.attention, self._tensor(slots), spans[:decodes], spans[decodes:])
 
     def _tensor(self, values: list) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.long, device=self.device)
+        return upload(values, self.device, torch.long)
 
 
 def _rows(items: list[ScheduledSequence]) -> tuple[dict[int, Sequence], dict[tuple[Sequence, int], range]]:
@@ -216,14 +244,6 @@ def _experts(items: list[ScheduledSequence], routes: Routes) -> dict[Sequence, t
         if asks(item) and (rows := routes.rows(start, start + item.num_tokens)) is not None:
             found[item.sequence] = (item.sequence.num_computed, rows)
     return found
-
-
-def _token_ids(items: list[ScheduledSequence]) -> list[int]:
-    return [
-        token
-        for sequence, count in items
-        for token in sequence.token_ids[sequence.num_computed : sequence.num_computed + count]
-    ]
 
 
 def _positions(items: list[ScheduledSequence]) -> list[int]:

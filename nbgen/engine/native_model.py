@@ -34,9 +34,9 @@ class NativeModel:
         rotary = self._decoder.rotary_emb
         self._turns = Turns(rotary, model.dtype) if rotary.rope_type not in BY_LENGTH else None
 
-    def scores(self, ids: list[int], positions: list[int], rows: list[int]) -> torch.Tensor:
-        """`[rows, vocab]` of the packed tokens `ids`, within the layers' step."""
-        hidden = self._decoder.embed_tokens(torch.tensor(ids))
+    def scores(self, ids: torch.Tensor, positions: list[int], rows: list[int]) -> torch.Tensor:
+        """`[rows, vocab]` of the packed tokens `ids` `[T]`, within the layers' step."""
+        hidden = self._decoder.embed_tokens(ids)
         if self._turns is not None:
             turns = self._turns.at(positions)
         else:

@@ -26,6 +26,7 @@ class OpaqueRunner:
     tier = "C"
     chunks_prefill = False
     caches_prefixes = False
+    looks_ahead = False
     bytes_per_state = 0
     long_after = None
 
@@ -44,8 +45,8 @@ class OpaqueRunner:
         self._caches: dict[Sequence, Any] = {}
 
     @torch.inference_mode()
-    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = ()) -> RunOutput:
-        """Compute the batch's tokens, each sequence's whole prompt at once. There are no copies."""
+    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = (), newest: None = None) -> RunOutput:
+        """Compute the batch's tokens, each sequence's whole prompt at once. There are no copies, nothing is awaited."""
         last, last_hidden, prompt, experts = [], {}, [], {}
         for item in batch:
             sequence = item.sequence

@@ -1,14 +1,16 @@
 """The next token of every row of scores, each row by its own parameters and seed.
 
-The order of operations is SGLang 0.5.23's. Rows that ask for nothing special pay for nothing. Knows no tokenizer and
-no text.
+The order of operations is SGLang 0.5.23's. Rows that ask for nothing special pay for nothing. On a GPU all is launched
+and nothing looked at, but by custom processors. Knows no tokenizer and no text.
 """
 
+import numpy as np
 import torch
 
 from nbgen.engine.draws import argmax, draw
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.upload import upload
 from nbgen.engine.word_lists import forbidden
 
 NO_TOKEN = -1
@@ -22,24 +24,19 @@ class Sampler:
         self._processors = processors
 
     @torch.inference_mode()
-    def sample(self, scores: torch.Tensor, sequences: list[Sequence]) -> list[int]:
-        """A token id for each row of float32 `scores` `[rows, vocab]`; NO_TOKEN where no score is finite."""
+    def sample(self, scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+        """A token id `[rows]` for each row of float32 `scores` `[rows, vocab]`; NO_TOKEN where no score is finite."""
         if not sequences:
-            return []
+            return scores.new_empty(0, dtype=torch.long)
         for row, sequence in enumerate(sequences):
             self._adjust(scores, row, sequence)
         if self._processors:
             self._processors.apply(scores, sequences)
         usable = torch.isfinite(scores.amax(dim=-1))  # a NaN wins every maximum
-        if not usable.all():
+        if not scores.is_cpu or not usable.all():
             usable = torch.isfinite(scores).any(dim=-1)
-            scores = scores.nan_to_num(nan=float("-inf"))
-        tokens = argmax(scores)
-        drawn = [i for i, sequence in enumerate(sequences) if not sequence.params.greedy]
-        if drawn:
-            rows = scores if len(drawn) == len(sequences) else scores[drawn]
-            tokens[drawn] = draw(rows, [sequences[i] for i in drawn])
-        return torch.where(usable, tokens, NO_TOKEN).tolist()
+            scores = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
+        return torch.where(usable, _choose(scores, sequences), NO_TOKEN)
 
     def _adjust(self, scores: torch.Tensor, row: int, sequence: Sequence) -> None:
         """What one row's request asks of its scores, in place; the row is not looked at for nothing."""
@@ -54,16 +51,27 @@ class Sampler:
             scores[row, _inside(forbidden(sequence.bad_words, sequence.output_ids), scores)] = float("-inf")
 
 
+def _choose(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    drawn = [i for i, sequence in enumerate(sequences) if not sequence.params.greedy]
+    if len(drawn) == len(sequences):
+        return draw(scores, sequences)
+    tokens = argmax(scores)
+    if drawn:
+        rows = upload(drawn, scores.device)
+        tokens[rows] = draw(scores[rows], [sequences[i] for i in drawn])
+    return tokens
+
+
 def _inside(ids: frozenset[int], scores: torch.Tensor) -> torch.Tensor:
     kept = [i for i in sorted(ids) if 0 <= i < scores.shape[-1]]
-    return torch.tensor(kept, dtype=torch.long, device=scores.device)
+    return upload(kept, scores.device, torch.long)
 
 
 def _penalize(row: torch.Tensor, sequence: Sequence) -> None:
     """Over tokens generated so far, never the prompt's."""
     params = sequence.params
-    output = torch.tensor(sequence.output_ids, dtype=torch.long, device=row.device)
-    ids, counts = output.unique(return_counts=True)
+    found = np.unique(np.array(sequence.output_ids, dtype=np.int64), return_counts=True)
+    ids, counts = (upload(part, row.device) for part in found)
     values = row[ids] - params.frequency_penalty * counts - params.presence_penalty
     repetition = params.repetition_penalty
     row[ids] = torch.where(values < 0, values * repetition, values / repetition)

@@ -88,6 +88,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
 
+    @property
+    def is_roomy(self) -> bool:
+        """Whether all that runs goes on in the next step, with a token more each: none has to wait or begin anew."""
+        return len(self.running) <= self.blocks.num_free and all(len(s) != self.long_after for s in self.running)
+
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait for its turn. It must be one that the blocks can hold."""
         if self._has_grown_long(sequence):

@@ -75,6 +75,8 @@ class Sequence:
     slot: int | None = None
     #: Numbers of computed tokens at which that state is to be kept for others.
     snapshots_at: list[int] = field(default_factory=list)
+    #: The row of its next token among the newest sampled ones, while these are known to the device alone.
+    awaited: int | None = None
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
     priority: int = 0
@@ -87,7 +89,7 @@ class Sequence:
         self.token_ids = list(self.prompt_ids)
 
     def __len__(self) -> int:
-        return len(self.token_ids)
+        return len(self.token_ids) + (self.awaited is not None)
 
     @property
     def num_prompt(self) -> int:
@@ -156,7 +158,12 @@ class Sequence:
     @property
     def num_uncomputed(self) -> int:
         """Tokens whose keys and values are still to be computed: 1 while decoding."""
-        return len(self.token_ids) - self.num_computed
+        return len(self) - self.num_computed
+
+    def next_ids(self, count: int) -> list[int]:
+        """The next `count` uncomputed tokens; in place of an awaited one -1 less its row."""
+        ids = self.token_ids[self.num_computed : self.num_computed + count]
+        return ids if self.awaited is None or len(ids) == count else [*ids, -1 - self.awaited]
 
     def append(self, token_id: int) -> str:
         """Add a sampled token, set `finish_reason` if it is the last, and return the text that is now certain.

@@ -11,6 +11,8 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
+from nbgen.engine.upload import upload
+
 
 def has_state(config: Any) -> bool:
     """Whether a model of this configuration has layers that the pool can serve, and none unknown to transformers."""
@@ -85,7 +87,7 @@ class StatePool:
         for key, state in _states(cache):
             states = self._room(key, max(slots) + 1, state)
             if _rows(states, slots).data_ptr() != state.data_ptr():
-                states[torch.tensor(slots, device=states.device)] = state
+                states[upload(slots, states.device)] = state
 
     def reserve(self, snapshots: int) -> None:
         """Take room for so many snapshots of the layers seen so far; on a CPU memory is taken as they are made."""
@@ -118,7 +120,7 @@ def _rows(states: torch.Tensor, slots: list[int]) -> torch.Tensor:
     first, stop = slots[0], slots[0] + len(slots)
     if slots == list(range(first, stop)):
         return states[first:stop]
-    return states[torch.tensor(slots, device=states.device)]
+    return states[upload(slots, states.device)]
 
 
 def _states(cache: Cache) -> list[tuple[StateKey, torch.Tensor]]:

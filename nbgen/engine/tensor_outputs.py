@@ -20,6 +20,14 @@ class Row(NamedTuple):
     hidden: torch.Tensor | None
 
 
+def raw_rows(output: RunOutput) -> list[Row | None]:
+    """Copies of the rows that are asked for, taken before sampling writes into them."""
+    return [
+        Row(output.scores[row].clone(), output.hidden.get(sequence)) if sequence.tensors else None
+        for row, sequence in enumerate(output.sampled)
+    ]
+
+
 class TensorOutputs:
     """Turns rows into outputs of their requests."""
 
@@ -37,13 +45,6 @@ class TensorOutputs:
         new = max(0, sequence.num_routed - position)
         sequence.num_routed = max(sequence.num_routed, position + len(experts))
         return _pieces(sequence, "routed_experts", experts[new:].flatten(1))
-
-    def raw(self, output: RunOutput) -> list[Row | None]:
-        """Copies of the rows that are asked for, taken before sampling writes into them."""
-        return [
-            Row(output.scores[row].clone(), output.hidden.get(sequence)) if sequence.tensors else None
-            for row, sequence in enumerate(output.sampled)
-        ]
 
     def sampled(self, sequence: Sequence, row: Row | None, token: int) -> list[GenerateOutput]:
         """Of the row that `token` was chosen from; the prompt's last row where it is the first."""

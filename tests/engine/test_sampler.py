@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nbgen.engine import draws
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.sequence import Sequence
@@ -24,7 +25,7 @@ def sequence(seed: int = 0, output: tuple[int, ...] = (), prompt: tuple[int, ...
 
 
 def sample(sequences: list[Sequence], scores: torch.Tensor = SCORES, eos: frozenset[int] = frozenset()) -> list[int]:
-    return Sampler(eos).sample(scores.repeat(len(sequences), 1), sequences)
+    return Sampler(eos).sample(scores.repeat(len(sequences), 1), sequences).tolist()
 
 
 def expected(top_k: int = -1, top_p: float = 1.0, min_p: float = 0.0, temperature: float = 1.0) -> torch.Tensor:
@@ -78,6 +79,24 @@ def test_filters_that_keep_many_tokens_are_exact(params) -> None:
     assert abs(common - share * DRAWS) < 4 * (DRAWS * share * (1 - share)) ** 0.5
 
 
+@pytest.mark.parametrize(
+    ("race", "params"),
+    [
+        (draws._race_sorted, {"top_p": 0.99}),
+        (draws._race_sorted, {"min_p": 1e-4}),
+        (draws._race_sorted, {"top_k": 1000, "top_p": 0.9}),
+        (draws._race_few, {"top_k": 256}),
+        (draws._race_few, {"top_k": 40, "top_p": 0.8}),
+    ],
+)
+def test_what_a_gpu_draws_without_looking_is_the_same(race: draws.Race, params) -> None:
+    sequences = [sequence(seed, **params) for seed in range(500)]
+    assert all(draws._race_of(s, may_look=False) is race for s in sequences)
+    scores = torch.randn(500, 2000, generator=torch.Generator().manual_seed(0)) * 2
+    probabilities = torch.softmax(scores, dim=-1)
+    assert race(probabilities, sequences).tolist() == draws._race_likely(probabilities, sequences).tolist()
+
+
 def test_positions_and_seeds_are_independent() -> None:
     by_position = sample([sequence(7, prompt=(0,) * n) for n in range(1, 400)])
     by_seed = sample([sequence(n) for n in range(1, 400)])
@@ -123,7 +142,7 @@ def test_min_new_tokens_holds_the_end_back() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_no_finite_score_is_said_and_not_guessed(value: float, temperature: float) -> None:
     rows = torch.stack([torch.full_like(SCORES, value), SCORES])
-    tokens = Sampler().sample(rows, [sequence(temperature=temperature), sequence(temperature=0.0)])
+    tokens = Sampler().sample(rows, [sequence(temperature=temperature), sequence(temperature=0.0)]).tolist()
     assert tokens == [NO_TOKEN, 0]
 
 

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,6 +57,61 @@ def test_sampled_text_is_the_same_with_graphs(tiny_model: Path) -> None:
     request = GenerateRequest(rid="s", text="Hello", params=params)
     one, other = build(tiny_model, device="cuda"), build(tiny_model, device="cuda", cuda_graphs=False)
     assert ids(generate(one, [request])["s"]) == ids(generate(other, [request])["s"])
+
+
+SAMPLING: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.0, "logit_bias": {5: 1.0}, "min_new_tokens": 30},
+    {"temperature": 0.8},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.9},
+    {"temperature": 0.8, "top_p": 0.9},
+    {"temperature": 1.2, "min_p": 0.05},
+    {"temperature": 0.0, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
+]
+
+
+def sampled(stop: tuple[int, ...] = ()) -> list[GenerateRequest]:
+    """One for each kind of sampling."""
+    return [
+        GenerateRequest(
+            rid=f"s{i}",
+            input_ids=list(range(10, 20 + i)),
+            params=SamplingParams(
+                max_new_tokens=40, sampling_seed=i, stop_token_ids=stop, ignore_eos=not stop, **options
+            ),
+        )
+        for i, options in enumerate(SAMPLING)
+    ]
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_looking_ahead_changes_no_text(graphs: bool, tiny_model: Path) -> None:
+    ahead, without = (build(tiny_model, device="cuda", cuda_graphs=graphs) for _ in range(2))
+    assert ahead.engine._launcher.lookahead, "what a GPU does"
+    without.engine._launcher.lookahead = False
+    for asked in (sampled(), sampled(stop=tuple(range(4, 40)))):
+        got, expected = generate(ahead, asked), generate(without, asked)
+        assert {rid: ids(outputs) for rid, outputs in got.items()} == {r: ids(o) for r, o in expected.items()}
+        status = ahead.engine.status()
+        assert status.blocks_free == status.blocks_total
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_launching_waits_for_nothing(graphs: bool, tiny_model: Path) -> None:
+    assembly = build(tiny_model, device="cuda", cuda_graphs=graphs)
+    engine = assembly.engine
+    for request in sampled():
+        engine.add(assembly.admission.sequences(request))
+    for _ in range(6):  # graphs are captured, and kernels compiled
+        engine.step()
+    for _ in range(10):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            launched = engine._launcher.launch(engine._runner, engine._scheduler)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert engine._launcher.ahead is not None
+        assert len(engine._finish(launched)) == len(SAMPLING)
 
 
 @pytest.mark.parametrize("tags", [{"kv_cache"}, {"kv_cache", "weights"}])

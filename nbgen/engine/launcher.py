@@ -1,0 +1,92 @@
+"""From a schedule to tokens on the device: a forward, masks, the sampler, and perhaps the next forward.
+
+With lookahead a GPU never waits for the host: the next forward is launched as soon as a step's tokens are sampled,
+there on the device, and only then does the host learn of them, emit them and end what they end, while the device
+computes. The sampler follows later, so masks, penalties and whatever else depends on earlier tokens find them known.
+
+A sequence that has ended by then wasted its row. The blocks and the state that it gave back are another's only in
+forwards that are launched later, and so computed later. Knows nothing of what becomes of tokens.
+"""
+
+from typing import NamedTuple
+
+from nbgen.engine.grammar_masks import GrammarMasks
+from nbgen.engine.model_runner import RunOutput
+from nbgen.engine.probe import Runner
+from nbgen.engine.sampled_tokens import SampledTokens
+from nbgen.engine.sampler import Sampler
+from nbgen.engine.scheduler import Scheduler
+from nbgen.engine.tensor_outputs import Row, raw_rows
+
+
+class Launched(NamedTuple):
+    """A step with its tokens on their way, and those of its rows that are asked for as they were before sampling."""
+
+    output: RunOutput
+    rows: list[Row | None]
+    tokens: SampledTokens
+
+
+class Launcher:
+    """Has steps computed, one after the other."""
+
+    def __init__(self, sampler: Sampler, *, lookahead: bool) -> None:
+        self.lookahead = lookahead
+        #: What is launched and not sampled yet.
+        self.ahead: RunOutput | None = None
+        self._sampler = sampler
+        self._masks = GrammarMasks()
+
+    def launch(self, runner: Runner, scheduler: Scheduler) -> Launched | None:
+        """The next step; None where there is nothing to compute."""
+        output = self._launched_ahead(self.ahead) if self.ahead else self._run(runner, scheduler)
+        if output is None:
+            return None
+        rows = raw_rows(output)
+        self._masks.apply(output.scores, output.sampled)
+        tokens = SampledTokens(self._sampler.sample(output.scores, output.sampled))
+        self.ahead = self._look_ahead(runner, scheduler, output, tokens) if self.lookahead else None
+        return Launched(output, rows, tokens)
+
+    def forget(self) -> None:
+        """Let go of what was launched ahead: its sequences have ended, or are computed anew."""
+        self.ahead = None
+
+    def close(self) -> None:
+        """End the threads that steps have begun."""
+        self._masks.close()
+
+    def _run(self, runner: Runner, scheduler: Scheduler, newest: SampledTokens | None = None) -> RunOutput | None:
+        """Have a batch computed, if there is one, of which `newest` are what the host does not know yet."""
+        batch = scheduler.schedule()
+        if not batch:
+            return None
+        if newest is None:
+            self._masks.start([item.sequence for item in batch if item.samples])
+        output = runner.run(batch, scheduler.blocks.take_copies(), newest)
+        scheduler.computed(batch)
+        return output
+
+    def _look_ahead(
+        self, runner: Runner, scheduler: Scheduler, output: RunOutput, tokens: SampledTokens
+    ) -> RunOutput | None:
+        """Have the batch after this one computed, with those of its sequences that `tokens` are not the last of.
+
+        Not where values are asked for, which would come after it only; nor where a sequence may have to give way.
+        """
+        going_on = [(row, s) for row, s in enumerate(output.sampled) if s.num_output + 1 < s.budget]
+        asked = output.prompt or output.experts or any(s.logprobs or s.tensors for s in output.sampled)
+        if not going_on or asked or not runner.looks_ahead or not scheduler.is_roomy:
+            return None
+        for row, sequence in going_on:
+            sequence.awaited = row
+        ahead = self._run(runner, scheduler, tokens)
+        for _, sequence in going_on:
+            sequence.awaited = None
+        return ahead
+
+    def _launched_ahead(self, output: RunOutput) -> RunOutput:
+        """What of it belongs to sequences that still live; their masks are begun."""
+        output = output.living()
+        self._masks.start(output.sampled)
+        return output
