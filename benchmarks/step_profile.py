@@ -68,7 +68,7 @@ def _timed(engine: Any) -> Timers:
     """Put timers around the parts of an engine."""
     timers, runner = Timers(), engine._runner
     timers.wrap("model", runner, "run")
-    timers.wrap("sampling", engine._sampler, "sample")
+    timers.wrap("sampling", engine._launcher._sampler, "sample")
     timers.wrap("attention", runner.attention, "attend")
     for module in runner.model.modules():
         if "Linear" in type(module).__name__:

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.upload import upload
 
 #: Tokens to a word of a bitmask.
 WORD = 32
@@ -44,7 +45,7 @@ class GrammarMasks:
         assert self._filled is not None
         places = {sequence: row for row, sequence in enumerate(sequences)}
         rows = [places[sequence] for sequence in self._constrained]
-        _apply(scores, self._filled.result().to(scores.device), rows)
+        _apply(scores, upload(self._filled.result(), scores.device), rows)
 
 
 def _fill(sequences: list[Sequence]) -> torch.Tensor:
@@ -65,6 +66,7 @@ def _apply(scores: torch.Tensor, bitmask: torch.Tensor, rows: list[int]) -> None
 
     known = min(scores.shape[-1], bitmask.shape[-1] * WORD)
     full = torch.zeros((len(scores), bitmask.shape[-1]), dtype=torch.int32, device=bitmask.device)
-    full[rows] = bitmask
+    places = upload(rows, scores.device)
+    full[places] = bitmask
     apply_token_bitmask_inplace(scores, full, vocab_size=known, indices=rows)
-    scores[rows, known:] = float("-inf")
+    scores[places, known:] = float("-inf")

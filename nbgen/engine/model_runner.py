@@ -149,7 +149,9 @@ class ModelRunner:
             self.graphs = DecodeGraphs(self.logits, self.cache, self.attention, most=max_running, blocks=blocks)
 
     def vacate(self) -> None:
-        """Give up the cache's memory, and the graphs, which read it."""
+        """Give up the cache's memory, and the graphs, which read it, once nothing does that was launched."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         self.graphs = None
         self.media.towers.clear()
         self.cache.resize(0)
