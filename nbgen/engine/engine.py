@@ -8,14 +8,13 @@ import time
 from typing import NamedTuple
 
 import msgspec
-import torch
 
 from nbgen.commands import PauseMode
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.launcher import Launched, Launcher
-from nbgen.engine.logprobs import Logprobs
+from nbgen.engine.logprobs import Logprobs, Numbers
 from nbgen.engine.media_queue import MediaQueue
 from nbgen.engine.model_runner import RunOutput
 from nbgen.engine.probe import Runner
@@ -250,8 +249,8 @@ class Engine:
         pieces = self._describe(output)
         for sequence, row, token in zip(output.sampled, launched.rows, tokens, strict=True):
             pieces += self._tensors.sampled(sequence, row, token)
-        rows = enumerate(zip(output.sampled, tokens, strict=True))
-        return pieces + [self._advance(sequence, token, output.scores, row) for row, (sequence, token) in rows]
+        rows = zip(output.sampled, tokens, launched.logprobs, strict=True)
+        return pieces + [self._advance(sequence, token, numbers) for sequence, token, numbers in rows]
 
     def _describe(self, output: RunOutput) -> list[GenerateOutput]:
         pieces: list[GenerateOutput] = []
@@ -262,11 +261,11 @@ class Engine:
             pieces += self._tensors.routed(sequence, position, experts)
         return pieces
 
-    def _advance(self, sequence: Sequence, token: int, scores: torch.Tensor, row: int) -> GenerateOutput:
-        """Add a token to its sequence; it was sampled from that row of `scores` `[rows, vocab]`."""
+    def _advance(self, sequence: Sequence, token: int, numbers: Numbers | None) -> GenerateOutput:
+        """Add a token to its sequence; `numbers` are its log-probabilities."""
         if token == NO_TOKEN:
             return self._fail(sequence, _no_token(sequence))
-        logprobs = self._logprobs.output(sequence, scores, row, token)
+        logprobs = self._logprobs.output(sequence, token, numbers)
         if sequence.budget == 0:
             output = self._end(sequence, FinishReason(type="length", length=0))
             return msgspec.structs.replace(output, logprobs=logprobs)

@@ -11,6 +11,7 @@ forwards that are launched later, and so computed later. Knows nothing of what b
 from typing import NamedTuple
 
 from nbgen.engine.grammar_masks import GrammarMasks
+from nbgen.engine.logprobs import Numbers, output_numbers
 from nbgen.engine.model_runner import RunOutput
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampled_tokens import SampledTokens
@@ -20,10 +21,14 @@ from nbgen.engine.tensor_outputs import Row, raw_rows
 
 
 class Launched(NamedTuple):
-    """A step with its tokens on their way, and those of its rows that are asked for as they were before sampling."""
+    """A step with its tokens on their way, and what is asked for beside them, which comes before them.
+
+    `rows` are as they were before sampling, `logprobs` as of after.
+    """
 
     output: RunOutput
     rows: list[Row | None]
+    logprobs: list[Numbers | None]
     tokens: SampledTokens
 
 
@@ -44,9 +49,10 @@ class Launcher:
             return None
         rows = raw_rows(output)
         self._masks.apply(output.scores, output.sampled)
-        tokens = SampledTokens(self._sampler.sample(output.scores, output.sampled))
+        ids = self._sampler.sample(output.scores, output.sampled)
+        logprobs, tokens = output_numbers(output.sampled, output.scores, ids), SampledTokens(ids)
         self.ahead = self._look_ahead(runner, scheduler, output, tokens) if self.lookahead else None
-        return Launched(output, rows, tokens)
+        return Launched(output, rows, logprobs, tokens)
 
     def forget(self) -> None:
         """Let go of what was launched ahead: its sequences have ended, or are computed anew."""
@@ -72,10 +78,11 @@ class Launcher:
     ) -> RunOutput | None:
         """Have the batch after this one computed, with those of its sequences that `tokens` are not the last of.
 
-        Not where values are asked for, which would come after it only; nor where a sequence may have to give way.
+        Not where numbers of whole prompts, or experts, are asked for, which would come after it only; nor where a
+        sequence may have to give way.
         """
         going_on = [(row, s) for row, s in enumerate(output.sampled) if s.num_output + 1 < s.budget]
-        asked = output.prompt or output.experts or any(s.logprobs or s.tensors for s in output.sampled)
+        asked = output.prompt or output.experts
         if not going_on or asked or not runner.looks_ahead or not scheduler.is_roomy:
             return None
         for row, sequence in going_on:

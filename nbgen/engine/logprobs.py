@@ -1,17 +1,57 @@
 """Log-probabilities as a request asked for them, from rows of scores.
 
 Output tokens get those of the scores that were sampled from (penalties, bias and temperature in, top-k and top-p
-not); prompt tokens the model's own. So does SGLang 0.5.23. Knows neither batches nor wires.
+not); prompt tokens the model's own. So does SGLang 0.5.23. Those of output tokens come to the host with the tokens.
+Knows no wires.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.upload import upload
 from nbgen.messages import Logprob, LogprobOptions, TokenLogprobs
 
 DecodeToken = Callable[[int], str]
+
+
+class Numbers(NamedTuple):
+    """Log-probabilities of positions' own tokens `[n]`, of the likeliest ones and of chosen ones `[n, tokens]`."""
+
+    own: torch.Tensor
+    top: torch.Tensor | None
+    top_ids: torch.Tensor | None
+    chosen: torch.Tensor | None
+
+    @classmethod
+    def of(cls, scores: torch.Tensor, tokens: torch.Tensor, options: LogprobOptions) -> "Numbers":
+        """From `scores` `[n, vocab]` where `tokens` `[n]` stand; of a negative token they say nothing."""
+        logprobs = torch.log_softmax(scores.float(), dim=-1)
+        own = logprobs.gather(-1, tokens.clamp(min=0)[:, None])[:, 0]
+        top = logprobs.topk(min(options.top, logprobs.shape[-1]), dim=-1) if options.top else (None, None)
+        chosen = logprobs[:, upload(options.token_ids, logprobs.device)] if options.token_ids else None
+        return cls(own, *top, chosen)
+
+    def sent(self) -> "Numbers":
+        """The same on the host, as soon as the device comes to it."""
+        return Numbers(*(each if each is None else each.to("cpu", non_blocking=True) for each in self))
+
+
+def output_numbers(sequences: list[Sequence], scores: torch.Tensor, tokens: torch.Tensor) -> list[Numbers | None]:
+    """Of `tokens` `[rows]`, sampled from adjusted `scores` `[rows, vocab]`, for who asks; on their way to the host.
+
+    They are there before any tensor that is sent later.
+    """
+    return [
+        None if s.logprobs is None else Numbers.of(_scaled(s, scores[i : i + 1]), tokens[i : i + 1], s.logprobs).sent()
+        for i, s in enumerate(sequences)
+    ]
+
+
+def _scaled(sequence: Sequence, scores: torch.Tensor) -> torch.Tensor:
+    return scores / (1.0 if sequence.params.greedy else float(sequence.params.temperature or 1.0))
 
 
 class Logprobs:
@@ -20,12 +60,11 @@ class Logprobs:
     def __init__(self, decode: DecodeToken) -> None:
         self._decode = decode
 
-    def output(self, sequence: Sequence, scores: torch.Tensor, row: int, token: int) -> list[TokenLogprobs]:
-        """Of a sampled token, from its row of the adjusted scores `[rows, vocab]`; empty if nobody asked."""
-        if sequence.logprobs is None:
+    def output(self, sequence: Sequence, token: int, numbers: Numbers | None) -> list[TokenLogprobs]:
+        """Of a sampled token; empty if nobody asked."""
+        if sequence.logprobs is None or numbers is None:
             return []
-        temperature = 1.0 if sequence.params.greedy else float(sequence.params.temperature or 1.0)
-        return self._describe(scores[row : row + 1] / temperature, [token], sequence.logprobs)
+        return self._describe(numbers, [token], sequence.logprobs)
 
     def prompt(self, sequence: Sequence, position: int, scores: torch.Tensor) -> None:
         """Add those of the prompt tokens after `position` and on, from the model's scores `[rows, vocab]` there.
@@ -39,7 +78,8 @@ class Logprobs:
         if not sequence.prompt_logprobs:
             sequence.prompt_logprobs.append(self._unknown(sequence.prompt_ids[position], options))
         following = sequence.prompt_ids[position + 1 : position + 1 + len(scores)]
-        sequence.prompt_logprobs += self._describe(scores, following, options)
+        numbers = Numbers.of(scores, upload(following, scores.device, torch.long), options)
+        sequence.prompt_logprobs += self._describe(numbers, following, options)
 
     def last_alone(self, sequence: Sequence) -> None:
         """Where only the prompt's last token is asked for, nothing is computed for it."""
@@ -50,26 +90,20 @@ class Logprobs:
     def _unknown(self, token: int, options: LogprobOptions) -> TokenLogprobs:
         return TokenLogprobs((None, token, self._text(token, options)))
 
-    def _describe(self, scores: torch.Tensor, tokens: list[int], options: LogprobOptions) -> list[TokenLogprobs]:
-        logprobs = torch.log_softmax(scores.float(), dim=-1)
-        own = logprobs.gather(-1, torch.tensor(tokens, device=scores.device)[:, None])[:, 0].tolist()
-        top, chosen = self._top(logprobs, options), self._chosen(logprobs, options)
+    def _describe(self, numbers: Numbers, tokens: list[int], options: LogprobOptions) -> list[TokenLogprobs]:
+        top = self._rows(numbers.top, None if numbers.top_ids is None else numbers.top_ids.tolist(), options)
+        chosen = self._rows(numbers.chosen, [options.token_ids] * len(tokens), options)
         return [
-            TokenLogprobs((value, token, self._text(token, options)), likeliest, picked)
-            for value, token, likeliest, picked in zip(own, tokens, top, chosen, strict=True)
+            TokenLogprobs((value, token, self._text(token, options)), top and top[i], chosen and chosen[i])
+            for i, (value, token) in enumerate(zip(numbers.own.tolist(), tokens, strict=True))
         ]
 
-    def _top(self, logprobs: torch.Tensor, options: LogprobOptions) -> list[list[Logprob] | None]:
-        if not options.top:
-            return [None] * len(logprobs)
-        values, ids = logprobs.topk(min(options.top, logprobs.shape[-1]), dim=-1)
-        return [self._entries(*row, options) for row in zip(values.tolist(), ids.tolist(), strict=True)]
-
-    def _chosen(self, logprobs: torch.Tensor, options: LogprobOptions) -> list[list[Logprob] | None]:
-        if not options.token_ids:
-            return [None] * len(logprobs)
-        values = logprobs[:, options.token_ids].tolist()
-        return [self._entries(row, options.token_ids, options) for row in values]
+    def _rows(
+        self, values: torch.Tensor | None, ids: list[list[int]] | None, options: LogprobOptions
+    ) -> list[list[Logprob]] | None:
+        if values is None or ids is None:
+            return None
+        return [self._entries(*row, options) for row in zip(values.tolist(), ids, strict=True)]
 
     def _entries(self, values: list[float], ids: list[int], options: LogprobOptions) -> list[Logprob]:
         return [(value, token, self._text(token, options)) for value, token in zip(values, ids, strict=True)]

@@ -21,11 +21,18 @@ class Row(NamedTuple):
 
 
 def raw_rows(output: RunOutput) -> list[Row | None]:
-    """Copies of the rows that are asked for, taken before sampling writes into them."""
+    """Copies of the rows that are asked for, taken before sampling writes into them, on their way to the host.
+
+    They are there before any tensor that is sent later.
+    """
     return [
-        Row(output.scores[row].clone(), output.hidden.get(sequence)) if sequence.tensors else None
+        Row(_sent(output.scores[row]), _sent(output.hidden.get(sequence))) if sequence.tensors else None
         for row, sequence in enumerate(output.sampled)
     ]
+
+
+def _sent(row: torch.Tensor | None) -> torch.Tensor | None:
+    return None if row is None else row.to("cpu", non_blocking=True, copy=True)
 
 
 class TensorOutputs:

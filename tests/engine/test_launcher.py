@@ -170,6 +170,23 @@ def test_the_next_forward_is_launched_before_the_host_knows_a_token(ahead: Assem
     check_idle(ahead)
 
 
+def test_numbers_of_a_prompt_come_before_the_next_forward(ahead: Assembly) -> None:
+    engine = ahead.engine
+    engine.flush_cache()
+    engine.add(ahead.admission.sequences(request("a", max_new_tokens=40)))
+    for _ in range(3):
+        engine.step()
+    engine.add(ahead.admission.sequences(request("b", logprobs=LogprobOptions(start=0))))
+    launched = []
+    for _ in range(4):
+        outputs = engine.step()
+        launched.append((any(output.prompt_logprobs for output in outputs), engine._launcher.ahead is not None))
+    assert launched == [(False, True), (True, False), (False, True), (False, True)]
+    for rid in ("a", "b"):
+        engine.abort(rid)
+    check_idle(ahead)
+
+
 def test_no_row_is_wasted_where_the_end_is_known(ahead: Assembly) -> None:
     sizes: list[int] = []
     run = ahead.engine._runner.run
@@ -330,12 +347,15 @@ def test_nothing_that_is_launched_waits(graphs: bool, tiny_model: Path) -> None:
     ]
     for seed, options in enumerate(every):
         scheduler.add(sequence(seed, prompt=(5, 6, 7), **options))
+    asking = sequence(7, prompt=(5, 6), top_p=0.9)
+    asking.logprobs, asking.tensors = LogprobOptions(top=2, token_ids=[3]), TensorOptions(generation_logits=True)
+    scheduler.add(asking)
     with Unseen():
         finish(launcher.launch(runner, scheduler))
         if graphs:
             runner.graphs = DecodeGraphs(runner.logits, runner.cache, ReferenceAttention(), most=16, blocks=8)
         finish(launcher.launch(runner, scheduler))
-        assert [len(each) for each in launcher.ahead.sampled] == [5] * len(every)
+        assert [len(each) for each in launcher.ahead.sampled] == [5] * len(every) + [4]
     assert not graphs or runner.graphs.works
 
 
