@@ -89,6 +89,7 @@ class Sequence:
         self.token_ids = list(self.prompt_ids)
 
     def __len__(self) -> int:
+        """Its tokens, an awaited one among them."""
         return len(self.token_ids) + (self.awaited is not None)
 
     @property
