@@ -6,6 +6,7 @@ several requests.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -230,30 +231,31 @@ class TokenLogprobs(Struct, frozen=True, tag=False, array_like=True):
     chosen: list[Logprob] | None = None
 
 
-class GenerateOutput(Struct, frozen=True):
+class GenerateOutput(Struct, frozen=True, gc=False):
     """What one sequence gained in a step. `text` and `token_ids` are the new part, counts are totals.
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
     `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`. `logprobs` are those
     of `token_ids`; a sequence's first output has the prompt's, and its text and ids where these were asked for.
-    `tensors` are rows that follow those of earlier outputs, named as in `TensorOptions`.
+    `tensors` are rows that follow those of earlier outputs, named as in `TensorOptions`. The server keeps many of them:
+    what is empty is shared, and the garbage collector need not look at what cannot be in a cycle.
     """
 
     rid: str
     index: int = 0
     text: str = ""
-    token_ids: list[int] = []
+    token_ids: tuple[int, ...] = ()
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     #: Tokens of the prompt that stand for media, by their type.
     media_tokens: dict[str, int] = {}
     finish_reason: FinishReason | None = None
-    logprobs: list[TokenLogprobs] = []
-    prompt_logprobs: list[TokenLogprobs] = []
+    logprobs: Sequence[TokenLogprobs] = ()
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
     prompt_text: str | None = None
-    prompt_ids: list[int] = []
-    tensors: list[TensorPiece] = []
+    prompt_ids: Sequence[int] = ()
+    tensors: Sequence[TensorPiece] = ()
 
 
 class TokenizerAnswer(Struct, frozen=True):

@@ -279,7 +279,8 @@ class Engine:
         self.generated_tokens += 1
         if sequence.finish_reason:
             self._release(sequence)
-        return msgspec.structs.replace(_output(sequence, text, [token]), logprobs=logprobs)
+        output = _output(sequence, text, [token])
+        return msgspec.structs.replace(output, logprobs=logprobs) if logprobs else output
 
     def _abort(self, sequence: Sequence) -> GenerateOutput:
         where = "waiting queue" if sequence.status is SequenceStatus.WAITING else "running batch"
@@ -321,13 +322,13 @@ def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutp
         rid=sequence.rid,
         index=sequence.index,
         text=text,
-        token_ids=token_ids,
+        token_ids=tuple(token_ids),
         prompt_tokens=sequence.num_prompt,
         completion_tokens=sequence.num_output,
         cached_tokens=sequence.cached_tokens,
         media_tokens=sequence.media.tokens if sequence.media else {},
         finish_reason=sequence.finish_reason,
-        prompt_logprobs=sequence.prompt_logprobs if sequence.num_output <= 1 else [],
+        prompt_logprobs=sequence.prompt_logprobs if sequence.num_output <= 1 else (),
         prompt_text=sequence.prompt_text if sequence.num_output <= 1 else None,
-        prompt_ids=sequence.prompt_ids if sequence.shows_prompt_ids and sequence.num_output <= 1 else [],
+        prompt_ids=sequence.prompt_ids if sequence.shows_prompt_ids and sequence.num_output <= 1 else (),
     )

@@ -1,10 +1,11 @@
 """Between text and token ids: encoding, the chat template, decoding, end tokens. Knows nothing of sequences."""
 
 from collections.abc import Callable, Mapping, Set
+from functools import partial
 from typing import Any
 
 import jinja2
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
@@ -69,6 +70,8 @@ class Tokenizer:
 
     def decoder(self, *, skip_special_tokens: bool, spaces_between: bool) -> Callable[[list[int]], str]:
         """A function from ids to text."""
+        if _decodes_plainly(self._tokenizer):
+            return partial(self._tokenizer.backend_tokenizer.decode, skip_special_tokens=skip_special_tokens)
 
         def decode(ids: list[int]) -> str:
             return self._tokenizer.decode(
@@ -94,6 +97,15 @@ class Tokenizer:
                 f"the text has {size} bytes; a context of {self._limit // MAX_BYTES_PER_TOKEN} tokens holds at most "
                 f"{self._limit}: it is longer than the model's context length"
             )
+
+
+def _decodes_plainly(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether transformers leaves decoding to the tokenizers library, so that its layers may be passed by."""
+    kind = type(tokenizer)
+    return isinstance(tokenizer, PreTrainedTokenizerFast) and (kind.decode, kind._decode) == (
+        PreTrainedTokenizerFast.decode,
+        PreTrainedTokenizerFast._decode,
+    )
 
 
 def _is_byte(token: str) -> bool:

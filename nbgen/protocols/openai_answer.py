@@ -127,21 +127,22 @@ class Answer:
         self._model = model
         self._id = ("chatcmpl-" if call.chat else "cmpl-") + uuid.uuid4().hex
         self._created = int(time.time())
+        #: How each event begins.
+        self._head = msgspec.json.encode(self._object(".chunk"))[:-1]
         places = iter(range(sum(request.params.n for request in call.requests)))
         self.choices = [[Choice(call, r, next(places)) for _ in range(r.params.n)] for r in call.requests]
 
     def whole(self, samples: list[list[Sample]]) -> bytes:
         """The body of a call without `stream`; samples are grouped by prompt."""
         choices = [choice.whole(sample) for choice, sample in self._pairs(samples)]
-        rest = {"usage": _usage(samples), "metadata": _METADATA}
-        return msgspec.json.encode(self._object(choices, "") | rest | self._extension(samples))
+        rest = {"choices": choices, "usage": _usage(samples), "metadata": _METADATA}
+        return msgspec.json.encode(self._object("") | rest | self._extension(samples))
 
     def chunks(self, samples: list[list[Sample]]) -> bytes:
         """The events for what is new."""
         usage = _usage(samples) if self._call.usage_in_each else None
-        return b"".join(
-            self._event([delta], usage) for choice, sample in self._pairs(samples) for delta in choice.deltas(sample)
-        )
+        deltas = [delta for choice, sample in self._pairs(samples) for delta in choice.deltas(sample)]
+        return b"".join([self._event([delta], usage) for delta in deltas])
 
     def end(self, samples: list[list[Sample]]) -> bytes:
         """What follows the last chunk: hidden states, experts and usage, as far as asked for, and the stream's end."""
@@ -165,11 +166,12 @@ class Answer:
     def _event(
         self, choices: list[dict[str, Any]], usage: dict[str, Any] | None, extension: dict[str, Any] | None = None
     ) -> bytes:
-        return sse.encode(msgspec.json.encode(self._object(choices, ".chunk") | {"usage": usage} | (extension or {})))
+        rest = msgspec.json.encode({"choices": choices, "usage": usage, **(extension or {})})
+        return sse.encode(b"%s,%s" % (self._head, rest[1:]))
 
-    def _object(self, choices: list[dict[str, Any]], suffix: str) -> dict[str, Any]:
+    def _object(self, suffix: str) -> dict[str, Any]:
         kind = "chat.completion" + suffix if self._call.chat else "text_completion"
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
 
 
 _METADATA = {"weight_version": "default"}

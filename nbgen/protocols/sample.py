@@ -34,9 +34,9 @@ class Sample:
         self.cached_tokens = output.cached_tokens or self.cached_tokens
         self.media_tokens = output.media_tokens or self.media_tokens
         self.logprobs += output.logprobs
-        self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
+        self.prompt_logprobs = list(output.prompt_logprobs) or self.prompt_logprobs
         self.prompt_text = output.prompt_text if output.prompt_text is not None else self.prompt_text
-        self.prompt_ids = output.prompt_ids or self.prompt_ids
+        self.prompt_ids = list(output.prompt_ids) or self.prompt_ids
         for piece in output.tensors:
             kept = [] if piece.name == LATEST else self.tensors.get(piece.name, [])
             self.tensors[piece.name] = kept

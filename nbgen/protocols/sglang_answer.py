@@ -40,6 +40,7 @@ class Answer:
         self.index = index
         self._logprobs = request.logprobs
         self._prompt_ids = request.prompt_ids
+        self._written = sglang_logprobs.Written()
         self._inner = InnerNumbers(request.tensors)
         self._incremental = incremental
         self._sent_text = 0
@@ -59,7 +60,7 @@ class Answer:
         due = new >= (interval if self._sent_tokens else 1)
         if self._finished or not (final or due):
             return b""
-        body = self._body(sample)
+        body = self._body(sample, sglang_logprobs.plain if self._incremental else self._written)
         if self.index is not None:
             body["index"] = self.index
         if not self._sent_tokens:
@@ -78,7 +79,7 @@ class Answer:
         for name in (sglang_logprobs.OUTPUT_LISTS | {"hidden_states"}) & body["meta_info"].keys():
             body["meta_info"][name] = body["meta_info"][name][self._sent_tokens :]
 
-    def _body(self, sample: Sample) -> dict[str, Any]:
+    def _body(self, sample: Sample, listed: sglang_logprobs.Listed = sglang_logprobs.plain) -> dict[str, Any]:
         meta_info = {
             "id": self.id,
             "finish_reason": _finish_reason(sample.finish_reason),
@@ -93,7 +94,7 @@ class Answer:
         }
         meta_info |= {f"{kind}_tokens": count for kind, count in sample.media_tokens.items()}
         if self._logprobs is not None:
-            meta_info |= sglang_logprobs.meta_info(self._logprobs, sample)
+            meta_info |= sglang_logprobs.meta_info(self._logprobs, sample, listed)
         meta_info |= self._inner.meta_info(sample)
         body = {"text": sample.text, "output_ids": sample.output_ids, "meta_info": meta_info}
         return body | ({"prompt_token_ids": sample.prompt_ids} if self._prompt_ids else {})

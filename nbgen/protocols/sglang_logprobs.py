@@ -5,8 +5,11 @@ Follows SGLang 0.5.23 in names, defaults and layout. Knows nothing of the rest o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import LogprobOptions, TokenLogprobs
@@ -36,27 +39,45 @@ def parse(fields: Mapping[str, Any], prompts: int, *, single: bool, n: int) -> l
     ]
 
 
-def meta_info(options: LogprobOptions, sample: Sample) -> dict[str, Any]:
+#: A list of `meta_info`, by its key: one part (`token`, `top` or `chosen`) of each entry.
+Listed = Callable[[str, list[TokenLogprobs], str], Any]
+
+
+def plain(key: str, entries: list[TokenLogprobs], part: str) -> list[Any]:
+    """The list as it is."""
+    return [getattr(entry, part) for entry in entries]
+
+
+class Written:
+    """The same as JSON. Each entry is written out once, however many events of a stream repeat it."""
+
+    def __init__(self) -> None:
+        self._lists: dict[str, bytearray] = {}
+        self._counts: dict[str, int] = defaultdict(int)
+
+    def __call__(self, key: str, entries: list[TokenLogprobs], part: str) -> msgspec.Raw:
+        """All that there is; entries are only ever added."""
+        written = self._lists.setdefault(key, bytearray())
+        for entry in entries[self._counts[key] :]:
+            written += b"," if written else b""
+            written += msgspec.json.encode(getattr(entry, part))
+        self._counts[key] = len(entries)
+        return msgspec.Raw(b"".join((b"[", written, b"]")))
+
+
+def meta_info(options: LogprobOptions, sample: Sample, listed: Listed = plain) -> dict[str, Any]:
     """The keys of `meta_info`: each list runs along the prompt's tokens or the output's."""
-    prompt, output = sample.prompt_logprobs, sample.logprobs
-    fields: dict[str, Any] = {
-        "input_token_logprobs": [entry.token for entry in prompt],
-        "output_token_logprobs": [entry.token for entry in output],
-        "output_token_logprobs_length": len(output),
-    }
+
+    def both(kind: str, part: str) -> dict[str, Any]:
+        sides = {f"input_{kind}": sample.prompt_logprobs, f"output_{kind}": sample.logprobs}
+        return {key: listed(key, entries, part) for key, entries in sides.items()}
+
+    fields = both("token_logprobs", "token") | {"output_token_logprobs_length": len(sample.logprobs)}
     if options.top:
-        fields |= {"input_top_logprobs": _tops(prompt), "output_top_logprobs": _tops(output)}
+        fields |= both("top_logprobs", "top")
     if options.token_ids:
-        fields |= {"input_token_ids_logprobs": _chosen(prompt), "output_token_ids_logprobs": _chosen(output)}
+        fields |= both("token_ids_logprobs", "chosen")
     return fields
-
-
-def _tops(entries: list[TokenLogprobs]) -> list[Any]:
-    return [entry.top for entry in entries]
-
-
-def _chosen(entries: list[TokenLogprobs]) -> list[Any]:
-    return [entry.chosen for entry in entries]
 
 
 def per_prompt(name: str, value: Any, prompts: int, *, default: Any, listed: bool) -> list[Any]:

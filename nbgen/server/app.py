@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import os
 import secrets
 import sys
@@ -184,6 +185,9 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
         self._announce()
         self._sweep.start()
+        if self._alone:
+            gc.collect()
+            gc.freeze()  # what the start has made stays: to look through it again would hold every stream up
         atexit.register(self._at_exit)
         if self.stop_on_eof:
             threading.Thread(target=self._stop_at_end_of_input, daemon=True).start()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from logging import Logger
 
-from nbgen.server.engine_channel import BUFFER_BYTES, EngineChannel
+from nbgen.server.engine_channel import EngineChannel
 
 #: After this an engine that does not end is given up.
 CLOSE_SECONDS = 5.0
@@ -19,7 +19,7 @@ class AttachedEngine(EngineChannel):
     async def connect(cls, path: str, log: Logger) -> AttachedEngine:
         """Connect to the socket `path`. Raises OSError where nobody listens."""
         engine = cls(log)
-        engine._reader, engine._writer = await asyncio.open_unix_connection(path, limit=BUFFER_BYTES)
+        await engine._open(path)
         return engine
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tornado import web
@@ -55,6 +55,7 @@ class NbgenHandler(AuthenticatedHandler):
         self._body = bytearray()
         self._error_id = ""
         self._unread = False
+        self._written: asyncio.Future[None] | None = None
 
     @property
     def engine(self) -> EngineClient:
@@ -144,18 +145,35 @@ class NbgenHandler(AuthenticatedHandler):
             self.set_header("X-Accel-Buffering", "no")
         await self.write_patiently(chunk)
 
+    def write_at_once(self, render: Callable[[], bytes]) -> bool:
+        """Send the next part of an answer that has begun; whether it is on its way. If not, `catch_up` comes next."""
+        if self._written is None or self.application.transforms:
+            return False
+        if chunk := render():  # `write` and `flush` serve an answer's beginning, and transforms
+            connection: Any = self.request.connection
+            self._written = connection.write(chunk)
+        return self._written.done() and self._written.exception() is None
+
+    async def catch_up(self) -> None:
+        """Wait until all that was sent is on its way."""
+        if self._written is not None:
+            await self._taken(self._written)
+
     async def write_patiently(self, chunk: bytes) -> None:
         """Send part of an answer, and wait until it is on its way."""
         self.write(chunk)
-        await self._taken(self.flush())
+        self._written = self.flush()
+        await self.catch_up()
 
     async def write_whole(self, body: bytes) -> None:
         """Send an answer that may be large. The same holds for its reader."""
         await self._taken(self.finish(body))
 
-    async def _taken(self, written: Awaitable[None]) -> None:
-        seconds = self.settings["nbgen"].reader_seconds
+    async def _taken(self, written: asyncio.Future[None]) -> None:
         try:
+            if written.done():  # the system took it all: nothing to wait for
+                return written.result()
+            seconds = self.settings["nbgen"].reader_seconds
             await asyncio.wait_for(written, seconds)
         except StreamClosedError:
             self.reader.leave()

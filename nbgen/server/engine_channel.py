@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import socket
 from logging import Logger
 
-import msgspec
-
-from nbgen.frames import FRAME_HEADER, FromEngine, ToEngine, encode_frame, frame_length, from_engine_decoder
+from nbgen.frames import ToEngine, encode_frame
+from nbgen.server.frame_reader import FrameReader, Receive
 
 #: Each way of the channel: a tensor of many megabytes then needs few turns between the two ends.
 BUFFER_BYTES = 2**22
@@ -18,7 +17,7 @@ BUFFER_BYTES = 2**22
 class EngineChannel:
     """A connected engine. How it is forced to end, and waited for, is said by where it runs."""
 
-    _reader: asyncio.StreamReader
+    _reader: FrameReader
     _writer: asyncio.StreamWriter
 
     def __init__(self, log: Logger) -> None:
@@ -29,6 +28,13 @@ class EngineChannel:
         """Of the process that the server may end with it."""
         raise NotImplementedError
 
+    async def _open(self, path: str | None = None, sock: socket.socket | None = None) -> None:
+        """Take the server's end of a Unix socket. Raises OSError where nobody listens."""
+        loop, reader = asyncio.get_running_loop(), FrameReader(self._log)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.create_unix_connection(lambda: protocol, path, sock=sock)
+        self._reader, self._writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
     def send(self, message: ToEngine) -> None:
         """Queue a message. An engine that is gone is noticed where messages are read."""
         self._writer.write(encode_frame(message))
@@ -38,19 +44,12 @@ class EngineChannel:
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
-    async def messages(self) -> AsyncIterator[FromEngine]:
-        """What the engine says, until the channel ends or carries something that is no message."""
-        while True:
-            try:
-                header = await self._reader.readexactly(FRAME_HEADER)
-                body = await self._reader.readexactly(frame_length(header))
-                message = from_engine_decoder.decode(body)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return
-            except (ValueError, msgspec.DecodeError) as error:
-                self._log.error("The engine sent something that is no message: %s", error)
-                return
-            yield message
+    async def listen(self, receive: Receive) -> None:
+        """Have `receive` called with what the engine says, until the channel ends or carries what is no message.
+
+        Raises what `receive` raises.
+        """
+        await self._reader.listen(receive)
 
     def close(self) -> None:
         """End the channel, which asks the engine to end."""

@@ -167,12 +167,28 @@ class EngineClient(EngineLife):
 
     # --- messages
 
+    def _hear(self, process: EngineChannel, messages: list[FromEngine]) -> None:
+        outputs: list[GenerateOutput] = []
+        for message in messages:
+            if isinstance(message, StepOutputs):
+                outputs += message.outputs
+                continue
+            self._tell(outputs)
+            outputs = []
+            self._receive(process, message)
+        self._tell(outputs)
+
+    def _tell(self, outputs: list[GenerateOutput]) -> None:
+        """Give each listener what is new for it, once, however many steps it took."""
+        news: dict[str, list[GenerateOutput]] = {}
+        for output in outputs:
+            news.setdefault(output.rid, []).append(output)
+        for rid, gained in news.items():
+            if (listener := self._listeners.get(rid)) is not None:
+                listener.add(*gained)
+
     def _receive(self, process: EngineChannel, message: FromEngine) -> None:
         match message:
-            case StepOutputs():
-                for output in message.outputs:
-                    if (listener := self._listeners.get(output.rid)) is not None:
-                        listener.add(output)
             case TokenizerAnswer() | EmbedOutput():
                 if (listener := self._listeners.get(message.rid)) is not None:
                     listener.add(message)

@@ -154,9 +154,12 @@ class EngineLife:
             process.close()
         process.send(LoadModel(config=self.config))
         watch = asyncio.create_task(self._watch(process))
-        async for message in process.messages():
+
+        def hear(messages: list[FromEngine]) -> None:
             self._silence.broken()
-            self._receive(process, message)
+            self._hear(process, messages)
+
+        await process.listen(hear)
         watch.cancel()
 
     async def _bury(self, process: EngineChannel) -> None:
@@ -194,7 +197,7 @@ class EngineLife:
         self._fail(self._take(), error)
         self._set("failed")
 
-    def _receive(self, process: EngineChannel, message: FromEngine) -> None:
+    def _hear(self, process: EngineChannel, messages: list[FromEngine]) -> None:
         """Act on what the engine says."""
         raise NotImplementedError
 

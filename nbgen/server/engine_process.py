@@ -55,7 +55,7 @@ class EngineProcess(EngineChannel):
                 env=_environment(),
             )
         process = cls(popen, log)
-        process._reader, process._writer = await asyncio.open_unix_connection(sock=ours, limit=BUFFER_BYTES)
+        await process._open(sock=ours)
         process._log_pump = asyncio.create_task(process._read_log())
         return process
 

@@ -5,6 +5,8 @@ A subclass parses the body and renders; it knows its dialect, this module knows 
 
 from __future__ import annotations
 
+from functools import partial
+
 from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable
 from nbgen.messages import GenerateRequest
 from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
@@ -81,7 +83,12 @@ class GenerationHandler(ModelNeededHandler):
             if over:
                 self.end_events()
                 return
-            await self.reader.wait()
+            await self.reader.wait(at_once=partial(self._go_on, runs))
+            await self.catch_up()
+
+    def _go_on(self, runs: list[Run]) -> bool:
+        """Send what is new, if that is all there is to do."""
+        return all(run.ended is None for run in runs) and self.write_at_once(partial(self.chunk, runs))
 
 
 def _raise_first_error(runs: list[Run]) -> None:

@@ -8,7 +8,7 @@ from nbgen.errors import NbgenError
 
 
 class Listener(Protocol):
-    """Who asked: gets every output of its request (or its one answer), or the error that ends it."""
+    """Who asked: gets every output of its request (or its one answer), as they come, or the error that ends it."""
 
-    def add(self, output: Any) -> None: ...
+    def add(self, *outputs: Any) -> None: ...
     def fail(self, error: NbgenError) -> None: ...

@@ -5,12 +5,16 @@ Names and labels are those of SGLang 0.5.23, so that its dashboards work. Never 
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
+from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
 
 from nbgen.engine_state import EngineStatus
 from nbgen.server.engine_client import EngineClient
@@ -25,12 +29,13 @@ TTFT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)
 ITL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5, 5)
 E2E_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)
 
+TOKENS = ("sglang:generation_tokens", "Generated tokens.")
+ITL = ("sglang:inter_token_latency_seconds", "Between two tokens.")
 COUNTERS = {
     "num_requests": "Requests that have ended.",
     "num_aborted_requests": "Requests that were aborted or failed.",
     "prompt_tokens": "Prompt tokens of requests that have ended.",
     "cached_tokens": "Those of them that the prefix cache held.",
-    "generation_tokens": "Generated tokens.",
 }
 
 
@@ -45,8 +50,8 @@ class Metrics:
             name: Counter(f"sglang:{name}", words, LABELS, registry=registry) for name, words in COUNTERS.items()
         }
         self._ttft = _histogram("time_to_first_token_seconds", "To the first token.", TTFT_SECONDS, registry)
-        self._itl = _histogram("inter_token_latency_seconds", "Between two tokens.", ITL_SECONDS, registry)
         self._e2e = _histogram("e2e_request_latency_seconds", "To the end.", E2E_SECONDS, registry)
+        self._pulses: dict[str, Pulse] = defaultdict(Pulse)
         registry.register(self)
 
     def text(self) -> bytes:
@@ -70,19 +75,23 @@ class Metrics:
             family = GaugeMetricFamily(f"sglang:{name}", words, labels=LABELS)
             family.add_metric([self._engine.config.model], value)
             yield family
+        tokens, itl = CounterMetricFamily(*TOKENS, labels=LABELS), HistogramMetricFamily(*ITL, labels=LABELS)
+        for model, pulse in self._pulses.items():
+            tokens.add_metric([model], pulse.tokens)
+            itl.add_metric([model], pulse.buckets, pulse.seconds)
+        yield from (tokens, itl)
 
     def follow(self, run: Run) -> None:
         """Count a run that begins."""
         run.watchers.add(_Meter(run, self).update)
 
-    def tokens(self, run: Run, count: int, seconds: float, *, first: bool) -> None:
-        """`count` new tokens of one of the run's samples, `seconds` after the last ones or, if first, the start."""
-        self._counters["generation_tokens"].labels(run.model).inc(count)
-        if first:
-            self._ttft.labels(run.model).observe(seconds)
-            return
-        for _ in range(count):
-            self._itl.labels(run.model).observe(seconds / count)
+    def pulse(self, run: Run) -> Pulse:
+        """Where the run's tokens are counted."""
+        return self._pulses[run.model]
+
+    def first_token(self, run: Run, seconds: float) -> None:
+        """One of the run's samples has begun, so long after the run."""
+        self._ttft.labels(run.model).observe(seconds)
 
     def ended(self, run: Run) -> None:
         """The run is over."""
@@ -101,29 +110,60 @@ class Metrics:
         return sum(cached for cached, _ in self._recent) / max(sum(prompt for _, prompt in self._recent), 1)
 
 
+class Pulse:
+    """A model's tokens and the times between them. prometheus_client's own counters would cost more than a token's
+    decoding: three locks, and a search through all buckets.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.seconds = 0.0
+        self._counts = [0] * (len(ITL_SECONDS) + 1)
+
+    def add(self, count: int, seconds: float) -> None:
+        """`count` tokens took so long, all together."""
+        self.tokens += count
+        self.seconds += seconds
+        self._counts[bisect_left(ITL_SECONDS, seconds / count)] += count
+
+    @property
+    def buckets(self) -> list[tuple[str, float]]:
+        """Upper bounds, and how many times were no longer."""
+        bounds = [floatToGoString(bound) for bound in (*ITL_SECONDS, math.inf)]
+        return list(zip(bounds, accumulate(self._counts), strict=True))
+
+
 class _Meter:
     """How much of one run has been counted."""
 
     def __init__(self, run: Run, metrics: Metrics) -> None:
         self._run = run
         self._metrics = metrics
+        self._pulse = metrics.pulse(run)
         self._outputs = 0
         self._last: dict[int, float] = {}
         self._ended = False
 
     def update(self) -> None:
         """Count what is new."""
-        now, new = time.monotonic(), self._run.outputs[self._outputs :]
-        self._outputs += len(new)
-        for output in new:
+        run = self._run
+        for output in run.outputs[self._outputs :]:
             if output.token_ids:
-                first = output.index not in self._last
-                seconds = now - self._last.get(output.index, self._run.started)
-                self._metrics.tokens(self._run, len(output.token_ids), seconds, first=first)
-                self._last[output.index] = now
-        if self._run.ended is not None and not self._ended:
+                self._count(output.index, len(output.token_ids))
+        self._outputs = len(run.outputs)
+        if run.ended is not None and not self._ended:
             self._ended = True
-            self._metrics.ended(self._run)
+            self._metrics.ended(run)
+
+    def _count(self, index: int, count: int) -> None:
+        """Count new tokens of one of the run's samples."""
+        now, last = time.monotonic(), self._last.get(index)
+        self._last[index] = now
+        if last is None:
+            self._pulse.tokens += count
+            self._metrics.first_token(self._run, now - self._run.started)
+        else:
+            self._pulse.add(count, now - last)
 
 
 def _histogram(name: str, words: str, seconds: tuple[float, ...], registry: CollectorRegistry) -> Histogram:

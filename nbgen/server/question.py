@@ -17,7 +17,7 @@ class Question:
     def __init__(self) -> None:
         self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: Answer, *_: Answer) -> None:
         reason = answer.finish_reason if isinstance(answer, GenerateOutput) else None
         if reason is not None and reason.type == "error":
             self.fail(from_status(reason.status or 500, reason.message or "the engine refused"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from functools import partial
 
 import msgspec
 
@@ -62,6 +63,7 @@ class RunsRoute(NbgenHandler):
     async def stream(self, followed: list[RunEvents], frame_ms: int = 0, first: bytes = b"") -> None:
         """Send events until every run has ended or the reader has left."""
         self.reader.watch(self.engine.watchers)
+        at_once = partial(self._go_on, followed[0]) if len(followed) == 1 and not frame_ms else None
         while not self.reader.gone:
             sent = time.monotonic()
             chunk = first + b"".join(events.take() for events in followed)
@@ -71,10 +73,16 @@ class RunsRoute(NbgenHandler):
             if all(events.done for events in followed):
                 self.end_events()
                 return
-            if not await self.reader.wait(KEEP_ALIVE_SECONDS):
+            happened = await self.reader.wait(KEEP_ALIVE_SECONDS, at_once)
+            await self.catch_up()
+            if not happened:
                 await self.write_event(KEEP_ALIVE)
             if (rest := sent + frame_ms / 1000 - time.monotonic()) > 0:
                 await asyncio.sleep(rest)
+
+    def _go_on(self, events: RunEvents) -> bool:
+        """Send what is new, if more will come and the reader keeps up."""
+        return self.write_at_once(events.take) and not events.done
 
 
 class RunsHandler(RunsRoute):

@@ -85,13 +85,18 @@ class Run:
             return None
         return (tokens - 1) / max((self.ended or time.monotonic()) - self.first_token, 1e-9)
 
-    def add(self, output: GenerateOutput) -> None:
-        """The next output of the engine."""
-        if self.ended is not None or output.index >= len(self.samples):
-            return
+    def add(self, *outputs: GenerateOutput) -> None:
+        """The next outputs of the engine."""
+        for output in outputs:
+            if self.ended is None and output.index < len(self.samples):
+                self._take(output)
+        self._notify()
+
+    def _take(self, output: GenerateOutput) -> None:
         reason = output.finish_reason
         if reason is not None and (reason.type == "error" or reason.status is not None):
-            self.fail(from_status(reason.status or 500, reason.message or "the request failed in the engine"))
+            self.error = from_status(reason.status or 500, reason.message or "the request failed in the engine")
+            self.ended = time.monotonic()
             return
         self.outputs.append(output)
         self.samples[output.index].add(output)
@@ -99,7 +104,6 @@ class Run:
             self.first_token = time.monotonic()
         if reason is not None and all(sample.finish_reason for sample in self.samples):
             self.ended = time.monotonic()
-        self._notify()
 
     def fail(self, error: NbgenError) -> None:
         """The run is over, with an error; what it produced before stays valid."""

@@ -118,8 +118,7 @@ class TensorEngine:
 
     async def _live(self, process: EngineProcess) -> None:
         """Pass on what the process says, until its channel ends; then answer what it left."""
-        async for message in process.messages():
-            self._receive(message)
+        await process.listen(self._hear)
         self._process = None
         ended = await process.end(STOP_PATIENCE)
         words = "the server is stopping" if self._closed else f"the process for modules stopped ({ended})"
@@ -127,6 +126,10 @@ class TensorEngine:
             if not future.done():
                 future.set_exception(EngineStopped(words))
         self._loads.clear()
+
+    def _hear(self, messages: list[FromEngine]) -> None:
+        for message in messages:
+            self._receive(message)
 
     def _receive(self, message: FromEngine) -> None:
         match message:

@@ -71,7 +71,7 @@ def test_stop_token_ends_and_is_counted(tiny_engine: Assembly) -> None:
 def test_max_new_tokens_zero_runs_the_prompt_only(tiny_engine: Assembly) -> None:
     params = greedy(max_new_tokens=0)
     (output,) = generate(tiny_engine, [GenerateRequest(rid="z", text="Hello", params=params)])["z"]
-    assert (output.text, output.token_ids, output.finish_reason.type) == ("", [], "length")
+    assert (output.text, output.token_ids, output.finish_reason.type) == ("", (), "length")
     assert output.prompt_tokens == 5
 
 

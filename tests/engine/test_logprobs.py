@@ -94,7 +94,7 @@ def test_output_is_described_after_temperature_penalties_and_bias(tiny_model: Pa
 
 def test_a_prompt_alone_is_scored_with_the_token_that_would_come(tiny_engine: Assembly) -> None:
     (output,) = generate(tiny_engine, [request(0, params={"max_new_tokens": 0}, top=1)])["a"]
-    assert output.token_ids == []
+    assert output.token_ids == ()
     assert len(output.prompt_logprobs) == len(PROMPT)
     assert output.logprobs[0].token == output.logprobs[0].top[0]
 

@@ -29,8 +29,8 @@ class Heard:
         self.outputs: list[GenerateOutput] = []
         self.error: NbgenError | None = None
 
-    def add(self, output: GenerateOutput) -> None:
-        self.outputs.append(output)
+    def add(self, *outputs: GenerateOutput) -> None:
+        self.outputs += outputs
 
     def fail(self, error: NbgenError) -> None:
         self.error = error

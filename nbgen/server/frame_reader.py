@@ -1,0 +1,71 @@
+"""The reading end of a channel to an engine: messages out of the bytes that come.
+
+They are told from where the event loop has read them, so that no task has to wake for a token. Knows not what they
+are for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from logging import Logger
+from typing import Any
+
+import msgspec
+
+from nbgen.frames import FRAME_HEADER, FromEngine, frame_length, from_engine_decoder
+
+Receive = Callable[[list[FromEngine]], None]
+
+
+class FrameReader(asyncio.StreamReader):
+    """A stream's reader that passes on messages instead of keeping bytes."""
+
+    def __init__(self, log: Logger) -> None:
+        super().__init__()
+        self._log = log
+        self._receive: Receive | None = None
+        self._held = bytearray()
+
+    async def listen(self, receive: Receive) -> None:
+        """Have `receive` called with all messages that became whole at once, until the channel ends.
+
+        It also ends where it carries something that is no message. Raises what `receive` raises.
+        """
+        self._receive = receive
+        self.feed_data(b"")
+        with contextlib.suppress(ConnectionError):
+            await self.read()
+
+    def feed_data(self, data: Any) -> None:
+        """Take in what the transport has read."""
+        self._held += data
+        if (receive := self._receive) is None:
+            return
+        try:
+            receive(self._whole())
+        except Exception as error:
+            self._receive = None
+            self.set_exception(error)
+
+    def _whole(self) -> list[FromEngine]:
+        """The messages that are whole."""
+        messages = []
+        try:
+            while (end := self._end()) <= len(self._held):
+                with memoryview(self._held) as view:
+                    body = bytes(view[FRAME_HEADER:end])
+                del self._held[:end]
+                messages.append(from_engine_decoder.decode(body))
+        except (ValueError, msgspec.DecodeError) as error:
+            self._log.error("The engine sent something that is no message: %s", error)
+            self._receive = None
+            self.feed_eof()
+        return messages
+
+    def _end(self) -> int:
+        """Where the first message ends, as far as that is known. Raises ValueError for an impossible length."""
+        if len(self._held) < FRAME_HEADER:
+            return FRAME_HEADER
+        return FRAME_HEADER + frame_length(self._held[:FRAME_HEADER])

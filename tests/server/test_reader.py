@@ -1,0 +1,66 @@
+"""Who wakes, and when nobody has to."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from nbgen.server.reader import Reader
+
+
+async def asleep(reader: Reader, *, at_once: Callable[[], bool], seconds: float | None = None) -> asyncio.Task[bool]:
+    """A task that waits."""
+    waiting = asyncio.create_task(reader.wait(seconds, at_once))
+    await asyncio.sleep(0)
+    return waiting
+
+
+async def test_nobody_wakes_for_what_is_dealt_with_at_once() -> None:
+    reader, left = Reader(), [True, True, False]
+    waiting = await asleep(reader, at_once=lambda: left.pop(0))
+    for remaining in (2, 1):
+        reader.wake()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert len(left) == remaining
+    reader.wake()
+    assert await waiting
+    assert not await reader.wait(0.001), "it is told once"
+
+
+async def test_what_happens_between_two_waits_is_told_by_the_next() -> None:
+    reader = Reader()
+    reader.wake()
+    assert await reader.wait(at_once=lambda: True)
+
+
+async def test_a_fault_at_once_is_raised_where_it_is_waited() -> None:
+    reader = Reader()
+
+    def fail() -> bool:
+        raise ValueError("ours")
+
+    waiting = await asleep(reader, at_once=fail)
+    reader.wake()
+    with pytest.raises(ValueError, match="ours"):
+        await waiting
+
+
+async def test_who_leaves_within_it_wakes_the_writer() -> None:
+    reader = Reader()
+
+    def lose() -> bool:
+        reader.leave()
+        return False
+
+    waiting = await asleep(reader, at_once=lose)
+    reader.wake()
+    assert await waiting
+    assert reader.gone
+
+
+async def test_a_quiet_time_ends_the_wait_whatever_was_dealt_with_before() -> None:
+    reader = Reader()
+    waiting = await asleep(reader, at_once=lambda: True, seconds=0.01)
+    reader.wake()
+    assert await waiting is False
