@@ -26,7 +26,7 @@ def test_a_request_and_its_outputs_survive_the_frame() -> None:
     frame = encode_frame(request)
     assert frame_length(frame[:FRAME_HEADER]) == len(frame) - FRAME_HEADER
     assert to_engine_decoder.decode(frame[FRAME_HEADER:]) == request
-    output = GenerateOutput(rid="a", text="t", token_ids=[5], finish_reason=FinishReason(type="stop", matched=5))
+    output = GenerateOutput(rid="a", text="t", token_ids=(5,), finish_reason=FinishReason(type="stop", matched=5))
     assert from_engine_decoder.decode(encode_frame(StepOutputs(outputs=[output]))[FRAME_HEADER:]).outputs == [output]
 
 

@@ -91,7 +91,7 @@ def test_sampling_defaults_come_from_the_generation_config(folder: Path) -> None
     assembly = build(folder)
     assert assembly.model.sampling_defaults == {"temperature": 0.3, "top_k": -1}
     assert build(folder, sampling_defaults="openai").model.sampling_defaults == {}
-    assert assembly.engine._sampler.eos_ids == {0, 7}
+    assert assembly.engine._launcher._sampler.eos_ids == {0, 7}
 
 
 def test_weights_that_memory_cannot_hold_are_said_to_be_too_large() -> None:
