@@ -28,7 +28,8 @@ class Service(NamedTuple):
 
 def _nbgen(folder: Path, port: int, threads: int) -> list[str]:
     model = [f"--model={folder}", f"--port={port}", f"--NbgenApp.threads={threads}"]
-    return ["-m", "nbgen", *model, "--allow-root", "--IdentityProvider.token="]
+    # The process that stands by would import beside the first measurements.
+    return ["-m", "nbgen", *model, "--NbgenApp.standby=False", "--allow-root", "--IdentityProvider.token="]
 
 
 def _transformers(folder: Path, port: int, threads: int) -> list[str]:
