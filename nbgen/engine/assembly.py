@@ -67,7 +67,6 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     backend, processors = _grammar_backend(config.grammar_backend), _processors(config)
     loaded, runner = _load(config, report, live)
     scheduler = _provide(runner, loaded.context_length, config)
-    kv_tokens = scheduler.blocks.num_blocks * config.block_size
     model = _info(loaded, runner, config, scheduler.blocks)
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors), Logprobs(loaded.tokenizer.token_text)
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
@@ -82,7 +81,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     )
     adapters = Adapters(loaded.model, runner.lora.unsuited)
     processor = loaded.processor if model.media else None
-    admission = Admission(loaded.tokenizer, model, kv_tokens, processors, adapters, processor)
+    admission = Admission(loaded.tokenizer, model, model.kv_tokens, processors, adapters, processor)
     tokenizer = loaded.tokenizer  # alone, for the compiler below must not keep the weights alive
     grammars = backend and GrammarCompiler(
         config.grammar_backend,
