@@ -131,7 +131,7 @@ def _rows(model: str) -> Iterator[Row]:
     for workload in WORKLOADS.values():
         yield Row(workload.name, f"{workload.title}, tok/s", lambda r, w=workload: w.tokens / r["seconds"], digits=1)
     yield Row(FIRST_TOKEN.name, f"{FIRST_TOKEN.title}, s", lambda r: r["seconds"], digits=2, more=False)
-    for name, when in ((MEMORY_LOADED, "the first token"), (MEMORY, "all rows above")):
+    for name, when in ((MEMORY_LOADED, "the first token"), (MEMORY, "the rows taken with it")):
         yield Row(name, f"resident memory after {when}, MB", lambda r: r["bytes"] / 1e6, more=False)
 
 
