@@ -53,18 +53,16 @@ class Admission:
         self,
         tokenizer: Tokenizer,
         model: ModelInfo,
-        capacity: int,
         processors: LogitProcessors,
         adapters: Adapters,
         processor: Processor | None = None,
     ) -> None:
-        """`capacity` is the most tokens that the KV cache holds."""
         self._processor = processor
         self._adapters = adapters
         self._processors = processors
         self._tokenizer = tokenizer
         self._model = model
-        self.resize(capacity)
+        self.resize(model.kv_tokens)
 
     def close(self) -> None:
         """End what decodes the files of requests."""

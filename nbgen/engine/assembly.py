@@ -81,7 +81,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     )
     adapters = Adapters(loaded.model, runner.lora.unsuited)
     processor = loaded.processor if model.media else None
-    admission = Admission(loaded.tokenizer, model, model.kv_tokens, processors, adapters, processor)
+    admission = Admission(loaded.tokenizer, model, processors, adapters, processor)
     tokenizer = loaded.tokenizer  # alone, for the compiler below must not keep the weights alive
     grammars = backend and GrammarCompiler(
         config.grammar_backend,

@@ -62,7 +62,8 @@ class EngineClient(EngineLife):
         if self.state == "failed" and not self._may_recover():
             assert self.error is not None
             raise self.error
-        self._check_memory()
+        if not self._memory_replies:  # or else it may be coming back
+            self._check_memory()
         if adapter := _adapter(request):
             self.adapters.check(adapter)
         if self.state == "ready" and self._process:

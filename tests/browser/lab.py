@@ -160,6 +160,16 @@ class Notebook:
             timeout=60_000,
         )
 
+    def reload(self) -> None:
+        """Load the page again, with its widgets; once more where JupyterLab, on a busy machine, does not find them."""
+        for _ in range(2):
+            self.page.reload()
+            self.settled()
+            lost = self.page.get_by_text("Error displaying widget")
+            self.page.locator(".nbgen").or_(lost).first.wait_for()
+            if lost.count() == 0:
+                return
+
     def cell(self, index: int) -> Locator:
         return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell").nth(index)
 

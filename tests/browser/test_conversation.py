@@ -71,8 +71,7 @@ def test_regenerate_and_edit_make_branches_that_survive(lab: Lab, opened: Notebo
     expect(page.get_by_role("article", name="You")).to_contain_text("2/2")
 
     opened.command("docmanager:save")
-    page.reload()
-    opened.settled()
+    opened.reload()
     expect(page.get_by_role("article", name="You")).to_contain_text("two")
     page.get_by_role("button", name="Previous version").click()
     expect(page.get_by_role("article", name="You")).to_contain_text("one")

@@ -64,8 +64,7 @@ def test_images_are_given_removed_sent_and_there_after_a_reload(seeing: Lab, tab
     size = tab.evaluate("[...document.querySelectorAll('.nbgen-user img')].map((i) => i.naturalWidth)")
     assert size == [90, 1280]
     notebook.command("docmanager:save")
-    tab.reload()
-    notebook.settled()
+    notebook.reload()
     expect(you.get_by_role("img")).to_have_count(2)
     you.get_by_role("button", name="Image 1 of 2").press("Enter")
     expect(you.locator("[aria-expanded=true]")).to_have_count(1)

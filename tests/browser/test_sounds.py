@@ -64,8 +64,7 @@ def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, ta
     info = soundfile.info(io.BytesIO(data))
     assert (info.samplerate, info.channels, info.duration) == (RATE, 1, pytest.approx(8, abs=0.01)), "a large one less"
     notebook.command("docmanager:save")
-    tab.reload()
-    notebook.settled()
+    notebook.reload()
     you = tab.get_by_role("article", name="You")
     assert length(you.get_by_label("Sound 1 of 2")) == pytest.approx(0.5, abs=0.05)
     assert length(you.get_by_label("Sound 2 of 2")) == pytest.approx(8, abs=0.05)

@@ -72,8 +72,7 @@ def test_a_continuation_survives_a_reload(opened: Notebook, page: Page) -> None:
     expect(page.locator(".nbgen").get_by_role("status")).to_have_text("Text ready, 12 tokens")
     before = tokens.all_text_contents()
     opened.command("docmanager:save")
-    page.reload()
-    opened.settled()
+    opened.reload()
     expect(tokens).to_have_count(12)
     assert tokens.all_text_contents() == before
 
@@ -98,8 +97,7 @@ def test_models_answer_side_by_side_wherever_they_are_served(
     assert texts[0] != texts[1]
     assert notebook.kernel_value("[r.usage['completion_tokens'] for r in grid.results]") == "[8, 8]"
     notebook.command("docmanager:save")
-    page.reload()
-    notebook.settled()
+    notebook.reload()
     expect(page.locator(".nbgen").get_by_role("status")).to_have_text("2 answers ready")
     assert [answer.locator(".nbgen-text").inner_text() for answer in (own, other)] == texts
 
@@ -129,7 +127,6 @@ def test_settings_stream_side_by_side_over_one_connection(lab: Lab, opened: Note
         expect(answer).to_contain_text("20 tokens")
     assert opened.kernel_value("[r.usage['completion_tokens'] for r in grid.results]") == "[20, 20, 20, 20]"
     opened.command("docmanager:save")
-    page.reload()
-    opened.settled()
+    opened.reload()
     expect(status).to_have_text("4 answers ready")
     assert [answer.locator(".nbgen-text").inner_text() for answer in answers] == texts

@@ -1,6 +1,7 @@
 """The engine gives its memory back while it lives, and serves the same text when it has it again."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 
@@ -36,6 +37,11 @@ def said(server: Server) -> str:
     answer = server.http.post("generate", json=GREEDY)
     assert answer.status_code == 200, answer.text
     return answer.json()["text"]
+
+
+def waits(answer: Future[str]) -> bool:
+    """Whether it takes longer than a refusal."""
+    return not wait([answer], 2).done
 
 
 def resident(server: Server) -> int:
@@ -87,6 +93,22 @@ def test_loading_the_model_resumes_it(heavy: Server) -> None:
     pid = heavy.model()["engine_pid"]
     assert heavy.ready().model()["engine_pid"] == pid
     assert said(heavy)
+
+
+def test_who_asks_while_it_comes_back_is_served(heavy: Server) -> None:
+    expected = said(heavy)
+    heavy.http.post("release_memory_occupation")
+    engine = heavy.engine()
+    engine.suspend()
+    with ThreadPoolExecutor() as pool:
+        resumed = pool.submit(heavy.http.post, "resume_memory_occupation")
+        try:
+            tries = (pool.submit(said, heavy) for _ in range(20))  # until the server has heard of it
+            asked = next(answer for answer in tries if waits(answer))
+        finally:
+            engine.resume()
+        assert resumed.result().status_code == 200
+        assert asked.result() == expected
 
 
 def test_what_cannot_be_is_refused(heavy: Server) -> None:
