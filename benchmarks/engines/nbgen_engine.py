@@ -2,12 +2,16 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.child import Generate, serve
-from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine.lean_imports import import_engine
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from nbgen.engine.assembly import Assembly
 
 
 def load(folder: Path, threads: int) -> Generate:
@@ -15,11 +19,14 @@ def load(folder: Path, threads: int) -> Generate:
     compiles = option == "compile"
     quantization = None if compiles else option
     config = EngineConfig(model=str(folder), threads=threads, quantization=quantization, compile=compiles)
+    import_engine(config)
+    from nbgen.engine.assembly import assemble
+
     assembly = assemble(config, lambda *_: None)
     return lambda prompts, new: generate(assembly, prompts, new)
 
 
-def generate(assembly: Assembly, prompts: list[list[int]], new: int) -> list[list[int]]:
+def generate(assembly: "Assembly", prompts: list[list[int]], new: int) -> list[list[int]]:
     """All prompts at once; the tokens each gained."""
     params = SamplingParams(max_new_tokens=new, temperature=0.0, ignore_eos=True)
     answers: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
+from nbgen.engine.lean_imports import import_engine
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.engine_state import LoadModel, LoadProgress
 from nbgen.frames import ToEngine
@@ -59,6 +60,7 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> 
     # Beside the imports, the disk reads the weights.
     threading.Thread(target=checkpoint.page_in, args=(first.config.model,), name="page-in", daemon=True).start()
     channel.send(LoadProgress(stage="starting torch"))
+    import_engine(first.config)
     from nbgen.engine.assembly import Assembly, assemble  # only now: it takes seconds, and the server has heard why
     from nbgen.engine.embedding_loop import EmbeddingLoop
     from nbgen.engine.embedding_model import EmbeddingModel, is_embedding

@@ -1,7 +1,7 @@
 """From a configuration to a running engine: load, probe, size the KV cache, wire the parts."""
 
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -26,6 +26,7 @@ from nbgen.engine.routed_experts import RoutedExperts
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import MixedChunk, Scheduler
 from nbgen.engine.stateful_blocks import StatefulBlocks
+from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import ModelError
@@ -64,7 +65,8 @@ class Assembly(NamedTuple):
 
 def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None) -> Assembly:
     """Build everything for `config.model`, or for a model that lives in this process. Raises ModelError."""
-    backend, processors = _grammar_backend(config.grammar_backend), _processors(config)
+    _check_grammar_backend(config.grammar_backend)
+    processors = _processors(config)
     loaded, runner = _load(config, report, live)
     scheduler = _provide(runner, loaded.context_length, config)
     model = _info(loaded, runner, config, scheduler.blocks)
@@ -82,11 +84,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     adapters = Adapters(loaded.model, runner.lora.unsuited)
     processor = loaded.processor if model.media else None
     admission = Admission(loaded.tokenizer, model, processors, adapters, processor)
-    tokenizer = loaded.tokenizer  # alone, for the compiler below must not keep the weights alive
-    grammars = backend and GrammarCompiler(
-        config.grammar_backend,
-        lambda: backend.from_tokenizer(tokenizer.pretrained, model.vocab_size, tokenizer.eos_ids),
-    )
+    grammars = _grammars(config.grammar_backend, loaded.tokenizer, model.vocab_size)
     occupation = Occupation(
         engine,
         admission,
@@ -138,16 +136,20 @@ def _mixed_chunk(runner: Runner, config: EngineConfig) -> MixedChunk:
     return FAIR_IN_TILES if in_tiles else FAIR
 
 
-def _grammar_backend(name: str) -> Any:
-    """The back end's class; None for "none"."""
+def _check_grammar_backend(name: str) -> None:
+    if name not in {*BACKENDS, "none"}:
+        raise ModelError(f"grammar_backend is {name!r}; it must be one of {', '.join(BACKENDS)} or none")
+    if name != "none" and find_spec(name) is None:
+        raise ModelError(f"grammar_backend {name!r} is not installed: pip install 'nbgen[{name}]'")
+
+
+def _grammars(name: str, tokenizer: Tokenizer, vocab_size: int) -> GrammarCompiler | None:
+    """None where no answer can be constrained."""
     if name == "none":
         return None
-    if name not in BACKENDS:
-        raise ModelError(f"grammar_backend is {name!r}; it must be one of {', '.join(BACKENDS)} or none")
-    try:
-        return backend_class(name)
-    except ImportError:
-        raise ModelError(f"grammar_backend {name!r} is not installed: pip install 'nbgen[{name}]'") from None
+    return GrammarCompiler(
+        name, lambda: backend_class(name).from_tokenizer(tokenizer.pretrained, vocab_size, tokenizer.eos_ids)
+    )
 
 
 def _processors(config: EngineConfig) -> LogitProcessors:

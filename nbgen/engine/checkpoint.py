@@ -28,12 +28,21 @@ def weight_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
-def page_in(name: str) -> None:
-    """Have the operating system read the weights of a model in a folder ahead of their use; else do nothing."""
+def present(name: str) -> Path | None:
+    """The folder of `name` if it is on this machine, unchecked; what is wrong is said by whoever loads the model."""
+    from huggingface_hub import try_to_load_from_cache
+
     try:
         folder = model_folder(name)
-    except ModelError:  # said to the owner by whoever loads the model
-        return
+        found = try_to_load_from_cache(name, "config.json") if folder is None else None
+    except (ModelError, ValueError):  # no name of a model
+        return None
+    return Path(found).parent if isinstance(found, str) else folder
+
+
+def page_in(name: str) -> None:
+    """Have the operating system read the weights of a model on this machine ahead of their use."""
+    folder = present(name)
     buffer = bytearray(PAGE_IN_BYTES)
     for path in sorted(folder.glob("*.safetensors")) if folder else ():
         with path.open("rb", buffering=0) as file:

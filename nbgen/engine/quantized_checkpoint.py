@@ -33,11 +33,16 @@ READERS = {
 WRITTEN_OUT = {"fp8", "mxfp4", "mxfp8"}
 
 
+def description(folder: Path, name: str) -> dict[str, Any] | None:
+    """What a checkpoint says of how it was quantized, if it was. Raises ModelError for a damaged file."""
+    config = checkpoint.read_json(folder / "config.json", name)
+    found = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
+    return found if isinstance(found, dict) else None
+
+
 def check(folder: Path, name: str, quantization: str | None) -> None:
     """Raises ModelError for a format that is not read here, or that is to be quantized again."""
-    config = checkpoint.read_json(folder / "config.json", name)
-    described = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
-    if not isinstance(described, dict):
+    if (described := description(folder, name)) is None:
         return
     method = str(described.get("quant_method") or "bitsandbytes")  # the one that older files do not name
     if method not in READERS.keys() | WRITTEN_OUT:

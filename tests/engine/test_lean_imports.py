@@ -1,0 +1,101 @@
+"""An engine's own process imports less of transformers, and does the same with it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nbgen.engine.assembly import Assembly
+from nbgen.engine.lean_imports import _is_plain
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from tests.engine.conftest import generate, ids
+
+PROMPT = [5, 6, 7, 8]
+WRITE = f"""
+from nbgen.engine.assembly import assemble
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from tests.engine.conftest import build, generate, ids
+params = SamplingParams(max_new_tokens=12, temperature=0, ignore_eos=True)
+asked = [GenerateRequest(rid="r", input_ids={PROMPT}, params=params)]
+print(ids(generate(build(config.model), asked)["r"]))
+"""
+LEANLY = """
+import sys
+from nbgen.engine.lean_imports import import_engine
+from nbgen.engine_config import EngineConfig
+config = EngineConfig(model=sys.argv[1])
+import_engine(config)
+"""
+#: What nobody needs who does not compile.
+LEFT_OUT = {"torch._dynamo.symbolic_convert", "torch._inductor", "torch.distributed.tensor", "torchao", "accelerate"}
+ASK = f"print(sorted(name for name in {LEFT_OUT} if sys.modules.get(name)))"
+COMPILE = "import torch; print(torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2)).tolist())"
+
+
+def fresh(code: str, *arguments: object, **variables: str) -> list[str]:
+    """The lines that a process of its own prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_it_writes_the_same_without_what_it_leaves_out_and_can_compile_later(
+    tiny_model: Path, tiny_engine: Assembly
+) -> None:
+    params = SamplingParams(max_new_tokens=12, temperature=0, ignore_eos=True)
+    asked = [GenerateRequest(rid="r", input_ids=PROMPT, params=params)]
+    expected = ids(generate(tiny_engine, asked)["r"])
+    lines = fresh(LEANLY + WRITE + ASK + "\n" + COMPILE, tiny_model)
+    assert lines == [str(expected), "[]", "[2.0, 2.0]"]
+
+
+@pytest.mark.parametrize("first", ["import torch._dynamo.utils", "from torch._dynamo import config, is_compiling"])
+def test_the_compiler_comes_when_a_part_of_it_is_wanted(first: str, tiny_model: Path) -> None:
+    assert fresh(LEANLY + first + "\n" + COMPILE, tiny_model) == ["[2.0, 2.0]"]
+
+
+def test_what_cannot_be_imported_so_is_imported_whole(tmp_path: Path) -> None:
+    (tmp_path / "demanding.py").write_text(
+        "import transformers.utils.import_utils as known\n"
+        "if not known.is_torch_distributed_available() or not known.is_torchao_available():\n"
+        "    raise RuntimeError('I need more')\n"
+        "import torch\n"
+        "print(torch._dynamo.config.cache_size_limit > 0, 'transformers' in __import__('sys').modules)\n"
+    )
+    code = "from nbgen.engine.lean_imports import import_leanly; import_leanly('demanding')"
+    assert fresh(code, PYTHONPATH=str(tmp_path)) == ["True True"]
+
+
+def folder(place: Path, **described: object) -> str:
+    place.mkdir(parents=True)
+    (place / "config.json").write_text(json.dumps({"model_type": "llama", **described}))
+    return str(place)
+
+
+def test_what_may_need_more_is_imported_whole(tmp_path: Path) -> None:
+    plain = folder(tmp_path / "plain")
+    rounded = folder(tmp_path / "rounded", quantization_config={"quant_method": "torchao"})
+    damaged = folder(tmp_path / "damaged")
+    Path(damaged, "config.json").write_text("{")
+    assert _is_plain(EngineConfig(model=plain))
+    assert _is_plain(EngineConfig(model="bundled"))
+    assert not _is_plain(EngineConfig(model=plain, compile=True))
+    assert not _is_plain(EngineConfig(model=plain, quantization="int8"))
+    for name in (rounded, damaged, "nobody/nothing", "/nonexistent"):
+        assert not _is_plain(EngineConfig(model=name)), name
+
+
+def test_a_model_of_the_hub_that_is_here_is_known(tmp_path: Path) -> None:
+    kept = tmp_path / "hub" / "models--some--model"
+    folder(kept / "snapshots" / "abc")
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("abc")
+    code = "import sys\nfrom nbgen.engine.checkpoint import present\nprint(present(sys.argv[1]))"
+    assert fresh(code, "some/model", HF_HUB_CACHE=str(tmp_path / "hub")) == [str(kept / "snapshots" / "abc")]
