@@ -23,7 +23,7 @@ from nbgen.engine import checkpoint, quantized_checkpoint
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 
-ABSENT = ("accelerate", "torchao")
+ABSENT = {"accelerate", "torchao"}
 COMPILER = "torch._dynamo"
 #: A part of it that needs no other.
 ALONE = "_trace_wrapped_higher_order_op"
@@ -46,7 +46,7 @@ def import_leanly(name: str) -> None:
 
     before, has_distributed = set(sys.modules), torch.distributed.is_available
     torch.distributed.is_available = lambda: False
-    sys.modules.update(dict.fromkeys(ABSENT))
+    sys.modules.update(dict.fromkeys(ABSENT - sys.modules.keys()))
     if COMPILER not in sys.modules and (spec := PathFinder.find_spec(COMPILER, torch.__path__)):
         sys.modules[COMPILER] = _CompilerLater(spec.submodule_search_locations or [])
         sys.meta_path.insert(0, _Parts())
@@ -64,7 +64,10 @@ def import_leanly(name: str) -> None:
 
 def _is_plain(config: EngineConfig) -> bool:
     """Whether neither compiler nor torchao are needed, as far as that can be told before a download."""
-    if config.compile or config.quantization is not None or (folder := checkpoint.present(config.model)) is None:
+    import torch
+
+    rounds_on_a_gpu = config.quantization is not None and config.device != "cpu" and torch.cuda.is_available()
+    if config.compile or rounds_on_a_gpu or (folder := checkpoint.present(config.model)) is None:
         return False
     try:
         return quantized_checkpoint.description(folder, config.model) is None

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.lean_imports import _is_plain
@@ -79,7 +80,7 @@ def folder(place: Path, **described: object) -> str:
     return str(place)
 
 
-def test_what_may_need_more_is_imported_whole(tmp_path: Path) -> None:
+def test_what_may_need_more_is_imported_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = folder(tmp_path / "plain")
     rounded = folder(tmp_path / "rounded", quantization_config={"quant_method": "torchao"})
     damaged = folder(tmp_path / "damaged")
@@ -87,6 +88,9 @@ def test_what_may_need_more_is_imported_whole(tmp_path: Path) -> None:
     assert _is_plain(EngineConfig(model=plain))
     assert _is_plain(EngineConfig(model="bundled"))
     assert not _is_plain(EngineConfig(model=plain, compile=True))
+    assert _is_plain(EngineConfig(model=plain, quantization="int8", device="cpu"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert _is_plain(EngineConfig(model=plain))
     assert not _is_plain(EngineConfig(model=plain, quantization="int8"))
     for name in (rounded, damaged, "nobody/nothing", "/nonexistent"):
         assert not _is_plain(EngineConfig(model=name)), name
