@@ -1,7 +1,8 @@
-"""The engine process, `python -m nbgen.engine FD [gently]`: a language model or plain modules, as it is told first.
+"""The engine process, `python -m nbgen.engine FD [gently|CONFIG]`: a language model or plain modules, as told first.
 
-With `gently` it imports while it waits for that message, at a low priority. Ends when the server closes its end
-of the socket FD. What goes wrong in loading is said to the server first.
+With `gently` it imports while it waits for that message, at a low priority; CONFIG, an `EngineConfig` as JSON, stands
+for the message. Ends when the server closes its end of the socket FD. What goes wrong in loading is said to the server
+first.
 """
 
 import gc
@@ -10,15 +11,20 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
+
+import msgspec
 
 from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
-from nbgen.engine.lean_imports import import_engine
+from nbgen.engine.lean_imports import import_engine, import_leanly, is_plain
 from nbgen.engine.process import live_and_die_with_parent
+from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import LoadModel, LoadProgress
 from nbgen.frames import ToEngine
 from nbgen.tensor_messages import ServeTensors
 
+GENTLY = "gently"
 #: A tenth of what others get: enough that the imports end also where no processor is ever idle.
 LOW_PRIORITY = 10
 #: transformers imports torchao wherever it is installed, which tells of GPUs' kernels that are not there.
@@ -33,9 +39,7 @@ def main() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     channel = Channel(int(sys.argv[1]), on_lost=lambda: os._exit(0))
     messages = channel.messages()
-    if "gently" in sys.argv[2:]:
-        threading.Thread(target=_import_gently, name="imports", daemon=True).start()
-    first = next(messages, None)
+    first = _first(messages, *sys.argv[2:])
     if isinstance(first, LoadModel):
         _serve(channel, first, messages)
     elif isinstance(first, ServeTensors):
@@ -46,14 +50,31 @@ def main() -> None:
     os._exit(0)  # threads and libraries have nothing left to say
 
 
+def _first(messages: Iterator[ToEngine], how: str = "") -> ToEngine | None:
+    """The message that says what to be; None where the server is gone before."""
+    if how not in ("", GENTLY):
+        return LoadModel(config=msgspec.json.decode(how, type=EngineConfig))
+    if how == GENTLY:
+        threading.Thread(target=_import_gently, name="imports", daemon=True).start()
+    first = next(messages, None)
+    if how == GENTLY and isinstance(first, LoadModel) and not is_plain(first.config):
+        _begin_anew(first.config)
+    return first
+
+
 def _import_gently() -> None:
     """Import what a model needs. On Linux a priority is its thread's alone, and so are its imports."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
-    import nbgen.engine.assembly
+    import_leanly("nbgen.engine.assembly")
     import nbgen.engine.embedding_loop
     import nbgen.engine.loop
     import nbgen.engine.service  # noqa: F401
+
+
+def _begin_anew(config: EngineConfig) -> NoReturn:
+    """As the same process, with nothing imported: what was imported leanly does not do for this model."""
+    os.execv(sys.executable, [*sys.orig_argv[:-1], msgspec.json.encode(config).decode()])
 
 
 def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -28,20 +29,39 @@ COMPILER = "torch._dynamo"
 #: A part of it that needs no other.
 ALONE = "_trace_wrapped_higher_order_op"
 
+_one_at_a_time = threading.Lock()
 log = logging.getLogger(__name__)
 
 
 def import_engine(config: EngineConfig) -> None:
     """Import `assembly`, leanly where it is known already that the model needs nothing that is left out."""
-    if _is_plain(config):
+    if is_plain(config):
         import_leanly("nbgen.engine.assembly")
+
+
+def is_plain(config: EngineConfig) -> bool:
+    """Whether neither compiler nor torchao are needed, as far as that can be told before a download."""
+    import torch
+
+    rounds_on_a_gpu = config.quantization is not None and config.device != "cpu" and torch.cuda.is_available()
+    if config.compile or rounds_on_a_gpu or (folder := checkpoint.present(config.model)) is None:
+        return False
+    try:
+        return quantized_checkpoint.description(folder, config.model) is None
+    except ModelError:  # said by whoever loads the model
+        return False
 
 
 def import_leanly(name: str) -> None:
     """Import a module that imports transformers; as usual if that fails, or if transformers is there already."""
-    if "transformers" in sys.modules:
-        import_module(name)
-        return
+    with _one_at_a_time:
+        if "transformers" in sys.modules:
+            import_module(name)
+        else:
+            _import_leanly(name)
+
+
+def _import_leanly(name: str) -> None:
     import torch
 
     before, has_distributed = set(sys.modules), torch.distributed.is_available
@@ -60,19 +80,6 @@ def import_leanly(name: str) -> None:
             if each == COMPILER or each.partition(".")[0] != "torch":  # which registers what it defines, once
                 del sys.modules[each]
         import_module(name)
-
-
-def _is_plain(config: EngineConfig) -> bool:
-    """Whether neither compiler nor torchao are needed, as far as that can be told before a download."""
-    import torch
-
-    rounds_on_a_gpu = config.quantization is not None and config.device != "cpu" and torch.cuda.is_available()
-    if config.compile or rounds_on_a_gpu or (folder := checkpoint.present(config.model)) is None:
-        return False
-    try:
-        return quantized_checkpoint.description(folder, config.model) is None
-    except ModelError:  # said by whoever loads the model
-        return False
 
 
 class _CompilerLater(ModuleType):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nbgen.engine.assembly import Assembly
-from nbgen.engine.lean_imports import _is_plain
+from nbgen.engine.lean_imports import is_plain
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
@@ -85,15 +85,15 @@ def test_what_may_need_more_is_imported_whole(tmp_path: Path, monkeypatch: pytes
     rounded = folder(tmp_path / "rounded", quantization_config={"quant_method": "torchao"})
     damaged = folder(tmp_path / "damaged")
     Path(damaged, "config.json").write_text("{")
-    assert _is_plain(EngineConfig(model=plain))
-    assert _is_plain(EngineConfig(model="bundled"))
-    assert not _is_plain(EngineConfig(model=plain, compile=True))
-    assert _is_plain(EngineConfig(model=plain, quantization="int8", device="cpu"))
+    assert is_plain(EngineConfig(model=plain))
+    assert is_plain(EngineConfig(model="bundled"))
+    assert not is_plain(EngineConfig(model=plain, compile=True))
+    assert is_plain(EngineConfig(model=plain, quantization="int8", device="cpu"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert _is_plain(EngineConfig(model=plain))
-    assert not _is_plain(EngineConfig(model=plain, quantization="int8"))
+    assert is_plain(EngineConfig(model=plain))
+    assert not is_plain(EngineConfig(model=plain, quantization="int8"))
     for name in (rounded, damaged, "nobody/nothing", "/nonexistent"):
-        assert not _is_plain(EngineConfig(model=name)), name
+        assert not is_plain(EngineConfig(model=name)), name
 
 
 def test_a_model_of_the_hub_that_is_here_is_known(tmp_path: Path) -> None:

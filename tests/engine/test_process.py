@@ -1,6 +1,8 @@
 """The engine process over its socket: it loads, answers, refuses, and ends when its server does, however that ends."""
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,10 +27,10 @@ from tests.conftest import PATIENCE
 class Peer:
     """The server's end, for one engine process."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *arguments: str) -> None:
         self.socket, theirs = socket.socketpair()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "nbgen.engine", str(theirs.fileno())],
+            [sys.executable, "-m", "nbgen.engine", str(theirs.fileno()), *arguments],
             pass_fds=[theirs.fileno()],
             stderr=subprocess.DEVNULL,
         )
@@ -123,6 +125,20 @@ def test_a_model_that_is_not_there_is_said(tmp_path: Path) -> None:
     peer = Peer(str(tmp_path / "nowhere"))
     assert "no folder" in peer.receive_until(EngineFailed)[-1].message
     peer.close()
+
+
+def test_a_process_that_stood_by_begins_anew_for_a_model_that_needs_more(tiny_model: Path, tmp_path: Path) -> None:
+    usual = Peer(str(tiny_model), "gently")
+    assert usual.receive_until(EngineReady)[-1].model.tier == "A"
+    assert psutil.Process(usual.process.pid).cmdline()[-1] == "gently"
+    usual.close()
+    rounded = shutil.copytree(tiny_model, tmp_path / "rounded")
+    described = json.loads((rounded / "config.json").read_text())
+    (rounded / "config.json").write_text(json.dumps({**described, "quantization_config": {"quant_method": "mine"}}))
+    other = Peer(str(rounded), "gently")
+    assert "quantized as 'mine'" in other.receive_until(EngineFailed)[-1].message
+    other.close()
+    assert other.process.returncode == 0
 
 
 PARENT = """
