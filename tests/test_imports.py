@@ -144,8 +144,9 @@ print(sorted(m for m in ("torch", "transformers", "nbgen.engine") if m in sys.mo
 def test_a_machine_without_triton_runs_models() -> None:
     code = """
 import sys, torch
+from nbgen.engine.lean_imports import import_leanly
 sys.modules["triton"] = None
-import nbgen.engine.model_runner
+import_leanly("nbgen.engine.model_runner")
 from nbgen.engine.backends import attention_for
 print(type(attention_for(torch.device("cpu"))).__name__)
 """

@@ -14,6 +14,15 @@ from nbgen.engine import native
 library = native.library.__wrapped__
 
 
+@pytest.fixture
+def short(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that is compiled in no time."""
+    source = tmp_path_factory.mktemp("cpp") / "native.cpp"
+    source.write_text('extern "C" void attend_float32() {}')
+    monkeypatch.setattr(native, "SOURCE", source)
+
+
+@pytest.mark.usefixtures("short")
 def test_it_is_built_once_into_the_user_s_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert library().attend_float32
@@ -24,6 +33,7 @@ def test_it_is_built_once_into_the_user_s_own_folder(tmp_path: Path, monkeypatch
     assert (tmp_path / "nbgen").stat().st_mode & 0o077 == 0, "nobody else writes what is run here"
 
 
+@pytest.mark.usefixtures("short")
 def test_a_home_that_cannot_be_written_costs_a_build_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -45,6 +55,7 @@ def test_without_a_compiler_it_says_so_and_is_none(
 
 def test_attention_falls_back_without_a_compiler() -> None:
     code = (
+        "from nbgen.engine.lean_imports import import_leanly; import_leanly('nbgen.engine.backends'); "
         "import torch; from nbgen.engine.backends import attention_for; "
         "print(type(attention_for(torch.device('cpu'))).__name__)"
     )
