@@ -1,5 +1,6 @@
 """nbgen's engine without server or messages between processes; an option is the weights' bits, or to compile."""
 
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +20,12 @@ def load(folder: Path, threads: int) -> Generate:
     compiles = option == "compile"
     quantization = None if compiles else option
     config = EngineConfig(model=str(folder), threads=threads, quantization=quantization, compile=compiles)
+    gc.disable()  # as the engine process does
     import_engine(config)
     from nbgen.engine.assembly import assemble
 
+    gc.freeze()
+    gc.enable()
     assembly = assemble(config, lambda *_: None)
     return lambda prompts, new: generate(assembly, prompts, new)
 
