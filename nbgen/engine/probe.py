@@ -6,6 +6,7 @@ first candidate with the same scores wins.
 
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 
@@ -55,8 +56,6 @@ def choose_runner(model: torch.nn.Module, block_size: int, *, copies_weights: bo
         runner = _first_that_agrees(model, block_size, prompts, expected)
     if runner is None or runner.tier == "C":
         return runner or OpaqueRunner(model, cached=False)
-    with runner.lora.observed():
-        _agrees(runner, prompts, expected, block_size)
     if isinstance(runner, HybridRunner) and runner.caches_prefixes:
         runner.caches_prefixes = _goes_on(runner, prompts[0], expected[0], block_size)
     if type(runner) is ModelRunner and copies_weights:
@@ -72,7 +71,10 @@ def _faster(model: torch.nn.Module, ids: list[int]) -> list[linear.Swap]:
 def _give_native_layers(
     runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Tensor], block_size: int
 ) -> None:
-    """The layers, and then what is around them: each only over the one before, and where the scores remain."""
+    """The layers and what is around them, both or the layers alone, where the scores remain.
+
+    They are tried together: what is around them is only made where the code in its place is known.
+    """
     for place, make in (
         ("native", lambda: NativeDecoder(runner.model, runner.lora)),
         ("plain", lambda: NativeModel(runner.model, runner.native)),
@@ -81,11 +83,11 @@ def _give_native_layers(
             setattr(runner, place, make())
         except (ValueError, AttributeError) as error:
             log.info("transformers' own code runs in place of ours (%s): %s", place, error)
-            return
-        if not _agrees(runner, prompts, expected, block_size):
-            log.warning("transformers' own code runs in place of ours, which gives other scores (%s)", place)
-            setattr(runner, place, None)
-            return
+            break
+    while runner.native is not None and not _agrees(runner, prompts, expected, block_size):
+        place = "native" if runner.plain is None else "plain"
+        log.warning("transformers' own code runs in place of ours, which gives other scores (%s)", place)
+        setattr(runner, place, None)
 
 
 def compile(runner: Runner, block_size: int) -> bool:
@@ -117,7 +119,7 @@ def _first_that_agrees(
     config = model.config.get_text_config()
     stock = config._attn_implementation
     for runner in _candidates(model, block_size):
-        if _agrees(runner, prompts, expected, block_size):
+        if _agrees(runner, prompts, expected, block_size, observed=runner.tier != "C"):
             return runner
         config._attn_implementation = stock
     return None
@@ -163,12 +165,21 @@ def _stock_scores(model: torch.nn.Module, ids: list[int]) -> torch.Tensor:
     return model(input_ids=torch.tensor([ids], device=device), use_cache=False).logits[0].float()
 
 
-def _agrees(runner: Runner, prompts: list[list[int]], expected: list[torch.Tensor], block_size: int) -> bool:
+def _agrees(
+    runner: Runner,
+    prompts: list[list[int]],
+    expected: list[torch.Tensor],
+    block_size: int,
+    *,
+    observed: bool = False,
+) -> bool:
+    """Whether the runner's scores are the expected ones; `observed`: adapters look at how it gets them."""
     try:
-        return all(
-            _same(got, expected[index][row], runner.model.dtype)
-            for index, row, got in _pieces(runner, prompts, block_size)
-        )
+        with runner.lora.observed() if observed else nullcontext():
+            return all(
+                _same(got, expected[index][row], runner.model.dtype)
+                for index, row, got in _pieces(runner, prompts, block_size)
+            )
     except Exception as error:  # a model may raise anything where a way of running does not suit it
         log.info("tier %s does not suit this model: %s", runner.tier, error)
         return False

@@ -11,6 +11,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 from nbgen.engine import native_linear, probe
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.model_runner import ModelRunner, RunOutput
+from nbgen.engine.native_decoder import NativeDecoder
+from nbgen.engine.native_model import NativeModel
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
 from nbgen.messages import LogprobOptions
@@ -101,6 +103,22 @@ def test_changed_code_is_not_taken(
         if type(module) is part:
             module.__class__ = type(part.__name__, (part,), {"forward": change})
     assert probe.choose_runner(model, BLOCK).native is None
+
+
+def test_what_gives_other_scores_is_not_kept(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, compute = NativeModel.scores, NativeDecoder.compute
+    monkeypatch.setattr(NativeModel, "scores", lambda self, *args: scores(self, *args) + 1)
+    around = runner_of(tiny_model)
+    assert around.native
+    assert around.plain is None
+
+    def compute_other(self: NativeDecoder, hidden: torch.Tensor, *args: object) -> torch.Tensor:
+        states = compute(self, hidden, *args)
+        hidden += 1
+        return states
+
+    monkeypatch.setattr(NativeDecoder, "compute", compute_other)
+    assert runner_of(tiny_model).native is None
 
 
 def test_another_activation_is_not_taken(tmp_path: Path) -> None:
