@@ -30,14 +30,17 @@ def weight_bytes(folder: Path) -> int:
 
 def present(name: str) -> Path | None:
     """The folder of `name` if it is on this machine, unchecked; what is wrong is said by whoever loads the model."""
-    from huggingface_hub import try_to_load_from_cache
-
     try:
-        folder = model_folder(name)
-        found = try_to_load_from_cache(name, "config.json") if folder is None else None
+        return model_folder(name) or _downloaded(name)
     except (ModelError, ValueError):  # no name of a model
         return None
-    return Path(found).parent if isinstance(found, str) else folder
+
+
+def _downloaded(name: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def page_in(name: str) -> None:
