@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from nbgen.engine import checkpoint, quantized_checkpoint
+from nbgen.engine.light_imports import import_anew
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 
@@ -76,10 +77,7 @@ def _import_leanly(name: str) -> None:
     except Exception:  # another transformers, which asks for more
         log.info("transformers is imported whole", exc_info=True)
         torch.distributed.is_available = has_distributed
-        for each in set(sys.modules) - before:
-            if each == COMPILER or each.partition(".")[0] != "torch":  # which registers what it defines, once
-                del sys.modules[each]
-        import_module(name)
+        import_anew(name, before)
 
 
 class _CompilerLater(ModuleType):

@@ -7,7 +7,7 @@ xgrammar and llguidance import both for their types and for functions that such 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
@@ -29,9 +29,18 @@ def import_lightly(name: str, *, first: tuple[str, ...] = ()) -> ModuleType:
         with _instead({each: StandIn(each) for each in HEAVY}):
             return import_module(name)
     except Exception:  # a library that needs more of them than their names
-        for each in set(sys.modules) - before:
+        return import_anew(name, before)
+
+
+def import_anew(name: str, before: Set[str]) -> ModuleType:
+    """The module, when an import has failed: what it left is forgotten, but for parts of torch.
+
+    Those register what they define, which they can do once. `before` are the names of modules that were there.
+    """
+    for each in sys.modules.keys() - before:
+        if each.partition(".")[0] != "torch":
             del sys.modules[each]
-        return import_module(name)
+    return import_module(name)
 
 
 class StandIn(ModuleType):

@@ -18,7 +18,6 @@ from tests.engine.conftest import generate, ids
 
 PROMPT = [5, 6, 7, 8]
 WRITE = f"""
-from nbgen.engine.assembly import assemble
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
