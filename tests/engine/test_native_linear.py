@@ -57,6 +57,7 @@ def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
     for count in (1, 2, 3, 4, 5, 6, 7, 11, 16, 39):
         assert torch.equal(ours(rows[:count]), together[:count])
         assert torch.equal(ours(rows[-count:]), together[-count:])
+    assert ours(rows[:0]).shape == (0, sizes[0])
     torch.set_num_threads(3)
     assert torch.equal(ours(rows), together)
 

@@ -14,9 +14,10 @@
 #include "team.h"
 #include "tiles.h"
 
-constexpr int FEWEST = 4;  // outputs of a tile of many rows
-constexpr int MOST = 8;    // and of one or two
-constexpr int64_t PANEL = 32;  // outputs whose weights stay in the second-level cache while all rows go by
+constexpr int FEWEST = 4;           // outputs of a tile of many rows
+constexpr int MOST = 8;             // and of one or two
+constexpr int64_t DISTANCE = 8192;  // bytes ahead of one or two rows' products that their weights are fetched
+constexpr int64_t PANEL = 32;       // outputs whose weights stay in the second-level cache while all rows go by
 
 template <typename T>
 constexpr int64_t STEP = VECTOR / sizeof(T);
@@ -122,6 +123,26 @@ inline void finish(const Linear<T>& linear, const Floats (&sums)[R][N], T* outpu
         }
 }
 
+// `R` rows of `input` by `N` outputs from `n` on of `weights`, one output after the other: where this is all that is done
+// with the weights they come from memory in the order in which they lie there, which is how processors fetch ahead best.
+template <int R, int N, typename T>
+inline void read_once(const Linear<T>& linear, const T* weights, const T* input, T* output, int64_t n) {
+    const T* weight = weights + n * linear.inputs;
+    Floats sums[R][N];
+#pragma GCC unroll 8
+    for (int j = 0; j < N; j++, weight += linear.inputs) {
+        Floats own[R] = {};
+        for (int64_t k = 0; k < linear.inputs; k += STEP<T>) {
+            _mm_prefetch(reinterpret_cast<const char*>(weight + k) + DISTANCE, _MM_HINT_T0);
+#pragma GCC unroll 8
+            for (int i = 0; i < R; i++) own[i] = add_product(own[i], input + i * linear.inputs + k, weight + k);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++) sums[i][j] = own[i];
+    }
+    finish(linear, sums, output, n);
+}
+
 // `R` rows of `input` by `N` outputs from `n` on of `weights`. Meanwhile those of the outputs `ahead` are fetched, of the
 // inputs `from` to `to`.
 template <int R, int N, typename T, typename W>
@@ -190,6 +211,13 @@ inline void strip(const Linear<T>& linear, const W* weights, int64_t rows, int64
 template <typename T, typename W>
 void multiply_by(const W* weights, const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin,
                  int64_t end) {
+    if constexpr (std::is_same_v<W, T>)
+        if (rows == 1 || rows == 2) {
+            for (int64_t n = begin; n < end; n += FEWEST)
+                rows == 1 ? read_once<1, FEWEST>(linear, weights, input, output, n)
+                          : read_once<2, FEWEST>(linear, weights, input, output, n);
+            return;
+        }
     int64_t m = 0;
     const int64_t even = ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0;  // two of four rather than six and two
     for (; m + ROWS <= rows - even; m += ROWS) strip<ROWS, FEWEST>(linear, weights, rows, m, input, output, begin, end);
