@@ -9,8 +9,8 @@ from torch import nn
 from nbgen.engine import linear, native_linear
 from nbgen.engine.native_linear import NativeLinear
 
-#: Outputs and inputs: whole panels, a part of one, a single tile.
-SIZES = [(96, 64), (1028, 192), (4, 32)]
+#: Outputs and inputs: whole panels, a part of one, a single tile, long rows.
+SIZES = [(96, 64), (1028, 192), (4, 32), (36, 2592)]
 DTYPES = [dtype for dtype in native_linear.NAMES if native_linear.function("multiply", dtype)]
 #: Largest error, of the largest result.
 CLOSE = {torch.float32: 1e-6, torch.bfloat16: 5e-3}
@@ -52,9 +52,9 @@ def test_it_is_the_linear_layer(sizes: tuple[int, int], bias: bool, dtype: torch
 def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
     sizes: tuple[int, int], dtype: torch.dtype, threads: int
 ) -> None:
-    ours, rows = NativeLinear(made(sizes, dtype, bias=True)), torch.randn(40, sizes[1]).to(dtype)
+    ours, rows = NativeLinear(made(sizes, dtype, bias=True)), torch.randn(61, sizes[1]).to(dtype)
     together = ours(rows)
-    for count in (1, 2, 3, 4, 5, 6, 7, 11, 16, 39):
+    for count in (1, 2, 3, 4, 5, 6, 7, 11, 16, 39, 60):
         assert torch.equal(ours(rows[:count]), together[:count])
         assert torch.equal(ours(rows[-count:]), together[-count:])
     assert ours(rows[:0]).shape == (0, sizes[0])

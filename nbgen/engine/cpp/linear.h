@@ -1,0 +1,138 @@
+// A linear layer, and how a product's sums over lanes become its outputs.
+//
+// Whatever the width of the vectors that add them, and however many rows are added up together, a sum is the same to the bit.
+
+#pragma once
+
+#include "vectors.h"
+
+// A linear layer; no bias is null. Its weights are `weight`, or `integers` times the `scales` of each output, or, where
+// there are `steps` `[outputs, groups, 2]`, four bits each: so many of its group's steps from its middle. What adapters
+// add (LoRA, Hu et al. 2021) goes through `down` `[columns, inputs]` and `up` `[columns, outputs]`, null where none does.
+template <typename T>
+struct Linear {
+    const T* weight;
+    const T* bias;
+    const T* down;
+    const T* up;
+    const int8_t* integers;
+    const float* scales;
+    const T* steps;
+    int64_t inputs, outputs;
+};
+
+// Lanes i and i + n/2 added until there are four: what every sum over lanes begins with.
+inline __m128 quarter(Floats v) {
+#ifdef __AVX512F__
+    __m512d wide = reinterpret_cast<__m512d>(v);
+    __m256 half = _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(wide)),
+                                _mm256_castpd_ps(_mm512_extractf64x4_pd(wide, 1)));
+#else
+    __m256 half = reinterpret_cast<__m256>(v);
+#endif
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+// (0 + 2) + (1 + 3) of each of four.
+inline __m128 sums_of(__m128 a, __m128 b, __m128 c, __m128 d) {
+    __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+    __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+    return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
+}
+
+inline __m128 widen_four(const float* from) { return _mm_loadu_ps(from); }
+
+inline __m128 widen_four(const Bfloat16* from) {
+    return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadu_si64(from)), 16));
+}
+
+inline void narrow_four(__m128 four, float* to) { _mm_storeu_ps(to, four); }
+
+// As `narrow` does.
+inline void narrow_four(__m128 four, Bfloat16* to) {
+    const __m128i bits = _mm_castps_si128(four), last = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
+    const __m128i rounded = _mm_add_epi32(_mm_add_epi32(bits, _mm_set1_epi32(0x7fff)), last);
+    _mm_storeu_si64(to, _mm_packus_epi32(_mm_srli_epi32(rounded, 16), _mm_setzero_si128()));
+}
+
+#ifdef __AVX512F__
+
+// The quarters of four outputs' sums, each as `quarter` makes it.
+inline __m512 quarters(const Floats* four) {
+    const __m512 x = reinterpret_cast<__m512>(four[0]), y = reinterpret_cast<__m512>(four[1]);
+    const __m512 z = reinterpret_cast<__m512>(four[2]), w = reinterpret_cast<__m512>(four[3]);
+    const __m512 xy = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+    const __m512 zw = _mm512_add_ps(_mm512_shuffle_f32x4(z, w, 0x44), _mm512_shuffle_f32x4(z, w, 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(xy, zw, 0x88), _mm512_shuffle_f32x4(xy, zw, 0xdd));
+}
+
+// Of each quarter of four rows what `sums_of` makes of four: four outputs of each row, one row after the other.
+inline __m512 sums_of(__m512 a, __m512 b, __m512 c, __m512 d) {
+    const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
+    const __m512 low = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), high = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+    const __m512i rows = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return _mm512_permutexvar_ps(rows, _mm512_add_ps(low, high));
+}
+
+// The first `R` of four rows, `stride` apart.
+template <int R>
+inline void narrow_rows(__m512 sums, float* to, int64_t stride) {
+    _mm_storeu_ps(to, _mm512_castps512_ps128(sums));
+    if constexpr (R > 1) _mm_storeu_ps(to + stride, _mm512_extractf32x4_ps(sums, 1));
+    if constexpr (R > 2) _mm_storeu_ps(to + 2 * stride, _mm512_extractf32x4_ps(sums, 2));
+    if constexpr (R > 3) _mm_storeu_ps(to + 3 * stride, _mm512_extractf32x4_ps(sums, 3));
+}
+
+template <int R>
+inline void narrow_rows(__m512 sums, Bfloat16* to, int64_t stride) {
+    const __m512i bits = _mm512_castps_si512(sums);
+    const __m512i last = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), last);
+    const __m256i narrow = _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
+    const __m128i low = _mm256_castsi256_si128(narrow), high = _mm256_extracti128_si256(narrow, 1);
+    _mm_storeu_si64(to, low);
+    if constexpr (R > 1) _mm_storeu_si64(to + stride, _mm_unpackhi_epi64(low, low));
+    if constexpr (R > 2) _mm_storeu_si64(to + 2 * stride, high);
+    if constexpr (R > 3) _mm_storeu_si64(to + 3 * stride, _mm_unpackhi_epi64(high, high));
+}
+
+// Up to four rows from `I` on of a tile's sums over lanes, the outputs from `J` to `J + 4`.
+template <int I, int J, int R, int N, typename T>
+[[gnu::always_inline]] inline void finish_rows(const Linear<T>& linear, const Floats (&sums)[R][N], T* output, int64_t n) {
+    constexpr int LAST = R - 1;  // stands for those beyond it
+    __m512 made = sums_of(quarters(sums[I] + J), quarters(sums[std::min(I + 1, LAST)] + J),
+                          quarters(sums[std::min(I + 2, LAST)] + J), quarters(sums[std::min(I + 3, LAST)] + J));
+    if (linear.scales) made = _mm512_mul_ps(made, _mm512_broadcast_f32x4(_mm_loadu_ps(linear.scales + n + J)));
+    if (linear.bias) made = _mm512_add_ps(made, _mm512_broadcast_f32x4(widen_four(linear.bias + n + J)));
+    narrow_rows<std::min(4, R - I)>(made, output + I * linear.outputs + n + J, linear.outputs);
+}
+
+// A tile's sums over lanes, as outputs: what makes one row of four at a time elsewhere makes four rows here.
+template <int R, int N, typename T>
+[[gnu::always_inline]] inline void finish(const Linear<T>& linear, const Floats (&sums)[R][N], T* output, int64_t n) {
+    static_assert(N == 4 || (N == 8 && R <= 4));
+    finish_rows<0, 0>(linear, sums, output, n);
+    if constexpr (R > 4) finish_rows<4, 0>(linear, sums, output, n);
+    if constexpr (N > 4) finish_rows<0, 4>(linear, sums, output, n);
+}
+
+#else
+
+// A tile's sums over lanes, as outputs.
+template <int R, int N, typename T>
+[[gnu::always_inline]] inline void finish(const Linear<T>& linear, const Floats (&sums)[R][N], T* output, int64_t n) {
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < N; j += 4) {
+            __m128 four = sums_of(quarter(sums[i][j]), quarter(sums[i][j + 1]), quarter(sums[i][j + 2]),
+                                  quarter(sums[i][j + 3]));
+            if (linear.scales) four = _mm_mul_ps(four, _mm_loadu_ps(linear.scales + n + j));
+            if (linear.bias) four = _mm_add_ps(four, widen_four(linear.bias + n + j));
+            narrow_four(four, output + i * linear.outputs + n + j);
+        }
+}
+
+#endif

@@ -1,0 +1,218 @@
+// Rows by a weight `[outputs, inputs]` as it lies in memory, tile by tile.
+//
+// A result is the same sum in the same order whatever tile it is computed in. A tile's sums stay in registers; the weight is
+// read once for all rows of a step, and what comes next of it is fetched meanwhile.
+
+#pragma once
+
+#include <type_traits>
+
+#include "linear.h"
+#include "nibbles.h"
+
+constexpr int FEWEST = 4;           // outputs of a tile of many rows
+constexpr int MOST = 8;             // and of one or two
+constexpr int64_t MANY = 8 * ROWS;  // rows for which it pays to lay out weights first
+constexpr int64_t DISTANCE = 8192;  // bytes ahead of one or two rows' products that their weights are fetched
+constexpr int64_t PANEL = 32;       // outputs whose weights stay in the second-level cache while all rows go by
+
+template <typename T>
+constexpr int64_t STEP = VECTOR / sizeof(T);
+
+template <typename T>
+constexpr int64_t CHUNK = 2048 / sizeof(T);  // inputs of a long row at a time
+
+inline Floats add_product(Floats sum, const float* a, const float* b) {
+    return sum + *reinterpret_cast<const Floats*>(a) * *reinterpret_cast<const Floats*>(b);
+}
+
+inline Floats add_product(Floats sum, const Bfloat16* a, const Bfloat16* b) {
+#ifdef __AVX512BF16__
+    return reinterpret_cast<Floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum),
+                                                     reinterpret_cast<__m512bh>(_mm512_loadu_si512(a)),
+                                                     reinterpret_cast<__m512bh>(_mm512_loadu_si512(b))));
+#else
+    Words x = *reinterpret_cast<const Words*>(a), y = *reinterpret_cast<const Words*>(b);
+    sum += reinterpret_cast<Floats>(x << 16) * reinterpret_cast<Floats>(y << 16);
+    return sum + reinterpret_cast<Floats>(x & 0xffff0000u) * reinterpret_cast<Floats>(y & 0xffff0000u);
+#endif
+}
+
+// Integers of 8 bits are exact in either type.
+inline Floats add_product(Floats sum, const float* a, const int8_t* b) {
+#ifdef __AVX512F__
+    const __m512 wide = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b))));
+#else
+    const __m256 wide = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(b)));
+#endif
+    return sum + *reinterpret_cast<const Floats*>(a) * reinterpret_cast<Floats>(wide);
+}
+
+#ifdef __AVX512BF16__
+inline Floats add_product(Floats sum, const Bfloat16* a, const int8_t* b) {
+    const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b));
+    const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(all)));
+    const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(all, 1)));
+    return reinterpret_cast<Floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum),
+                                                     reinterpret_cast<__m512bh>(_mm512_loadu_si512(a)),
+                                                     _mm512_cvtne2ps_pbh(high, low)));
+}
+#endif
+
+// `R` rows of `input` by `N` outputs from `n` on of `weights`, one output after the other: where this is all that is done
+// with the weights they come from memory in the order in which they lie there, which is how processors fetch ahead best.
+template <int R, int N, typename T>
+inline void read_once(const Linear<T>& linear, const T* weights, const T* input, T* output, int64_t n) {
+    const T* weight = weights + n * linear.inputs;
+    Floats sums[R][N];
+#pragma GCC unroll 8
+    for (int j = 0; j < N; j++, weight += linear.inputs) {
+        Floats own[R] = {};
+        for (int64_t k = 0; k < linear.inputs; k += STEP<T>) {
+            _mm_prefetch(reinterpret_cast<const char*>(weight + k) + DISTANCE, _MM_HINT_T0);
+#pragma GCC unroll 8
+            for (int i = 0; i < R; i++) own[i] = add_product(own[i], input + i * linear.inputs + k, weight + k);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++) sums[i][j] = own[i];
+    }
+    finish(linear, sums, output, n);
+}
+
+// What a tile fetches for later meanwhile: of the outputs `ahead` the inputs `from` to `to`.
+struct Ahead {
+    int64_t outputs, from, to;
+};
+
+// The inputs `begin` to `end` of `R` rows of `input` by `N` outputs from `n` on of `weights`, on top of `sums`.
+template <int R, int N, typename T, typename W>
+[[gnu::always_inline]] inline void add_inputs(const Linear<T>& linear, const W* weights, const T* input, int64_t n,
+                                              int64_t begin, int64_t end, Ahead ahead, Floats (&sums)[R][N]) {
+    const W* weight = weights + n * linear.inputs;
+    const W* next = weight + ahead.outputs * linear.inputs;
+    for (int64_t k = begin; k < end; k += STEP<T>) {
+        if (k >= ahead.from && k < ahead.to)
+#pragma GCC unroll 8
+            for (int j = 0; j < N; j++)
+                _mm_prefetch(reinterpret_cast<const char*>(next + j * linear.inputs + k), _MM_HINT_T1);
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < N; j++)
+                sums[i][j] = add_product(sums[i][j], input + i * linear.inputs + k, weight + j * linear.inputs + k);
+    }
+}
+
+// `R` rows of `input` by `N` outputs from `n` on of `weights`.
+template <int R, int N, typename T, typename W>
+inline void tile(const Linear<T>& linear, const W* weights, const T* input, T* output, int64_t n, Ahead ahead) {
+    Floats sums[R][N] = {};
+    add_inputs(linear, weights, input, n, 0, linear.inputs, ahead, sums);
+    finish(linear, sums, output, n);
+}
+
+template <int R, int N, typename T>
+inline void tile(const Linear<T>& linear, const Nibbles* weights, const T* input, T* output, int64_t n,
+                 Ahead ahead) {
+    const int64_t bytes = linear.inputs / 2, groups = linear.inputs / GROUP;
+    const Nibbles* weight = weights + n * bytes;
+    const T* steps = linear.steps + 2 * n * groups;
+    Floats sums[R][N] = {};
+    for (int64_t g = 0; g < groups; g++) {
+        if (g * GROUP >= ahead.from && g * GROUP < ahead.to)
+#pragma GCC unroll 8
+            for (int j = 0; j < N; j++)
+                _mm_prefetch(reinterpret_cast<const char*>(weight + (ahead.outputs + j) * bytes + g * GROUP / 2), _MM_HINT_T1);
+        Floats totals[R];
+#pragma GCC unroll 8
+        for (int i = 0; i < R; i++) totals[i] = GroupOf<T>::total(input + i * linear.inputs + g * GROUP);
+#pragma GCC unroll 8
+        for (int j = 0; j < N; j++) {
+            const GroupOf<T> group(weight + j * bytes + g * GROUP / 2);
+            const StepAndMiddle of(steps + 2 * (j * groups + g));
+#pragma GCC unroll 8
+            for (int i = 0; i < R; i++) {
+                const Floats product = group.times(input + i * linear.inputs + g * GROUP);
+                sums[i][j] = sums[i][j] + product * of.step + totals[i] * of.middle;
+            }
+        }
+    }
+    finish(linear, sums, output, n);
+}
+
+// `R` rows from `m` on of all `rows`, by the outputs `begin` to `end`: each row fetches its part of the next panel.
+template <int R, int N, typename T, typename W>
+inline void strip(const Linear<T>& linear, const W* weights, int64_t rows, int64_t m, const T* input, T* output,
+                  int64_t begin, int64_t end) {
+    const Ahead ahead{rows == 1 ? N : PANEL, m * linear.inputs / rows, (m + R) * linear.inputs / rows};
+    input += m * linear.inputs;
+    output += m * linear.outputs;
+    int64_t n = begin;
+    for (; n + N <= end; n += N) tile<R, N>(linear, weights, input, output, n, ahead);
+    for (; n < end; n += FEWEST) tile<R, FEWEST>(linear, weights, input, output, n, ahead);
+}
+
+template <int R, int N>
+[[gnu::always_inline]] inline void copy(const Floats (&from)[R][N], Floats (&to)[R][N]) {
+#pragma GCC unroll 8
+    for (int i = 0; i < R; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < N; j++) to[i][j] = from[i][j];
+}
+
+// A tile of the inputs `begin` to `end` alone; between the first and the last of a row its sums are `held`.
+template <bool FIRST, bool LAST, typename T>
+inline void piece(const Linear<T>& linear, const T* weights, const T* input, T* output, int64_t n, int64_t begin, int64_t end,
+                  Ahead ahead, Floats (&held)[ROWS][FEWEST]) {
+    Floats sums[ROWS][FEWEST] = {};
+    if constexpr (!FIRST) copy(held, sums);
+    add_inputs(linear, weights, input, n, begin, end, ahead, sums);
+    if constexpr (LAST)
+        finish(linear, sums, output, n);
+    else
+        copy(sums, held);
+}
+
+// The same as `strip` where rows are many and long: so many inputs at a time that they and a tile's weights stay in the
+// first-level cache.
+template <typename T>
+inline void long_strip(const Linear<T>& linear, const T* weights, int64_t rows, int64_t m, const T* input, T* output,
+                       int64_t begin, int64_t end) {
+    const int64_t inputs = linear.inputs, last = (inputs - 1) / CHUNK<T> * CHUNK<T>;
+    const Ahead ahead{PANEL, m * inputs / rows, (m + ROWS) * inputs / rows};
+    alignas(VECTOR) Floats held[PANEL / FEWEST][ROWS][FEWEST];
+    input += m * inputs;
+    output += m * linear.outputs;
+    for (int64_t k = 0; k <= last; k += CHUNK<T>)
+        for (int64_t n = begin; n < end; n += FEWEST) {
+            auto& own = held[(n - begin) / FEWEST];
+            if (k == 0)
+                piece<true, false>(linear, weights, input, output, n, k, k + CHUNK<T>, ahead, own);
+            else if (k < last)
+                piece<false, false>(linear, weights, input, output, n, k, k + CHUNK<T>, ahead, own);
+            else
+                piece<false, true>(linear, weights, input, output, n, k, inputs, ahead, own);
+        }
+}
+
+// `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`.
+template <typename T, typename W>
+void multiply_by(const W* weights, const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin,
+                 int64_t end) {
+    if constexpr (std::is_same_v<W, T>)
+        if (rows == 1 || rows == 2) {
+            for (int64_t n = begin; n < end; n += FEWEST)
+                rows == 1 ? read_once<1, FEWEST>(linear, weights, input, output, n)
+                          : read_once<2, FEWEST>(linear, weights, input, output, n);
+            return;
+        }
+    int64_t m = 0;
+    const int64_t even = ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0;  // two of four rather than six and two
+    if constexpr (std::is_same_v<W, T>)
+        if (rows > MANY && linear.inputs > 2 * CHUNK<T>)
+            for (; m + ROWS <= rows - even; m += ROWS) long_strip(linear, weights, rows, m, input, output, begin, end);
+    for (; m + ROWS <= rows - even; m += ROWS) strip<ROWS, FEWEST>(linear, weights, rows, m, input, output, begin, end);
+    for (; m + 4 <= rows; m += 4) strip<4, FEWEST>(linear, weights, rows, m, input, output, begin, end);
+    for (; m + 2 <= rows; m += 2) strip<2, MOST>(linear, weights, rows, m, input, output, begin, end);
+    for (; m < rows; m++) strip<1, MOST>(linear, weights, rows, m, input, output, begin, end);
+}
