@@ -166,13 +166,17 @@ def _limit_rate(workload: Workload, cost: Cost, limits: Limits) -> float:
     return workload.tokens / least_seconds(workload, cost, limits)
 
 
+def _server_cpu(record: Record) -> float:
+    return 1000 * record["server_cpu_seconds"] / record["tokens"]
+
+
 SERVED: tuple[tuple[str, Callable[[Record], float], int, bool], ...] = (
     ("tok/s", lambda r: r["tokens"] / r["seconds"], 0, True),
     ("TTFT p50, ms", lambda r: 1000 * r["first_token_p50"], 0, False),
     ("TTFT p99, ms", lambda r: 1000 * r["first_token_p99"], 0, False),
     ("ITL p50, ms", lambda r: 1000 * r["gap_p50"], 1, False),
     ("ITL p99, ms", lambda r: 1000 * r["gap_p99"], 1, False),
-    ("server CPU, ms/token", lambda r: 1000 * r["server_cpu_seconds"] / r["tokens"], 3, False),
+    ("server CPU, ms/token", _server_cpu, 3, False),
     ("engine CPU, ms/token", lambda r: 1000 * r["engine_cpu_seconds"] / r["tokens"], 3, False),
 )
 
@@ -182,13 +186,18 @@ def _served(results: Results, model: str) -> Iterator[str]:
     if not services:
         return
     yield "Served over HTTP, streaming, 128 tokens in and 128 out a request; TTFT is the time to the first token, ITL"
-    yield "between tokens. The client runs on the same cores; a server of one process has its CPU time in one row.\n"
+    yield "between tokens. The client runs on the same cores; a server of one process has its CPU time in one row."
+    if any(SERVICES[name].paced for name in services):
+        yield "Tornado alone writes events of that size at a clock's pace: what a server built on it takes at least."
+    yield ""
     yield _line(["streams", "", *(SERVICES[name].title for name in services)])
     yield _line(["---"] * (2 + len(services)))
     for streams in STREAMS:
         for title, value, digits, more in SERVED:
             row = Row(f"served-{streams}", title, value, digits=digits, more=more)
-            yield _line([str(streams), title, *(row.cell(results, model, name, OURS_SERVED) for name in services)])
+            said = [name for name in services if value is _server_cpu or not SERVICES[name].paced]
+            cells = [row.cell(results, model, name, OURS_SERVED) if name in said else "" for name in services]
+            yield _line([str(streams), title, *cells])
     yield ""
     yield from _share(results, model)
 

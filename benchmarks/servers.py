@@ -16,7 +16,10 @@ OURS_SERVED = "nbgen-served"
 
 
 class Service(NamedTuple):
-    """How a server starts: `command` makes its arguments of folder, port and threads; `extras` go into each body."""
+    """How a server starts: `command` makes its arguments of folder, port and threads; `extras` go into each body.
+
+    Where it is `paced` by a clock, its CPU time alone says something.
+    """
 
     name: str
     title: str
@@ -24,6 +27,7 @@ class Service(NamedTuple):
     command: Callable[[Path, int, int], list[str]]
     extras: Mapping[str, Any] = MappingProxyType({})
     variables: Callable[[int], dict[str, str]] = lambda threads: {}
+    paced: bool = False
 
 
 def _nbgen(folder: Path, port: int, threads: int) -> list[str]:
@@ -48,6 +52,10 @@ def _vllm_variables(threads: int) -> dict[str, str]:
     return {"VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}", **fixed}
 
 
+def _tornado(folder: Path, port: int, threads: int) -> list[str]:
+    return ["-m", "benchmarks.bare_tornado", str(port)]
+
+
 _NO_END = json.dumps({"max_new_tokens": 128, "do_sample": False, "eos_token_id": -1, "pad_token_id": 0})
 SERVICES = {
     service.name: service
@@ -68,5 +76,6 @@ SERVICES = {
             {"ignore_eos": True},
             _vllm_variables,
         ),
+        Service("tornado-alone", "Tornado alone", PEERS[OURS], _tornado, paced=True),
     )
 }

@@ -26,6 +26,7 @@ from nbgen.logit_processor import may_be_code
 from nbgen.messages import GenerateRequest
 from nbgen.protocols import native
 from nbgen.protocols.media import Item
+from nbgen.server import direct_write
 from nbgen.server.auth import METHODS, AuthenticatedHandler
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.reader import Reader
@@ -150,9 +151,19 @@ class NbgenHandler(AuthenticatedHandler):
         if self._written is None or self.application.transforms:
             return False
         if chunk := render():  # `write` and `flush` serve an answer's beginning, and transforms
-            connection: Any = self.request.connection
-            self._written = connection.write(chunk)
+            self._send(chunk)
         return self._written.done() and self._written.exception() is None
+
+    def _send(self, chunk: bytes) -> None:
+        """Directly, as far as the system takes it."""
+        connection: Any = self.request.connection
+        chunked = self._headers.get("Transfer-Encoding") == "chunked"
+        data = direct_write.framed(chunk) if chunked else chunk
+        sent = direct_write.send(connection.stream, data)
+        if not sent:
+            self._written = connection.write(chunk)
+        elif sent < len(data):
+            self._written = connection.stream.write(data[sent:])
 
     async def catch_up(self) -> None:
         """Wait until all that was sent is on its way."""
