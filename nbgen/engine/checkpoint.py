@@ -5,6 +5,7 @@ Only safetensors are read and no code of a model's folder is ever run. Knows not
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
 OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.npz")
 PAGE_IN_BYTES = 8 * 2**20
+#: Of a safetensors file's head, as its own library limits it.
+HEAD_BYTES = 100_000_000
 
 Report = Callable[[str, int, int], None]
 
@@ -26,6 +29,18 @@ def find(name: str, report: Report) -> Path:
 
 def weight_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def tensor_bytes(folder: Path) -> dict[str, int]:
+    """The size of each tensor, from the heads of the files; a damaged one, which loading tells of, has none."""
+    sizes: dict[str, int] = {}
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file, suppress(ValueError, KeyError, TypeError, AttributeError):
+            length = int.from_bytes(file.read(8), "little")
+            head = json.loads(file.read(length)) if length <= HEAD_BYTES else {}
+            spans = {name: entry["data_offsets"] for name, entry in head.items() if name != "__metadata__"}
+            sizes |= {name: stop - start for name, (start, stop) in spans.items()}
+    return sizes
 
 
 def present(name: str) -> Path | None:

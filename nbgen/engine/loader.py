@@ -65,7 +65,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     generation = checkpoint.read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
-    with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
+    with _weights_progress(checkpoint.tensor_bytes(folder), lambda done: report("loading weights", done, size)):
         model, parameters = _model(folder, config, _class_of(architecture.model_type))
     processor = _processor(folder, model)
     defaults = sampling_defaults(generation, config)
@@ -82,7 +82,7 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
         raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
     quantized_checkpoint.check(folder, config.model, None)
     size, tokenizer = checkpoint.weight_bytes(folder), _tokenizer(folder, config.model)
-    with _weights_progress(lambda share: report("loading weights", int(size * share), size)):
+    with _weights_progress(checkpoint.tensor_bytes(folder), lambda done: report("loading weights", done, size)):
         model, parameters = _model(folder, config, AutoModel)
     said = embedding_checkpoint.longest(folder, config.model)
     own = min(context_length(model.config, config), _positions(model))
@@ -231,18 +231,24 @@ def _foreign_errors(name: str, part: str) -> Iterator[None]:
 
 
 @contextmanager
-def _weights_progress(report: Callable[[float], None]) -> Iterator[None]:
-    """Follow transformers' own progress bars: the share of tensors that are loaded."""
+def _weights_progress(sizes: dict[str, int], report: Callable[[int], None]) -> Iterator[None]:
+    """Follow transformers' own progress bars, whose items are the model's tensors: the bytes that are loaded.
+
+    What it makes of several tensors of the files has no size in `sizes`: all such items count alike.
+    """
 
     class Progress:
-        def __init__(self, iterable: Any = None, total: int | None = None, **_: Any) -> None:
-            self._items = iterable
-            self._total = total or len(iterable)
+        def __init__(self, iterable: Any = None, **_: Any) -> None:
+            self._items = list(iterable or ())
 
         def __iter__(self) -> Iterator[Any]:
-            for count, item in enumerate(self._items, 1):
+            known = [sizes.get(_name(item), 0) for item in self._items]
+            alike = (sum(sizes.values()) - sum(known)) // max(1, known.count(0))
+            done = 0
+            for item, size in zip(self._items, known, strict=True):
                 yield item
-                report(count / self._total)
+                done += size or alike
+                report(done)
 
         def __getattr__(self, _: str) -> Callable[..., None]:
             return lambda *args, **kwargs: None
@@ -252,3 +258,7 @@ def _weights_progress(report: Callable[[float], None]) -> Iterator[None]:
         yield
     finally:
         transformers_logging.set_tqdm_hook(previous)
+
+
+def _name(item: Any) -> str:
+    return item[0] if isinstance(item, tuple) and item and isinstance(item[0], str) else ""
