@@ -32,11 +32,13 @@ class Sampler:
             self._adjust(scores, row, sequence)
         if self._processors:
             self._processors.apply(scores, sequences)
-        usable = torch.isfinite(scores.amax(dim=-1))  # a NaN wins every maximum
-        if not scores.is_cpu or not usable.all():
-            usable = torch.isfinite(scores).any(dim=-1)
-            scores = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
-        return torch.where(usable, _choose(scores, sequences), NO_TOKEN)
+        if scores.is_cpu:
+            best = argmax(scores)
+            if np.isfinite(scores.numpy()[np.arange(len(best)), best.numpy()]).all():
+                return _choose(scores, sequences, best)  # a NaN wins every maximum: there is none
+        usable = torch.isfinite(scores).any(dim=-1)
+        scores = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
+        return torch.where(usable, _choose(scores, sequences, argmax(scores)), NO_TOKEN)
 
     def _adjust(self, scores: torch.Tensor, row: int, sequence: Sequence) -> None:
         """What one row's request asks of its scores, in place; the row is not looked at for nothing."""
@@ -51,15 +53,15 @@ class Sampler:
             scores[row, _inside(forbidden(sequence.bad_words, sequence.output_ids), scores)] = float("-inf")
 
 
-def _choose(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+def _choose(scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor) -> torch.Tensor:
+    """`best` `[rows]` are the most likely tokens."""
     drawn = [i for i, sequence in enumerate(sequences) if not sequence.params.greedy]
     if len(drawn) == len(sequences):
         return draw(scores, sequences)
-    tokens = argmax(scores)
     if drawn:
         rows = upload(drawn, scores.device)
-        tokens[rows] = draw(scores[rows], [sequences[i] for i in drawn])
-    return tokens
+        best[rows] = draw(scores[rows], [sequences[i] for i in drawn])
+    return best
 
 
 def _inside(ids: frozenset[int], scores: torch.Tensor) -> torch.Tensor:
