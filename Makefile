@@ -8,7 +8,7 @@ ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 BROWSER_FLAG := $(if $(filter Darwin,$(shell uname)),,$(if $(DISPLAY)$(WAYLAND_DISPLAY),,--no-browser))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test check bench demo panel clean
+.PHONY: help lab test soak check bench demo panel clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -19,6 +19,10 @@ lab: $(VENV)/.lab ## install everything and open JupyterLab on the quickstart
 
 test: $(VENV)/.test ## install everything and run all tests
 	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
+
+soak: $(VENV)/.test ## look for the unexpected, twenty times as long as the tests do
+	NBGEN_SOAK=20 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --timeout=3600 -m hypothesis
+	NBGEN_SOAK=20 $(BIN)/python -m pytest --timeout=3600 tests/server/test_soak.py
 
 check: $(VENV)/.test ## format, lint and type-check
 	$(BIN)/ruff format

@@ -17,6 +17,12 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests.soak import TIMES
+
+settings.register_profile("nbgen", max_examples=100 * TIMES)
+settings.load_profile("nbgen")
 
 # A shell that starts these tests in the background has them ignore Ctrl-C, with which some of them interrupt a cell.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,6 +16,7 @@ from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import Outputs, build, generate, ids, text
 from tests.engine.test_cuda_graphs import with_graphs
 from tests.engine.test_grammar import constrained
+from tests.soak import TIMES
 
 PROMPT = list(range(10, 40))
 UNINSTALLED = ("ignore:.*causal_conv1d.*", "ignore:.*mamba_ssm.*", "ignore:.*fla.*")
@@ -133,7 +134,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.filterwarnings(*UNINSTALLED)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25 * TIMES, deadline=None)
 @given(schedule=requests_strategy)
 def test_random_schedules_give_what_they_give_without(pair: tuple[Assembly, Assembly], schedule: list) -> None:
     ahead, plain = pair

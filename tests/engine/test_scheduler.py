@@ -11,6 +11,7 @@ from nbgen.engine.scheduler import MixedChunk, Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.sampling_params import SamplingParams
+from tests.soak import TIMES
 
 BLOCK = 4
 
@@ -152,7 +153,7 @@ prompts = st.tuples(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=1000 * TIMES, deadline=None)
 @given(
     requests=st.lists(prompts, min_size=1, max_size=12),
     blocks=st.integers(11, 24),
