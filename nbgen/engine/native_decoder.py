@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_float, c_int64, c_void_p
+from itertools import accumulate
 from types import CodeType
 from typing import Any
 
@@ -145,10 +146,12 @@ class NativeDecoder(nn.Module):
         assert step is not None
         last = None if wanted is None else step.of_last(wanted)
         rows, width = len(step.slots), hidden.shape[-1]
-        made = hidden.new_empty(rows * sum(self._sizes)).split([rows * size for size in self._sizes])
+        made = hidden.new_empty(rows * sum(self._sizes))
+        starts = accumulate(self._sizes[:-1], initial=0)
+        parts = [made.data_ptr() + rows * start * made.element_size() for start in starts]
         scratch = torch.empty(self._plan(step, last) * self._most, dtype=torch.float32)
         final = norm_fields(norm)
-        into = [ctypes.addressof(final) if norm else None, *(tensor.data_ptr() for tensor in (*made, scratch))]
+        into = [ctypes.addressof(final) if norm else None, *parts, scratch.data_ptr()]
         given = [self._adapters, *turns]
         fields = _step_fields(step, given, into)
         index = None if wanted is None else torch.tensor(wanted, dtype=torch.long)
@@ -157,7 +160,7 @@ class NativeDecoder(nn.Module):
             left = _step_fields(last, kept, into)
             fields.last, fields.wanted = ctypes.addressof(left), index.data_ptr()
         self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
-        states = made[0][: rows * width].view(rows, width)
+        states = made[: rows * width].view(rows, width)
         if last is not None:
             return states[: len(last.slots)]
         return states if index is None else states[index]
@@ -188,9 +191,9 @@ class NativeDecoder(nn.Module):
 
     def _point(self, cache: KVCache) -> bool:
         """Whether there is a cache of the model's own kind of numbers, which the layers then point to."""
-        pairs = [cache.layer(number) for number in self._numbers]
-        if self._pair is not None and pairs[0] is self._pair:
+        if self._pair is not None and cache.layer(self._numbers[0]) is self._pair:
             return True
+        pairs = [cache.layer(number) for number in self._numbers]
         if None in pairs or any(tensor.dtype != self._dtype for pair in pairs for tensor in pair):
             return False
         for (keys, values), fields in zip(pairs, self._fields, strict=True):

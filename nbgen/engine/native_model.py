@@ -40,7 +40,7 @@ class NativeModel:
         if self._turns is not None:
             turns = self._turns.at(positions)
         else:
-            turns = [part[0].contiguous() for part in self._decoder.rotary_emb(hidden, torch.tensor([positions]))]
+            turns = torch.cat(self._decoder.rotary_emb(hidden, torch.tensor([positions])))
         wanted = None if rows == list(range(len(ids))) else rows
         return self._model.lm_head(self._layers.compute(hidden, turns, self._decoder.norm, wanted))
 
@@ -50,14 +50,13 @@ class Turns:
 
     def __init__(self, rotary: nn.Module, dtype: torch.dtype) -> None:
         self._rotary, self._dtype = rotary, dtype
-        self._table: list[torch.Tensor] = []
+        self._table = torch.empty(0)
         self._length = 0
 
-    def at(self, positions: list[int]) -> list[torch.Tensor]:
-        """`[positions, dim]` each."""
+    def at(self, positions: list[int]) -> torch.Tensor:
+        """`[2, positions, dim]`"""
         if (longest := max(positions)) >= self._length:
             self._length = max(1024, 2 * longest)
             found = self._rotary(torch.empty(0, dtype=self._dtype), torch.arange(self._length)[None])
-            self._table = [part[0].contiguous() for part in found]
-        wanted = torch.tensor(positions)
-        return [part[wanted] for part in self._table]
+            self._table = torch.cat(found)
+        return self._table.index_select(1, torch.tensor(positions))
