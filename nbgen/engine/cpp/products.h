@@ -7,35 +7,9 @@
 
 #include <optional>
 
-#include "strips.h"
+#include "panel.h"
 #include "team.h"
 #include "tiles.h"
-
-// The weights of the outputs `begin` to `end` as numbers, where many rows read them.
-template <typename T>
-const T* widened(const Linear<T>& linear, int64_t begin, int64_t end) {
-    thread_local std::vector<T> numbers;
-    numbers.resize(PANEL * linear.inputs);
-    const int64_t count = (end - begin) * linear.inputs;
-    T* to = numbers.data();
-    if (!linear.steps) {
-        const int8_t* integers = linear.integers + begin * linear.inputs;
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++) narrow(integers[i], to + i);
-        return to;
-    }
-    const uint8_t* bytes = reinterpret_cast<const uint8_t*>(linear.integers) + begin * linear.inputs / 2;
-    const T* steps = linear.steps + 2 * begin * linear.inputs / GROUP;
-    for (int64_t group = 0; group < count / GROUP; group++, bytes += GROUP / 2, to += GROUP) {
-        const float step = widen(steps[2 * group]), middle = widen(steps[2 * group + 1]);
-#pragma omp simd
-        for (int64_t i = 0; i < GROUP / 2; i++) {
-            narrow(((bytes[i] & 15) - 8) * step + middle, to + i);
-            narrow(((bytes[i] >> 4) - 8) * step + middle, to + GROUP / 2 + i);
-        }
-    }
-    return numbers.data();
-}
 
 // Rows that products read, for as long as one thread computes these.
 template <typename T>
@@ -80,8 +54,8 @@ void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64
     if (inputs.multiply_in_tiles(linear, output, begin, end)) return;
     const int64_t rows = inputs.rows;
     const T* input = inputs.numbers;
-    if (linear.integers && rows > MANY)
-        multiply_by(widened(linear, begin, end) - begin * linear.inputs, linear, rows, input, output, begin, end);
+    if (rows > MANY)
+        multiply_by_panel(linear, rows, input, output, begin, end);
     else if (linear.steps)
         multiply_by(reinterpret_cast<const Nibbles*>(linear.integers), linear, rows, input, output, begin, end);
     else if (linear.integers)

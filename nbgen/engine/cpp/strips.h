@@ -12,15 +12,11 @@
 
 constexpr int FEWEST = 4;           // outputs of a tile of many rows
 constexpr int MOST = 8;             // and of one or two
-constexpr int64_t MANY = 8 * ROWS;  // rows for which it pays to lay out weights first
 constexpr int64_t DISTANCE = 8192;  // bytes ahead of one or two rows' products that their weights are fetched
 constexpr int64_t PANEL = 32;       // outputs whose weights stay in the second-level cache while all rows go by
 
 template <typename T>
 constexpr int64_t STEP = VECTOR / sizeof(T);
-
-template <typename T>
-constexpr int64_t CHUNK = 2048 / sizeof(T);  // inputs of a long row at a time
 
 inline Floats add_product(Floats sum, const float* a, const float* b) {
     return sum + *reinterpret_cast<const Floats*>(a) * *reinterpret_cast<const Floats*>(b);
@@ -84,13 +80,13 @@ struct Ahead {
     int64_t outputs, from, to;
 };
 
-// The inputs `begin` to `end` of `R` rows of `input` by `N` outputs from `n` on of `weights`, on top of `sums`.
+// `R` rows of `input` by `N` outputs from `n` on of `weights`.
 template <int R, int N, typename T, typename W>
-[[gnu::always_inline]] inline void add_inputs(const Linear<T>& linear, const W* weights, const T* input, int64_t n,
-                                              int64_t begin, int64_t end, Ahead ahead, Floats (&sums)[R][N]) {
+inline void tile(const Linear<T>& linear, const W* weights, const T* input, T* output, int64_t n, Ahead ahead) {
     const W* weight = weights + n * linear.inputs;
     const W* next = weight + ahead.outputs * linear.inputs;
-    for (int64_t k = begin; k < end; k += STEP<T>) {
+    Floats sums[R][N] = {};
+    for (int64_t k = 0; k < linear.inputs; k += STEP<T>) {
         if (k >= ahead.from && k < ahead.to)
 #pragma GCC unroll 8
             for (int j = 0; j < N; j++)
@@ -101,19 +97,11 @@ template <int R, int N, typename T, typename W>
             for (int j = 0; j < N; j++)
                 sums[i][j] = add_product(sums[i][j], input + i * linear.inputs + k, weight + j * linear.inputs + k);
     }
-}
-
-// `R` rows of `input` by `N` outputs from `n` on of `weights`.
-template <int R, int N, typename T, typename W>
-inline void tile(const Linear<T>& linear, const W* weights, const T* input, T* output, int64_t n, Ahead ahead) {
-    Floats sums[R][N] = {};
-    add_inputs(linear, weights, input, n, 0, linear.inputs, ahead, sums);
     finish(linear, sums, output, n);
 }
 
 template <int R, int N, typename T>
-inline void tile(const Linear<T>& linear, const Nibbles* weights, const T* input, T* output, int64_t n,
-                 Ahead ahead) {
+inline void tile(const Linear<T>& linear, const Nibbles* weights, const T* input, T* output, int64_t n, Ahead ahead) {
     const int64_t bytes = linear.inputs / 2, groups = linear.inputs / GROUP;
     const Nibbles* weight = weights + n * bytes;
     const T* steps = linear.steps + 2 * n * groups;
@@ -152,48 +140,8 @@ inline void strip(const Linear<T>& linear, const W* weights, int64_t rows, int64
     for (; n < end; n += FEWEST) tile<R, FEWEST>(linear, weights, input, output, n, ahead);
 }
 
-template <int R, int N>
-[[gnu::always_inline]] inline void copy(const Floats (&from)[R][N], Floats (&to)[R][N]) {
-#pragma GCC unroll 8
-    for (int i = 0; i < R; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < N; j++) to[i][j] = from[i][j];
-}
-
-// A tile of the inputs `begin` to `end` alone; between the first and the last of a row its sums are `held`.
-template <bool FIRST, bool LAST, typename T>
-inline void piece(const Linear<T>& linear, const T* weights, const T* input, T* output, int64_t n, int64_t begin, int64_t end,
-                  Ahead ahead, Floats (&held)[ROWS][FEWEST]) {
-    Floats sums[ROWS][FEWEST] = {};
-    if constexpr (!FIRST) copy(held, sums);
-    add_inputs(linear, weights, input, n, begin, end, ahead, sums);
-    if constexpr (LAST)
-        finish(linear, sums, output, n);
-    else
-        copy(sums, held);
-}
-
-// The same as `strip` where rows are many and long: so many inputs at a time that they and a tile's weights stay in the
-// first-level cache.
-template <typename T>
-inline void long_strip(const Linear<T>& linear, const T* weights, int64_t rows, int64_t m, const T* input, T* output,
-                       int64_t begin, int64_t end) {
-    const int64_t inputs = linear.inputs, last = (inputs - 1) / CHUNK<T> * CHUNK<T>;
-    const Ahead ahead{PANEL, m * inputs / rows, (m + ROWS) * inputs / rows};
-    alignas(VECTOR) Floats held[PANEL / FEWEST][ROWS][FEWEST];
-    input += m * inputs;
-    output += m * linear.outputs;
-    for (int64_t k = 0; k <= last; k += CHUNK<T>)
-        for (int64_t n = begin; n < end; n += FEWEST) {
-            auto& own = held[(n - begin) / FEWEST];
-            if (k == 0)
-                piece<true, false>(linear, weights, input, output, n, k, k + CHUNK<T>, ahead, own);
-            else if (k < last)
-                piece<false, false>(linear, weights, input, output, n, k, k + CHUNK<T>, ahead, own);
-            else
-                piece<false, true>(linear, weights, input, output, n, k, inputs, ahead, own);
-        }
-}
+// The last rows that are better done in strips of four: two of these rather than one of six and one of two.
+inline int64_t in_fours(int64_t rows) { return ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0; }
 
 // `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`.
 template <typename T, typename W>
@@ -207,11 +155,7 @@ void multiply_by(const W* weights, const Linear<T>& linear, int64_t rows, const 
             return;
         }
     int64_t m = 0;
-    const int64_t even = ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0;  // two of four rather than six and two
-    if constexpr (std::is_same_v<W, T>)
-        if (rows > MANY && linear.inputs > 2 * CHUNK<T>)
-            for (; m + ROWS <= rows - even; m += ROWS) long_strip(linear, weights, rows, m, input, output, begin, end);
-    for (; m + ROWS <= rows - even; m += ROWS) strip<ROWS, FEWEST>(linear, weights, rows, m, input, output, begin, end);
+    for (; m + ROWS <= rows - in_fours(rows); m += ROWS) strip<ROWS, FEWEST>(linear, weights, rows, m, input, output, begin, end);
     for (; m + 4 <= rows; m += 4) strip<4, FEWEST>(linear, weights, rows, m, input, output, begin, end);
     for (; m + 2 <= rows; m += 2) strip<2, MOST>(linear, weights, rows, m, input, output, begin, end);
     for (; m < rows; m++) strip<1, MOST>(linear, weights, rows, m, input, output, begin, end);
