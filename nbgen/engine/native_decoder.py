@@ -72,7 +72,7 @@ class StepFields(ctypes.Structure):
         ("rows", c_int64),
         ("threads", c_int64),
         *((name, c_void_p) for name in ("slots", "adapters", "cosines", "sines", "norm", *MADE, "scratch")),
-        *((name, c_void_p) for name in ("last", "wanted", "head", "scores")),
+        *((name, c_void_p) for name in ("last", "wanted")),
     ]
 
 
@@ -137,12 +137,10 @@ class NativeDecoder(nn.Module):
         turns: Sequence[torch.Tensor],
         norm: nn.Module | None = None,
         wanted: Sequence[int] | None = None,
-        head: NativeProduct | None = None,
     ) -> torch.Tensor:
         """Change `hidden` `[…, hidden]` in place, all contiguous; `norm` of the rows `wanted` of it, or else of all.
 
-        `turns` are cosines and sines. With rows wanted, `hidden` does not hold the result. With a `head` it is that of
-        the result, in the same call where all that the last layer leaves is wanted.
+        `turns` are cosines and sines. With rows wanted, `hidden` does not hold the result.
         """
         step = self._step
         assert step is not None
@@ -161,19 +159,11 @@ class NativeDecoder(nn.Module):
             kept = [None if tensor is None else tensor[index] for tensor in given]
             left = _step_fields(last, kept, into)
             fields.last, fields.wanted = ctypes.addressof(left), index.data_ptr()
-        scores = None
-        if head is not None and (last is not None or index is None):
-            scores, linear = hidden.new_empty(len((last or step).slots), head.out_features), head.fields()
-            ending = fields if last is None else left
-            ending.head, ending.scores = ctypes.addressof(linear), scores.data_ptr()
         self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
-        if scores is not None:
-            return scores
         states = made[: rows * width].view(rows, width)
         if last is not None:
             return states[: len(last.slots)]
-        states = states if index is None else states[index]
-        return states if head is None else head(states)
+        return states if index is None else states[index]
 
     def _plan(self, step: attention.Step, last: attention.Step | None) -> int:
         """Point every layer to the plan of its attention, the last one to that of the step `last`; the most chunks."""

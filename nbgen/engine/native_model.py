@@ -13,7 +13,6 @@ from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from nbgen.engine.native_decoder import LIKE as LAYERS_LIKE
 from nbgen.engine.native_decoder import NativeDecoder, same_code
-from nbgen.engine.native_linear import NativeProduct
 
 LIKE = {
     "model": [llama.LlamaForCausalLM, mistral.MistralForCausalLM, qwen2.Qwen2ForCausalLM, qwen3.Qwen3ForCausalLM],
@@ -43,10 +42,7 @@ class NativeModel:
         else:
             turns = torch.cat(self._decoder.rotary_emb(hidden, torch.tensor([positions])))
         wanted = None if rows == list(range(len(ids))) else rows
-        head, norm = self._model.lm_head, self._decoder.norm
-        if isinstance(head, NativeProduct):
-            return self._layers.compute(hidden, turns, norm, wanted, head)
-        return head(self._layers.compute(hidden, turns, norm, wanted))
+        return self._model.lm_head(self._layers.compute(hidden, turns, self._decoder.norm, wanted))
 
 
 class Turns:

@@ -29,8 +29,7 @@ struct DecoderLayer {
 // row's first column and one past its last of the stacked adapters, null where no row has any. `norm`, which may be null, is
 // for what the last layer leaves, into `normed`. What is made meanwhile goes into the rest, of which each has room for the
 // widest layer. `last`, which may be null, is what is left of the step once the last layer's keys and values are in the
-// cache: the `wanted` of its rows, in order, with room where this one has it. `head`, which may be null, makes `scores` of
-// what is normed in the end.
+// cache: the `wanted` of its rows, in order, with room where this one has it.
 template <typename T>
 struct Step {
     int64_t rows, threads;
@@ -43,8 +42,6 @@ struct Step {
     float* scratch;
     const Step* last;
     const int64_t* wanted;
-    const Linear<T>* head;
-    T* scores;
 };
 
 template <typename T>
@@ -76,7 +73,6 @@ template <typename T>
 class Walk {
   public:
     static constexpr int64_t PHASES = 19;  // of a layer, at most: 8 to open it, 2 of attention, 9 to close it
-    static constexpr int64_t LAST_PHASES = 1;
 
     Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
 
@@ -88,10 +84,6 @@ class Walk {
                          step_->scratch}
                 .run(member_);
             close(*layer, last);
-        }
-        if (step_->head) {
-            const Products<T> products({{step_->head, step_->scores}}, step_->rows, step_->normed);
-            member_.each(products.units, products);
         }
     }
 
