@@ -88,8 +88,8 @@ class Caller(threading.Thread):
         assert "top_p" in answer.text
 
 
-def generated(server: Server, text: str | list[str]) -> Any:
-    body = {"text": text, "sampling_params": {**GREEDY, "max_new_tokens": 60}}
+def generated(server: Server, text: str | list[str], new: int = 60) -> Any:
+    body = {"text": text, "sampling_params": {**GREEDY, "max_new_tokens": new}}
     return server.http.post("generate", json=body).json()
 
 
@@ -103,11 +103,11 @@ def held(server: Server) -> int:
 
 
 def test_those_that_had_to_give_way_get_the_answer_that_they_would_get_alone(small: Server) -> None:
-    texts = [letter * 130 for letter in "abcd"]
-    alone = [generated(small, text)["output_ids"] for text in texts]
+    texts, new = ["a", "b", "c", "d"], 400
+    alone = [generated(small, text, new)["output_ids"] for text in texts]
     small.idle()
     before = small.model()["status"]["preemptions"]
-    together = [each["output_ids"] for each in generated(small, texts)]
+    together = [each["output_ids"] for each in generated(small, texts, new)]
     assert together == alone
     wait_for(lambda: small.model()["status"]["preemptions"] > before, "it is told that some had to give way")
 
