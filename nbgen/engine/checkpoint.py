@@ -16,8 +16,6 @@ DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
 OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.npz")
 PAGE_IN_BYTES = 8 * 2**20
-#: Of a safetensors file's head, as its own library limits it.
-HEAD_BYTES = 100_000_000
 
 Report = Callable[[str, int, int], None]
 
@@ -33,13 +31,14 @@ def weight_bytes(folder: Path) -> int:
 
 def tensor_bytes(folder: Path) -> dict[str, int]:
     """The size of each tensor, from the heads of the files; a damaged one, which loading tells of, has none."""
+    from huggingface_hub import parse_local_safetensors_file_metadata
+    from huggingface_hub.errors import SafetensorsParsingError
+
     sizes: dict[str, int] = {}
     for path in folder.glob("*.safetensors"):
-        with path.open("rb") as file, suppress(ValueError, KeyError, TypeError, AttributeError):
-            length = int.from_bytes(file.read(8), "little")
-            head = json.loads(file.read(length)) if length <= HEAD_BYTES else {}
-            spans = {name: entry["data_offsets"] for name, entry in head.items() if name != "__metadata__"}
-            sizes |= {name: stop - start for name, (start, stop) in spans.items()}
+        with suppress(SafetensorsParsingError, AttributeError, IndexError, TypeError):
+            tensors = parse_local_safetensors_file_metadata(path).tensors
+            sizes |= {name: tensor.data_offsets[1] - tensor.data_offsets[0] for name, tensor in tensors.items()}
     return sizes
 
 

@@ -65,7 +65,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     generation = checkpoint.read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
-    with _weights_progress(checkpoint.tensor_bytes(folder), lambda done: report("loading weights", done, size)):
+    with _weights_progress(folder, size, report):
         model, parameters = _model(folder, config, _class_of(architecture.model_type))
     processor = _processor(folder, model)
     defaults = sampling_defaults(generation, config)
@@ -82,7 +82,7 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
         raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
     quantized_checkpoint.check(folder, config.model, None)
     size, tokenizer = checkpoint.weight_bytes(folder), _tokenizer(folder, config.model)
-    with _weights_progress(checkpoint.tensor_bytes(folder), lambda done: report("loading weights", done, size)):
+    with _weights_progress(folder, size, report):
         model, parameters = _model(folder, config, AutoModel)
     said = embedding_checkpoint.longest(folder, config.model)
     own = min(context_length(model.config, config), _positions(model))
@@ -231,11 +231,12 @@ def _foreign_errors(name: str, part: str) -> Iterator[None]:
 
 
 @contextmanager
-def _weights_progress(sizes: dict[str, int], report: Callable[[int], None]) -> Iterator[None]:
-    """Follow transformers' own progress bars, whose items are the model's tensors: the bytes that are loaded.
+def _weights_progress(folder: Path, total: int, report: checkpoint.Report) -> Iterator[None]:
+    """Follow transformers' own progress bars, whose items are the model's tensors, and report bytes loaded of `total`.
 
-    What it makes of several tensors of the files has no size in `sizes`: all such items count alike.
+    What it makes of several tensors of the files has no size in them: all such items count alike.
     """
+    sizes = checkpoint.tensor_bytes(folder)
 
     class Progress:
         def __init__(self, iterable: Any = None, **_: Any) -> None:
@@ -248,7 +249,7 @@ def _weights_progress(sizes: dict[str, int], report: Callable[[int], None]) -> I
             for item, size in zip(self._items, known, strict=True):
                 yield item
                 done += size or alike
-                report(done)
+                report("loading weights", done, total)
 
         def __getattr__(self, _: str) -> Callable[..., None]:
             return lambda *args, **kwargs: None

@@ -38,7 +38,7 @@ class Sampler:
                 return _choose(scores, sequences, best)  # a NaN wins every maximum: there is none
         usable = torch.isfinite(scores).any(dim=-1)
         scores = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
-        return torch.where(usable, _choose(scores, sequences, argmax(scores)), NO_TOKEN)
+        return torch.where(usable, _choose(scores, sequences), NO_TOKEN)
 
     def _adjust(self, scores: torch.Tensor, row: int, sequence: Sequence) -> None:
         """What one row's request asks of its scores, in place; the row is not looked at for nothing."""
@@ -53,11 +53,12 @@ class Sampler:
             scores[row, _inside(forbidden(sequence.bad_words, sequence.output_ids), scores)] = float("-inf")
 
 
-def _choose(scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor) -> torch.Tensor:
-    """`best` `[rows]` are the most likely tokens."""
+def _choose(scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor | None = None) -> torch.Tensor:
+    """`best` `[rows]` are the most likely tokens, where they are known."""
     drawn = [i for i, sequence in enumerate(sequences) if not sequence.params.greedy]
     if len(drawn) == len(sequences):
         return draw(scores, sequences)
+    best = argmax(scores) if best is None else best
     if drawn:
         rows = upload(drawn, scores.device)
         best[rows] = draw(scores[rows], [sequences[i] for i in drawn])

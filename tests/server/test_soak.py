@@ -51,10 +51,7 @@ class Caller(threading.Thread):
             self.asked += 1
 
     def _generate(self, text: str, new: int, **more: Any) -> Any:
-        sampling = {**GREEDY, "max_new_tokens": new, **more.pop("sampling_params", {})}
-        answer = self._server.http.post("generate", json={"text": text, "sampling_params": sampling, **more})
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        return generated(self._server, text, new, **more)
 
     def _whole(self, text: str, new: int) -> None:
         found = self._generate(text, new, return_logprob=True)
@@ -88,9 +85,11 @@ class Caller(threading.Thread):
         assert "top_p" in answer.text
 
 
-def generated(server: Server, text: str | list[str], new: int = 60) -> Any:
-    body = {"text": text, "sampling_params": {**GREEDY, "max_new_tokens": new}}
-    return server.http.post("generate", json=body).json()
+def generated(server: Server, text: str | list[str], new: int = 60, **more: Any) -> Any:
+    sampling = {**GREEDY, "max_new_tokens": new, **more.pop("sampling_params", {})}
+    answer = server.http.post("generate", json={"text": text, "sampling_params": sampling, **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 def all_free(status: dict[str, Any]) -> bool:

@@ -46,15 +46,6 @@ inline __m128 widen_four(const Bfloat16* from) {
     return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadu_si64(from)), 16));
 }
 
-inline void narrow_four(__m128 four, float* to) { _mm_storeu_ps(to, four); }
-
-// As `narrow` does.
-inline void narrow_four(__m128 four, Bfloat16* to) {
-    const __m128i bits = _mm_castps_si128(four), last = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
-    const __m128i rounded = _mm_add_epi32(_mm_add_epi32(bits, _mm_set1_epi32(0x7fff)), last);
-    _mm_storeu_si64(to, _mm_packus_epi32(_mm_srli_epi32(rounded, 16), _mm_setzero_si128()));
-}
-
 #ifdef __AVX512F__
 
 // The quarters of four outputs' sums, each as `quarter` makes it.
@@ -119,6 +110,15 @@ template <int R, int N, typename T>
 }
 
 #else
+
+inline void narrow_four(__m128 four, float* to) { _mm_storeu_ps(to, four); }
+
+// As `narrow` does.
+inline void narrow_four(__m128 four, Bfloat16* to) {
+    const __m128i bits = _mm_castps_si128(four), last = _mm_and_si128(_mm_srli_epi32(bits, 16), _mm_set1_epi32(1));
+    const __m128i rounded = _mm_add_epi32(_mm_add_epi32(bits, _mm_set1_epi32(0x7fff)), last);
+    _mm_storeu_si64(to, _mm_packus_epi32(_mm_srli_epi32(rounded, 16), _mm_setzero_si128()));
+}
 
 // A tile's sums over lanes, as outputs.
 template <int R, int N, typename T>
