@@ -74,17 +74,7 @@ inline void piece(const Linear<T>& linear, const T* laid, const T* input, T* out
     const T* next = linear.weight + (n + PANEL) * linear.inputs;
     Floats sums[R][FEWEST] = {};
     if constexpr (!FIRST) copy(held, sums);
-    for (int64_t k = begin; k < end; k += STEP<T>) {
-        if (k >= from && k < to)
-#pragma GCC unroll 8
-            for (int j = 0; j < FEWEST; j++)
-                _mm_prefetch(reinterpret_cast<const char*>(next + j * linear.inputs + k), _MM_HINT_T1);
-#pragma GCC unroll 8
-        for (int i = 0; i < R; i++)
-#pragma GCC unroll 8
-            for (int j = 0; j < FEWEST; j++)
-                sums[i][j] = add_product(sums[i][j], input + i * linear.inputs + k, laid + k * FEWEST + j * STEP<T>);
-    }
+    add_products(sums, input, linear.inputs, Weights<T>{laid, FEWEST, STEP<T>}, begin, end, next, Ahead{PANEL, from, to});
     if constexpr (LAST)
         finish(linear, sums, output, n);
     else

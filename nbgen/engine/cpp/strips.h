@@ -80,23 +80,37 @@ struct Ahead {
     int64_t outputs, from, to;
 };
 
-// `R` rows of `input` by `N` outputs from `n` on of `weights`.
+// A tile's weights: those of its output `j` and its input `k` lie at `k * along + j * across`.
+template <typename W>
+struct Weights {
+    const W* first;
+    int64_t along, across;
+};
+
+// To the sums of `R` rows by `N` outputs what their inputs `begin` to `end` add. Of `next` it fetches.
 template <int R, int N, typename T, typename W>
-inline void tile(const Linear<T>& linear, const W* weights, const T* input, T* output, int64_t n, Ahead ahead) {
-    const W* weight = weights + n * linear.inputs;
-    const W* next = weight + ahead.outputs * linear.inputs;
-    Floats sums[R][N] = {};
-    for (int64_t k = 0; k < linear.inputs; k += STEP<T>) {
+[[gnu::always_inline]] inline void add_products(Floats (&sums)[R][N], const T* input, int64_t inputs, Weights<W> weights,
+                                                int64_t begin, int64_t end, const W* next, Ahead ahead) {
+    for (int64_t k = begin; k < end; k += STEP<T>) {
         if (k >= ahead.from && k < ahead.to)
 #pragma GCC unroll 8
-            for (int j = 0; j < N; j++)
-                _mm_prefetch(reinterpret_cast<const char*>(next + j * linear.inputs + k), _MM_HINT_T1);
+            for (int j = 0; j < N; j++) _mm_prefetch(reinterpret_cast<const char*>(next + j * inputs + k), _MM_HINT_T1);
 #pragma GCC unroll 8
         for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
             for (int j = 0; j < N; j++)
-                sums[i][j] = add_product(sums[i][j], input + i * linear.inputs + k, weight + j * linear.inputs + k);
+                sums[i][j] = add_product(sums[i][j], input + i * inputs + k,
+                                         weights.first + k * weights.along + j * weights.across);
     }
+}
+
+// `R` rows of `input` by `N` outputs from `n` on of `weights`.
+template <int R, int N, typename T, typename W>
+inline void tile(const Linear<T>& linear, const W* weights, const T* input, T* output, int64_t n, Ahead ahead) {
+    const W* weight = weights + n * linear.inputs;
+    Floats sums[R][N] = {};
+    add_products(sums, input, linear.inputs, Weights<W>{weight, 1, linear.inputs}, 0, linear.inputs,
+                 weight + ahead.outputs * linear.inputs, ahead);
     finish(linear, sums, output, n);
 }
 
