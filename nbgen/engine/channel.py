@@ -1,10 +1,11 @@
 """The engine's end of the socket to the server: frames in, frames out, nothing else.
 
-Reading ends when the server's end closes; writing goes through a thread, so that a slow reader never slows the
-engine's steps.
+Reading ends when the server's end closes. What the system does not take at once a thread writes, so that a slow reader
+never slows the engine's steps.
 """
 
 import queue
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -19,13 +20,22 @@ class Channel:
         """`on_lost` is called, on the thread that writes, when the server is gone, and with it every reader."""
         self._on_lost = on_lost
         self._socket = socket.socket(fileno=fd)
+        self._readable = select.poll()
+        self._readable.register(fd, select.POLLIN)
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._unsent = 0
         self._writer = threading.Thread(target=self._write, name="channel-writer", daemon=True)
         self._writer.start()
 
     def send(self, message: FromEngine) -> None:
-        """Queue a message; returns at once."""
-        self._outbox.put(encode_frame(message))
+        """Returns at once. Where nothing waits before the message it is with the system by then."""
+        frame = encode_frame(message)
+        with self._lock:
+            rest = frame if self._unsent else frame[self._sent(frame) :]
+            if rest:
+                self._unsent += 1
+                self._outbox.put(rest)
 
     def close(self) -> None:
         """Wait until all that was sent is written, and give the socket back."""
@@ -47,10 +57,18 @@ class Channel:
         return b"".join(parts) if not length else b""
 
     def _received(self, most: int) -> bytes:
+        self._readable.poll()  # a thread that waits in recv is woken whenever the other end reads
         try:
             return self._socket.recv(most)
         except ConnectionResetError:  # it ended before it had read all that was sent
             return b""
+
+    def _sent(self, frame: bytes) -> int:
+        """How many bytes of it the system takes at once; none where it fails, which the writer then says."""
+        try:
+            return self._socket.send(frame, socket.MSG_DONTWAIT)
+        except OSError:
+            return 0
 
     def _write(self) -> None:
         while (frame := self._outbox.get()) is not None:
@@ -58,3 +76,5 @@ class Channel:
                 self._socket.sendall(frame)
             except OSError:
                 return self._on_lost()
+            with self._lock:
+                self._unsent -= 1

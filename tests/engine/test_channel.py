@@ -1,12 +1,13 @@
-"""Reading ends with the server, however it ends."""
+"""Messages arrive whole and in order however slowly they are read; reading ends with the server, however it ends."""
 
 import socket
+import threading
 
 import pytest
 
 from nbgen.engine.channel import Channel
 from nbgen.engine_state import LoadProgress
-from nbgen.frames import FRAME_HEADER, encode_frame
+from nbgen.frames import FRAME_HEADER, encode_frame, frame_length, from_engine_decoder
 from nbgen.messages import AbortRequest
 
 FRAME = encode_frame(AbortRequest(rid="a"))
@@ -30,3 +31,40 @@ def test_a_server_that_goes_without_reading_what_was_sent_ends_them_too() -> Non
     server.close()
     assert list(channel.messages()) == []
     channel.close()
+
+
+def test_a_slow_reader_gets_everything_in_order_and_keeps_no_sender_waiting() -> None:
+    """Far more than the socket holds, by several threads at once, before the first byte is read."""
+    server, engine = socket.socketpair()
+    channel = Channel(engine.detach(), on_lost=lambda: None)
+    senders = [threading.Thread(target=_send, args=(channel, str(number))) for number in range(3)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join(10)
+        assert not sender.is_alive()
+    closing = threading.Thread(target=channel.close)
+    closing.start()
+    with server, server.makefile("rb") as file:
+        found = [
+            from_engine_decoder.decode(file.read(frame_length(header))) for header in iter(lambda: file.read(4), b"")
+        ]
+    closing.join()
+    for number in range(3):
+        assert [each.done for each in found if each.stage[0] == str(number)] == list(range(100))
+
+
+def test_a_message_is_with_the_system_before_its_sender_goes_on() -> None:
+    server, engine = socket.socketpair()
+    channel = Channel(engine.detach(), on_lost=lambda: None)
+    server.setblocking(False)
+    with server:
+        for done in range(100):
+            channel.send(LoadProgress(stage="a", done=done))
+            assert server.recv(1000) == encode_frame(LoadProgress(stage="a", done=done))
+        channel.close()
+
+
+def _send(channel: Channel, name: str) -> None:
+    for done in range(100):
+        channel.send(LoadProgress(stage=name * 50_000, done=done))
