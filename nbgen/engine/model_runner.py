@@ -112,17 +112,12 @@ class ModelRunner:
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
         scores, states, experts = self._replay(items, wanted, newest), None, {}
         if scores is None:
-            step, lengths, watched = self._step(items), self._rotary.lengths(items), self._hidden_states.of(items)
+            step = self._step(items)
             native = self.native if self.native and self.native.suits(step) else None
-            plain = self.plain if native and self._of_ids(items) else None
-            adapted = self.lora.of(items, wanted if plain or self._selects(items) else None)
-            routed, seen = self._routed_experts.of(items), self.media.overlay(items)
-            if self.compiled:
-                self.compiled.active = self._of_ids(items) and not self.lora.wraps
-            layers = native.of(step, items) if native else nullcontext()
-            with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes, layers:
-                scores = self._forward(items, self._ids(items, newest), wanted, plain)
-            states, experts = hidden.rows(wanted), _experts(items, routes)
+            if native and self.plain and self._of_ids(items):
+                scores, states = self._through(self.plain, step, items, wanted)
+            else:
+                scores, states, experts = self._compute(step, native, items, self._ids(items, newest), wanted)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
             part = slice(end, end + len(rows))
@@ -156,6 +151,38 @@ class ModelRunner:
         self.media.towers.clear()
         self.cache.resize(0)
 
+    def _through(
+        self, plain: NativeModel, step: attention.Step, items: list[ScheduledSequence], rows: list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The rows' scores, and their hidden states where somebody asks for them, without transformers' forward."""
+        lengths, watched, adapted = (
+            self._rotary.lengths(items),
+            self._hidden_states.of(items),
+            self.lora.of(items, rows),
+        )
+        with lengths, adapted, watched as hidden:
+            scores = plain.scores(step, items, self._ids(items, None), _positions(items), rows)
+        return scores, hidden.rows(rows)
+
+    def _compute(
+        self,
+        step: attention.Step,
+        native: NativeDecoder | None,
+        items: list[ScheduledSequence],
+        ids: torch.Tensor,
+        rows: list[int],
+    ) -> tuple[torch.Tensor, torch.Tensor | None, dict[Sequence, tuple[int, torch.Tensor]]]:
+        """The same of packed `ids` `[T]` by transformers' forward, and the experts of who asks for those."""
+        lengths, watched = self._rotary.lengths(items), self._hidden_states.of(items)
+        adapted = self.lora.of(items, rows if self._selects(items) else None)
+        routed, seen = self._routed_experts.of(items), self.media.overlay(items)
+        if self.compiled:
+            self.compiled.active = self._of_ids(items) and not self.lora.wraps
+        layers = native.of(step, items) if native else nullcontext()
+        with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes, layers:
+            scores = self._forward(items, ids, rows)
+        return scores, hidden.rows(rows), _experts(items, routes)
+
     def _replay(
         self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None
     ) -> torch.Tensor | None:
@@ -178,12 +205,8 @@ class ModelRunner:
         ids = self._tensor([token for sequence, count in items for token in sequence.next_ids(count)])
         return ids if newest is None else newest.fill(ids)
 
-    def _forward(
-        self, items: list[ScheduledSequence], ids: torch.Tensor, rows: list[int], plain: NativeModel | None
-    ) -> torch.Tensor:
-        """`[rows, vocab]` of packed `ids` `[T]`, of the model itself or of what does as much for less."""
-        if plain:
-            return plain.scores(ids, _positions(items), rows)
+    def _forward(self, items: list[ScheduledSequence], ids: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """`[rows, vocab]` of packed `ids` `[T]`."""
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
         ids, positions = ids.view(shape), self._tensor(_positions(items)).view(shape)
         given = any(map(prompt_embeds.begins, items))

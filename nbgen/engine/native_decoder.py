@@ -2,17 +2,16 @@
 
 It knows one kind of layer, Llama's, which many families share: one is taken if the code that transformers would
 run for it is the very code of `LIKE`. Norms, products with what adapters add, rotary positions, attention over a paged
-cache and the feed-forward of all layers are one call, without Python or a copy in between. Embeddings, the last norm
-and scores stay the model's own.
+cache and the feed-forward of all layers are one call, without Python or a copy in between; and so are embeddings, the
+last norm and scores, for who knows that the model has nothing else there (`native_model`).
 """
 
 import ctypes
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import c_float, c_int64, c_void_p
-from itertools import accumulate
+from ctypes import c_void_p
 from types import CodeType
 from typing import Any
 
@@ -30,6 +29,7 @@ from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
 from nbgen.engine.native import function
 from nbgen.engine.native_linear import LinearFields, NativeProduct
+from nbgen.engine.native_step import Ends, NormFields, Room, Scores, StepFields, Turns
 from nbgen.engine.scheduler import ScheduledSequence
 
 #: What the parts of a layer may be like.
@@ -44,12 +44,6 @@ LINEARS = ("query", "key", "value", "output", "gate", "up", "down")
 NORMS = ("input_norm", "post_norm", "query_norm", "key_norm")
 
 
-class NormFields(ctypes.Structure):
-    """`Norm` of the C++."""
-
-    _fields_ = [("weight", c_void_p), ("epsilon", c_float)]
-
-
 class DecoderLayerFields(ctypes.Structure):
     """`DecoderLayer` of the C++."""
 
@@ -58,21 +52,6 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, LinearFields) for name in LINEARS),
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
-    ]
-
-
-#: What a step makes meanwhile, in the order of the C++.
-MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups")
-
-
-class StepFields(ctypes.Structure):
-    """`Step` of the C++."""
-
-    _fields_ = [
-        ("rows", c_int64),
-        ("threads", c_int64),
-        *((name, c_void_p) for name in ("slots", "adapters", "cosines", "sines", "norm", *MADE, "scratch")),
-        *((name, c_void_p) for name in ("last", "wanted")),
     ]
 
 
@@ -105,7 +84,7 @@ class NativeDecoder(nn.Module):
         self._most = max(shape.heads * (shape.value_dim + 2) for shape in shapes)
         self._pair: tuple[torch.Tensor, torch.Tensor] | None = None
         self._columns = lora.columns
-        self._step: attention.Step | None = None
+        self._current: tuple[attention.Step, torch.Tensor | None] | None = None
 
     def suits(self, step: attention.Step) -> bool:
         """Whether the step's attention and cache are what the layers read."""
@@ -114,56 +93,60 @@ class NativeDecoder(nn.Module):
     @contextmanager
     def of(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> Iterator[None]:
         """Take the layers' place around the forward of `step`, which computes `items` and must be one that `suits`."""
-        self._adapt(items)
         modules = self._decoder._modules
-        stock, modules["layers"], self._step = modules["layers"], self._instead, step
+        stock, modules["layers"], self._current = modules["layers"], self._instead, (step, self._adapt(items))
         try:
             yield
         finally:
-            modules["layers"], self._step = stock, None
+            modules["layers"], self._current = stock, None
 
     def forward(
         self, hidden_states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor], **_: Any
     ) -> torch.Tensor:
         """`[…, hidden]` before the first layer and after the last."""
+        assert self._current is not None
+        step, adapters = self._current
         hidden = hidden_states.clone(memory_format=torch.contiguous_format)
         turns = [part.expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
-        self.compute(hidden, turns)
+        room = self._room(step, None)
+        self._walk(room.fields(step, adapters, Turns(torch.arange(len(step.slots)), *turns)), hidden)
         return hidden
 
     def compute(
-        self,
-        hidden: torch.Tensor,
-        turns: Sequence[torch.Tensor],
-        norm: nn.Module | None = None,
-        wanted: Sequence[int] | None = None,
+        self, step: attention.Step, items: Sequence[ScheduledSequence], turns: Turns, ends: Ends
     ) -> torch.Tensor:
-        """Change `hidden` `[…, hidden]` in place, all contiguous; `norm` of the rows `wanted` of it, or else of all.
+        """From ids on, of a step that `suits` and computes `items`: scores, or normed hidden states without a head.
 
-        `turns` are cosines and sines. With rows wanted, `hidden` does not hold the result.
+        They are `[rows, vocab]`, float32 of decodes and of prompts' last tokens alone, or `[rows, hidden]`.
         """
-        step = self._step
-        assert step is not None
+        adapters, wanted = self._adapt(items), ends.wanted
         last = None if wanted is None else step.of_last(wanted)
-        rows, width = len(step.slots), hidden.shape[-1]
-        made = hidden.new_empty(rows * sum(self._sizes))
-        starts = accumulate(self._sizes[:-1], initial=0)
-        parts = [made.data_ptr() + rows * start * made.element_size() for start in starts]
-        scratch = torch.empty(self._plan(step, last) * self._most, dtype=torch.float32)
-        final = norm_fields(norm)
-        into = [ctypes.addressof(final) if norm else None, *parts, scratch.data_ptr()]
-        given = [self._adapters, *turns]
-        fields = _step_fields(step, given, into)
-        index = None if wanted is None else torch.tensor(wanted, dtype=torch.long)
+        room = self._room(step, last)
+        fields = ending = room.fields(step, adapters, turns)
+        fields.ids, fields.embeddings = ends.ids.data_ptr(), ends.embeddings.data_ptr()
+        if wanted is not None:
+            index = torch.tensor(wanted, dtype=torch.long)
         if last is not None:
-            kept = [None if tensor is None else tensor[index] for tensor in given]
-            left = _step_fields(last, kept, into)
-            fields.last, fields.wanted = ctypes.addressof(left), index.data_ptr()
+            left = turns._replace(positions=turns.positions[index])
+            ending = room.fields(last, None if adapters is None else adapters[index], left)
+            fields.last, fields.wanted = ctypes.addressof(ending), index.data_ptr()
+        norm = NormFields.of(ends.norm)
+        ending.norm = ctypes.addressof(norm)
+        few = last is not None or (wanted is None and not step.prefills)
+        made = Scores(ending, ends.head, self._dtype) if ends.head and few else None
+        width = ends.embeddings.shape[1]
+        self._walk(fields, torch.empty(fields.rows, width, dtype=self._dtype))
+        if made:
+            return made.scores
+        states = room.normed(ending.rows, width)
+        states = states if last is not None or wanted is None else states[index]
+        return ends.head(states) if ends.head else states
+
+    def _room(self, step: attention.Step, last: attention.Step | None) -> Room:
+        return Room(len(step.slots), self._sizes, self._plan(step, last) * self._most, self._dtype)
+
+    def _walk(self, fields: StepFields, hidden: torch.Tensor) -> None:
         self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
-        states = made[: rows * width].view(rows, width)
-        if last is not None:
-            return states[: len(last.slots)]
-        return states if index is None else states[index]
 
     def _plan(self, step: attention.Step, last: attention.Step | None) -> int:
         """Point every layer to the plan of its attention, the last one to that of the step `last`; the most chunks."""
@@ -175,19 +158,18 @@ class NativeDecoder(nn.Module):
                 fields.batch = ctypes.addressof(plan.fields)
         return max(plan.chunks for plan, _ in plans)
 
-    def _adapt(self, items: Sequence[ScheduledSequence]) -> None:
-        """Point to the adapters' matrices, and each row to its own columns."""
+    def _adapt(self, items: Sequence[ScheduledSequence]) -> torch.Tensor | None:
+        """Point to the adapters' matrices; each row's own columns `[rows, 2]` of them, if any has some."""
         columns = self._lora.columns
         if columns is not self._columns:
             for layer, fields in zip(self._stock, self._fields, strict=True):
                 for name, linear in zip(LINEARS, _linears(layer), strict=True):
                     setattr(fields, name, _linear_fields(linear))
             self._columns = columns
-        self._adapters = None
-        if concerns(items):
-            own = [(columns.get(item.sequence.adapter, slice(0, 0)), item.num_tokens) for item in items]
-            rows = [(part.start, part.stop) for part, count in own for _ in range(count)]
-            self._adapters = torch.tensor(rows)
+        if not concerns(items):
+            return None
+        own = [(columns.get(item.sequence.adapter, slice(0, 0)), item.num_tokens) for item in items]
+        return torch.tensor([(part.start, part.stop) for part, count in own for _ in range(count)])
 
     def _point(self, cache: KVCache) -> bool:
         """Whether there is a cache of the model's own kind of numbers, which the layers then point to."""
@@ -250,7 +232,7 @@ def _fields(layer: nn.Module) -> DecoderLayerFields:
     """All but where the cache is."""
     attend = layer.self_attn
     head = (getattr(attend, name, None) for name in ("q_norm", "k_norm"))
-    norms = [norm_fields(norm) for norm in (layer.input_layernorm, layer.post_attention_layernorm, *head)]
+    norms = [NormFields.of(norm) for norm in (layer.input_layernorm, layer.post_attention_layernorm, *head)]
     dim = attend.head_dim
     heads, kv_heads = attend.q_proj.out_features // dim, attend.k_proj.out_features // dim
     shape = LayerFields(heads, kv_heads, dim, dim, 0, attend.scaling, 0, None)
@@ -261,19 +243,8 @@ def _linear_fields(linear: nn.Module) -> LinearFields:
     return linear.base.fields(linear.matrices) if isinstance(linear, LoraLinear) else linear.fields()
 
 
-def norm_fields(norm: nn.Module | None) -> NormFields:
-    """Where its weight lies; of none, no weight."""
-    return NormFields() if norm is None else NormFields(norm.weight.data_ptr(), norm.variance_epsilon)
-
-
-def _step_fields(step: attention.Step, given: Iterable[torch.Tensor | None], into: list[int | None]) -> StepFields:
-    """A step's own tensors in the order of the C++, and addresses of what it has in common with others."""
-    pointers = [None if tensor is None else tensor.data_ptr() for tensor in (step.slots, *given)]
-    return StepFields(len(step.slots), torch.get_num_threads(), *pointers, *into)
-
-
 def _sizes(layers: list[nn.Module]) -> list[int]:
-    """Numbers of one row in each of `MADE`, in the widest layer."""
+    """Numbers of one row in each of what a step makes meanwhile, in the widest layer."""
     sizes = []
     for layer in layers:
         query, key, value, output, gate, up, down = _linears(layer)

@@ -4,6 +4,8 @@ That forward costs a small model half as much as its layers, and does no more fo
 is the very code of `LIKE`.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from transformers.models.llama import modeling_llama as llama
@@ -11,8 +13,12 @@ from transformers.models.mistral import modeling_mistral as mistral
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
+from nbgen.engine import attention
 from nbgen.engine.native_decoder import LIKE as LAYERS_LIKE
 from nbgen.engine.native_decoder import NativeDecoder, same_code
+from nbgen.engine.native_linear import NativeProduct
+from nbgen.engine.native_step import Ends, Turns
+from nbgen.engine.scheduler import ScheduledSequence
 
 LIKE = {
     "model": [llama.LlamaForCausalLM, mistral.MistralForCausalLM, qwen2.Qwen2ForCausalLM, qwen3.Qwen3ForCausalLM],
@@ -31,32 +37,45 @@ class NativeModel:
         for kind, part in (("model", model), ("decoder", self._decoder), ("norm", self._decoder.norm)):
             if not any(same_code(type(part).forward, known.forward) for known in LIKE[kind]):
                 raise ValueError(f"its {kind} is not like Llama's")
-        rotary = self._decoder.rotary_emb
-        self._turns = Turns(rotary, model.dtype) if rotary.rope_type not in BY_LENGTH else None
+        embeddings = self._decoder.embed_tokens
+        if type(embeddings) is not nn.Embedding or embeddings.weight.dtype != model.dtype:
+            raise ValueError("its embeddings are not torch's, or of another type than the layers")
+        self._turns = TurnsOf(self._decoder.rotary_emb, model.dtype)
 
-    def scores(self, ids: torch.Tensor, positions: list[int], rows: list[int]) -> torch.Tensor:
-        """`[rows, vocab]` of the packed tokens `ids` `[T]`, within the layers' step."""
-        hidden = self._decoder.embed_tokens(ids)
-        if self._turns is not None:
-            turns = self._turns.at(positions)
-        else:
-            turns = torch.cat(self._decoder.rotary_emb(hidden, torch.tensor([positions])))
+    def scores(
+        self,
+        step: attention.Step,
+        items: Sequence[ScheduledSequence],
+        ids: torch.Tensor,
+        positions: list[int],
+        rows: list[int],
+    ) -> torch.Tensor:
+        """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`, of a step that suits the layers."""
+        head, table = self._model.lm_head, self._decoder.embed_tokens.weight
+        joined = isinstance(head, NativeProduct) and not head._forward_pre_hooks  # somebody may look at what goes in
         wanted = None if rows == list(range(len(ids))) else rows
-        return self._model.lm_head(self._layers.compute(hidden, turns, self._decoder.norm, wanted))
+        ends = Ends(ids, table, self._decoder.norm, head if joined else None, wanted)
+        found = self._layers.compute(step, items, self._turns.at(positions), ends)
+        return found if joined else head(found)
 
 
-class Turns:
-    """Cosines and sines of positions, computed once by the model's own module."""
+class TurnsOf:
+    """Cosines and sines of positions, computed by the model's own module: once, where that can be."""
 
     def __init__(self, rotary: nn.Module, dtype: torch.dtype) -> None:
-        self._rotary, self._dtype = rotary, dtype
-        self._table = torch.empty(0)
-        self._length = 0
+        self._rotary, self._like = rotary, torch.empty(0, dtype=dtype)
+        self._keeps = rotary.rope_type not in BY_LENGTH
+        self._table = torch.empty(0), torch.empty(0)
 
-    def at(self, positions: list[int]) -> torch.Tensor:
-        """`[2, positions, dim]`"""
-        if (longest := max(positions)) >= self._length:
-            self._length = max(1024, 2 * longest)
-            found = self._rotary(torch.empty(0, dtype=self._dtype), torch.arange(self._length)[None])
-            self._table = torch.cat(found)
-        return self._table.index_select(1, torch.tensor(positions))
+    def at(self, positions: list[int]) -> Turns:
+        numbers = torch.tensor(positions)
+        if not self._keeps:
+            return Turns(torch.arange(len(positions)), *self._of(numbers))
+        if (longest := max(positions)) >= len(self._table[0]):
+            self._table = self._of(torch.arange(max(1024, 2 * longest)))
+        return Turns(numbers, *self._table)
+
+    def _of(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`[positions, dim]` each."""
+        cosines, sines = self._rotary(self._like, positions[None])
+        return cosines[0].contiguous(), sines[0].contiguous()

@@ -106,18 +106,12 @@ def test_changed_code_is_not_taken(
 
 
 def test_what_gives_other_scores_is_not_kept(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scores, compute = NativeModel.scores, NativeDecoder.compute
+    scores, forward = NativeModel.scores, NativeDecoder.forward
     monkeypatch.setattr(NativeModel, "scores", lambda self, *args: scores(self, *args) + 1)
     around = runner_of(tiny_model)
     assert around.native
     assert around.plain is None
-
-    def compute_other(self: NativeDecoder, hidden: torch.Tensor, *args: object) -> torch.Tensor:
-        states = compute(self, hidden, *args)
-        hidden += 1
-        return states
-
-    monkeypatch.setattr(NativeDecoder, "compute", compute_other)
+    monkeypatch.setattr(NativeDecoder, "forward", lambda *args, **options: forward(*args, **options) + 1)
     assert runner_of(tiny_model).native is None
 
 

@@ -1,5 +1,5 @@
-// A step through the layers of a decoder like Llama's: norms of root mean squares, rotary
-// positions, a gated feed-forward of silu. Numbers are rounded where transformers' modules round theirs.
+// A step through the layers of a decoder like Llama's: norms of root mean squares, rotary positions, a gated feed-forward of
+// silu; and where it is asked for, from ids to scores. Numbers are rounded where transformers' modules round theirs.
 
 #pragma once
 
@@ -25,23 +25,30 @@ struct DecoderLayer {
     const Batch* batch;
 };
 
-// `slots` `[rows]` is where new keys and values go; cosines and sines are `[rows, dim]`; `adapters` `[rows, 2]` are each
-// row's first column and one past its last of the stacked adapters, null where no row has any. `norm`, which may be null, is
-// for what the last layer leaves, into `normed`. What is made meanwhile goes into the rest, of which each has room for the
-// widest layer. `last`, which may be null, is what is left of the step once the last layer's keys and values are in the
-// cache: the `wanted` of its rows, in order, with room where this one has it.
+// `slots` `[rows]` is where new keys and values go; `adapters` `[rows, 2]` are each row's first column and one past its last of
+// the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, dim]`. What is made
+// meanwhile goes from `normed` on, with room for the widest layer. All that follows may be null. `last` is what is left of the
+// step once the last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one
+// has it. Rows begin as those of `ids` `[rows]` in the `embeddings` `[vocab, width]`. In the end `norm` makes `normed` of
+// them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as `rounded_scores`, the same where T is float.
 template <typename T>
 struct Step {
     int64_t rows, threads;
     const int64_t* slots;
     const int64_t* adapters;
+    const int64_t* positions;
     const T* cosines;
     const T* sines;
-    const Norm<T>* norm;
     T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups;
     float* scratch;
     const Step* last;
     const int64_t* wanted;
+    const int64_t* ids;
+    const T* embeddings;
+    const Norm<T>* norm;
+    const Linear<T>* head;
+    T* rounded_scores;
+    float* scores;
 };
 
 template <typename T>
@@ -73,10 +80,12 @@ template <typename T>
 class Walk {
   public:
     static constexpr int64_t PHASES = 19;  // of a layer, at most: 8 to open it, 2 of attention, 9 to close it
+    static constexpr int64_t ENDS = 2;     // before all layers and after them
 
     Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
 
     void through(const DecoderLayer<T>* layers, int64_t count) {
+        if (step_->embeddings) embed(layers->query.inputs);
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++) {
             const bool last = layer + 1 == layers + count;
             open(*layer, layer > layers, last && step_->last);
@@ -85,10 +94,29 @@ class Walk {
                 .run(member_);
             close(*layer, last);
         }
+        if (step_->head) score(*step_->head);
     }
 
   private:
     using Parts = std::vector<typename Products<T>::Part>;
+
+    void embed(int64_t width) {
+        member_.each(step_->rows, [&](int64_t row) {
+            std::copy_n(step_->embeddings + step_->ids[row] * width, width, hidden_ + row * width);
+        });
+    }
+
+    void score(const Linear<T>& head) {
+        const Inputs<T> inputs(step_->rows, step_->normed, head);
+        member_.each(panels(head), [&](int64_t unit) {
+            const int64_t begin = unit * PANEL, end = std::min(head.outputs, begin + PANEL);
+            multiply(head, inputs, step_->rounded_scores, begin, end);
+            if constexpr (std::is_same_v<T, float>) return;
+            for (int64_t row = 0; row < step_->rows; row++)
+                for (int64_t i = row * head.outputs + begin; i < row * head.outputs + end; i++)
+                    step_->scores[i] = widen(step_->rounded_scores[i]);
+        });
+    }
 
     // All before attention: queries are made, keys and values are in the cache. `adds` what the layer before has left, and
     // `leaves` the rows that nobody wants.
@@ -163,7 +191,8 @@ class Walk {
         std::vector<T> work(dim);
         member_.each(step_->rows * (end - first), [&](int64_t i) {
             const int64_t row = i / (end - first), vector = first + i % (end - first);
-            const T *cosines = step_->cosines + row * dim, *sines = step_->sines + row * dim;
+            const int64_t turn = step_->positions[row] * dim;
+            const T *cosines = step_->cosines + turn, *sines = step_->sines + turn;
             if (vector < heads) {
                 T* query = step_->queries + (row * heads + vector) * dim;
                 rotate(normed(layer.query_norm, query, dim, work), cosines, sines, dim, query);
@@ -187,10 +216,10 @@ class Walk {
     void feed(const DecoderLayer<T>& layer) {
         if (step_->adapters) {
             multiply_all({{&layer.gate, step_->gates}, {&layer.up, step_->ups}}, step_->normed);
-            member_.each(panels(layer), [&](int64_t unit) { activate(layer, unit); });
+            member_.each(panels(layer.gate), [&](int64_t unit) { activate(layer, unit); });
         } else {
             const Inputs<T> inputs(step_->rows, step_->normed, layer.gate);
-            member_.each(panels(layer), [&](int64_t unit) {
+            member_.each(panels(layer.gate), [&](int64_t unit) {
                 const int64_t begin = unit * PANEL, end = std::min(layer.gate.outputs, begin + PANEL);
                 multiply(layer.gate, inputs, step_->gates, begin, end);
                 multiply(layer.up, inputs, step_->ups, begin, end);
@@ -199,8 +228,6 @@ class Walk {
         }
         multiply_all({{&layer.down, step_->projected}}, step_->gates);
     }
-
-    static int64_t panels(const DecoderLayer<T>& layer) { return (layer.gate.outputs + PANEL - 1) / PANEL; }
 
     void activate(const DecoderLayer<T>& layer, int64_t unit) {
         const int64_t width = layer.gate.outputs, begin = unit * PANEL, end = std::min(width, begin + PANEL);

@@ -43,10 +43,10 @@ void multiply_alone(const Linear<T>& linear, int64_t rows, int64_t threads, cons
     });
 }
 
-// `hidden` `[rows, width]` becomes what the last layer leaves.
+// `hidden` `[rows, width]` becomes what the last layer leaves, of a step that has no `last`.
 template <typename T>
 void run_layers(const Step<T>& step, const DecoderLayer<T>* layers, int64_t count, T* hidden) {
-    Team(step.threads, count * Walk<T>::PHASES).run([&](Team::Member& member) {
+    Team(step.threads, count * Walk<T>::PHASES + Walk<T>::ENDS).run([&](Team::Member& member) {
         Walk<T>(member, step, hidden).through(layers, count);
     });
 }

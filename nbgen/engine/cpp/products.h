@@ -64,6 +64,11 @@ void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64
         multiply_by(linear.weight, linear, rows, input, output, begin, end);
 }
 
+template <typename T>
+int64_t panels(const Linear<T>& linear) {
+    return (linear.outputs + PANEL - 1) / PANEL;
+}
+
 // Linear layers over the same rows, cut into units for a team.
 template <typename T>
 class Products {
@@ -93,8 +98,6 @@ class Products {
     int64_t units = 0;
 
   private:
-    static int64_t panels(const Linear<T>& linear) { return (linear.outputs + PANEL - 1) / PANEL; }
-
     std::vector<Part> parts_;
     Inputs<T> inputs_;
 };

@@ -1,0 +1,101 @@
+"""A step as the C++ takes it: what it is given, where its rows go, and room for what is made meanwhile. CPU only.
+
+Knows nothing of models.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_float, c_int64, c_void_p
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from nbgen.engine import attention
+from nbgen.engine.native_linear import NativeProduct
+
+#: What a step makes meanwhile, in the order of the C++.
+MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups")
+
+
+class NormFields(ctypes.Structure):
+    """`Norm` of the C++."""
+
+    _fields_ = [("weight", c_void_p), ("epsilon", c_float)]
+
+    @classmethod
+    def of(cls, norm: nn.Module | None) -> "NormFields":
+        """Where its weight lies; of none, no weight."""
+        return cls() if norm is None else cls(norm.weight.data_ptr(), norm.variance_epsilon)
+
+
+class StepFields(ctypes.Structure):
+    """`Step` of the C++."""
+
+    _fields_ = [
+        ("rows", c_int64),
+        ("threads", c_int64),
+        *((name, c_void_p) for name in ("slots", "adapters", "positions", "cosines", "sines", *MADE, "scratch")),
+        *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings")),
+        *((name, c_void_p) for name in ("norm", "head", "rounded_scores", "scores")),
+    ]
+
+
+class Turns(NamedTuple):
+    """Each row's place `[rows]` in cosines and sines `[…, dim]`."""
+
+    positions: torch.Tensor
+    cosines: torch.Tensor
+    sines: torch.Tensor
+
+
+class Ends(NamedTuple):
+    """What is before and after the layers: `ids` `[rows]` with `embeddings` `[vocab, hidden]`, and the last `norm`.
+
+    Of the rows `wanted`, or of all, the `head` makes scores, if it is there.
+    """
+
+    ids: torch.Tensor
+    embeddings: torch.Tensor
+    norm: nn.Module
+    head: NativeProduct | None
+    wanted: Sequence[int] | None
+
+
+class Room:
+    """For so many rows of what is made meanwhile: `sizes` numbers a row in the order of `MADE`, and floats besides.
+
+    It keeps what fields of a step here point to.
+    """
+
+    def __init__(self, rows: int, sizes: Sequence[int], floats: int, dtype: torch.dtype) -> None:
+        self._made = torch.empty(rows * sum(sizes), dtype=dtype)
+        self._scratch = torch.empty(floats, dtype=torch.float32)
+        first, size = self._made.data_ptr(), rows * self._made.element_size()
+        starts = accumulate(sizes[:-1], initial=0)
+        self._given: list[torch.Tensor | None] = []
+        self._pointers = [*(first + start * size for start in starts), self._scratch.data_ptr()]
+
+    def fields(self, step: attention.Step, adapters: torch.Tensor | None, turns: Turns) -> StepFields:
+        """Of a step here, without its ends."""
+        given = [step.slots, adapters, *turns]
+        self._given += given
+        at = [None if tensor is None else tensor.data_ptr() for tensor in given]
+        return StepFields(len(step.slots), torch.get_num_threads(), *at, *self._pointers)
+
+    def normed(self, rows: int, width: int) -> torch.Tensor:
+        """`[rows, width]`"""
+        return self._made[: rows * width].view(rows, width)
+
+
+class Scores:
+    """What `head` makes of the rows of `ending`, a step or the last part of one, as part of that step."""
+
+    def __init__(self, ending: StepFields, head: NativeProduct, dtype: torch.dtype) -> None:
+        shape = ending.rows, head.out_features
+        self.scores = torch.empty(shape, dtype=torch.float32)
+        self._rounded = self.scores if dtype == torch.float32 else torch.empty(shape, dtype=dtype)
+        self._linear = head.fields()
+        ending.head, ending.scores = ctypes.addressof(self._linear), self.scores.data_ptr()
+        ending.rounded_scores = self._rounded.data_ptr()
