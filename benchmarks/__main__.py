@@ -19,7 +19,7 @@ from benchmarks import limits, machine, report, shapes, step_profile
 from benchmarks.peers import OURS, PEERS, REFERENCE
 from benchmarks.results import FILE, Record, Results
 from benchmarks.servers import OURS_SERVED, SERVICES
-from benchmarks.turns import MEMORY, Turns, undisturbed
+from benchmarks.turns import MEMORY, Turns
 from benchmarks.workloads import FIRST_TOKEN, WORKLOADS
 from nbgen.engine_config import BUNDLED
 
@@ -55,29 +55,26 @@ def measure(model: str, options: argparse.Namespace, results: Results) -> None:
         results.add({**record, "load": round(psutil.getloadavg()[0], 2)})
         print(_line(record), flush=True)
 
-    if LIMITS in options.rows:
-        _take_limits(model, folder, options.threads, results)
     turns = Turns(folder, options.threads, [name for name in options.engines if name in PEERS], take)
     if FIRST_TOKEN.name in options.rows:
         turns.starts(options.repetitions)
     context = json.loads((folder / "config.json").read_text()).get("max_position_embeddings", math.inf)
     asked = [WORKLOADS[name] for name in options.rows if name in WORKLOADS and WORKLOADS[name].fits(context)]
     if asked or MEMORY in options.rows:
-        turns.workloads(asked, options.repetitions, memory=MEMORY in options.rows)
+        weight_bytes = _weight_bytes(model, folder, results) if LIMITS in options.rows else 0
+        turns.workloads(asked, options.repetitions, memory=MEMORY in options.rows, weight_bytes=weight_bytes)
     if SERVED in options.rows:
         turns.streams([name for name in options.engines if name in SERVICES], options.repetitions)
 
 
-def _take_limits(model: str, folder: Path, threads: int, results: Results) -> None:
+def _weight_bytes(model: str, folder: Path, results: Results) -> int:
+    """What a step reads of them, where a step's cost is known, which is then kept."""
     cost = limits.cost(folder)
     if cost is None:
         print(f"{model:8} limits     unknown for this kind of model")
-        return
-    measured = undisturbed(lambda: limits.measure(threads, cost.weight_bytes))
-    results.facts.setdefault("limits", {})[model] = {name: measured[name] for name in limits.Limits._fields}
-    results.facts.setdefault("costs", {})[model] = cost._asdict()
-    results.save()
-    print(f"{model:8} limits     {measured}", flush=True)
+        return 0
+    results.keep("costs", {**results.facts.get("costs", {}), model: cost._asdict()})
+    return cost.weight_bytes
 
 
 def _line(record: Record) -> str:

@@ -1,24 +1,23 @@
 """What the machine can do at most, and the seconds a workload must take there: the ceiling of each row.
 
-Measured in a process of its own, `python -m benchmarks.limits THREADS BYTES`: how fast memory of the weights' size is
-read, and how fast large matrices are multiplied. A step takes at least its bytes over the one and its floating-point
-operations over the other, whichever is longer (the roofline of Williams et al. 2009).
+Measured in turn with the engines, by a process of its own (`python -m benchmarks.limits THREADS BYTES`): how fast
+memory of the weights' size is read, and how fast large matrices are multiplied. A step takes at least its bytes over
+the one and its floating-point operations over the other, whichever is longer (the roofline of Williams et al. 2009).
 """
 
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.measured_process import environment
+from benchmarks.measured_process import MeasuredProcess, MeasurementFailed
 from benchmarks.workloads import Workload
 
 BYTES = 2  # of a bfloat16
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
-SECONDS = 0.5
+SECONDS = 0.15
 #: Square matrices: which size is fastest depends on the caches.
 MATRIX_SIZES = (512, 1024, 2048)
 LAYER_ROWS = 3072
@@ -70,11 +69,29 @@ def least_seconds(workload: Workload, cost: Cost, limits: Limits) -> float:
     return seconds
 
 
-def measure(threads: int, weight_bytes: int) -> dict[str, float]:
-    """The limits by name, and the CPU seconds it took, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.limits", str(threads), str(weight_bytes)]
-    answer = subprocess.run(command, env=environment(threads), capture_output=True, text=True, check=True)
-    return json.loads(answer.stdout)
+class Machine:
+    """The machine itself, measured as an engine is: what it can do of anything, whatever the workload."""
+
+    name = "limits"
+
+    def __init__(self, threads: int, weight_bytes: int) -> None:
+        """Raises MeasurementFailed."""
+        command = [sys.executable, "-m", "benchmarks.limits", str(threads), str(weight_bytes)]
+        self._process = MeasuredProcess(command, threads, answers=True)
+        self._process.pause()
+
+    def measure(self, workload: Workload, seed: int) -> dict[str, float]:
+        """The limits by name, and what it took to find them. Raises MeasurementFailed."""
+        self._process.resume()
+        self._process.ask("")
+        answer = self._process.answer()
+        if not answer:
+            raise MeasurementFailed(f"{self.name}: {self._process.last_words()}")
+        self._process.pause()
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self._process.close()
 
 
 def cost(folder: Path) -> Cost | None:
@@ -88,28 +105,40 @@ def main(threads: int, weight_bytes: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    limits = Limits(_bandwidth(torch, weight_bytes), _matrix_rate(torch, "bfloat16"), _matrix_rate(torch, "float32"))
-    print(json.dumps({**limits._asdict(), "cpu_seconds": time.process_time()}))
+    readers = _readers(torch, weight_bytes)
+    products = {dtype: list(_products(torch, dtype)) for dtype in ("bfloat16", "float32")}
+    for _ in sys.stdin:
+        started, cpu = time.perf_counter(), time.process_time()
+        found = Limits(_best(readers), *map(_best, products.values()))
+        took = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+        print(json.dumps({**found._asdict(), **took}), flush=True)
 
 
-def _bandwidth(torch: Any, size: int) -> float:
-    """The best of sums, a product of a matrix with a vector, and a model's linear layers on one token."""
+#: A call and the bytes or operations that it takes.
+Work = tuple[Callable[[], Any], int]
+
+
+def _readers(torch: Any, size: int) -> list[Work]:
+    """Sums, a product of a matrix with a vector, and a model's linear layers on one token."""
     matrix, vector = torch.ones(size // 4096, 1024), torch.ones(1024)
     sums = (matrix.sum, matrix.view(torch.int64).sum, lambda: matrix @ vector)
-    plain = matrix.nbytes / min(_least(call) for call in sums)
     weights = matrix.bfloat16().split(LAYER_ROWS)
     layers, token = [_linear(torch, weight) for weight in weights], torch.ones(1, 1024, dtype=torch.bfloat16)
-    return max(plain, sum(w.nbytes for w in weights) / _least(lambda: [layer(token) for layer in layers]))
+    read = sum(weight.nbytes for weight in weights)
+    return [*((call, matrix.nbytes) for call in sums), (lambda: [layer(token) for layer in layers], read)]
 
 
-def _matrix_rate(torch: Any, dtype: str) -> float:
-    """The best of plain products and of linear layers."""
-    rates = []
+def _products(torch: Any, dtype: str) -> Iterator[Work]:
+    """Plain products and linear layers."""
     for n in MATRIX_SIZES:
         a, b = (torch.rand(n, n).to(getattr(torch, dtype)) for _ in range(2))
         layer = _linear(torch, b)
-        rates += [2 * n**3 / _least(lambda a=a, b=b: a @ b), 2 * n**3 / _least(lambda a=a, layer=layer: layer(a))]
-    return max(rates)
+        yield lambda a=a, b=b: a @ b, 2 * n**3
+        yield lambda a=a, layer=layer: layer(a), 2 * n**3
+
+
+def _best(works: list[Work]) -> float:
+    return max(amount / _least(call) for call, amount in works)
 
 
 def _linear(torch: Any, weight: Any) -> Callable[[Any], Any]:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.limits import Cost, Limits, least_seconds
+from benchmarks.limits import Cost, Limits, Machine, least_seconds
 from benchmarks.peers import OURS, PEERS
 from benchmarks.results import Record, Results
 from benchmarks.servers import OURS_SERVED, SERVICES
 from benchmarks.turns import MEMORY, MEMORY_LOADED, STREAMS
-from benchmarks.workloads import FIRST_TOKEN, WORKLOADS, Workload
+from benchmarks.workloads import FIRST_TOKEN, WORKLOADS
 
 HEAD = """# Benchmarks
 
@@ -20,7 +20,7 @@ part in: **compare these**, absolute numbers move with the machine and its other
 
 The limit of a row is what the machine's memory and arithmetic allow: the bytes of weights and cache over the measured
 read bandwidth, or the operations over the measured rate of large matrix products, whichever takes longer, step by
-step. The share is nbgen's.
+step. Both are measured in turn with the engines; the share is nbgen's, the median over turns.
 
 m30 is a Llama of 28 million parameters, q06 has Qwen3-0.6B's shape with a vocabulary of 32,768; both have random
 weights in bfloat16 from a fixed seed. transformers' `generate` gets concurrent prompts as one batch of equal lengths,
@@ -120,10 +120,12 @@ def _model(results: Results, model: str) -> str:
 
 
 def _limits(results: Results, model: str) -> Iterator[str]:
-    if limits := results.facts.get("limits", {}).get(model):
+    taken = [results.median(lambda r, n=name: r[n], model=model, engine=Machine.name) for name in Limits._fields]
+    if None not in taken:
+        found = Limits(*taken)
         yield (
-            f"Measured limits: {limits['bandwidth'] / 1e9:.1f} GB/s read from memory of the weights' size, "
-            f"{limits['bfloat16'] / 1e12:.2f} TFLOP/s in bfloat16, {limits['float32'] / 1e12:.2f} in float32.\n"
+            f"Measured limits: {found.bandwidth / 1e9:.1f} GB/s read from memory of the weights' size, "
+            f"{found.bfloat16 / 1e12:.2f} TFLOP/s in bfloat16, {found.float32 / 1e12:.2f} in float32.\n"
         )
 
 
@@ -153,17 +155,20 @@ def _table(results: Results, model: str, rows: list[Row], limit: str) -> Iterato
 
 
 def _limit_cells(results: Results, model: str, row: Row) -> list[str]:
-    facts = results.facts
-    workload, limits = WORKLOADS.get(row.workload), facts.get("limits", {}).get(model)
-    if workload is None or limits is None:
+    workload, cost = WORKLOADS.get(row.workload), results.facts.get("costs", {}).get(model)
+    if workload is None or cost is None:
         return ["", ""]
-    limit = _limit_rate(workload, Cost(**facts["costs"][model]), Limits(**limits))
-    ours = results.median(row.value, model=model, workload=row.workload, engine=OURS)
-    return [row.number(limit), f"{100 * ours / limit:.0f}%" if ours else ""]
 
+    def rate(record: Record) -> float:
+        """The machine's or ours."""
+        if record["engine"] != Machine.name:
+            return row.value(record)
+        limits = Limits(*(record[name] for name in Limits._fields))
+        return workload.tokens / least_seconds(workload, Cost(**cost), limits)
 
-def _limit_rate(workload: Workload, cost: Cost, limits: Limits) -> float:
-    return workload.tokens / least_seconds(workload, cost, limits)
+    limit = results.median(rate, model=model, workload=row.workload, engine=Machine.name)
+    share = results.ratio(rate, OURS, Machine.name, model=model, workload=row.workload)
+    return [row.number(limit), f"{share:.0%}" if share else ""]
 
 
 def _server_cpu(record: Record) -> float:

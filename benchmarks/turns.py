@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine import Engine
+from benchmarks.limits import Machine
 from benchmarks.machine import Neighbours
 from benchmarks.measured_process import MeasurementFailed
 from benchmarks.peers import PEERS
@@ -45,13 +46,19 @@ class Turns:
                 except MeasurementFailed as error:
                     print(error, flush=True)
 
-    def workloads(self, workloads: list[Workload], repetitions: int, *, memory: bool) -> None:
-        """Every workload, `repetitions` times after one run that does not count; memory before and after."""
-        with opened([lambda n=n: Engine(PEERS[n], self._folder, self._threads) for n in self._names]) as engines:
+    def workloads(self, workloads: list[Workload], repetitions: int, *, memory: bool, weight_bytes: int) -> None:
+        """Every workload, `repetitions` times after one run that does not count; memory before and after.
+
+        With `weight_bytes` the machine takes part as an engine that has these.
+        """
+        openers = [lambda n=n: Engine(PEERS[n], self._folder, self._threads) for n in self._names]
+        machine = [lambda: Machine(self._threads, weight_bytes)] if weight_bytes else []
+        with opened(openers) as engines, opened(machine) as limits:
             if memory:
                 self._memory(MEMORY_LOADED, engines)
             for workload in workloads:
-                self._rounds(engines, workload.name, repetitions, lambda e, seed, w=workload: e.measure(w, seed))
+                measured = [*limits, *engines]
+                self._rounds(measured, workload.name, repetitions, lambda e, seed, w=workload: e.measure(w, seed))
             if memory and workloads:
                 self._memory(MEMORY, engines)
 

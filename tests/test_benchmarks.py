@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import report, vocabulary
 from benchmarks.engine import Engine
-from benchmarks.limits import Cost, Limits, least_seconds
+from benchmarks.limits import Cost, Limits, Machine, least_seconds
 from benchmarks.measured_process import MeasurementFailed
 from benchmarks.peers import OURS, PEERS, REFERENCE
 from benchmarks.results import Results
@@ -66,6 +66,16 @@ def test_a_server_is_measured_by_process(model: Path) -> None:
     assert figures["engine_cpu_seconds"] > figures["server_cpu_seconds"] > 0
 
 
+def test_the_machine_is_measured_as_engines_are() -> None:
+    machine = Machine(1, 1 << 22)
+    try:
+        first, second = (machine.measure(WORKLOADS["prefill"], seed) for seed in range(2))
+    finally:
+        machine.close()
+    assert all(1e8 < found[name] < 1e14 for found in (first, second) for name in Limits._fields)
+    assert 0 < second["cpu_seconds"] <= 1.1 * second["seconds"]
+
+
 def test_prompts_are_new_for_each_seed_and_share_what_they_should() -> None:
     workload = WORKLOADS["prefix"]
     first, second = workload.prompts(512, 1), workload.prompts(512, 2)
@@ -118,12 +128,12 @@ def test_the_table_has_rates_ratios_and_the_share_of_the_limit(tmp_path: Path) -
     results = Results(tmp_path / "results.json")
     results.facts = {
         "machine": "two cores",
-        "limits": {"m": LIMITS._asdict()},
         "costs": {"m": COST._asdict()},
     }
     common = {"model": "m", "workload": "single", "run": "2026-01-01", "load": 0.1, "command": "c", "cpu_seconds": 1.28}
     for engine, seconds in ((OURS, 1.28), (REFERENCE, 2.56)):
         results.add({**common, "engine": engine, "turn": "1", "seconds": seconds})
+    results.add({**common, "engine": Machine.name, "turn": "1", "seconds": 1.0, **LIMITS._asdict()})
     text = report.render(results)
     limit = 128 / least_seconds(WORKLOADS["single"], COST, LIMITS)
     assert f"| single stream, 128 + 128, tok/s | {limit:.1f} | {100 * 100 / limit:.0f}% | 100.0 | 50.0 (2.00) |" in text
