@@ -211,10 +211,8 @@ def _share(results: Results, model: str) -> Iterator[str]:
     def rate(record: Record) -> float:
         return record.get("tokens", WORKLOADS["single"].tokens) / record["seconds"]
 
-    one = results.median(rate, model=model, workload="served-1", engine=OURS_SERVED)
-    alone = results.median(rate, model=model, workload="single", engine=OURS)
-    if one and alone:
-        yield f"One stream over HTTP has {100 * one / alone:.0f}% of the engine's own speed.\n"
+    if share := results.ratio(rate, OURS_SERVED, OURS, model=model, workload="served-1"):
+        yield f"One stream over HTTP has {share:.0%} of the engine's own speed, measured in turn.\n"
 
 
 def _line(cells: list[Any]) -> str:

@@ -13,11 +13,11 @@ from benchmarks.engine import Engine
 from benchmarks.limits import Machine
 from benchmarks.machine import Neighbours
 from benchmarks.measured_process import MeasurementFailed
-from benchmarks.peers import PEERS
+from benchmarks.peers import OURS, PEERS
 from benchmarks.results import Record
 from benchmarks.server import Server
 from benchmarks.servers import SERVICES
-from benchmarks.workloads import FIRST_TOKEN, Workload
+from benchmarks.workloads import FIRST_TOKEN, WORKLOADS, Workload
 
 #: Resident memory after everything else, and after the first token.
 MEMORY, MEMORY_LOADED = "memory", "memory-loaded"
@@ -63,10 +63,15 @@ class Turns:
                 self._memory(MEMORY, engines)
 
     def streams(self, services: list[str], repetitions: int) -> None:
-        """The servers, for each number of clients in `STREAMS`."""
-        with opened([lambda n=n: Server(SERVICES[n], self._folder, self._threads) for n in services]) as servers:
+        """The servers, for each number of clients in `STREAMS`; beside one client, our engine without a server."""
+        openers = [lambda n=n: Server(SERVICES[n], self._folder, self._threads) for n in services]
+        alone = [lambda: Engine(PEERS[OURS], self._folder, self._threads)] if OURS in self._names else []
+        with opened(openers) as servers, opened(alone) as engines:
             for clients in STREAMS:
-                self._rounds(servers, f"served-{clients}", repetitions, lambda s, seed, n=clients: s.measure(n, seed))
+                asked = {Server: clients, Engine: WORKLOADS["single"]}
+                measured = [*engines, *servers] if clients == 1 else servers
+                call = lambda one, seed, asked=asked: one.measure(asked[type(one)], seed)  # noqa: E731
+                self._rounds(measured, f"served-{clients}", repetitions, call)
 
     def _rounds(self, measured: list[Any], name: str, repetitions: int, call: Callable[[Any, int], Figures]) -> None:
         for repetition in range(repetitions + 1):
