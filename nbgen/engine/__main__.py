@@ -20,7 +20,8 @@ from nbgen.engine.channel import Channel
 from nbgen.engine.lean_imports import import_engine, import_leanly, is_plain
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.engine_config import EngineConfig
-from nbgen.engine_state import LoadModel, LoadProgress
+from nbgen.engine_state import EngineFailed, LoadModel, LoadProgress
+from nbgen.errors import ModelError
 from nbgen.frames import ToEngine
 from nbgen.tensor_messages import ServeTensors
 
@@ -78,6 +79,10 @@ def _begin_anew(config: EngineConfig) -> NoReturn:
 
 
 def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> None:
+    try:
+        checkpoint.refuse_damaged(first.config.model)
+    except ModelError as error:  # before what takes seconds
+        return channel.send(EngineFailed(message=error.message))
     # Beside the imports, the disk reads the weights.
     threading.Thread(target=checkpoint.page_in, args=(first.config.model,), name="page-in", daemon=True).start()
     channel.send(LoadProgress(stage="starting torch"))

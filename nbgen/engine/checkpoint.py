@@ -25,6 +25,12 @@ def find(name: str, report: Report) -> Path:
     return _checked(model_folder(name) or _download(name, report), name)
 
 
+def refuse_damaged(name: str) -> None:
+    """Raises ModelError, in a moment, for a name of no model, and for a folder of this machine that cannot be read."""
+    if folder := model_folder(name):
+        _checked(folder, name)
+
+
 def weight_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 

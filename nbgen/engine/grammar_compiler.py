@@ -82,9 +82,14 @@ class GrammarCompiler:
             raise InvalidRequest(f"Failed to compile {label} grammar: it is not valid", field=grammar.kind) from None
 
     def _loaded_backend(self) -> Backend:
+        """Raises Unavailable where it cannot be imported, or does not understand the tokenizer: no grammar's fault."""
         with self._starting:
-            if self._backend is None:
-                self._backend = self._make_backend()
+            try:
+                self._backend = self._backend or self._make_backend()
+            except Exception as error:
+                log.exception("the grammar back end %s cannot be loaded", self._name)
+                words = f"the grammar back end {self._name} cannot be loaded here; the server's log says why"
+                raise Unavailable(f"{words}. grammar_backend names another one") from error
             return self._backend
 
     def _check_wanted(self, grammar: Grammar) -> None:

@@ -112,12 +112,12 @@ class ModelRunner:
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
         scores, states, experts = self._replay(items, wanted, newest), None, {}
         if scores is None:
-            step = self._step(items)
+            step, ids = self._step(items), self._ids(items, newest)
             native = self.native if self.native and self.native.suits(step) else None
             if native and self.plain and self._of_ids(items):
-                scores, states = self._through(self.plain, step, items, wanted)
+                scores, states = self._compute_plain(self.plain, step, items, ids, wanted)
             else:
-                scores, states, experts = self._compute(step, native, items, self._ids(items, newest), wanted)
+                scores, states, experts = self._compute(native, step, items, ids, wanted)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
             part = slice(end, end + len(rows))
@@ -151,28 +151,29 @@ class ModelRunner:
         self.media.towers.clear()
         self.cache.resize(0)
 
-    def _through(
-        self, plain: NativeModel, step: attention.Step, items: list[ScheduledSequence], rows: list[int]
+    def _compute_plain(
+        self,
+        plain: NativeModel,
+        step: attention.Step,
+        items: list[ScheduledSequence],
+        ids: torch.Tensor,
+        rows: list[int],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The rows' scores, and their hidden states where somebody asks for them, without transformers' forward."""
-        lengths, watched, adapted = (
-            self._rotary.lengths(items),
-            self._hidden_states.of(items),
-            self.lora.of(items, rows),
-        )
-        with lengths, adapted, watched as hidden:
-            scores = plain.scores(step, items, self._ids(items, None), _positions(items), rows)
+        """Scores of packed `ids` `[T]` without transformers' forward, and hidden states where anybody asks."""
+        lengths, watched = self._rotary.lengths(items), self._hidden_states.of(items)
+        with lengths, watched as hidden, self.lora.of(items, rows):
+            scores = plain.scores(step, items, ids, _positions(items), rows)
         return scores, hidden.rows(rows)
 
     def _compute(
         self,
-        step: attention.Step,
         native: NativeDecoder | None,
+        step: attention.Step,
         items: list[ScheduledSequence],
         ids: torch.Tensor,
         rows: list[int],
     ) -> tuple[torch.Tensor, torch.Tensor | None, dict[Sequence, tuple[int, torch.Tensor]]]:
-        """The same of packed `ids` `[T]` by transformers' forward, and the experts of who asks for those."""
+        """The same by transformers' forward, and the experts of who asks for those."""
         lengths, watched = self._rotary.lengths(items), self._hidden_states.of(items)
         adapted = self.lora.of(items, rows if self._selects(items) else None)
         routed, seen = self._routed_experts.of(items), self.media.overlay(items)

@@ -40,6 +40,8 @@ class NativeModel:
         embeddings = self._decoder.embed_tokens
         if type(embeddings) is not nn.Embedding or embeddings.weight.dtype != model.dtype:
             raise ValueError("its embeddings are not torch's, or of another type than the layers")
+        if len(embeddings.weight) < max(model.config.vocab_size, model.lm_head.out_features):
+            raise ValueError("some ids have no embedding")
         self._turns = TurnsOf(self._decoder.rotary_emb, model.dtype)
 
     def scores(

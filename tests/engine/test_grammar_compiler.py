@@ -79,6 +79,22 @@ def test_a_process_that_dies_is_started_again(compiler: GrammarCompiler) -> None
     assert all(compiler.submit(Grammar("regex", f"b{i}")).result() for i in range(3))
 
 
+def test_a_back_end_that_cannot_be_loaded_is_no_fault_of_the_grammar(tiny_model: Path) -> None:
+    tokenizer, tries = AutoTokenizer.from_pretrained(tiny_model), []
+
+    def make() -> XGrammarBackend:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ImportError("a library of its own is missing")
+        return XGrammarBackend.from_tokenizer(tokenizer, 264, {0})
+
+    compiler = GrammarCompiler("xgrammar", make)
+    with pytest.raises(Unavailable, match="xgrammar cannot be loaded"):
+        compiler.submit(Grammar("regex", "a")).result()
+    assert compiler.submit(Grammar("regex", "a")).result(), "and is tried again"
+    compiler.close()
+
+
 def test_the_least_recently_used_is_forgotten(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_compiler, "CACHE_BYTES", 60_000)
     first = compiler.submit(Grammar("regex", "a"))

@@ -121,10 +121,13 @@ def test_ctrl_c_is_not_the_engines_business(peer: Peer) -> None:
     test_tokens_come_one_step_at_a_time(peer)
 
 
-def test_a_model_that_is_not_there_is_said(tmp_path: Path) -> None:
-    peer = Peer(str(tmp_path / "nowhere"))
-    assert "no folder" in peer.receive_until(EngineFailed)[-1].message
-    peer.close()
+def test_what_is_no_model_is_said_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, words in (("nowhere", "no folder"), ("empty", r"no config.json")):
+        peer = Peer(str(tmp_path / name))
+        assert words in peer.receive().message
+        peer.close()
+        assert peer.process.returncode == 0
 
 
 def test_a_process_that_stood_by_begins_anew_for_a_model_that_needs_more(tiny_model: Path, tmp_path: Path) -> None:
