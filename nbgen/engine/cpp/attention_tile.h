@@ -142,7 +142,7 @@ class Tile {
         for (int i = 0; i < KEYS; i++) scores[i] *= scaling;
         cap(layer_.softcap, scores, KEYS);
         for (int i = 0; i < KEYS; i++) scores[i] = i >= first && i < end ? scores[i] : LOWEST;
-        const float most = std::max(before, fold<float>([](float a, float b) { return std::max(a, b); }, scores));
+        const float most = std::max(before, fold([](auto a, auto b) { return a < b ? b : a; }, scores));
         float exponentials[KEYS];
         for (int i = 0; i < KEYS; i++) {
             exponentials[i] = scores[i] > LOWEST ? exponential(scores[i] - most) : 0.0f;
@@ -150,19 +150,19 @@ class Tile {
         }
         const float share = exponential(before - most);
         largest_[m] = most;
-        totals_[m] = totals_[m] * share + fold<float>([](float a, float b) { return a + b; }, exponentials);
+        totals_[m] = totals_[m] * share + fold([](auto a, auto b) { return a + b; }, exponentials);
         float* sums = sums_ + m * width_;
         if (share < 1)
             for (int64_t d = 0; d < width_; d++) sums[d] *= share;
     }
 
     // All numbers of a block into one, halves onto each other.
-    template <typename F, typename Join>
-    static F fold(const Join& join, const F* numbers) {
-        F lanes[LANES];
-        std::copy_n(numbers, LANES, lanes);
-        for (int j = LANES; j < KEYS; j += LANES)
-            for (int l = 0; l < LANES; l++) lanes[l] = join(lanes[l], numbers[j + l]);
+    template <typename Join>
+    static float fold(const Join& join, const float* numbers) {
+        Floats all = *reinterpret_cast<const Floats*>(numbers);
+        for (int j = LANES; j < KEYS; j += LANES) all = join(all, *reinterpret_cast<const Floats*>(numbers + j));
+        float lanes[LANES];
+        std::memcpy(lanes, &all, sizeof lanes);
 #pragma GCC unroll 8
         for (int half = LANES / 2; half > 0; half /= 2)
             for (int l = 0; l < half; l++) lanes[l] = join(lanes[l], lanes[l + half]);
