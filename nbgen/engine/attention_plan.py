@@ -4,6 +4,7 @@ Knows which positions each new token sees and where blocks stand, nothing of hea
 """
 
 import ctypes
+from array import array
 from ctypes import c_int64, c_void_p
 from itertools import accumulate
 from typing import NamedTuple
@@ -47,20 +48,24 @@ class Plan(NamedTuple):
     fields: BatchFields
     chunks: int
     #: What `fields` points to.
-    tensors: tuple[torch.Tensor, torch.Tensor]
+    numbers: array
 
     @classmethod
     def of(cls, step: Step, window: Window, group: int) -> "Plan":
         """`group` heads share a key head."""
         planned = _Planned(step, window, max(1, QUERIES // group))
-        tables = step.tables_of([*step.decodes, *step.prefills])
+        spans = [*step.decodes, *step.prefills]
+        blocks = max((len(span.block_table) for span in spans), default=0)
+        tables = [block for span in spans for block in (*span.block_table, *[0] * (blocks - len(span.block_table)))]
         counts = [-(-(span.length - first) // CHUNK) for span, first in zip(step.decodes, planned.firsts, strict=False)]
         chunks = [0, *accumulate(counts)]
-        lists = (planned.firsts, planned.ends, chunks, planned.members, [n for task in planned.tasks for n in task])
-        numbers = torch.tensor([number for part in lists for number in part])
-        at = [numbers.data_ptr() + 8 * start for start in accumulate(map(len, lists[:-1]), initial=0)]
-        sizes = (len(step.decodes), len(planned.tasks), tables.shape[1], step.cache.block_size, torch.get_num_threads())
-        return cls(BatchFields(*sizes, tables.data_ptr(), *at), chunks[-1], (tables, numbers))
+        tasks = [number for task in planned.tasks for number in task]
+        lists = (tables, planned.firsts, planned.ends, chunks, planned.members, tasks)
+        numbers = array("q", [number for part in lists for number in part])
+        begin, _ = numbers.buffer_info()
+        at = [begin + 8 * start for start in accumulate(map(len, lists[:-1]), initial=0)]
+        sizes = (len(step.decodes), len(planned.tasks), blocks, step.cache.block_size, torch.get_num_threads())
+        return cls(BatchFields(*sizes, *at), chunks[-1], numbers)
 
 
 class _Planned:

@@ -18,7 +18,7 @@ constexpr int64_t KEYS = 64;  // of a block
 struct Task;
 struct Batch {
     int64_t rows, tasks, blocks, block_size, threads;
-    const int32_t* tables;
+    const int64_t* tables;
     const int64_t* firsts;
     const int64_t* ends;
     const int64_t* chunks;
@@ -42,7 +42,7 @@ struct AttentionLayer {
 // Where a position's keys or values of one head, `[slots, dim]`, are.
 template <typename T>
 inline const T* at(const Batch& batch, int64_t sequence, int64_t position, const T* head, int64_t dim) {
-    const int32_t block = batch.tables[sequence * batch.blocks + position / batch.block_size];
+    const int64_t block = batch.tables[sequence * batch.blocks + position / batch.block_size];
     return head + (block * batch.block_size + position % batch.block_size) * dim;
 }
 
