@@ -86,7 +86,7 @@ class GrammarCompiler:
         with self._starting:
             try:
                 self._backend = self._backend or self._make_backend()
-            except Exception as error:
+            except Exception as error:  # whatever its libraries raise
                 log.exception("the grammar back end %s cannot be loaded", self._name)
                 words = f"the grammar back end {self._name} cannot be loaded here; the server's log says why"
                 raise Unavailable(f"{words}. grammar_backend names another one") from error

@@ -8,7 +8,7 @@ import socket
 from logging import Logger
 
 from nbgen.frames import ToEngine, encode_frame
-from nbgen.server.frame_reader import FrameReader, Receive
+from nbgen.server.frame_reader import FrameProtocol, FrameReader, Receive
 
 #: Each way of the channel: a tensor of many megabytes then needs few turns between the two ends.
 BUFFER_BYTES = 2**22
@@ -31,7 +31,7 @@ class EngineChannel:
     async def _open(self, path: str | None = None, sock: socket.socket | None = None) -> None:
         """Take the server's end of a Unix socket. Raises OSError where nobody listens."""
         loop, reader = asyncio.get_running_loop(), FrameReader(self._log)
-        protocol = asyncio.StreamReaderProtocol(reader)
+        protocol = FrameProtocol(reader)
         transport, _ = await loop.create_unix_connection(lambda: protocol, path, sock=sock)
         self._reader, self._writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 

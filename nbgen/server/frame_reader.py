@@ -18,6 +18,23 @@ from nbgen.frames import FRAME_HEADER, FromEngine, frame_length, from_engine_dec
 
 Receive = Callable[[list[FromEngine]], None]
 
+#: Read at once, at most.
+READ_BYTES = 2**18
+
+
+class FrameProtocol(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
+    """Reads into one buffer for good: a new one for each message takes longer than reading it."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        super().__init__(reader)
+        self._buffer = memoryview(bytearray(READ_BYTES))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._buffer[:nbytes])
+
 
 class FrameReader(asyncio.StreamReader):
     """A stream's reader that passes on messages instead of keeping bytes."""

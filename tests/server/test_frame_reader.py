@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import socket
 
 import pytest
 
 from nbgen.engine_state import EngineStatus
 from nbgen.frames import FromEngine, encode_frame
 from nbgen.messages import GenerateOutput, StepOutputs, TensorPiece
-from nbgen.server.frame_reader import FrameReader
+from nbgen.server.frame_reader import READ_BYTES, FrameProtocol, FrameReader
 
 MESSAGES: list[FromEngine] = [
     StepOutputs(outputs=[GenerateOutput(rid="a", text="é", token_ids=(1, 2))]),
@@ -35,6 +36,22 @@ async def heard(*chunks: bytes) -> list[list[FromEngine]]:
 async def test_messages_are_whole_wherever_their_bytes_are_cut(size: int) -> None:
     told = await heard(*(BYTES[at : at + size] for at in range(0, len(BYTES), size)))
     assert [message for messages in told for message in messages] == MESSAGES
+
+
+async def test_messages_come_out_of_a_socket_whatever_is_read_at_once() -> None:
+    large = TensorPiece(rid="a", name="x", data=memoryview(bytes(range(256)) * (READ_BYTES // 100)))
+    sent = [*MESSAGES, large, *MESSAGES]
+    reader, told = FrameReader(logging.getLogger("test")), list[FromEngine]()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_unix_connection(lambda: FrameProtocol(reader), sock=ours)
+        listening = asyncio.create_task(reader.listen(told.extend))
+        await loop.sock_sendall(theirs, b"".join(map(encode_frame, sent)))
+    await listening
+    transport.close()
+    assert told == sent
 
 
 async def test_what_comes_at_once_is_told_at_once() -> None:
