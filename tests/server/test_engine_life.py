@@ -1,6 +1,7 @@
 """The engine's process: killed, hung, stopped, replaced, and gone with its server."""
 
 import json
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -124,11 +125,18 @@ def test_a_model_is_loaded_again_with_weights_of_fewer_bits(mortal: Server) -> N
     assert "int3" in refused.text
 
 
-def test_a_model_that_cannot_be_loaded_says_so_and_another_may(mortal: Server, long_model: Path) -> None:
+def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
+    mortal: Server, long_model: Path, tmp_path: Path
+) -> None:
     typo = mortal.http.post("api/v1/model/load", json={"model": str(long_model.parent / "nothing")})
     assert typo.status_code == 422
     assert mortal.model()["name"] == str(long_model), "a slip of the pen must not cost the model that is there"
-    found = events(mortal.http, "POST", "api/v1/model/load", json={"model": str(long_model.parent)})
+    empty = mortal.http.post("api/v1/model/load", json={"model": str(long_model.parent)})
+    assert empty.status_code == 422, "what is told before loading begins is no stream"
+    assert "no config.json" in empty.text
+    damaged = shutil.copytree(long_model, tmp_path / "damaged")
+    (damaged / "model.safetensors").write_bytes(b"nothing")
+    found = events(mortal.http, "POST", "api/v1/model/load", json={"model": str(damaged)})
     assert found[-1].event == "error"
     assert mortal.model()["state"] == "failed"
     assert mortal.http.get("health").status_code == 503
