@@ -61,20 +61,20 @@ def measure(model: str, options: argparse.Namespace, results: Results) -> None:
     context = json.loads((folder / "config.json").read_text()).get("max_position_embeddings", math.inf)
     asked = [WORKLOADS[name] for name in options.rows if name in WORKLOADS and WORKLOADS[name].fits(context)]
     if asked or MEMORY in options.rows:
-        weight_bytes = _weight_bytes(model, folder, results) if LIMITS in options.rows else 0
-        turns.workloads(asked, options.repetitions, memory=MEMORY in options.rows, weight_bytes=weight_bytes)
+        known = LIMITS in options.rows and _knows_cost(model, folder, results)
+        turns.workloads(asked, options.repetitions, memory=MEMORY in options.rows, limits=known)
     if SERVED in options.rows:
         turns.streams([name for name in options.engines if name in SERVICES], options.repetitions)
 
 
-def _weight_bytes(model: str, folder: Path, results: Results) -> int:
-    """What a step reads of them, where a step's cost is known, which is then kept."""
+def _knows_cost(model: str, folder: Path, results: Results) -> bool:
+    """Whether it is known what a step takes, which is then kept."""
     cost = limits.cost(folder)
     if cost is None:
         print(f"{model:8} limits     unknown for this kind of model")
-        return 0
+        return False
     results.keep("costs", {**results.facts.get("costs", {}), model: cost._asdict()})
-    return cost.weight_bytes
+    return True
 
 
 def _line(record: Record) -> str:

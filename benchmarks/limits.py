@@ -1,26 +1,17 @@
-"""What the machine can do at most, and the seconds a workload must take there: the ceiling of each row.
+"""The seconds that a workload must take where the limits of a machine are known: the ceiling of each row.
 
-Measured in turn with the engines, by a process of its own (`python -m benchmarks.limits THREADS BYTES`): how fast
-memory of the weights' size is read, and how fast large matrices are multiplied. A step takes at least its bytes over
-the one and its floating-point operations over the other, whichever is longer (the roofline of Williams et al. 2009).
+A step takes at least its bytes over the rate at which memory is read, and its floating-point operations over that of
+products, whichever is longer (the roofline of Williams et al. 2009).
 """
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.measured_process import MeasuredProcess, MeasurementFailed
 from benchmarks.workloads import Workload
 
 BYTES = 2  # of a bfloat16
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
-SECONDS = 0.15
-#: Square matrices: which size is fastest depends on the caches.
-MATRIX_SIZES = (512, 1024, 2048)
-LAYER_ROWS = 3072
 
 
 class Limits(NamedTuple):
@@ -69,97 +60,8 @@ def least_seconds(workload: Workload, cost: Cost, limits: Limits) -> float:
     return seconds
 
 
-class Machine:
-    """The machine itself, measured as an engine is: what it can do of anything, whatever the workload."""
-
-    name = "limits"
-
-    def __init__(self, threads: int, weight_bytes: int) -> None:
-        """Raises MeasurementFailed."""
-        command = [sys.executable, "-m", "benchmarks.limits", str(threads), str(weight_bytes)]
-        self._process = MeasuredProcess(command, threads, answers=True)
-        self._process.pause()
-
-    def measure(self, workload: Workload, seed: int) -> dict[str, float]:
-        """The limits by name, and what it took to find them. Raises MeasurementFailed."""
-        self._process.resume()
-        self._process.ask("")
-        answer = self._process.answer()
-        if not answer:
-            raise MeasurementFailed(f"{self.name}: {self._process.last_words()}")
-        self._process.pause()
-        return json.loads(answer)
-
-    def close(self) -> None:
-        self._process.close()
-
-
 def cost(folder: Path) -> Cost | None:
     """None for what the arithmetic here does not describe: experts, recurrent layers, weights in another type."""
     config = json.loads((folder / "config.json").read_text())
     dense = config["model_type"] in DENSE and config.get("dtype", config.get("torch_dtype")) == "bfloat16"
     return Cost.of(config) if dense else None
-
-
-def main(threads: int, weight_bytes: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
-    readers = _readers(torch, weight_bytes)
-    products = {dtype: list(_products(torch, dtype)) for dtype in ("bfloat16", "float32")}
-    for _ in sys.stdin:
-        started, cpu = time.perf_counter(), time.process_time()
-        found = Limits(_best(readers), *map(_best, products.values()))
-        took = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
-        print(json.dumps({**found._asdict(), **took}), flush=True)
-
-
-#: A call and the bytes or operations that it takes.
-Work = tuple[Callable[[], Any], int]
-
-
-def _readers(torch: Any, size: int) -> list[Work]:
-    """Sums, a product of a matrix with a vector, and a model's linear layers on one token."""
-    matrix, vector = torch.ones(size // 4096, 1024), torch.ones(1024)
-    sums = (matrix.sum, matrix.view(torch.int64).sum, lambda: matrix @ vector)
-    weights = matrix.bfloat16().split(LAYER_ROWS)
-    layers, token = [_linear(torch, weight) for weight in weights], torch.ones(1, 1024, dtype=torch.bfloat16)
-    read = sum(weight.nbytes for weight in weights)
-    return [*((call, matrix.nbytes) for call in sums), (lambda: [layer(token) for layer in layers], read)]
-
-
-def _products(torch: Any, dtype: str) -> Iterator[Work]:
-    """Plain products and linear layers."""
-    for n in MATRIX_SIZES:
-        a, b = (torch.rand(n, n).to(getattr(torch, dtype)) for _ in range(2))
-        layer = _linear(torch, b)
-        yield lambda a=a, b=b: a @ b, 2 * n**3
-        yield lambda a=a, layer=layer: layer(a), 2 * n**3
-
-
-def _best(works: list[Work]) -> float:
-    return max(amount / _least(call) for call, amount in works)
-
-
-def _linear(torch: Any, weight: Any) -> Callable[[Any], Any]:
-    """A linear layer, its weight laid out once for oneDNN where this torch can."""
-    try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, 1)
-        layer = lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")  # noqa: E731
-        layer(torch.ones(1, weight.shape[1], dtype=weight.dtype))
-    except (AttributeError, RuntimeError):
-        return lambda x: torch.nn.functional.linear(x, weight)
-    return layer
-
-
-def _least(call: Callable[[], Any]) -> float:
-    times, until = [], time.perf_counter() + SECONDS
-    while time.perf_counter() < until:
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

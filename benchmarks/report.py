@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks.limits import Cost, Limits, Machine, least_seconds
-from benchmarks.peers import OURS, PEERS
+from benchmarks.limits import Cost, Limits, least_seconds
+from benchmarks.peers import MACHINE, OURS, PEERS
 from benchmarks.results import Record, Results
 from benchmarks.servers import OURS_SERVED, SERVICES
 from benchmarks.turns import MEMORY, MEMORY_LOADED, STREAMS
@@ -120,7 +120,7 @@ def _model(results: Results, model: str) -> str:
 
 
 def _limits(results: Results, model: str) -> Iterator[str]:
-    taken = [results.median(lambda r, n=name: r[n], model=model, engine=Machine.name) for name in Limits._fields]
+    taken = [results.median(lambda r, n=name: r[n], model=model, engine=MACHINE.name) for name in Limits._fields]
     if None not in taken:
         found = Limits(*taken)
         yield (
@@ -161,13 +161,13 @@ def _limit_cells(results: Results, model: str, row: Row) -> list[str]:
 
     def rate(record: Record) -> float:
         """The machine's or ours."""
-        if record["engine"] != Machine.name:
+        if record["engine"] != MACHINE.name:
             return row.value(record)
         limits = Limits(*(record[name] for name in Limits._fields))
         return workload.tokens / least_seconds(workload, Cost(**cost), limits)
 
-    limit = results.median(rate, model=model, workload=row.workload, engine=Machine.name)
-    share = results.ratio(rate, OURS, Machine.name, model=model, workload=row.workload)
+    limit = results.median(rate, model=model, workload=row.workload, engine=MACHINE.name)
+    share = results.ratio(rate, OURS, MACHINE.name, model=model, workload=row.workload)
     return [row.number(limit), f"{share:.0%}" if share else ""]
 
 

@@ -3,17 +3,16 @@
 A run during which others used the machine is taken again, a few times at most.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engine import Engine
-from benchmarks.limits import Machine
 from benchmarks.machine import Neighbours
 from benchmarks.measured_process import MeasurementFailed
-from benchmarks.peers import OURS, PEERS
+from benchmarks.peers import MACHINE, OURS, PEERS, Peer
 from benchmarks.results import Record
 from benchmarks.server import Server
 from benchmarks.servers import SERVICES
@@ -46,18 +45,16 @@ class Turns:
                 except MeasurementFailed as error:
                     print(error, flush=True)
 
-    def workloads(self, workloads: list[Workload], repetitions: int, *, memory: bool, weight_bytes: int) -> None:
+    def workloads(self, workloads: list[Workload], repetitions: int, *, memory: bool, limits: bool) -> None:
         """Every workload, `repetitions` times after one run that does not count; memory before and after.
 
-        With `weight_bytes` the machine takes part as an engine that has these.
+        With `limits` the machine's are measured in turn.
         """
-        openers = [lambda n=n: Engine(PEERS[n], self._folder, self._threads) for n in self._names]
-        machine = [lambda: Machine(self._threads, weight_bytes)] if weight_bytes else []
-        with opened(openers) as engines, opened(machine) as limits:
+        with self._engines(PEERS[n] for n in self._names) as engines, self._engines([MACHINE] * limits) as machine:
             if memory:
                 self._memory(MEMORY_LOADED, engines)
             for workload in workloads:
-                measured = [*limits, *engines]
+                measured = [*machine, *engines]
                 self._rounds(measured, workload.name, repetitions, lambda e, seed, w=workload: e.measure(w, seed))
             if memory and workloads:
                 self._memory(MEMORY, engines)
@@ -65,13 +62,15 @@ class Turns:
     def streams(self, services: list[str], repetitions: int) -> None:
         """The servers, for each number of clients in `STREAMS`; beside one client, our engine without a server."""
         openers = [lambda n=n: Server(SERVICES[n], self._folder, self._threads) for n in services]
-        alone = [lambda: Engine(PEERS[OURS], self._folder, self._threads)] if OURS in self._names else []
-        with opened(openers) as servers, opened(alone) as engines:
+        with opened(openers) as servers, self._engines(PEERS[n] for n in self._names if n == OURS) as engines:
             for clients in STREAMS:
                 asked = {Server: clients, Engine: WORKLOADS["single"]}
                 measured = [*engines, *servers] if clients == 1 else servers
                 call = lambda one, seed, asked=asked: one.measure(asked[type(one)], seed)  # noqa: E731
                 self._rounds(measured, f"served-{clients}", repetitions, call)
+
+    def _engines(self, peers: Iterable[Peer]) -> AbstractContextManager[list[Engine]]:
+        return opened([lambda p=peer: Engine(p, self._folder, self._threads) for peer in peers])
 
     def _rounds(self, measured: list[Any], name: str, repetitions: int, call: Callable[[Any, int], Figures]) -> None:
         for repetition in range(repetitions + 1):

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks import report, vocabulary
 from benchmarks.engine import Engine
-from benchmarks.limits import Cost, Limits, Machine, least_seconds
+from benchmarks.limits import Cost, Limits, least_seconds
 from benchmarks.measured_process import MeasurementFailed
-from benchmarks.peers import OURS, PEERS, REFERENCE
+from benchmarks.peers import MACHINE, OURS, PEERS, REFERENCE
 from benchmarks.results import Results
 from benchmarks.server import Server
 from benchmarks.servers import OURS_SERVED, SERVICES
@@ -66,8 +66,8 @@ def test_a_server_is_measured_by_process(model: Path) -> None:
     assert figures["engine_cpu_seconds"] > figures["server_cpu_seconds"] > 0
 
 
-def test_the_machine_is_measured_as_engines_are() -> None:
-    machine = Machine(1, 1 << 22)
+def test_the_machine_is_measured_as_engines_are(tmp_path: Path) -> None:
+    machine = Engine(MACHINE, make(tmp_path / "model", {**SMALL, "vocab_size": 32_768}), 1)
     try:
         first, second = (machine.measure(WORKLOADS["prefill"], seed) for seed in range(2))
     finally:
@@ -133,7 +133,7 @@ def test_the_table_has_rates_ratios_and_the_share_of_the_limit(tmp_path: Path) -
     common = {"model": "m", "workload": "single", "run": "2026-01-01", "load": 0.1, "command": "c", "cpu_seconds": 1.28}
     for engine, seconds in ((OURS, 1.28), (REFERENCE, 2.56)):
         results.add({**common, "engine": engine, "turn": "1", "seconds": seconds})
-    results.add({**common, "engine": Machine.name, "turn": "1", "seconds": 1.0, **LIMITS._asdict()})
+    results.add({**common, "engine": MACHINE.name, "turn": "1", "seconds": 1.0, **LIMITS._asdict()})
     text = report.render(results)
     limit = 128 / least_seconds(WORKLOADS["single"], COST, LIMITS)
     assert f"| single stream, 128 + 128, tok/s | {limit:.1f} | {100 * 100 / limit:.0f}% | 100.0 | 50.0 (2.00) |" in text

@@ -65,6 +65,12 @@ class Scores(NamedTuple):
     sinks: torch.Tensor | None = None
 
 
+def padded_tables(spans: list[Span]) -> list[list[int]]:
+    """The spans' block tables, as long as the longest; short ones repeat block 0."""
+    longest = max((len(span.block_table) for span in spans), default=0)
+    return [span.block_table + [0] * (longest - len(span.block_table)) for span in spans]
+
+
 class ReferenceAttention:
     """Gathers each sequence's keys and values and attends with torch's own kernel, or with the formula written out."""
 
@@ -141,10 +147,9 @@ class Step:
         return Step(self.cache, self.attention, slots, kept[:decodes], kept[decodes:])
 
     def tables_of(self, spans: list[Span]) -> torch.Tensor:
-        """The spans' block tables `[spans, longest]`, int32; short ones repeat block 0."""
-        longest = max((len(s.block_table) for s in spans), default=0)
-        tables = [s.block_table + [0] * (longest - len(s.block_table)) for s in spans]
-        return upload(tables, self.slots.device, torch.int32).view(len(spans), longest)
+        """The spans' block tables `[spans, longest]`, int32."""
+        tables = padded_tables(spans)
+        return upload(tables, self.slots.device, torch.int32).view(len(spans), len(tables[0]) if tables else 0)
 
     def decode_tables(self) -> torch.Tensor:
         return self.tables_of(self.decodes)

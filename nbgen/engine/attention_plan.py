@@ -6,12 +6,12 @@ Knows which positions each new token sees and where blocks stand, nothing of hea
 import ctypes
 from array import array
 from ctypes import c_int64, c_void_p
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import torch
 
-from nbgen.engine.attention import Span, Step, Window
+from nbgen.engine.attention import Span, Step, Window, padded_tables
 from nbgen.engine.attention_cpu import that_begin_alike
 
 #: Tokens of a chunk: what one thread computes of a decode at a time, whatever runs beside it.
@@ -54,17 +54,16 @@ class Plan(NamedTuple):
     def of(cls, step: Step, window: Window, group: int) -> "Plan":
         """`group` heads share a key head."""
         planned = _Planned(step, window, max(1, QUERIES // group))
-        spans = [*step.decodes, *step.prefills]
-        blocks = max((len(span.block_table) for span in spans), default=0)
-        tables = [block for span in spans for block in (*span.block_table, *[0] * (blocks - len(span.block_table)))]
+        tables = padded_tables([*step.decodes, *step.prefills])
         counts = [-(-(span.length - first) // CHUNK) for span, first in zip(step.decodes, planned.firsts, strict=False)]
         chunks = [0, *accumulate(counts)]
-        tasks = [number for task in planned.tasks for number in task]
-        lists = (tables, planned.firsts, planned.ends, chunks, planned.members, tasks)
-        numbers = array("q", [number for part in lists for number in part])
+        blocks, tasks = list(chain(*tables)), list(chain(*planned.tasks))
+        lists = (blocks, planned.firsts, planned.ends, chunks, planned.members, tasks)
+        numbers = array("q", chain(*lists))
         begin, _ = numbers.buffer_info()
         at = [begin + 8 * start for start in accumulate(map(len, lists[:-1]), initial=0)]
-        sizes = (len(step.decodes), len(planned.tasks), blocks, step.cache.block_size, torch.get_num_threads())
+        width = len(tables[0]) if tables else 0
+        sizes = (len(step.decodes), len(planned.tasks), width, step.cache.block_size, torch.get_num_threads())
         return cls(BatchFields(*sizes, *at), chunks[-1], numbers)
 
 

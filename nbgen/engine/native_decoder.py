@@ -115,9 +115,10 @@ class NativeDecoder(nn.Module):
     def compute(
         self, step: attention.Step, items: Sequence[ScheduledSequence], turns: Turns, ends: Ends
     ) -> torch.Tensor:
-        """From ids on, of a step that `suits` and computes `items`: scores, or normed hidden states without a head.
+        """Scores `[rows, vocab]` of a step that `suits` and computes `items`.
 
-        They are `[rows, vocab]`, float32 of decodes and of prompts' last tokens alone, or `[rows, hidden]`.
+        Those of decodes and of prompts' last tokens alone are made in the same call, as float32, where nobody looks at
+        what goes into the head.
         """
         adapters, wanted = self._adapt(items), ends.wanted
         last = None if wanted is None else step.of_last(wanted)
@@ -133,14 +134,14 @@ class NativeDecoder(nn.Module):
         norm = NormFields.of(ends.norm)
         ending.norm = ctypes.addressof(norm)
         few = last is not None or (wanted is None and not step.prefills)
-        made = Scores(ending, ends.head, self._dtype) if ends.head and few else None
+        joins = few and isinstance(ends.head, NativeProduct) and not ends.head._forward_pre_hooks
+        made = Scores(ending, ends.head, self._dtype) if joins else None
         width = ends.embeddings.shape[1]
         self._walk(fields, torch.empty(fields.rows, width, dtype=self._dtype))
         if made:
             return made.scores
         states = room.normed(ending.rows, width)
-        states = states if last is not None or wanted is None else states[index]
-        return ends.head(states) if ends.head else states
+        return ends.head(states if last is not None or wanted is None else states[index])
 
     def _room(self, step: attention.Step, last: attention.Step | None) -> Room:
         return Room(len(step.slots), self._sizes, self._plan(step, last) * self._most, self._dtype)

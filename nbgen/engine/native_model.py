@@ -16,7 +16,6 @@ from transformers.models.qwen3 import modeling_qwen3 as qwen3
 from nbgen.engine import attention
 from nbgen.engine.native_decoder import LIKE as LAYERS_LIKE
 from nbgen.engine.native_decoder import NativeDecoder, same_code
-from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.native_step import Ends, Turns
 from nbgen.engine.scheduler import ScheduledSequence
 
@@ -42,7 +41,7 @@ class NativeModel:
             raise ValueError("its embeddings are not torch's, or of another type than the layers")
         if len(embeddings.weight) < max(model.config.vocab_size, model.lm_head.out_features):
             raise ValueError("some ids have no embedding")
-        self._turns = TurnsOf(self._decoder.rotary_emb, model.dtype)
+        self._turns = TurnTable(self._decoder.rotary_emb, model.dtype)
 
     def scores(
         self,
@@ -53,15 +52,13 @@ class NativeModel:
         rows: list[int],
     ) -> torch.Tensor:
         """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`, of a step that suits the layers."""
-        head, table = self._model.lm_head, self._decoder.embed_tokens.weight
-        joined = isinstance(head, NativeProduct) and not head._forward_pre_hooks  # somebody may look at what goes in
         wanted = None if rows == list(range(len(ids))) else rows
-        ends = Ends(ids, table, self._decoder.norm, head if joined else None, wanted)
-        found = self._layers.compute(step, items, self._turns.at(positions), ends)
-        return found if joined else head(found)
+        decoder = self._decoder
+        ends = Ends(ids, decoder.embed_tokens.weight, decoder.norm, self._model.lm_head, wanted)
+        return self._layers.compute(step, items, self._turns.at(positions), ends)
 
 
-class TurnsOf:
+class TurnTable:
     """Cosines and sines of positions, computed by the model's own module: once, where that can be."""
 
     def __init__(self, rotary: nn.Module, dtype: torch.dtype) -> None:

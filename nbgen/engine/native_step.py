@@ -53,13 +53,13 @@ class Turns(NamedTuple):
 class Ends(NamedTuple):
     """What is before and after the layers: `ids` `[rows]` with `embeddings` `[vocab, hidden]`, and the last `norm`.
 
-    Of the rows `wanted`, or of all, the `head` makes scores, if it is there.
+    The `head` makes scores of the rows `wanted`, or of all.
     """
 
     ids: torch.Tensor
     embeddings: torch.Tensor
     norm: nn.Module
-    head: NativeProduct | None
+    head: nn.Module
     wanted: Sequence[int] | None
 
 

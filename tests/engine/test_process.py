@@ -123,9 +123,11 @@ def test_ctrl_c_is_not_the_engines_business(peer: Peer) -> None:
 
 def test_what_is_no_model_is_said_before_torch_is_imported(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for name, words in (("nowhere", "no folder"), ("empty", r"no config.json")):
+    for name, words in (("nowhere", "no folder"), ("empty", "no config.json")):
         peer = Peer(str(tmp_path / name))
-        assert words in peer.receive().message
+        failed = peer.receive()
+        assert isinstance(failed, EngineFailed)
+        assert words in failed.message
         peer.close()
         assert peer.process.returncode == 0
 
