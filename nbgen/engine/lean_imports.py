@@ -2,7 +2,8 @@
 
 It is told that torch's distributed tensors, accelerate and torchao are not installed, and does without as it does where
 that is so. torch's compiler, whose marks are on functions that nobody compiles here, is imported when more is asked of
-it. And the list of transformers' models is made once, not twice.
+it; so is the algebra of symbolic shapes, which torch asks for whether a number is a symbol. And the list of
+transformers' models is made once, not twice.
 """
 
 from __future__ import annotations
@@ -11,24 +12,31 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from nbgen.engine import checkpoint, quantized_checkpoint
+from nbgen.engine.later_module import put_off
 from nbgen.engine.light_imports import import_anew
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 
-ABSENT = {"accelerate", "torchao"}
-COMPILER = "torch._dynamo"
-#: A part of it that needs no other.
-ALONE = "_trace_wrapped_higher_order_op"
+ABSENT = {"accelerate", "torchao"}  #: Of functions and of tensors, for the compiler.
+MARKS = {"allow_in_graph", "assume_constant_result", "disable", "mark_static_address"}
+#: What torch asks of every number and truth, which may be symbols where something is compiled.
+WITHOUT_SYMBOLS = {
+    **dict.fromkeys(("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious"), bool),
+    "statically_known_true": bool,
+    "guarding_hint_or_throw": lambda number: number,
+    "has_guarding_hint": lambda number: True,
+    "is_nested_int": lambda number: False,
+    "sym_and": lambda *truths: all(truths),
+    "sym_or": lambda *truths: any(truths),
+    "sym_eq": lambda one, other: one == other,
+}
 
 _one_at_a_time = threading.Lock()
 log = logging.getLogger(__name__)
@@ -68,9 +76,7 @@ def _import_leanly(name: str) -> None:
     before, has_distributed = set(sys.modules), torch.distributed.is_available
     torch.distributed.is_available = lambda: False
     sys.modules.update(dict.fromkeys(ABSENT - sys.modules.keys()))
-    if COMPILER not in sys.modules and (spec := PathFinder.find_spec(COMPILER, torch.__path__)):
-        sys.modules[COMPILER] = _CompilerLater(spec.submodule_search_locations or [])
-        sys.meta_path.insert(0, _Parts())
+    _put_off_what_nobody_needs()
     try:
         with _models_listed_once():
             import_module(name)
@@ -80,47 +86,19 @@ def _import_leanly(name: str) -> None:
         import_anew(name, before)
 
 
-class _CompilerLater(ModuleType):
-    """Has the marks of functions for the compiler, which change nothing; for anything else it makes way for itself."""
-
-    def __init__(self, path: list[str]) -> None:
-        super().__init__(COMPILER)
-        self.__path__ = path
-        self.allow_in_graph = self.assume_constant_result = self.disable = _as_it_is
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.come(), name)
-
-    def come(self) -> ModuleType:
-        """The compiler."""
-        if sys.modules.get(COMPILER) is self:
-            del sys.modules[COMPILER]
-        return import_module(COMPILER)
+def _put_off_what_nobody_needs() -> None:
+    put_off("torch._dynamo", alone={"_trace_wrapped_higher_order_op"}, **dict.fromkeys(MARKS, _as_it_is))
+    put_off("torch.fx.experimental.symbolic_shapes", **WITHOUT_SYMBOLS)
+    put_off("sympy", Basic=_Expression)
 
 
-class _Parts(MetaPathFinder, Loader):
-    """Finds the parts of the compiler once it is there itself, since all but `ALONE` need it."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        package, _, part = name.rpartition(".")
-        later = sys.modules.get(package)
-        if not isinstance(later, _CompilerLater) or part == ALONE:
-            return None
-        later.come()
-        return ModuleSpec(name, self) if name in sys.modules else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return sys.modules[spec.name]
-
-    def exec_module(self, module: ModuleType) -> None:
-        """It has come with the rest."""
+class _Expression:
+    """What nothing is an instance of as long as there is no algebra."""
 
 
-def _as_it_is(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Callable[..., Any]:
+def _as_it_is(marked: Any = None, *_: Any, **__: Any) -> Any:
     """A mark, with or without arguments of its own."""
-    return function or _as_it_is
+    return _as_it_is if marked is None else marked
 
 
 @contextmanager

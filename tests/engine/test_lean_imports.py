@@ -14,6 +14,8 @@ from nbgen.engine.lean_imports import is_plain
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import generate, ids
 
 PROMPT = [5, 6, 7, 8]
@@ -33,7 +35,14 @@ config = EngineConfig(model=sys.argv[1])
 import_engine(config)
 """
 #: What nobody needs who does not compile.
-LEFT_OUT = {"torch._dynamo.symbolic_convert", "torch._inductor", "torch.distributed.tensor", "torchao", "accelerate"}
+LEFT_OUT = {
+    "torch._dynamo.symbolic_convert",
+    "torch._inductor",
+    "torch.distributed.tensor",
+    "sympy.core",
+    "torchao",
+    "accelerate",
+}
 ASK = f"print(sorted(name for name in {LEFT_OUT} if sys.modules.get(name)))"
 COMPILE = "import torch; print(torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2)).tolist())"
 
@@ -54,6 +63,12 @@ def test_it_writes_the_same_without_what_it_leaves_out_and_can_compile_later(
     expected = ids(generate(tiny_engine, asked)["r"])
     lines = fresh(LEANLY + WRITE + ASK + "\n" + COMPILE, tiny_model)
     assert lines == [str(expected), "[]", "[2.0, 2.0]"]
+
+
+@pytest.mark.parametrize("family", ["mamba2", "qwen3_next", "mixtral"])
+def test_a_layer_that_marks_or_measures_for_the_compiler_brings_none(family: str, tmp_path: Path) -> None:
+    folder = save_model(tmp_path / family, family, **FAMILIES[family].changes)
+    assert fresh(LEANLY + "from tests.engine.conftest import build; build(config.model)\n" + ASK, folder) == ["[]"]
 
 
 @pytest.mark.parametrize("first", ["import torch._dynamo.utils", "from torch._dynamo import config, is_compiling"])

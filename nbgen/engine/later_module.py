@@ -1,0 +1,63 @@
+"""A module that is imported once more is asked of it than a few names, which need nothing of it until then."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Set
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+
+def put_off(name: str, *, alone: Set[str] = frozenset(), **given: Any) -> None:
+    """Have `name` imported when anything but `given` is asked of it, or a part of it that is not among `alone`.
+
+    Nothing happens where it has been imported, or is not installed.
+    """
+    if name in sys.modules or (spec := find_spec(name)) is None:
+        return
+    sys.modules[name] = LaterModule(name, spec.submodule_search_locations or [], alone, given)
+    if not any(isinstance(finder, _Parts) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Parts())
+
+
+class LaterModule(ModuleType):
+    """Has the given names; for any other it makes way for the module itself."""
+
+    def __init__(self, name: str, path: list[str], alone: Set[str], given: dict[str, Any]) -> None:
+        super().__init__(name)
+        self.__dict__.update(given)
+        self.__path__ = path
+        self.__alone__ = alone
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.come(), name)
+
+    def come(self) -> ModuleType:
+        """The module itself."""
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return import_module(self.__name__)
+
+
+class _Parts(MetaPathFinder, Loader):
+    """Finds the parts of a module once it is there itself, but for those that do not need it."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        package, _, part = name.rpartition(".")
+        later = sys.modules.get(package)
+        if not isinstance(later, LaterModule) or part in later.__alone__:
+            return None
+        later.come()
+        return ModuleSpec(name, self) if name in sys.modules else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It has come with the rest."""
