@@ -45,11 +45,12 @@ struct Attention {
     void run(Team::Member& member) const {
         std::vector<float> work;
         Room<T>& room = Room<T>::own();
-        member.each(batch.tasks * layer.kv_heads, [&](int64_t unit) {
+        const int64_t units = batch.tasks * layer.kv_heads;
+        member.each(units, [&](int64_t unit) {
             const Task& task = batch.task[unit % batch.tasks];
             const int64_t head = unit / batch.tasks;
             Tile<T> tile(batch, layer, task, room);
-            tile.attend(query, head, keys + head * layer.slots * layer.dim, values + head * layer.slots * layer.value_dim);
+            tile.attend(query, head, first(unit), first(std::min(unit + 1, units - 1)));
             for (int64_t m = 0; m < tile.count(); m++)
                 task.chunk < 0 ? finish(tile, m, head) : keep(tile, m, task.chunk, head);
         });
@@ -61,6 +62,13 @@ struct Attention {
     }
 
   private:
+    // What a unit reads first.
+    Block<T> first(int64_t unit) const {
+        const Task& task = batch.task[unit % batch.tasks];
+        const int64_t head = unit / batch.tasks * layer.slots;
+        return {task.sequence, task.begin, task.end, keys + head * layer.dim, values + head * layer.value_dim};
+    }
+
     float* part(int64_t row, int64_t chunk, int64_t head) const {
         return scratch + (head * chunks + batch.chunks[row] + chunk) * stride;
     }

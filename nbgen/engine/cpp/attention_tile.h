@@ -46,6 +46,13 @@ inline const T* at(const Batch& batch, int64_t sequence, int64_t position, const
     return head + (block * batch.block_size + position % batch.block_size) * dim;
 }
 
+// A block of keys and values of one head, the positions from `begin` on of a sequence, of which a task ends at `end`.
+template <typename T>
+struct Block {
+    int64_t sequence, begin, end;
+    const T *keys, *values;
+};
+
 inline void cap(float softcap, float* scores, int64_t count) {
     if (softcap > 0)
         for (int64_t i = 0; i < count; i++) scores[i] = softcap * std::tanh(scores[i] / softcap);
@@ -85,7 +92,8 @@ class Tile {
         nothing_ = at_least(room.nothing, layer.value_dim);
     }
 
-    void attend(const T* query, int64_t head, const T* keys, const T* values) {
+    // From the `first` block of keys and values on; the `next` tile's is read ahead.
+    void attend(const T* query, int64_t head, const Block<T>& first, const Block<T>& next) {
         for (int64_t m = 0; m < count(); m++) {
             const T* from = query + (row(m) * layer_.heads + head * group_ + m % group_) * layer_.dim;
             for (int64_t d = 0; d < layer_.dim; d++) convert(from[d], queries_ + m * layer_.dim + d);
@@ -93,14 +101,15 @@ class Tile {
         std::fill_n(sums_, count() * width_, 0.0f);
         std::fill_n(totals_, count(), 0.0f);
         std::fill_n(largest_, count(), LOWEST);
-        for (int64_t begin = task_.begin; begin < task_.end; begin += KEYS) {
-            pack(begin, keys, values);
+        for (Block<T> block = first, after = first; block.begin < block.end; block = after) {
+            after.begin += KEYS;
+            pack(block, after.begin < after.end ? after : next);
             for (int64_t m = 0; m < count(); m += ROWS) {
                 const int64_t some = std::min<int64_t>(ROWS, count() - m);
                 float scores[ROWS * KEYS] = {};
                 Operand<T> weights[ROWS * KEYS];
                 add_packed(queries_ + m * layer_.dim, some, keys_, layer_.dim, scores, KEYS);
-                for (int64_t i = 0; i < some; i++) weigh(m + i, begin, scores + i * KEYS, weights + i * KEYS);
+                for (int64_t i = 0; i < some; i++) weigh(m + i, block.begin, scores + i * KEYS, weights + i * KEYS);
                 add_packed(weights, some, values_, KEYS, sums_ + m * width_, width_);
             }
         }
@@ -113,24 +122,41 @@ class Tile {
     float largest(int64_t m) const { return largest_[m]; }
 
   private:
-    // The block from `begin` on. What a page holds beyond the task's end was never written: no weight makes it 0.
-    void pack(int64_t begin, const T* keys, const T* values) {
+    // A block, while the `next` one comes from memory. What a page holds beyond the task's end was never written: no weight
+    // makes it 0.
+    void pack(const Block<T>& block, const Block<T>& next) {
         constexpr int64_t PAIR = DEPTH<Operand<T>>;
-        const int64_t seen = std::min(KEYS, task_.end - begin);
+        const int64_t seen = std::min(KEYS, block.end - block.begin);
         for (int64_t k = 0; k < seen; k += LANES) {
             const T* columns[LANES];
             for (int64_t l = 0; l < LANES; l++) {
-                const int64_t position = begin + std::min(k + l, seen - 1);
-                columns[l] = at(batch_, task_.sequence, position, keys, layer_.dim);
+                const int64_t position = block.begin + std::min(k + l, seen - 1);
+                columns[l] = at(batch_, block.sequence, position, block.keys, layer_.dim);
             }
             pack_columns(columns, layer_.dim, k, keys_);
         }
         for (int64_t k = 0; k < KEYS; k += PAIR) {
             const T* rows[PAIR];
-            for (int64_t i = 0; i < PAIR; i++)
-                rows[i] = k + i < seen ? at(batch_, task_.sequence, begin + k + i, values, layer_.value_dim) : nothing_;
+            for (int64_t i = 0; i < PAIR; i++) {
+                const int64_t position = block.begin + k + i;
+                rows[i] = k + i < seen ? at(batch_, block.sequence, position, block.values, layer_.value_dim) : nothing_;
+            }
+            fetch(next, k, k + PAIR);
             pack_rows(rows, layer_.value_dim, KEYS, k, values_);
         }
+    }
+
+    // The positions `k` to `end` of a block. Not inline it would be a function of no effect, which compilers leave out.
+    [[gnu::always_inline]] void fetch(const Block<T>& block, int64_t k, int64_t end) const {
+        for (int64_t position = block.begin + k; position < std::min(block.begin + end, block.end); position++) {
+            fetch(at(batch_, block.sequence, position, block.keys, layer_.dim), layer_.dim);
+            fetch(at(batch_, block.sequence, position, block.values, layer_.value_dim), layer_.value_dim);
+        }
+    }
+
+    [[gnu::always_inline]] static void fetch(const T* numbers, int64_t count) {
+        for (int64_t i = 0; i < count; i += VECTOR / sizeof(T))
+            _mm_prefetch(reinterpret_cast<const char*>(numbers + i), _MM_HINT_T0);
     }
 
     // Scores of the block from `begin` on become weights; what was summed before shrinks by what is larger now.
