@@ -5,14 +5,17 @@
 
 #pragma once
 
+#include <array>
 #include <type_traits>
+#include <utility>
 
 #include "linear.h"
 #include "nibbles.h"
 
 constexpr int FEWEST = 4;           // outputs of a tile of many rows
 constexpr int MOST = 8;             // and of one or two
-constexpr int64_t DISTANCE = 8192;  // bytes ahead of one or two rows' products that their weights are fetched
+constexpr int FEW = ROWS + 2;       // rows that read their weights in the order of memory
+constexpr int64_t DISTANCE = 8192;  // bytes ahead of their products that these are fetched
 constexpr int64_t PANEL = 32;       // outputs whose weights stay in the second-level cache while all rows go by
 
 template <typename T>
@@ -55,24 +58,45 @@ inline Floats add_product(Floats sum, const Bfloat16* a, const int8_t* b) {
 }
 #endif
 
-// `R` rows of `input` by `N` outputs from `n` on of `weights`, one output after the other: where this is all that is done
-// with the weights they come from memory in the order in which they lie there, which is how processors fetch ahead best.
-template <int R, int N, typename T>
+// `R` rows of `input` by the outputs from `n` on of `weights`, one or two after the other: where this is all that is done with
+// the weights they come from memory in the order in which they lie there, which is how processors fetch ahead best.
+template <int R, typename T>
 inline void read_once(const Linear<T>& linear, const T* weights, const T* input, T* output, int64_t n) {
-    const T* weight = weights + n * linear.inputs;
-    Floats sums[R][N];
+    constexpr int N = R > ROWS ? 2 : 1;  // more rows take longer than their weights: two outputs for each load of an input
+    const int64_t inputs = linear.inputs;
+    const T* weight = weights + n * inputs;
+    Floats sums[R][FEWEST];
 #pragma GCC unroll 8
-    for (int j = 0; j < N; j++, weight += linear.inputs) {
-        Floats own[R] = {};
-        for (int64_t k = 0; k < linear.inputs; k += STEP<T>) {
-            _mm_prefetch(reinterpret_cast<const char*>(weight + k) + DISTANCE, _MM_HINT_T0);
+    for (int j = 0; j < FEWEST; j += N, weight += N * inputs) {
+        Floats own[R][N] = {};
+        for (int64_t k = 0; k < inputs; k += STEP<T>) {
 #pragma GCC unroll 8
-            for (int i = 0; i < R; i++) own[i] = add_product(own[i], input + i * linear.inputs + k, weight + k);
+            for (int a = 0; a < N; a++)
+                _mm_prefetch(reinterpret_cast<const char*>(weight + a * inputs + k) + DISTANCE, _MM_HINT_T0);
+#pragma GCC unroll 8
+            for (int i = 0; i < R; i++)
+#pragma GCC unroll 8
+                for (int a = 0; a < N; a++)
+                    own[i][a] = add_product(own[i][a], input + i * inputs + k, weight + a * inputs + k);
         }
 #pragma GCC unroll 8
-        for (int i = 0; i < R; i++) sums[i][j] = own[i];
+        for (int i = 0; i < R; i++)
+#pragma GCC unroll 8
+            for (int a = 0; a < N; a++) sums[i][j + a] = own[i][a];
     }
     finish(linear, sums, output, n);
+}
+
+// The same for the outputs `begin` to `end`.
+template <int R, typename T>
+void read_all_once(const Linear<T>& linear, const T* weights, const T* input, T* output, int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; n += FEWEST) read_once<R>(linear, weights, input, output, n);
+}
+
+// The same for one row, two rows, and so on: functions of their own, whose loops compilers take to be worth their while.
+template <typename T, std::size_t... R>
+constexpr auto for_few(std::index_sequence<R...>) {
+    return std::array{&read_all_once<R + 1, T>...};
 }
 
 // What a tile fetches for later meanwhile: of the outputs `ahead` the inputs `from` to `to`.
@@ -162,11 +186,9 @@ template <typename T, typename W>
 void multiply_by(const W* weights, const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin,
                  int64_t end) {
     if constexpr (std::is_same_v<W, T>)
-        if (rows == 1 || rows == 2) {
-            for (int64_t n = begin; n < end; n += FEWEST)
-                rows == 1 ? read_once<1, FEWEST>(linear, weights, input, output, n)
-                          : read_once<2, FEWEST>(linear, weights, input, output, n);
-            return;
+        if (0 < rows && rows <= FEW) {
+            static constexpr auto read = for_few<T>(std::make_index_sequence<FEW>());
+            return read[rows - 1](linear, weights, input, output, begin, end);
         }
     int64_t m = 0;
     for (; m + ROWS <= rows - in_fours(rows); m += ROWS) strip<ROWS, FEWEST>(linear, weights, rows, m, input, output, begin, end);
