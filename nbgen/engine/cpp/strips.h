@@ -181,6 +181,12 @@ inline void strip(const Linear<T>& linear, const W* weights, int64_t rows, int64
 // The last rows that are better done in strips of four: two of these rather than one of six and one of two.
 inline int64_t in_fours(int64_t rows) { return ROWS == 6 && rows % ROWS == 2 && rows > 2 ? 8 : 0; }
 
+// Strips of one row, two rows, and so on.
+template <typename T, typename W, std::size_t... R>
+constexpr auto strips_of(std::index_sequence<R...>) {
+    return std::array{&strip<R + 1, (R < 2 ? MOST : FEWEST), T, W>...};
+}
+
 // `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`.
 template <typename T, typename W>
 void multiply_by(const W* weights, const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin,
@@ -190,9 +196,10 @@ void multiply_by(const W* weights, const Linear<T>& linear, int64_t rows, const 
             static constexpr auto read = for_few<T>(std::make_index_sequence<FEW>());
             return read[rows - 1](linear, weights, input, output, begin, end);
         }
-    int64_t m = 0;
-    for (; m + ROWS <= rows - in_fours(rows); m += ROWS) strip<ROWS, FEWEST>(linear, weights, rows, m, input, output, begin, end);
-    for (; m + 4 <= rows; m += 4) strip<4, FEWEST>(linear, weights, rows, m, input, output, begin, end);
-    for (; m + 2 <= rows; m += 2) strip<2, MOST>(linear, weights, rows, m, input, output, begin, end);
-    for (; m < rows; m++) strip<1, MOST>(linear, weights, rows, m, input, output, begin, end);
+    static constexpr auto strips = strips_of<T, W>(std::make_index_sequence<ROWS>());
+    const int64_t others = rows - in_fours(rows);
+    for (int64_t m = 0, some; m < rows; m += some) {
+        some = m < others ? std::min<int64_t>(ROWS, others - m) : 4;
+        strips[some - 1](linear, weights, rows, m, input, output, begin, end);
+    }
 }
