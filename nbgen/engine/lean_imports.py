@@ -24,12 +24,13 @@ from nbgen.engine.light_imports import import_anew
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 
-ABSENT = {"accelerate", "torchao"}  #: Of functions and of tensors, for the compiler.
+ABSENT = {"accelerate", "torchao"}
+#: Of functions and of tensors, for the compiler.
 MARKS = {"allow_in_graph", "assume_constant_result", "disable", "mark_static_address"}
 #: What torch asks of every number and truth, which may be symbols where something is compiled.
 WITHOUT_SYMBOLS = {
-    **dict.fromkeys(("expect_true", "guard_or_false", "guard_or_true", "guard_size_oblivious"), bool),
-    "statically_known_true": bool,
+    **dict.fromkeys(("expect_true", "statically_known_true"), bool),
+    **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious"), bool),
     "guarding_hint_or_throw": lambda number: number,
     "has_guarding_hint": lambda number: True,
     "is_nested_int": lambda number: False,
