@@ -77,12 +77,13 @@ def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:
     """`[slots, heads, dim]` of zeros: slots that nobody wrote are read too, and masked, and must not be NaN.
 
     On the CPU the zeros are the operating system's, so that memory is taken only as it is written, in small pages: a
-    large one for every head of every layer would be most of a gigabyte.
+    large one for every head of every layer would be most of a gigabyte. Private ones cost less than shared.
     """
     _, heads, dim = like.shape
     if like.device.type != "cpu":
         return like.new_zeros(slots, heads, dim)
-    memory = mmap.mmap(-1, slots * heads * dim * like.element_size())
+    size = slots * heads * dim * like.element_size()
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         memory.madvise(mmap.MADV_NOHUGEPAGE)
     return torch.frombuffer(memory, dtype=like.dtype).view(heads, slots, dim).transpose(0, 1)
