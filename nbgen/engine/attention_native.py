@@ -2,6 +2,7 @@
 
 import ctypes
 from ctypes import c_float, c_int64, c_void_p
+from functools import cache, partial
 
 import torch
 
@@ -22,16 +23,15 @@ class LayerFields(ctypes.Structure):
 
 
 class NativeAttention(CpuAttention):
-    """Expects a head-major cache. Raises OSError where the C++ cannot be compiled."""
+    """Expects a head-major cache. Raises OSError where there is no compiler."""
 
     def __init__(self) -> None:
         super().__init__()
-        if native.library() is None:
-            raise OSError("native.cpp is not compiled")
-        self._functions = {dtype: native.function("attend", dtype) for dtype in native.NAMES}
+        native.compiler()
+        self._function = cache(partial(native.function, "attend"))
 
     def attend(self, query: torch.Tensor, layer: Layer, step: Step, window: Window, scores: Scores) -> torch.Tensor:
-        function = self._functions.get(query.dtype)
+        function = self._function(query.dtype)
         odd = query.shape[-1] % 2
         if function is None or odd or {layer.keys.dtype, layer.values.dtype} != {query.dtype}:
             return super().attend(query, layer, step, window, scores)

@@ -11,18 +11,23 @@ from nbgen.engine.native_linear import NativeProduct, suits
 class NativeInt4Linear(NativeProduct):
     """What `Int4Linear` is, for numbers of which this machine `suits` the product.
 
-    Few rows see the rounded weights themselves; for many they are written out in the layer's own type, as there.
+    However many rows there are, the weights that they see are the rounded ones in the layer's own type.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, numbers: Numbers | None = None) -> None:
         """`weight` is `[out, in]`; with `numbers`, as of `int4_linear.rounded`, its own are not read."""
         super().__init__(weight, bias)
         values, scales = numbers or rounded(weight)
-        low, high = values.view(self.out_features, -1, 2, GROUP // 2).unbind(2)
-        self._packed, self._steps = low | high << 4, scales.transpose(0, 1).contiguous()
+        self._packed, self._steps = packed(values), scales.transpose(0, 1).contiguous()
 
     def _numbers(self) -> tuple[torch.Tensor, None, torch.Tensor]:
         return self._packed, None, self._steps
+
+
+def packed(values: torch.Tensor) -> torch.Tensor:
+    """`[out, in]` of 0 to 15 as words of 16 bits `[out, in / 4]`: a group's word `i` has its numbers `i`, `i + 8`, …"""
+    quarters = values.view(len(values), -1, 4, GROUP // 4).short().unbind(2)
+    return torch.stack([quarter << 4 * place for place, quarter in enumerate(quarters)]).sum(0).short().flatten(1)
 
 
 def int4_layer(

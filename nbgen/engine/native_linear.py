@@ -11,7 +11,7 @@ from torch import nn
 
 from nbgen.engine import native
 from nbgen.engine.linear import Swap, is_plain
-from nbgen.engine.native import NAMES, function
+from nbgen.engine.native import function, library
 
 #: Of outputs that are made together.
 OUTPUTS = 4
@@ -97,10 +97,9 @@ def readable(linear: nn.Linear) -> bool:
 
 def suits(weight: torch.Tensor) -> bool:
     """Whether this machine has a product for its type and shape: whole vectors of inputs, whole tiles of outputs."""
-    if function("multiply", weight.dtype) is None:
+    if (made := library(weight.dtype)) is None or function("multiply", weight.dtype) is None:
         return False
     if weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
         # In whole tiles, or else oneDNN's are faster.
         return native.tiles() and weight.shape[0] % TILE == 0 and weight.shape[1] % TILE_INPUTS == 0
-    step = getattr(native.library(), f"step_{NAMES[weight.dtype]}")()
-    return weight.shape[1] % step == 0 and weight.shape[0] % OUTPUTS == 0
+    return weight.shape[1] % made.step() == 0 and weight.shape[0] % OUTPUTS == 0

@@ -4,31 +4,33 @@ import logging
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from nbgen.engine import native
 
 #: As the module has it, without what this process has loaded already.
-library = native.library.__wrapped__
+library = partial(native.library.__wrapped__, torch.float32)
 
 
 @pytest.fixture
 def short(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that is compiled in no time."""
     source = tmp_path_factory.mktemp("cpp") / "native.cpp"
-    source.write_text('extern "C" void attend_float32() {}')
+    source.write_text('extern "C" __attribute__((visibility("default"))) void attend() {}')
     monkeypatch.setattr(native, "SOURCE", source)
 
 
 @pytest.mark.usefixtures("short")
 def test_it_is_built_once_into_the_user_s_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert library().attend_float32
+    assert library().attend
     (built,) = (tmp_path / "nbgen").iterdir()
     made = built.stat()
-    assert library().attend_float32
+    assert library().attend
     assert built.stat() == made
     assert (tmp_path / "nbgen").stat().st_mode & 0o077 == 0, "nobody else writes what is run here"
 
@@ -37,7 +39,7 @@ def test_it_is_built_once_into_the_user_s_own_folder(tmp_path: Path, monkeypatch
 def test_a_home_that_cannot_be_written_costs_a_build_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert library().attend_float32
+    assert library().attend
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 
-from nbgen.engine import native_linear, probe
+from nbgen.engine import native, native_linear, probe
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.model_runner import ModelRunner, RunOutput
 from nbgen.engine.native_decoder import NativeDecoder
@@ -27,7 +27,7 @@ TAKEN = {
     "qwen3": {"head_dim": 16, "num_key_value_heads": 1},
 }
 LEFT = ["gemma2", "phi3", "olmo2", "granite", "smollm3", "mixtral"]
-DTYPES = [dtype for dtype in native_linear.NAMES if native_linear.readable(nn.Linear(64, 64, dtype=dtype))]
+DTYPES = [dtype for dtype in native.KINDS if native_linear.readable(nn.Linear(64, 64, dtype=dtype))]
 
 
 def runner_of(folder: Path, dtype: torch.dtype = torch.float32) -> ModelRunner:

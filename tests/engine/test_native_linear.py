@@ -1,17 +1,19 @@
 """Products of our own are right, and a row's is the same whatever is beside it and however many threads there are."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import nn
 
-from nbgen.engine import linear, native_linear
-from nbgen.engine.native_linear import NativeLinear
+from nbgen.engine import int4_linear, int8_linear, linear, native, native_linear
+from nbgen.engine.native_int4_linear import NativeInt4Linear
+from nbgen.engine.native_int8_linear import NativeInt8Linear
+from nbgen.engine.native_linear import NativeLinear, NativeProduct
 
 #: Outputs and inputs: whole panels, a part of one, a single tile, long rows.
 SIZES = [(96, 64), (1028, 192), (4, 32), (36, 2592)]
-DTYPES = [dtype for dtype in native_linear.NAMES if native_linear.function("multiply", dtype)]
+DTYPES = [dtype for dtype in native.KINDS if native.function("multiply", dtype)]
 #: Largest error, of the largest result.
 CLOSE = {torch.float32: 1e-6, torch.bfloat16: 5e-3}
 
@@ -29,32 +31,67 @@ def made(sizes: tuple[int, int], dtype: torch.dtype, *, bias: bool) -> nn.Linear
     return nn.Linear(sizes[1], sizes[0], bias=bias, dtype=dtype)
 
 
+def plain(stock: nn.Linear) -> NativeProduct:
+    return NativeLinear(stock)
+
+
+def eight(stock: nn.Linear) -> NativeProduct:
+    return NativeInt8Linear(stock.weight, stock.bias)
+
+
+def four(stock: nn.Linear) -> NativeProduct:
+    return NativeInt4Linear(stock.weight, stock.bias)
+
+
+def weight_of(kind: object, stock: nn.Linear) -> torch.Tensor:
+    """The numbers that a layer of this kind multiplies by."""
+    if kind is plain:
+        return stock.weight.double()
+    if kind is eight:
+        values, scale = int8_linear.rounded(stock.weight)
+        return values.double() * scale.double()[:, None]
+    values, scales = int4_linear.rounded(stock.weight)
+    step, middle = scales.float().transpose(0, 1)[..., None].unbind(2)
+    groups = values.float().unflatten(1, (-1, int4_linear.GROUP))
+    return ((groups - 8) * step + middle).to(stock.weight.dtype).flatten(1).double()
+
+
 def test_this_machine_has_float32() -> None:
     assert torch.float32 in DTYPES, "without AVX2 none of this is tested"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("kind", [plain, eight, four])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @torch.inference_mode()
-def test_it_is_the_linear_layer(sizes: tuple[int, int], bias: bool, dtype: torch.dtype, threads: int) -> None:
+def test_it_is_the_linear_layer(
+    sizes: tuple[int, int],
+    kind: Callable[[nn.Linear], NativeProduct],
+    bias: bool,
+    dtype: torch.dtype,
+    threads: int,
+) -> None:
     stock = made(sizes, dtype, bias=bias)
-    inputs = torch.randn(3, 13, sizes[1]).to(dtype)
-    expected = inputs.double() @ stock.weight.double().T + (stock.bias.double() if bias else 0)
-    got = NativeLinear(stock)(inputs)
-    assert got.shape == (3, 13, sizes[0])
-    assert (got.double() - expected).abs().max() <= CLOSE[dtype] * expected.abs().max()
+    inputs = torch.randn(3, 23, sizes[1]).to(dtype)
+    expected = inputs.double() @ weight_of(kind, stock).T + (stock.bias.double() if bias else 0)
+    ours = kind(stock)
+    assert ours(inputs).shape == (3, 23, sizes[0])
+    for rows in (inputs, inputs[0, :1], inputs[0, :5], inputs[0, :7], inputs[0, :17]):
+        wanted = expected[0, : len(rows)] if rows is not inputs else expected
+        assert (ours(rows).double() - wanted).abs().max() <= CLOSE[dtype] * wanted.abs().max()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", [plain, eight, four])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @torch.inference_mode()
 def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
-    sizes: tuple[int, int], dtype: torch.dtype, threads: int
+    sizes: tuple[int, int], kind: Callable[[nn.Linear], NativeProduct], dtype: torch.dtype, threads: int
 ) -> None:
-    ours, rows = NativeLinear(made(sizes, dtype, bias=True)), torch.randn(61, sizes[1]).to(dtype)
+    ours, rows = kind(made(sizes, dtype, bias=True)), torch.randn(61, sizes[1]).to(dtype)
     together = ours(rows)
-    for count in (1, 2, 3, 4, 5, 6, 7, 11, 16, 39, 60):
+    for count in (*range(1, 20), 39, 60):
         assert torch.equal(ours(rows[:count]), together[:count])
         assert torch.equal(ours(rows[-count:]), together[-count:])
     assert ours(rows[:0]).shape == (0, sizes[0])

@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "few_rows.h"
 #include "panel.h"
 #include "team.h"
 #include "tiles.h"
@@ -49,19 +50,27 @@ class Inputs {
 #endif
 };
 
+// Rounded weights become numbers once for all rows, unless these are few; others lie well enough as they are for more rows.
+template <typename Kind, typename T>
+void multiply_by(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
+    static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<FEW<Kind>>());
+    if (0 < rows && rows <= FEW<Kind>)
+        few[rows - 1](linear, input, output, begin, end);
+    else if (rows <= MANY && IS_PLAIN<Kind>)
+        multiply_in_strips(linear, rows, input, output, begin, end);
+    else
+        multiply_by_panel<Kind>(linear, rows, input, output, begin, end);
+}
+
 template <typename T>
 void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64_t begin, int64_t end) {
     if (inputs.multiply_in_tiles(linear, output, begin, end)) return;
-    const int64_t rows = inputs.rows;
-    const T* input = inputs.numbers;
-    if (rows > MANY)
-        multiply_by_panel(linear, rows, input, output, begin, end);
-    else if (linear.steps)
-        multiply_by(reinterpret_cast<const Nibbles*>(linear.integers), linear, rows, input, output, begin, end);
+    if (linear.steps)
+        multiply_by<Nibbles<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
     else if (linear.integers)
-        multiply_by(linear.integers, linear, rows, input, output, begin, end);
+        multiply_by<Integers<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
     else
-        multiply_by(linear.weight, linear, rows, input, output, begin, end);
+        multiply_by<Plain<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
 }
 
 template <typename T>
@@ -105,7 +114,7 @@ class Products {
 template <typename T>
 float dot(const T* a, const T* b, int64_t count) {
     Floats sum = {};
-    for (int64_t k = 0; k < count; k += STEP<T>) sum = add_product(sum, a + k, b + k);
+    for (int64_t k = 0; k < count; k += STEP<T>) sum = add_product(sum, a + k, loaded(b + k));
     const __m128 four = quarter(sum);
     return _mm_cvtss_f32(sums_of(four, four, four, four));
 }

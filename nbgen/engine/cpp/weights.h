@@ -1,0 +1,148 @@
+// The weights of one output, whatever they are kept as: a vector of numbers at a time, the same ones wherever they are read.
+
+#pragma once
+
+#include <type_traits>
+
+#include "linear.h"
+
+template <typename T>
+constexpr int64_t STEP = VECTOR / sizeof(T);
+
+// A vector of numbers: `Numbers<T>`.
+template <typename T>
+struct VectorOf {
+    typedef Floats Numbers;
+};
+template <>
+struct VectorOf<Bfloat16> {
+#ifdef __AVX512BF16__
+    typedef __m512bh Numbers;
+#else
+    typedef Words Numbers;
+#endif
+};
+template <typename T>
+using Numbers = typename VectorOf<T>::Numbers;
+
+inline Floats loaded(const float* from) { return *reinterpret_cast<const Floats*>(from); }
+
+inline Floats add_product(Floats sum, const float* a, Floats b) { return sum + loaded(a) * b; }
+
+inline Numbers<Bfloat16> loaded(const Bfloat16* from) {
+#ifdef __AVX512BF16__
+    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(from));
+#else
+    return *reinterpret_cast<const Words*>(from);
+#endif
+}
+
+inline Floats add_product(Floats sum, const Bfloat16* a, Numbers<Bfloat16> b) {
+#ifdef __AVX512BF16__
+    return reinterpret_cast<Floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), loaded(a), b));
+#else
+    const Words x = loaded(a);
+    sum += reinterpret_cast<Floats>(x << 16) * reinterpret_cast<Floats>(b << 16);
+    return sum + reinterpret_cast<Floats>(x & 0xffff0000u) * reinterpret_cast<Floats>(b & 0xffff0000u);
+#endif
+}
+
+constexpr int64_t GROUP = 32;  // inputs whose weights of 4 bits have a step and a middle in common
+
+// Each kind has one output's weights after another's, of so many `BITS`, and reads the vector `part` of those from the input `k`
+// on, a multiple of `GROUP`.
+
+template <typename T>
+struct Plain {
+    static constexpr int BITS = 8 * sizeof(T);
+    const T* first;
+
+    Plain(const Linear<T>& linear, int64_t output) : first(linear.weight + output * linear.inputs) {}
+
+    const char* bytes(int64_t k) const { return reinterpret_cast<const char*>(first + k); }
+
+    Numbers<T> read(int64_t k, int64_t part) const { return loaded(first + k + part * STEP<T>); }
+};
+
+// Of 8 bits, which are exact in either type; an output's sum is multiplied by its scale when it is whole.
+template <typename T>
+struct Integers {
+    static constexpr int BITS = 8;
+    const int8_t* first;
+
+    Integers(const Linear<T>& linear, int64_t output) : first(linear.integers + output * linear.inputs) {}
+
+    const char* bytes(int64_t k) const { return reinterpret_cast<const char*>(first + k); }
+
+    Numbers<T> read(int64_t k, int64_t part) const {
+        const int8_t* from = first + k + part * STEP<T>;
+#ifdef __AVX512BF16__
+        if constexpr (std::is_same_v<T, Bfloat16>) {
+            const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+            const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(all)));
+            const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(all, 1)));
+            return _mm512_cvtne2ps_pbh(high, low);
+        } else
+#endif
+        {
+#ifdef __AVX512F__
+            const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+            return reinterpret_cast<Floats>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(all)));
+#else
+            return reinterpret_cast<Floats>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(from))));
+#endif
+        }
+    }
+};
+
+// Of 4 bits, which are so many steps from the middle of their group, -8 to 7, rounded to a T. A group's weights `i`, `i + 8`,
+// `i + 16` and `i + 24` share the word `i` of its eight.
+template <typename T>
+struct Nibbles {
+    static constexpr int BITS = 4;
+    const uint16_t* first;
+    const T* steps;
+
+    Nibbles(const Linear<T>& linear, int64_t output)
+        : first(reinterpret_cast<const uint16_t*>(linear.integers) + output * linear.inputs / 4),
+          steps(linear.steps + output * linear.inputs / GROUP * 2) {}
+
+    const char* bytes(int64_t k) const { return reinterpret_cast<const char*>(first + k / 4); }
+
+    Numbers<T> read(int64_t k, int64_t part) const {
+        const int64_t group = k / GROUP + part * STEP<T> / GROUP;
+        [[maybe_unused]] const int from = part * STEP<T> % GROUP / 8 * 4;  // bits on the way to its first weight
+        const T* own = steps + group * 2;
+        const Floats step = Floats{} + widen(own[0]), middle = Floats{} + widen(own[1]);
+        const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + group * GROUP / 4));
+#ifdef __AVX512F__
+        const Floats levels = Floats{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7} * step + middle;
+#ifdef __AVX512BF16__
+        if constexpr (std::is_same_v<T, Bfloat16>) {
+            const __m512 all = reinterpret_cast<__m512>(levels);
+            const __m512i twice = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(all, all));  // places have five bits
+            constexpr int64_t ONES = 0x0001000100010001;
+            const __m512i shifts = _mm512_set_epi64(12 * ONES, 12 * ONES, 8 * ONES, 8 * ONES, 4 * ONES, 4 * ONES, 0, 0);
+            const __m512i places = _mm512_srlv_epi16(_mm512_broadcast_i32x4(words), shifts);
+            return reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(places, twice));
+        } else
+#endif
+        {
+            const __m512i wide = _mm512_cvtepu16_epi32(_mm256_broadcastsi128_si256(words));
+            const __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi32(from), _mm256_set1_epi32(from + 4), 1);
+            const __m512i places = _mm512_srlv_epi32(wide, shifts);  // of which four bits count
+            return reinterpret_cast<Floats>(_mm512_permutexvar_ps(places, reinterpret_cast<__m512>(levels)));
+        }
+#else
+        const __m256i shifted = _mm256_srli_epi32(_mm256_cvtepu16_epi32(words), from);
+        const __m256i places = _mm256_and_si256(shifted, _mm256_set1_epi32(15));
+        const __m256 away = _mm256_cvtepi32_ps(_mm256_sub_epi32(places, _mm256_set1_epi32(8)));
+        return reinterpret_cast<Floats>(away) * step + middle;
+#endif
+    }
+};
+
+template <typename Kind>
+constexpr bool IS_PLAIN = false;
+template <typename T>
+constexpr bool IS_PLAIN<Plain<T>> = true;
