@@ -3,24 +3,21 @@
 It is told that torch's distributed tensors, accelerate and torchao are not installed, and does without as it does where
 that is so. torch's compiler, whose marks are on functions that nobody compiles here, is imported when more is asked of
 it; so is the algebra of symbolic shapes, which torch asks for whether a number is a symbol. And the list of
-transformers' models is made once, not twice.
+transformers' models is kept from one start to the next.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from nbgen.engine import checkpoint, quantized_checkpoint
 from nbgen.engine.later_module import put_off
 from nbgen.engine.light_imports import import_anew
+from nbgen.engine.model_list import model_list_kept
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 
@@ -79,7 +76,7 @@ def _import_leanly(name: str) -> None:
     sys.modules.update(dict.fromkeys(ABSENT - sys.modules.keys()))
     _put_off_what_nobody_needs()
     try:
-        with _models_listed_once():
+        with model_list_kept():
             import_module(name)
     except Exception:  # another transformers, which asks for more
         log.info("transformers is imported whole", exc_info=True)
@@ -100,21 +97,3 @@ class _Expression:
 def _as_it_is(marked: Any = None, *_: Any, **__: Any) -> Any:
     """A mark, with or without arguments of its own."""
     return _as_it_is if marked is None else marked
-
-
-@contextmanager
-def _models_listed_once() -> Iterator[None]:
-    """Let the package of models use the list that transformers made for itself, from the very same files."""
-    import transformers.utils.import_utils as lists
-
-    make = lists.create_import_structure_from_path
-    models = Path(lists.__file__).parents[1] / "models"
-
-    def once(path: str | os.PathLike[str]) -> Any:
-        return make(models if Path(path) == models / "__init__.py" else path)
-
-    lists.create_import_structure_from_path = once
-    try:
-        yield
-    finally:
-        lists.create_import_structure_from_path = make

@@ -13,13 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from ctypes import c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
 import torch
+
+from nbgen.engine.cache_folder import cache_folder
 
 #: No flag here lets a compiler assume that numbers are finite, or change how the process rounds small ones.
 FLAGS = (
@@ -56,7 +57,7 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
     if dtype not in KINDS:
         return None
     try:
-        with _folder() as folder:
+        with cache_folder() as folder:
             return ctypes.CDLL(str(_built(compiler(), KINDS[dtype], folder)))
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)
@@ -116,25 +117,6 @@ def _built(compiler: str, kind: tuple[str, ...], folder: Path) -> Path:
 
 def _run(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT).stdout
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """The user's own cache folder, or one for the time being where there is none to write to."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(base, "nbgen")
-    try:
-        usable = folder.is_absolute()
-        if usable:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            usable = folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK)
-    except OSError:
-        usable = False
-    if usable:
-        yield folder
-    else:
-        with tempfile.TemporaryDirectory(prefix="nbgen-") as private:
-            yield Path(private)
 
 
 def _processor() -> str:

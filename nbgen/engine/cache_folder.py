@@ -1,0 +1,28 @@
+"""Where engines keep what they would make anew at each start. Knows not what that is."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def cache_folder() -> Iterator[Path]:
+    """The user's own cache folder, or one for the time being where there is none to write to."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(base, "nbgen")
+    try:
+        usable = folder.is_absolute()
+        if usable:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            usable = folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK)
+    except OSError:
+        usable = False
+    if usable:
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="nbgen-") as private:
+            yield Path(private)

@@ -1,0 +1,93 @@
+"""transformers' list of its models, kept between starts: it makes it of 1,500 files, a tenth of an engine's start.
+
+Kept in the user's cache folder for as long as no file is added to a model or taken from it. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from nbgen.engine.cache_folder import cache_folder
+
+#: Where transformers makes lists.
+MAKER = "transformers.utils.import_utils"
+#: The names that a module has, by module, by the libraries that they need.
+Names = dict[frozenset[str], dict[str, set[str]]]
+Make = Callable[..., Names]
+
+_Kept = list[tuple[list[str], dict[str, list[str]]]]
+
+
+@contextmanager
+def model_list_kept() -> Iterator[None]:
+    """Let transformers take its list from where it is kept, if it is imported meanwhile."""
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder(MetaPathFinder):
+    """Replaces the function that makes lists as soon as there is one."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == MAKER else None
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_replace(module: ModuleType) -> None:
+            execute(module)
+            make, models = module.define_import_structure, Path(module.__file__ or "").parents[1] / "models"
+
+            def listed(path: str | os.PathLike[str], prefix: str | None = None) -> Names:
+                if Path(path) not in (models, models / "__init__.py"):
+                    return make(path, prefix)
+                names = _kept_list(models, lambda: make(models))
+                before = "" if prefix is None else f"{prefix}."
+                return {needed: {before + each: of for each, of in by.items()} for needed, by in names.items()}
+
+            module.define_import_structure = listed
+
+        spec.loader.exec_module = execute_and_replace
+        return spec
+
+
+def _kept_list(models: Path, make: Callable[[], Names]) -> Names:
+    with cache_folder() as folder:
+        file = folder / f"models-{_state(models)}.msgpack"
+        try:
+            kept = msgspec.msgpack.decode(file.read_bytes(), type=_Kept)
+        except (OSError, msgspec.DecodeError):
+            names = make()
+            _keep(names, file)
+            return names
+    return {frozenset(needed): {name: set(of) for name, of in by.items()} for needed, by in kept}
+
+
+def _keep(names: Names, file: Path) -> None:
+    kept = [(sorted(needed), {name: sorted(of) for name, of in by.items()}) for needed, by in names.items()]
+    with tempfile.TemporaryDirectory(dir=file.parent) as making:
+        made = Path(making, file.name)
+        made.write_bytes(msgspec.msgpack.encode(kept))
+        made.replace(file)  # whole or not at all
+
+
+def _state(models: Path) -> str:
+    """Changes where a file of a model is added or taken away, or transformers is installed anew."""
+    with os.scandir(models) as entries:
+        changes = sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries)
+    return hashlib.sha256(repr((str(models), changes)).encode()).hexdigest()[:16]

@@ -1,0 +1,48 @@
+"""transformers knows the same models by a list that was kept as by its own."""
+
+from pathlib import Path
+
+from tests.engine.test_lean_imports import fresh
+
+KNOWN = """
+import hashlib, transformers, transformers.models
+for module in (transformers, transformers.models):
+    names = module._class_to_module
+    print(len(names), hashlib.sha256(repr(sorted(names.items())).encode()).hexdigest())
+"""
+KEPT = "from nbgen.engine.lean_imports import import_leanly; import_leanly('transformers.models.auto')\n" + KNOWN
+#: Ends where a model's file is read that nobody asked for.
+NOT_MADE = """
+import sys
+def refuse(event, given):
+    if event == "open" and str(given[0]).endswith("modeling_zamba2.py"):
+        raise SystemExit("made of transformers' files")
+sys.addaudithook(refuse)
+"""
+
+
+def test_it_is_transformers_own_and_made_once(tmp_path: Path) -> None:
+    own = fresh(KNOWN)
+    assert len(own) == 2
+    assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
+    (kept,) = (tmp_path / "nbgen").iterdir()
+    before = kept.stat()
+    assert fresh(NOT_MADE + KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
+    assert kept.stat().st_mtime_ns == before.st_mtime_ns
+    kept.write_bytes(before.st_size * b"?")
+    assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path)) == own, "damaged"
+    assert fresh(NOT_MADE + KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
+
+
+def test_without_a_folder_to_keep_it_in_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path / "file")) == fresh(KNOWN)
+
+
+def test_another_state_of_transformers_files_has_a_list_of_its_own(tmp_path: Path) -> None:
+    from nbgen.engine.model_list import _state
+
+    (tmp_path / "llama").mkdir()
+    before = _state(tmp_path)
+    (tmp_path / "llama" / "modeling_llama.py").touch()
+    assert _state(tmp_path) != before
