@@ -15,6 +15,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import msgspec
 
@@ -51,19 +52,25 @@ class _Finder(MetaPathFinder):
 
         def execute_and_replace(module: ModuleType) -> None:
             execute(module)
-            make, models = module.define_import_structure, Path(module.__file__ or "").parents[1] / "models"
-
-            def listed(path: str | os.PathLike[str], prefix: str | None = None) -> Names:
-                if Path(path) not in (models, models / "__init__.py"):
-                    return make(path, prefix)
-                names = _kept_list(models, lambda: make(models))
-                before = "" if prefix is None else f"{prefix}."
-                return {needed: {before + each: of for each, of in by.items()} for needed, by in names.items()}
-
-            module.define_import_structure = listed
+            models = Path(module.__file__ or "").parents[1] / "models"
+            module.define_import_structure = _Lists(module.define_import_structure, models)
 
         spec.loader.exec_module = execute_and_replace
         return spec
+
+
+class _Lists(NamedTuple):
+    """Makes a package's list as transformers does, but for that of its `models`."""
+
+    make: Make
+    models: Path
+
+    def __call__(self, path: str | os.PathLike[str], prefix: str | None = None) -> Names:
+        if Path(path) not in (self.models, self.models / "__init__.py"):
+            return self.make(path, prefix)
+        before = "" if prefix is None else f"{prefix}."
+        names = _kept_list(self.models, lambda: self.make(self.models))
+        return {needed: {before + name: of for name, of in by.items()} for needed, by in names.items()}
 
 
 def _kept_list(models: Path, make: Callable[[], Names]) -> Names:
