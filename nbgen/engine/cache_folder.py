@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,3 +26,11 @@ def cache_folder() -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="nbgen-") as private:
             yield Path(private)
+
+
+def keep(file: Path, make: Callable[[Path], object]) -> None:
+    """Have the file made: whole or not at all, whoever else makes it now."""
+    with tempfile.TemporaryDirectory(dir=file.parent) as making:
+        made = Path(making, file.name)
+        make(made)
+        made.replace(file)

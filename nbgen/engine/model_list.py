@@ -8,18 +8,17 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 import msgspec
 
-from nbgen.engine.cache_folder import cache_folder
+from nbgen.engine.cache_folder import cache_folder, keep
 
 #: Where transformers makes lists.
 MAKER = "transformers.utils.import_utils"
@@ -59,38 +58,36 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-class _Lists(NamedTuple):
-    """Makes a package's list as transformers does, but for that of its `models`."""
+class _Lists:
+    """Makes a package's list as transformers does, but for that of its `models`, of which it is asked twice."""
 
-    make: Make
-    models: Path
+    def __init__(self, make: Make, models: Path) -> None:
+        self._make = make
+        self._models = models
 
     def __call__(self, path: str | os.PathLike[str], prefix: str | None = None) -> Names:
-        if Path(path) not in (self.models, self.models / "__init__.py"):
-            return self.make(path, prefix)
+        if Path(path) not in (self._models, self._models / "__init__.py"):
+            return self._make(path, prefix)
         before = "" if prefix is None else f"{prefix}."
-        names = _kept_list(self.models, lambda: self.make(self.models))
-        return {needed: {before + name: of for name, of in by.items()} for needed, by in names.items()}
+        return {needed: {before + name: set(of) for name, of in by.items()} for needed, by in self._names.items()}
+
+    @cached_property
+    def _names(self) -> Names:
+        with cache_folder() as folder:
+            file = folder / f"models-{_state(self._models)}.msgpack"
+            try:
+                kept = msgspec.msgpack.decode(file.read_bytes(), type=_Kept)
+            except (OSError, msgspec.DecodeError):
+                names = self._make(self._models)
+                with suppress(OSError):  # a full disk keeps no engine from starting
+                    keep(file, lambda made: made.write_bytes(_encoded(names)))
+                return names
+        return {frozenset(needed): {name: set(of) for name, of in by.items()} for needed, by in kept}
 
 
-def _kept_list(models: Path, make: Callable[[], Names]) -> Names:
-    with cache_folder() as folder:
-        file = folder / f"models-{_state(models)}.msgpack"
-        try:
-            kept = msgspec.msgpack.decode(file.read_bytes(), type=_Kept)
-        except (OSError, msgspec.DecodeError):
-            names = make()
-            _keep(names, file)
-            return names
-    return {frozenset(needed): {name: set(of) for name, of in by.items()} for needed, by in kept}
-
-
-def _keep(names: Names, file: Path) -> None:
+def _encoded(names: Names) -> bytes:
     kept = [(sorted(needed), {name: sorted(of) for name, of in by.items()}) for needed, by in names.items()]
-    with tempfile.TemporaryDirectory(dir=file.parent) as making:
-        made = Path(making, file.name)
-        made.write_bytes(msgspec.msgpack.encode(kept))
-        made.replace(file)  # whole or not at all
+    return msgspec.msgpack.encode(kept)
 
 
 def _state(models: Path) -> str:

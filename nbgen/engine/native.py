@@ -12,7 +12,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from ctypes import c_int64, c_void_p
 from functools import cache
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from nbgen.engine.cache_folder import cache_folder
+from nbgen.engine.cache_folder import cache_folder, keep
 
 #: No flag here lets a compiler assume that numbers are finite, or change how the process rounds small ones.
 FLAGS = (
@@ -108,10 +107,7 @@ def _built(compiler: str, kind: tuple[str, ...], folder: Path) -> Path:
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     target = folder / f"{SOURCE.stem}-{key}.so"
     if not target.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as making:
-            made = Path(making, target.name)
-            _run(compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made))
-            made.replace(target)  # whole or not at all, whoever else makes it now
+        keep(target, lambda made: _run(compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made)))
     return target
 
 

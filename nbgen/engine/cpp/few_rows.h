@@ -6,7 +6,7 @@
 
 #include "strips.h"
 
-constexpr int64_t LINE = 64;         // bytes of memory that come together
+constexpr int64_t LINE = 64;        // bytes of memory that come together
 constexpr int64_t DISTANCE = 8192;  // bytes ahead of their products that numbers are fetched
 constexpr int FURTHER = 8;          // outputs ahead that rounded weights are fetched
 

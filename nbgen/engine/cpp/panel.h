@@ -89,9 +89,5 @@ template <typename Kind, typename T>
 void multiply_by_panel(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     static constexpr auto strips = panel_strips_of<Kind, T>(std::make_index_sequence<ROWS>());
     const T* laid = laid_out<Kind>(linear, begin, end);
-    const int64_t others = rows - in_fours(rows);
-    for (int64_t m = 0, some; m < rows; m += some) {
-        some = m < others ? std::min<int64_t>(ROWS, others - m) : 4;
-        strips[some - 1](linear, laid, rows, m, input, output, begin, end);
-    }
+    each_strip(rows, [&](int64_t some, int64_t m) { strips[some - 1](linear, laid, rows, m, input, output, begin, end); });
 }

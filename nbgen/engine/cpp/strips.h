@@ -74,13 +74,19 @@ constexpr auto strips_of(std::index_sequence<R...>) {
     return std::array{&strip<R + 1, (R < 2 ? MOST : FEWEST), T>...};
 }
 
+// `strip(R, m)` for each strip of `R` rows from `m` on.
+template <typename Strip>
+[[gnu::always_inline]] inline void each_strip(int64_t rows, const Strip& strip) {
+    const int64_t others = rows - in_fours(rows);
+    for (int64_t m = 0, some; m < rows; m += some) {
+        some = m < others ? std::min<int64_t>(ROWS, others - m) : 4;
+        strip(some, m);
+    }
+}
+
 // `input` `[rows, inputs]` to the outputs `begin` to `end`, a panel at most, of `output` `[rows, outputs]`.
 template <typename T>
 void multiply_in_strips(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     static constexpr auto strips = strips_of<T>(std::make_index_sequence<ROWS>());
-    const int64_t others = rows - in_fours(rows);
-    for (int64_t m = 0, some; m < rows; m += some) {
-        some = m < others ? std::min<int64_t>(ROWS, others - m) : 4;
-        strips[some - 1](linear, rows, m, input, output, begin, end);
-    }
+    each_strip(rows, [&](int64_t some, int64_t m) { strips[some - 1](linear, rows, m, input, output, begin, end); });
 }
