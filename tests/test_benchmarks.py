@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig
 
-from benchmarks import report, vocabulary
+from benchmarks import gpu, report, vocabulary
 from benchmarks.engine import Engine
 from benchmarks.limits import Cost, Limits, least_seconds
 from benchmarks.measured_process import MeasurementFailed
@@ -149,3 +150,20 @@ def test_a_vocabulary_has_the_size_asked_for_and_single_digits(tmp_path: Path) -
     assert len(tokenizer("0123456789")["input_ids"]) == 10
     for token in set(range(2000)) - set(never):
         assert tokenizer.decode([token]).isascii()
+
+
+def test_figures_of_a_gpu_are_taken_and_told(model: Path) -> None:
+    """On the CPU, where nothing but the device is another."""
+    figures = gpu.measure(model, gpu.Size(context=40, new=6, batch=3), "cpu", 1)
+    assert 0 < figures["one_first"] < figures["one_seconds"]
+    assert figures["many_rate"] > 0
+    assert figures["peer_seconds"] > 0
+    said = gpu.render({"small": {**figures, "command": "python -m benchmarks.gpu small", "machine": "a machine"}})
+    assert f"| {figures['many_seconds']:.2f} ({figures['peer_ratio']:.2f}) |" in said
+
+
+@pytest.mark.parametrize(("name", "gigabytes"), [("qwen3-0.6b", 1.19), ("llama-3.2-1b", 2.47), ("llama-3.1-8b", 15.0)])
+def test_the_shapes_for_a_gpu_weigh_what_those_models_do(name: str, gigabytes: float) -> None:
+    """Read in each step: all but the rows of the input embedding."""
+    cost = Cost.of(AutoConfig.for_model(**gpu.SHAPES[name]).to_dict())
+    assert cost.weight_bytes / 1e9 == pytest.approx(gigabytes, rel=0.01)

@@ -95,6 +95,14 @@ def _with_sinks(total, highest, weighted, sinks):
     return total * decay + tl.exp2(sinks - shift), weighted * decay[:, None]
 
 
+@triton.jit
+def decode_tiles(tiles, lengths):
+    """Program (row): the tile `[4]` of one query, the last of a sequence whose length `[rows]` says where it is."""
+    row, field = tl.program_id(0), tl.arange(0, 4)
+    position = tl.load(lengths + row).to(tl.int32) - 1
+    tl.store(tiles + row * 4 + field, tl.where(field == 1, 1, tl.where(field == 2, position, row)))
+
+
 @triton.jit(do_not_specialize=["table_stride", "splits", "sliding", "chunk"])
 def attend_tiles(
     output, log_sums, queries, keys, values, sinks, tiles, tables, query_row_stride, query_head_stride, key_stride,

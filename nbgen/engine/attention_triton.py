@@ -10,7 +10,7 @@ import torch
 import triton
 
 from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
-from nbgen.engine.attention_kernels import attend_tiles, merge_splits
+from nbgen.engine.attention_kernels import attend_tiles, decode_tiles, merge_splits
 from nbgen.engine.upload import upload
 
 WIDEST = 256
@@ -57,12 +57,12 @@ class TritonAttention(ReferenceAttention):
         output = query.new_empty(*query.shape[:2], layer.values.shape[-1])
         size = step.cache.block_size
         if step.decodes:
-            tables, tiles = step.once("tables", step.decode_tables), step.once("tiles", lambda: decode_tiles(step))
+            tables, tiles = step.once("tables", step.decode_tables), step.once("tiles", lambda: tiles_of_decodes(step))
             self._launch(query, layer, tiles, tables, size, window, scores, output, decodes=True)
         if step.prefills:
             rows = tiling(query, layer, decodes=False).rows // _group(query, layer)
             tables = step.once("prefill_tables", lambda: step.tables_of(step.prefills))
-            tiles = step.once(("tiles", rows), lambda: prefill_tiles(step.prefills, rows, query.device))
+            tiles = step.once(("tiles", rows), lambda: tiles_of_prefills(step.prefills, rows, query.device))
             self._launch(query, layer, tiles, tables, size, window, scores, output, decodes=False)
         for span in step.prefills:
             if span.blocks:  # which the kernels do not know
@@ -144,14 +144,15 @@ def precision(dtype: torch.dtype) -> str:
     return "ieee" if dtype == torch.float32 else "tf32"
 
 
-def decode_tiles(step: Step) -> torch.Tensor:
+def tiles_of_decodes(step: Step) -> torch.Tensor:
     """One query a sequence: int32 `[B, 4]`."""
     lengths = step.once("lengths", step.decode_lengths)
-    rows = torch.arange(len(lengths), dtype=torch.int32, device=lengths.device)
-    return torch.stack([rows, torch.ones_like(rows), lengths.int() - 1, rows], dim=1)
+    tiles = torch.empty(len(lengths), 4, dtype=torch.int32, device=lengths.device)
+    decode_tiles[(len(lengths),)](tiles, lengths, num_warps=1)
+    return tiles
 
 
-def prefill_tiles(prefills: list[Span], queries: int, device: torch.device) -> torch.Tensor:
+def tiles_of_prefills(prefills: list[Span], queries: int, device: torch.device) -> torch.Tensor:
     """The prefills cut into tiles of up to `queries`: int32 `[tiles, 4]`."""
     tiles = [
         (row, min(queries, span.stop - row), span.length - (span.stop - row), index)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from nbgen.engine.attention import ReferenceAttention, Span, Step, current
+from nbgen.engine.attention import ReferenceAttention, Span, Step
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.upload import upload
@@ -21,8 +21,8 @@ from nbgen.engine.upload import upload
 #: Batch sizes that have a graph of their own; larger ones go on in steps of the last.
 BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
-#: `[B, 1, vocab]` of ids and positions `[B, 1]`, of the current step.
-Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+#: `[B, vocab]` of a step's ids and positions `[B, 1]`.
+Decode = Callable[[Step, torch.Tensor, torch.Tensor], torch.Tensor]
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ class DecodeGraphs:
     """Runs decode batches of up to `most` sequences of up to `blocks` blocks over static tensors."""
 
     def __init__(
-        self, logits: Logits, cache: KVCache, attention: ReferenceAttention, *, most: int, blocks: int
+        self, decode: Decode, cache: KVCache, attention: ReferenceAttention, *, most: int, blocks: int
     ) -> None:
-        self._logits = logits
+        self._decode = decode
         self._cache = cache
         self._attention = attention
         self._most = bucket_of(most)
@@ -107,8 +107,7 @@ class DecodeGraphs:
         indices = inputs.indices[:bucket]
         made = {"tables": inputs.tables[:bucket], "lengths": indices + 1, ("positions",): indices}
         step = Step(self._cache, self._attention, inputs.slots[:bucket], spans, [], static=True, _made=made)
-        with current(step):
-            return self._logits(inputs.ids[:bucket], inputs.positions[:bucket])[:, -1]
+        return self._decode(step, inputs.ids[:bucket], inputs.positions[:bucket])
 
 
 class Inputs:

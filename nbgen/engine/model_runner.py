@@ -7,7 +7,7 @@ and no mask: `attention` knows both. Knows nothing of sampling or text.
 import inspect
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -27,6 +27,9 @@ from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.upload import upload
+
+if TYPE_CHECKING:
+    from nbgen.engine.fused_model import FusedModel
 
 
 class PromptScores(NamedTuple):
@@ -84,6 +87,7 @@ class ModelRunner:
         self.compiled: CompiledDecoder | None = None
         self.native: NativeDecoder | None = None
         self.plain: NativeModel | None = None
+        self.fused: FusedModel | None = None
         self._rotary = LongRotary(model)
         names = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in names
@@ -113,11 +117,10 @@ class ModelRunner:
         scores, states, experts = self._replay(items, wanted, newest), None, {}
         if scores is None:
             step, ids = self._step(items), self._ids(items, newest)
-            native = self.native if self.native and self.native.suits(step) else None
-            if native and self.plain and self._of_ids(items):
-                scores, states = self._compute_plain(self.plain, step, items, ids, wanted)
+            if own := self._own(step, items):
+                scores, states = self._compute_own(own, step, items, ids, wanted)
             else:
-                scores, states, experts = self._compute(native, step, items, ids, wanted)
+                scores, states, experts = self._compute(step, items, ids, wanted)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
             part = slice(end, end + len(rows))
@@ -141,7 +144,7 @@ class ModelRunner:
         """
         if self.attention.graphs and self.long_after is None and self.tier == "A":
             blocks = -(-context_length // self.cache.block_size)
-            self.graphs = DecodeGraphs(self.logits, self.cache, self.attention, most=max_running, blocks=blocks)
+            self.graphs = DecodeGraphs(self.decode, self.cache, self.attention, most=max_running, blocks=blocks)
 
     def vacate(self) -> None:
         """Give up the cache's memory, and the graphs, which read it, once nothing does that was launched."""
@@ -151,9 +154,21 @@ class ModelRunner:
         self.media.towers.clear()
         self.cache.resize(0)
 
-    def _compute_plain(
+    def decode(self, step: attention.Step, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """`[B, vocab]` of one token each, `ids` and `positions` `[B, 1]`, of a step that asks nothing of the host."""
+        if self.fused:
+            return self.fused.decode(step, ids[:, 0], positions[:, 0])
+        with attention.current(step):
+            return self._run({"input_ids": ids}, positions)[:, -1]
+
+    def _own(self, step: attention.Step, items: list[ScheduledSequence]) -> "NativeModel | FusedModel | None":
+        """What computes the step from ids to scores in place of transformers' forward, if anything does."""
+        own = self.fused or self.plain
+        return own if own and self._of_ids(items) and own.suits(step, items) else None
+
+    def _compute_own(
         self,
-        plain: NativeModel,
+        own: "NativeModel | FusedModel",
         step: attention.Step,
         items: list[ScheduledSequence],
         ids: torch.Tensor,
@@ -162,16 +177,11 @@ class ModelRunner:
         """Scores of packed `ids` `[T]` without transformers' forward, and hidden states where anybody asks."""
         lengths, watched = self._rotary.lengths(items), self._hidden_states.of(items)
         with lengths, watched as hidden, self.lora.of(items, rows):
-            scores = plain.scores(step, items, ids, _positions(items), rows)
+            scores = own.scores(step, items, ids, _positions(items), rows)
         return scores, hidden.rows(rows)
 
     def _compute(
-        self,
-        native: NativeDecoder | None,
-        step: attention.Step,
-        items: list[ScheduledSequence],
-        ids: torch.Tensor,
-        rows: list[int],
+        self, step: attention.Step, items: list[ScheduledSequence], ids: torch.Tensor, rows: list[int]
     ) -> tuple[torch.Tensor, torch.Tensor | None, dict[Sequence, tuple[int, torch.Tensor]]]:
         """The same by transformers' forward, and the experts of who asks for those."""
         lengths, watched = self._rotary.lengths(items), self._hidden_states.of(items)
@@ -179,7 +189,7 @@ class ModelRunner:
         routed, seen = self._routed_experts.of(items), self.media.overlay(items)
         if self.compiled:
             self.compiled.active = self._of_ids(items) and not self.lora.wraps
-        layers = native.of(step, items) if native else nullcontext()
+        layers = self.native.of(step, items) if self.native and self.native.suits(step) else nullcontext()
         with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes, layers:
             scores = self._forward(items, ids, rows)
         return scores, hidden.rows(rows), _experts(items, routes)
@@ -220,11 +230,8 @@ class ModelRunner:
         """Whether the model itself picks the rows whose scores are wanted."""
         return self._keeps_logits and (len(items) == 1 or any(item.num_tokens > 1 for item in items))
 
-    def logits(self, ids: torch.Tensor, positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:
-        """`[B, T, vocab]` of the current step's tokens `[B, T]`, or of those that `logits_to_keep` selects."""
-        return self._run({"input_ids": ids}, positions, **selection)
-
     def _run(self, tokens: dict[str, torch.Tensor], positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:
+        """`[B, T, vocab]` of the current step's tokens `[B, T]`, or of those that `logits_to_keep` selects."""
         inputs = {**tokens, **self._cache_inputs(), **selection}
         if self._takes_positions:
             inputs["position_ids"] = positions

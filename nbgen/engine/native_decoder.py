@@ -1,45 +1,31 @@
 """A decoder's layers in C++ of our own. CPU only.
 
-It knows one kind of layer, Llama's, which many families share: one is taken if the code that transformers would
-run for it is the very code of `LIKE`. Norms, products with what adapters add, rotary positions, attention over a paged
-cache and the feed-forward of all layers are one call, without Python or a copy in between; and so are embeddings, the
-last norm and scores, for who knows that the model has nothing else there (`native_model`).
+It knows one kind of layer, Llama's, which many families share (`llama_like`). Norms, products with what adapters add,
+rotary positions, attention over a paged cache and the feed-forward of all layers are one call, without Python or a copy
+in between; and so are embeddings, the last norm and scores, for who knows that the model has nothing else there
+(`native_model`).
 """
 
 import ctypes
-import inspect
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_void_p
-from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.models.llama import modeling_llama as llama
-from transformers.models.mistral import modeling_mistral as mistral
-from transformers.models.qwen2 import modeling_qwen2 as qwen2
-from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from nbgen.engine import attention
 from nbgen.engine.attention import Window
 from nbgen.engine.attention_native import LayerFields, NativeAttention
 from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.llama_like import check_layer, linears, window
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
 from nbgen.engine.native import function
 from nbgen.engine.native_linear import LinearFields, NativeProduct
 from nbgen.engine.native_step import Ends, NormFields, Room, Scores, StepFields, Turns
 from nbgen.engine.scheduler import ScheduledSequence
 
-#: What the parts of a layer may be like.
-LIKE = {
-    "layer": [llama.LlamaDecoderLayer],
-    "attention": [llama.LlamaAttention, mistral.MistralAttention, qwen2.Qwen2Attention, qwen3.Qwen3Attention],
-    "feed-forward": [llama.LlamaMLP],
-    "norm": [llama.LlamaRMSNorm],
-}
-ROTARY = ("apply_rotary_pos_emb", "rotate_half")
 LINEARS = ("query", "key", "value", "output", "gate", "up", "down")
 NORMS = ("input_norm", "post_norm", "query_norm", "key_norm")
 
@@ -77,7 +63,7 @@ class NativeDecoder(nn.Module):
         self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
         for layer, fields in zip(found, self._fields, strict=True):
             group = fields.attention.heads // fields.attention.kv_heads
-            self._shape_of_last = _window(layer.self_attn), group
+            self._shape_of_last = window(layer.self_attn), group
             self._alike.setdefault(self._shape_of_last, []).append(fields)
         self._sizes = _sizes(found)
         shapes = [fields.attention for fields in self._fields]
@@ -164,7 +150,7 @@ class NativeDecoder(nn.Module):
         columns = self._lora.columns
         if columns is not self._columns:
             for layer, fields in zip(self._stock, self._fields, strict=True):
-                for name, linear in zip(LINEARS, _linears(layer), strict=True):
+                for name, linear in zip(LINEARS, linears(layer), strict=True):
                     setattr(fields, name, _linear_fields(linear))
             self._columns = columns
         if not concerns(items):
@@ -185,48 +171,11 @@ class NativeDecoder(nn.Module):
         return True
 
 
-def _window(module: nn.Module) -> Window:
-    """What the layer's attention was found to see when it ran."""
-    return module.__dict__["_nbgen_window"][1]
-
-
 def _check(layer: nn.Module) -> None:
     """Raises ValueError for a layer that does not do what the C++ does."""
-    attend, feed = layer.self_attn, layer.mlp
-    norms = [layer.input_layernorm, layer.post_attention_layernorm]
-    norms += [getattr(attend, name) for name in ("q_norm", "k_norm") if hasattr(attend, name)]
-    parts = [("layer", layer), ("attention", attend), ("feed-forward", feed), *(("norm", norm) for norm in norms)]
-    for kind, part in parts:
-        if not any(same_code(type(part).forward, known.forward) for known in LIKE[kind]):
-            raise ValueError(f"its {kind} is not like Llama's")
-    home = sys.modules[type(attend).__module__]
-    if not all(same_code(getattr(home, name, None), getattr(llama, name)) for name in ROTARY):
-        raise ValueError("its rotary positions are not Llama's")
-    numbers = torch.linspace(-8, 8, 33)
-    if not torch.equal(feed.act_fn(numbers), nn.functional.silu(numbers)):
-        raise ValueError("its feed-forward has another activation than silu")
-    if not all(isinstance(linear, NativeProduct) for linear in _linears(layer)):
+    check_layer(layer)
+    if not all(isinstance(linear, NativeProduct) for linear in linears(layer)):
         raise ValueError("its linear layers are not ours")
-    if "_nbgen_window" not in attend.__dict__ or attend.head_dim % 2:
-        raise ValueError("its attention is not like Llama's")
-
-
-def same_code(function: Callable[..., Any] | None, known: Callable[..., Any]) -> bool:
-    """Whether two functions are the same code, but for names of types and what is written about them."""
-    return function is not None and _code(function) == _code(known)
-
-
-def _code(function: Callable[..., Any]) -> tuple:
-    code: CodeType = inspect.unwrap(function).__code__
-    constants = tuple(value for value in code.co_consts if not isinstance(value, str))
-    return code.co_code, code.co_names, code.co_varnames, constants
-
-
-def _linears(layer: nn.Module) -> list[nn.Module]:
-    """In the order of `LINEARS`."""
-    attend, feed = layer.self_attn, layer.mlp
-    products = [attend.q_proj, attend.k_proj, attend.v_proj, attend.o_proj]
-    return [*products, feed.gate_proj, feed.up_proj, feed.down_proj]
 
 
 def _fields(layer: nn.Module) -> DecoderLayerFields:
@@ -237,7 +186,7 @@ def _fields(layer: nn.Module) -> DecoderLayerFields:
     dim = attend.head_dim
     heads, kv_heads = attend.q_proj.out_features // dim, attend.k_proj.out_features // dim
     shape = LayerFields(heads, kv_heads, dim, dim, 0, attend.scaling, 0, None)
-    return DecoderLayerFields(*norms, *map(_linear_fields, _linears(layer)), shape)
+    return DecoderLayerFields(*norms, *map(_linear_fields, linears(layer)), shape)
 
 
 def _linear_fields(linear: nn.Module) -> LinearFields:
@@ -248,7 +197,7 @@ def _sizes(layers: list[nn.Module]) -> list[int]:
     """Numbers of one row in each of what a step makes meanwhile, in the widest layer."""
     sizes = []
     for layer in layers:
-        query, key, value, output, gate, up, down = _linears(layer)
+        query, key, value, output, gate, up, down = linears(layer)
         outputs = (query.out_features, key.out_features, value.out_features, output.in_features)
         sizes.append((query.in_features, *outputs, down.out_features, gate.out_features, up.out_features))
     return [max(column) for column in zip(*sizes, strict=True)]

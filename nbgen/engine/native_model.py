@@ -1,31 +1,19 @@
 """From ids to scores around a decoder's layers in C++ (`native_decoder`), without transformers' own forward. CPU only.
 
 That forward costs a small model half as much as its layers, and does no more for it than is done here where its code
-is the very code of `LIKE`.
+is Llama's (`llama_like`).
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import nn
-from transformers.models.llama import modeling_llama as llama
-from transformers.models.mistral import modeling_mistral as mistral
-from transformers.models.qwen2 import modeling_qwen2 as qwen2
-from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from nbgen.engine import attention
-from nbgen.engine.native_decoder import LIKE as LAYERS_LIKE
-from nbgen.engine.native_decoder import NativeDecoder, same_code
+from nbgen.engine.llama_like import BY_LENGTH, check_model
+from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.native_step import Ends, Turns
 from nbgen.engine.scheduler import ScheduledSequence
-
-LIKE = {
-    "model": [llama.LlamaForCausalLM, mistral.MistralForCausalLM, qwen2.Qwen2ForCausalLM, qwen3.Qwen3ForCausalLM],
-    "decoder": [llama.LlamaModel, mistral.MistralModel, qwen2.Qwen2Model, qwen3.Qwen3Model],
-    "norm": LAYERS_LIKE["norm"],
-}
-#: Rotary positions whose frequencies depend on how long a sequence is.
-BY_LENGTH = {"dynamic", "longrope"}
 
 
 class NativeModel:
@@ -33,15 +21,12 @@ class NativeModel:
 
     def __init__(self, model: nn.Module, layers: NativeDecoder) -> None:
         self._model, self._decoder, self._layers = model, model.get_decoder(), layers
-        for kind, part in (("model", model), ("decoder", self._decoder), ("norm", self._decoder.norm)):
-            if not any(same_code(type(part).forward, known.forward) for known in LIKE[kind]):
-                raise ValueError(f"its {kind} is not like Llama's")
-        embeddings = self._decoder.embed_tokens
-        if type(embeddings) is not nn.Embedding or embeddings.weight.dtype != model.dtype:
-            raise ValueError("its embeddings are not torch's, or of another type than the layers")
-        if len(embeddings.weight) < max(model.config.vocab_size, model.lm_head.out_features):
-            raise ValueError("some ids have no embedding")
+        check_model(model)
         self._turns = TurnTable(self._decoder.rotary_emb, model.dtype)
+
+    def suits(self, step: attention.Step, _: Sequence[ScheduledSequence]) -> bool:
+        """Whether the step's attention and cache are what the layers read."""
+        return self._layers.suits(step)
 
     def scores(
         self,

@@ -59,7 +59,8 @@ def choose_runner(model: torch.nn.Module, block_size: int, *, copies_weights: bo
     if isinstance(runner, HybridRunner) and runner.caches_prefixes:
         runner.caches_prefixes = _goes_on(runner, prompts[0], expected[0], block_size)
     if type(runner) is ModelRunner and copies_weights:
-        _give_native_layers(runner, prompts, expected, block_size)
+        give = _fuse if runner.device.type == "cuda" else _give_native_layers
+        give(runner, prompts, expected, block_size)
     return runner
 
 
@@ -90,12 +91,26 @@ def _give_native_layers(
         setattr(runner, place, None)
 
 
+def _fuse(runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Tensor], block_size: int) -> None:
+    """Kernels of our own from ids to scores, where the model's code is known and the scores remain."""
+    try:
+        from nbgen.engine.fused_model import FusedModel  # only here: other machines have no triton
+
+        runner.fused = FusedModel(runner.model)
+    except (ImportError, ValueError, AttributeError) as error:
+        log.info("transformers' own code runs in place of our kernels: %s", error)
+        return
+    if not _agrees(runner, prompts, expected, block_size):
+        log.warning("transformers' own code runs in place of our kernels, which do not run here or give other scores")
+        runner.fused = None
+
+
 def compile(runner: Runner, block_size: int) -> bool:
     """Have the runner's decoder compiled, where it can be and the scores remain; whether it is. Raises ModelError."""
     if type(runner) is not ModelRunner or runner.long_after is not None:
         return False
-    if runner.native is not None:
-        log.info("Not compiled: the model's layers run in C++ of our own, which is faster")
+    if runner.native is not None or runner.fused is not None:
+        log.info("Not compiled: the model's layers run in code of our own, which is faster")
         return False
     prompts = _prompts(runner.model.config.get_text_config().vocab_size)
     expected = [row for _, _, row in _pieces(runner, prompts, block_size)]

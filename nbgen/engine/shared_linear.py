@@ -19,7 +19,7 @@ class SharedLinear:
 
     def __init__(self, linears: list[nn.Linear], make: Callable[[nn.Linear], nn.Module] = PrepackedLinear) -> None:
         self._sizes = [linear.out_features for linear in linears]
-        self.linear = make(_joined(linears))
+        self.linear = make(joined(linears))
         self._input: torch.Tensor | None = None
         self._parts: dict[int, torch.Tensor] = {}
 
@@ -79,14 +79,15 @@ def that_read_alike(model: nn.Module, ids: list[int], suits: Callable[[nn.Module
     return [places for places in found if len(places) > 1 and len({name for _, name, _ in places}) == len(places)]
 
 
-def _joined(linears: list[nn.Linear]) -> nn.Linear:
+def joined(linears: list[nn.Linear]) -> nn.Linear:
+    """One layer with the outputs of all of them, one after the other."""
     weight = torch.cat([linear.weight for linear in linears])
-    joined = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    joined.weight = nn.Parameter(weight, requires_grad=False)
+    whole = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    whole.weight = nn.Parameter(weight, requires_grad=False)
     if any(linear.bias is not None for linear in linears):
         biases = [weight.new_zeros(x.out_features) if x.bias is None else x.bias for x in linears]
-        joined.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
-    return joined
+        whole.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
+    return whole
 
 
 def _parts(linears: list[nn.Linear]) -> list[Part]:

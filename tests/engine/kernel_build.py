@@ -1,9 +1,9 @@
-"""Compiles the attention kernel for a GPU that need not be there, and says what it would use of it."""
+"""Compiles kernels for a GPU that need not be there, and says what it would use of it."""
 
 import re
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,20 +23,21 @@ class Build(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Bytes of stack and local memory a thread, of shared memory a program; whether matrices go to tensor cores."""
+    """Bytes of stack and local memory a thread, and its registers; bytes of shared memory a program.
+
+    Whether matrices go to tensor cores, and the instructions that load from memory.
+    """
 
     stack: int
     local: int
+    registers: int
     shared: int
     tensor_cores: bool
+    loads: list[str]
 
 
 def usage(build: Build, decodes: bool, folder: Path) -> Usage:
     """Compile the variant for sm_90, in a process where triton does not interpret."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from nbgen.engine.attention_kernels import attend_tiles
     from nbgen.engine.attention_triton import tiling
 
@@ -45,20 +46,29 @@ def usage(build: Build, decodes: bool, folder: Path) -> Usage:
     shape = tiling(query, Layer(*layer), decodes=decodes)
     constants = _constants(build, shape, decodes)
     types = {name: _type(name, build, constants) for name in attend_tiles.arg_names}
+    return compiled(attend_tiles, types, constants, folder, num_warps=shape.warps, num_stages=shape.stages)
+
+
+def compiled(kernel: Any, types: dict[str, str], constants: dict[str, object], folder: Path, **options: int) -> Usage:
+    """Compile a kernel for sm_90: the types of all its arguments by name, and the values of its constants."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
     source = ASTSource(
-        attend_tiles,
+        kernel,
         types,
-        {(attend_tiles.arg_names.index(name),): value for name, value in constants.items()},
+        {(kernel.arg_names.index(name),): value for name, value in constants.items()},
         {(i,): [["tt.divisibility", 16]] for i, name in enumerate(types) if _aligned(name, types[name])},
     )
-    options = {"num_warps": shape.warps, "num_stages": shape.stages, "enable_fp_fusion": True}
-    kernel = triton.compile(source, target=GPUTarget("cuda", SM, 32), options=options)
+    made = triton.compile(source, target=GPUTarget("cuda", SM, 32), options={**options, "enable_fp_fusion": True})
     file = folder / "kernel.cubin"
-    file.write_bytes(kernel.asm["cubin"])
+    file.write_bytes(made.asm["cubin"])
     tool = Path(triton.__path__[0]) / "backends" / "nvidia" / "bin" / "cuobjdump"
     said = subprocess.run([tool, "-res-usage", file], capture_output=True, text=True, check=True).stdout
-    stack, local = (int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("STACK", "LOCAL"))
-    return Usage(stack, local, kernel.metadata.shared, "mma" in kernel.asm["ptx"])
+    stack, local, registers = (int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("STACK", "LOCAL", "REG"))
+    loads = re.findall(r"ld\.global\S*", made.asm["ptx"])
+    return Usage(stack, local, registers, made.metadata.shared, "mma" in made.asm["ptx"], loads)
 
 
 def _shapes(build: Build) -> list[tuple[int, int]]:
@@ -93,4 +103,4 @@ def _type(name: str, build: Build, constants: dict[str, object]) -> str:
 
 
 def _aligned(name: str, kind: str) -> bool:
-    return kind.startswith("*") or name.endswith("stride")
+    return kind.startswith("*") or name.endswith("stride") or name in ("inputs", "outputs", "size")

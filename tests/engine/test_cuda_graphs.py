@@ -27,7 +27,7 @@ def requests() -> list[GenerateRequest]:
 def with_graphs(assembly: Assembly, most: int = 8, blocks: int = 8) -> DecodeGraphs:
     """Let the engine's decodes run padded over static tensors, as on a GPU."""
     runner = assembly.engine._runner
-    runner.graphs = DecodeGraphs(runner.logits, runner.cache, ReferenceAttention(), most=most, blocks=blocks)
+    runner.graphs = DecodeGraphs(runner.decode, runner.cache, ReferenceAttention(), most=most, blocks=blocks)
     return runner.graphs
 
 
@@ -58,7 +58,7 @@ def test_a_model_that_cannot_be_captured_runs_without(tiny_model: Path, caplog: 
         def decode(self, *_: object) -> None:
             raise NotImplementedError("not in a graph")
 
-    graphs = DecodeGraphs(runner.logits, runner.cache, Refuses(), most=4, blocks=2)
+    graphs = DecodeGraphs(runner.decode, runner.cache, Refuses(), most=4, blocks=2)
     assert graphs.scores([DecodeRow(7, 0, 0, [0])]) is None
     assert graphs.scores([DecodeRow(7, 0, 0, [0])]) is None
     assert not graphs.works

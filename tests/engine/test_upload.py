@@ -1,5 +1,6 @@
 """Nothing that a step launches waits for the device, so that the host may go on while it computes."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,33 @@ class Unwritten(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
+class Launches:
+    """A kernel that does nothing."""
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *args, **options: None
+
+
+def fused(model: torch.nn.Module, patch: pytest.MonkeyPatch) -> Any:
+    """The model by our own kernels, which are not run: there are no numbers."""
+    from nbgen.engine import fused_model, fused_rows
+
+    patch.setattr(fused_model, "turn_and_store", Launches())
+    for name in ("gate", "add_and_norm", "multiply_one_row"):
+        patch.setattr(fused_rows, name, Launches())
+    tables = torch.empty(2048, 8, device="meta")
+    patch.setattr(fused_model, "_turns", lambda *_: (tables, tables))
+    return fused_model.FusedModel(model)
+
+
+TRITON = pytest.mark.skipif(sys.platform != "linux", reason="triton has wheels for Linux alone")
+
+
+@pytest.mark.parametrize("ours", [False, pytest.param(True, marks=TRITON)])
 @pytest.mark.parametrize("graphs", [False, True])
-def test_nothing_that_is_launched_waits(graphs: bool, tiny_model: Path) -> None:
+def test_nothing_that_is_launched_waits(
+    graphs: bool, ours: bool, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole of two steps and a forward, on tensors that have no numbers to wait for."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model).eval().to("meta")
     runner, launcher = ModelRunner(model, KVCache(32, 16)), Launcher(Sampler(frozenset({0})), lookahead=True)
@@ -71,8 +97,9 @@ def test_nothing_that_is_launched_waits(graphs: bool, tiny_model: Path) -> None:
     scheduler.add(asking)
     with Unwritten(), Unseen():
         finish(launcher.launch(runner, scheduler))
+        runner.fused = fused(model, monkeypatch) if ours else None
         if graphs:
-            runner.graphs = DecodeGraphs(runner.logits, runner.cache, ReferenceAttention(), most=16, blocks=8)
+            runner.graphs = DecodeGraphs(runner.decode, runner.cache, ReferenceAttention(), most=16, blocks=8)
         finish(launcher.launch(runner, scheduler))
         assert [len(each) for each in launcher.ahead.sampled] == [5] * len(every) + [4]
     assert not graphs or runner.graphs.works

@@ -1,0 +1,216 @@
+"""`python -m benchmarks.gpu [SHAPE ...]`: nbgen on an NVIDIA GPU beside the limit of its memory, and transformers.
+
+Shapes of real models with random weights in bfloat16, made on the spot. How many tokens a second 1 and 64 sequences
+write after 1,024 tokens of context; the time to the first token of such a prompt; and the same 64 prompts, written to
+their ends, by nbgen and by transformers' continuous batching in one run. Writes GPU.md from gpu.json.
+"""
+
+import argparse
+import gc
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+
+from benchmarks import limits, machine, shapes, vocabulary
+from benchmarks.workloads import FIRST_ID
+from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine_config import EngineConfig
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+
+FIGURES, REPORT = Path(__file__).parent / "gpu.json", Path(__file__).parent / "GPU.md"
+LLAMA_3 = {
+    "model_type": "llama",
+    "num_key_value_heads": 8,
+    "vocab_size": 128_256,
+    "max_position_embeddings": 131_072,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
+}
+SHAPES = {
+    "qwen3-0.6b": {**shapes.SHAPES["q06"], "vocab_size": 151_936, "max_position_embeddings": 40_960},
+    "llama-3.2-1b": {
+        **LLAMA_3,
+        "hidden_size": 2048,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "head_dim": 64,
+        "intermediate_size": 8192,
+        "tie_word_embeddings": True,
+    },
+    "llama-3.1-8b": {
+        **LLAMA_3,
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "head_dim": 128,
+        "intermediate_size": 14_336,
+        "tie_word_embeddings": False,
+    },
+}
+GREEDY = {"temperature": 0.0, "ignore_eos": True}
+#: Of transformers' pool, which holds all of a workload, and tokens of one of its steps.
+PAGE_TOKENS, BATCH_TOKENS = 256, 2048
+
+
+class Size(NamedTuple):
+    """Tokens of a prompt and of its answer, and how many there are at once."""
+
+    context: int = 1024
+    new: int = 128
+    batch: int = 64
+
+    def prompts(self, vocab_size: int, seed: int) -> list[list[int]]:
+        chance = random.Random(seed)
+        return [chance.choices(range(FIRST_ID, vocab_size), k=self.context) for _ in range(self.batch)]
+
+
+class Run(NamedTuple):
+    """Seconds to the first token of any and to the end, and tokens a second while all were writing."""
+
+    first: float
+    seconds: float
+    rate: float
+
+
+def run(assembly: Assembly, prompts: list[list[int]], new: int) -> Run:
+    """Continue all prompts at once."""
+    gained = dict.fromkeys(map(str, range(len(prompts))), 0)
+    started, moments = time.perf_counter(), []
+    for rid, ids in zip(gained, prompts, strict=True):
+        params = SamplingParams(max_new_tokens=new, **GREEDY)
+        assembly.engine.add(assembly.admission.sequences(GenerateRequest(rid=rid, input_ids=ids, params=params)))
+    while assembly.engine.has_work:
+        for output in assembly.engine.step():
+            gained[output.rid] += len(output.token_ids)
+        moments.append(
+            (time.perf_counter() - started, min(gained.values()), max(gained.values()), sum(gained.values()))
+        )
+    writing = [(at, total) for at, least, most, total in moments if least and most < new]
+    (begun, before), (ended, after) = (writing[0], writing[-1]) if len(writing) > 1 else ((0, 0), (1, 0))
+    first = next(at for at, _, most, _ in moments if most)
+    return Run(first, moments[-1][0], (after - before) / (ended - begun))
+
+
+def peer(folder: Path, size: Size, device: str, repetitions: int) -> float:
+    """Seconds of transformers' continuous batching, from prompts to all their answers."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="sdpa").to(device).eval()
+    greedy = GenerationConfig(max_new_tokens=size.new, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    pages = size.batch * (1 + (size.context + size.new) // PAGE_TOKENS)
+    pool = ContinuousBatchingConfig(page_size=PAGE_TOKENS, num_blocks=pages, max_batch_tokens=BATCH_TOKENS)
+
+    def once(seed: int) -> float:
+        prompts, started = size.prompts(model.config.vocab_size, seed), time.perf_counter()
+        model.generate_batch(prompts, generation_config=greedy, continuous_batching_config=pool)
+        return time.perf_counter() - started
+
+    return statistics.median([once(seed) for seed in range(repetitions + 1)][1:])
+
+
+def measure(folder: Path, size: Size, device: str, repetitions: int) -> dict[str, float]:
+    """All figures of one model."""
+    cost, bandwidth = limits.cost(folder), copied_bytes_a_second(device)
+    cache = 2 * cost.cache_bytes * size.batch * (size.context + size.new)
+    config = EngineConfig(
+        model=str(folder), device=device, dtype="bfloat16", max_running=size.batch, kv_cache_bytes=cache
+    )
+    started = time.perf_counter()
+    assembly = assemble(config, lambda *_: None)
+    vocab, runner = assembly.model.vocab_size, assembly.engine._runner
+    found: dict[str, float] = {"start": time.perf_counter() - started, "bandwidth": bandwidth}
+    found |= {"fused": runner.fused is not None}
+    for name, batch in (("one", 1), ("many", size.batch)):
+        part = size._replace(batch=batch)
+        runs = [run(assembly, part.prompts(vocab, seed), size.new) for seed in range(repetitions + 1)][1:]
+        first, seconds, rate = (statistics.median(column) for column in zip(*runs, strict=True))
+        read = cost.weight_bytes + batch * cost.cache_bytes * (size.context + size.new / 2)
+        ceiling = batch * bandwidth / read
+        found |= {f"{name}_first": first, f"{name}_seconds": seconds, f"{name}_rate": rate}
+        found |= {f"{name}_ceiling": ceiling, f"{name}_share": rate / ceiling}
+    assembly.close()
+    del assembly, runner
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+    found["peer_seconds"] = peer(folder, size, device, repetitions)
+    return found | {"peer_ratio": found["peer_seconds"] / found["many_seconds"]}
+
+
+def copied_bytes_a_second(device: str, size: int = 2**30) -> float:
+    """Read and written, of a copy within the device's memory: the best of ten."""
+    source = torch.zeros(size if device.startswith("cuda") else 2**24, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+
+    def once() -> float:
+        started = time.perf_counter()
+        for _ in range(4):
+            target.copy_(source)
+        wait()
+        return 8 * source.nbytes / (time.perf_counter() - started)
+
+    wait()
+    return max(once() for _ in range(10))
+
+
+def checkpoint(name: str, device: str) -> Path:
+    """The folder of a shape, made if it is not there: on the device, since a CPU takes minutes for the largest."""
+    made = shapes.folder() / name
+    if not (made / "config.json").is_file():
+        made.mkdir(parents=True, exist_ok=True)
+        vocabulary.save(made, SHAPES[name]["vocab_size"])
+        torch.manual_seed(0)
+        ends = {"bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0}
+        config = AutoConfig.for_model(**{**ends, **SHAPES[name]}, dtype="bfloat16")
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model.save_pretrained(made)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shapes", nargs="*", default=list(SHAPES), metavar="SHAPE", help=", ".join(SHAPES))
+    parser.add_argument("--repetitions", type=int, default=3, help="of each row, after one that does not count")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("torch finds no NVIDIA GPU here")
+    found = json.loads(FIGURES.read_text()) if FIGURES.is_file() else {}
+    for name in options.shapes:
+        figures = measure(checkpoint(name, "cuda"), Size(), "cuda", options.repetitions)
+        found[name] = {**figures, "command": f"python -m benchmarks.gpu {name}", "machine": machine.describe()}
+        print(name, json.dumps(found[name], indent=1), flush=True)
+        FIGURES.write_text(json.dumps(found, indent=1) + "\n")
+    REPORT.write_text(render(found))
+
+
+HEAD = """# On a GPU
+
+`python -m benchmarks.gpu` writes this file. The limit is that of memory: bytes of weights and cache that a step reads
+over the rate at which the device copies. "64 prompts" are 1,024 tokens each and 128 more, from the first prompt to the
+last answer; in brackets, how many times as long transformers' continuous batching takes for the same, in the same run.
+"""
+COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "copied, TB/s": lambda f: f"{f['bandwidth'] / 1e12:.2f}",
+    "1 sequence, tok/s": lambda f: f"{f['one_rate']:,.0f} of {f['one_ceiling']:,.0f} ({f['one_share']:.0%})",
+    "64 sequences, tok/s": lambda f: f"{f['many_rate']:,.0f} of {f['many_ceiling']:,.0f} ({f['many_share']:.0%})",
+    "first token of 1,024, ms": lambda f: f"{1000 * f['one_first']:.1f}",
+    "64 prompts, s": lambda f: f"{f['many_seconds']:.2f} ({f['peer_ratio']:.2f})",
+}
+
+
+def render(found: dict[str, Any]) -> str:
+    lines = [["model", *COLUMNS], ["---"] * (1 + len(COLUMNS))]
+    lines += [[name, *(cell(figures) for cell in COLUMNS.values())] for name, figures in found.items()]
+    said = sorted({f"{f['machine']}: `{f['command']}`" for f in found.values()})
+    return "\n".join([HEAD, *("| " + " | ".join(line) + " |" for line in lines), "", "Taken on", *said, ""])
+
+
+if __name__ == "__main__":
+    main()

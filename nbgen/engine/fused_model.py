@@ -1,0 +1,181 @@
+"""A model from ids to scores on a GPU, in a fraction of the kernels that transformers' forward launches.
+
+It knows the models whose code is Llama's (`llama_like`). Weights that read the same rows are joined, and the model's
+own layers go on as views of them, for what is not served here. Needs triton: import it where there is a GPU.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import nn
+
+from nbgen.engine import attention
+from nbgen.engine.attention import Layer, Scores, Window
+from nbgen.engine.decoder_kernels import turn_and_store
+from nbgen.engine.fused_rows import ManyRows, Norm, OneRow, Product
+from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.linear import is_plain
+from nbgen.engine.llama_like import BY_LENGTH, check_layer, check_model, linears, window
+from nbgen.engine.lora import concerns
+from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.shared_linear import joined
+from nbgen.engine.upload import upload
+
+
+class FusedLayer(NamedTuple):
+    """A layer's weights, and how it attends."""
+
+    number: int
+    input_norm: Norm
+    projection: Product
+    head_norms: tuple[Norm, Norm] | None
+    output: Product
+    post_norm: Norm
+    gate_and_up: Product
+    down: Product
+    heads: int
+    kv_heads: int
+    dim: int
+    window: Window
+    scores: Scores
+
+
+class Turns(NamedTuple):
+    """Where each row `[T]` is in cosines and sines `[positions, dim / 2]`."""
+
+    positions: torch.Tensor
+    cosines: torch.Tensor
+    sines: torch.Tensor
+
+
+class FusedModel:
+    """Raises ValueError where the model does more than is known here; then it is left as it was."""
+
+    def __init__(self, model: nn.Module) -> None:
+        decoder = model.get_decoder()
+        check_model(model)
+        for layer in decoder.layers:
+            check_layer(layer)
+        _check_types(model)
+        self._model, self._embeddings = model, decoder.embed_tokens.weight
+        self._norm, self._head = Norm.of(decoder.norm), Product(model.lm_head.weight, model.lm_head.bias)
+        self._cosines, self._sines = _turns(decoder.rotary_emb, model)
+        self._layers = [_fused(layer) for layer in decoder.layers]
+
+    def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
+        """Whether the step needs no adapter, and its cache is of the model's own kind of numbers."""
+        pairs = (step.cache.layer(layer.number) for layer in self._layers)
+        return not concerns(items) and all(pair and pair[0].dtype == self._embeddings.dtype for pair in pairs)
+
+    def scores(
+        self,
+        step: attention.Step,
+        _: Sequence[ScheduledSequence],
+        ids: torch.Tensor,
+        positions: list[int],
+        rows: list[int],
+    ) -> torch.Tensor:
+        """`[rows, vocab]` of the packed tokens `ids` `[T]`, of a step that `suits`."""
+        places = upload(positions, ids.device, torch.long)
+        if len(ids) == 1 and not self._model.lm_head._forward_pre_hooks:
+            return self.decode(step, ids, places)
+        many = ManyRows(nn.functional.embedding(ids, self._embeddings))
+        self._walk(many, step, places)
+        if rows != list(range(len(ids))):
+            many.pick(upload(rows, ids.device, torch.long))
+        return self._model.lm_head(many.normed(self._norm))
+
+    def decode(self, step: attention.Step, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """`[B, vocab]` of one token each, `ids` and `positions` `[B]`, without a number from the host."""
+        hidden = nn.functional.embedding(ids, self._embeddings)
+        rows = OneRow(hidden) if len(ids) == 1 else ManyRows(hidden)
+        self._walk(rows, step, positions)
+        return rows.product(self._norm, self._head)
+
+    def _walk(self, rows: ManyRows | OneRow, step: attention.Step, positions: torch.Tensor) -> None:
+        turns = Turns(positions, self._cosines, self._sines)
+        for layer in self._layers:
+            projected = rows.product(layer.input_norm, layer.projection)
+            cached = _turn_and_store(projected, layer, step, turns)
+            queries = projected[:, : layer.heads * layer.dim].view(-1, layer.heads, layer.dim)
+            attended = step.attention.attend(queries, cached, step, layer.window, layer.scores)
+            rows.add(attended.flatten(1), layer.output)
+            rows.add(rows.gated(layer.post_norm, layer.gate_and_up), layer.down)
+
+
+def _turn_and_store(projected: torch.Tensor, layer: FusedLayer, step: attention.Step, turns: Turns) -> Layer:
+    """Turn the queries in `projected` where they are; the layer's cache, with the keys and values in it."""
+    cached, norms = _cached(step.cache, layer.number), layer.head_norms
+    query_norm, key_norm = (turns.cosines,) * 2 if norms is None else (norm.weight for norm in norms)
+    group = layer.heads // layer.kv_heads
+    turn_and_store[len(projected), layer.kv_heads](
+        projected, *cached, turns.cosines, turns.sines, turns.positions, step.slots, query_norm, key_norm,
+        0.0 if norms is None else norms[0].epsilon, *cached.keys.stride()[:2], *cached.values.stride()[:2],
+        GROUP=group, KV_HEADS=layer.kv_heads, DIM=layer.dim, NORMED=norms is not None,
+        BLOCK_H=triton.next_power_of_2(group + 1), BLOCK_D=triton.next_power_of_2(layer.dim // 2), num_warps=1,
+        enable_fp_fusion=True,
+    )  # fmt: skip
+    return cached
+
+
+def _cached(cache: KVCache, number: int) -> Layer:
+    pair = cache.layer(number)
+    assert pair is not None, "the step suits"
+    return Layer(*pair)
+
+
+def _check_types(model: nn.Module) -> None:
+    products = [linear for layer in model.get_decoder().layers for linear in linears(layer)]
+    if not all(is_plain(linear) and linear.weight.dtype == model.dtype for linear in [*products, model.lm_head]):
+        raise ValueError("its linear layers are not plain ones, or of several types")
+    norms = [module for module in model.modules() if hasattr(module, "variance_epsilon")]
+    if any(norm.weight.dtype != model.dtype for norm in norms):
+        raise ValueError("its norms are of another type")
+    if model.get_decoder().rotary_emb.rope_type in BY_LENGTH:
+        raise ValueError("its rotary positions depend on a sequence's length")
+
+
+def _turns(rotary: nn.Module, model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of all positions, by the model's own module; it repeats each for both halves of a head."""
+    positions = torch.arange(model.config.get_text_config().max_position_embeddings, device=model.device)
+    tables = [table[0] for table in rotary(model.get_decoder().embed_tokens.weight[:0], positions[None])]
+    halves = [table.chunk(2, dim=-1) for table in tables]
+    if not all(torch.equal(left, right) for left, right in halves):
+        raise ValueError("its rotary positions are not Llama's")
+    cosines, sines = (left.contiguous() for left, _ in halves)
+    return cosines, sines
+
+
+def _fused(layer: nn.Module) -> FusedLayer:
+    attend = layer.self_attn
+    query, key, value, output, gate, up, down = linears(layer)
+    dim, norms = attend.head_dim, [getattr(attend, name, None) for name in ("q_norm", "k_norm")]
+    return FusedLayer(
+        attend.layer_idx,
+        Norm.of(layer.input_layernorm),
+        _join([query, key, value]),
+        None if None in norms else (Norm.of(norms[0]), Norm.of(norms[1])),
+        Product(output.weight, output.bias),
+        Norm.of(layer.post_attention_layernorm),
+        _join([gate, up]),
+        Product(down.weight, down.bias),
+        query.out_features // dim,
+        key.out_features // dim,
+        dim,
+        window(attend),
+        Scores(attend.scaling),
+    )
+
+
+@torch.no_grad()
+def _join(linears: list[nn.Linear]) -> Product:
+    """One weight for all of them, of which each goes on with its part."""
+    together = joined(linears)
+    parts = together.weight.split([linear.out_features for linear in linears])
+    for linear, weight in zip(linears, parts, strict=True):
+        linear.weight = nn.Parameter(weight, requires_grad=False)
+    if together.weight.device.type == "cuda":
+        torch.cuda.empty_cache()  # where the parts were, nothing as large as the next layer's whole would fit
+    return Product(together.weight, together.bias)

@@ -1,0 +1,90 @@
+"""Models whose code, of transformers, is Llama's very code: what replaces it may do what Llama does, and no more.
+
+Many families share it. What a part computes is compared, not what it is called. Knows nothing of what replaces it.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.models.llama import modeling_llama as llama
+from transformers.models.mistral import modeling_mistral as mistral
+from transformers.models.qwen2 import modeling_qwen2 as qwen2
+from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
+from nbgen.engine.attention import Window
+
+#: What the parts of a model may be like.
+LIKE = {
+    "model": [llama.LlamaForCausalLM, mistral.MistralForCausalLM, qwen2.Qwen2ForCausalLM, qwen3.Qwen3ForCausalLM],
+    "decoder": [llama.LlamaModel, mistral.MistralModel, qwen2.Qwen2Model, qwen3.Qwen3Model],
+    "layer": [llama.LlamaDecoderLayer],
+    "attention": [llama.LlamaAttention, mistral.MistralAttention, qwen2.Qwen2Attention, qwen3.Qwen3Attention],
+    "feed-forward": [llama.LlamaMLP],
+    "norm": [llama.LlamaRMSNorm],
+}
+ROTARY = ("apply_rotary_pos_emb", "rotate_half")
+#: Rotary positions whose frequencies depend on how long a sequence is.
+BY_LENGTH = {"dynamic", "longrope"}
+
+
+def check_layer(layer: nn.Module) -> None:
+    """Raises ValueError for a layer that does anything else than Llama's."""
+    attend, feed = layer.self_attn, layer.mlp
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [getattr(attend, name) for name in ("q_norm", "k_norm") if hasattr(attend, name)]
+    parts = [("layer", layer), ("attention", attend), ("feed-forward", feed), *(("norm", norm) for norm in norms)]
+    for kind, part in parts:
+        _check(kind, part)
+    home = sys.modules[type(attend).__module__]
+    if not all(_same_code(getattr(home, name, None), getattr(llama, name)) for name in ROTARY):
+        raise ValueError("its rotary positions are not Llama's")
+    numbers = torch.linspace(-8, 8, 33)
+    if not torch.equal(feed.act_fn(numbers), nn.functional.silu(numbers)):
+        raise ValueError("its feed-forward has another activation than silu")
+    if "_nbgen_window" not in attend.__dict__ or attend.head_dim % 2:
+        raise ValueError("its attention is not like Llama's")
+
+
+def check_model(model: nn.Module) -> None:
+    """Raises ValueError for a model that does more around its layers than Llama."""
+    decoder = model.get_decoder()
+    for kind, part in (("model", model), ("decoder", decoder), ("norm", decoder.norm)):
+        _check(kind, part)
+    embeddings = decoder.embed_tokens
+    if type(embeddings) is not nn.Embedding or embeddings.weight.dtype != model.dtype:
+        raise ValueError("its embeddings are not torch's, or of another type than the layers")
+    if len(embeddings.weight) < max(model.config.vocab_size, model.lm_head.out_features):
+        raise ValueError("some ids have no embedding")
+
+
+def linears(layer: nn.Module) -> list[nn.Module]:
+    """Query, key, value and output; gate, up and down."""
+    attend, feed = layer.self_attn, layer.mlp
+    products = [attend.q_proj, attend.k_proj, attend.v_proj, attend.o_proj]
+    return [*products, feed.gate_proj, feed.up_proj, feed.down_proj]
+
+
+def window(module: nn.Module) -> Window:
+    """What the layer's attention was found to see when it ran."""
+    return module.__dict__["_nbgen_window"][1]
+
+
+def _check(kind: str, part: nn.Module) -> None:
+    if not any(_same_code(type(part).forward, known.forward) for known in LIKE[kind]):
+        raise ValueError(f"its {kind} is not like Llama's")
+
+
+def _same_code(function: Callable[..., Any] | None, known: Callable[..., Any]) -> bool:
+    """Whether two functions are the same code, but for names of types and what is written about them."""
+    return function is not None and _code(function) == _code(known)
+
+
+def _code(function: Callable[..., Any]) -> tuple:
+    code: CodeType = inspect.unwrap(function).__code__
+    constants = tuple(value for value in code.co_consts if not isinstance(value, str))
+    return code.co_code, code.co_names, code.co_varnames, constants
