@@ -23,6 +23,9 @@ from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.shared_linear import joined
 from nbgen.engine.upload import upload
 
+#: Positions that rotary turns are made for at first, and in one go.
+FIRST, PART = 1024, 65_536
+
 
 class FusedLayer(NamedTuple):
     """A layer's weights, and how it attends."""
@@ -61,8 +64,13 @@ class FusedModel:
         _check_types(model)
         self._model, self._embeddings = model, decoder.embed_tokens.weight
         self._norm, self._head = Norm.of(decoder.norm), Product(model.lm_head.weight, model.lm_head.bias)
-        self._cosines, self._sines = _turns(decoder.rotary_emb, model)
+        self._cosines, self._sines = _turns(model, FIRST)
         self._layers = [_fused(layer) for layer in decoder.layers]
+
+    def reach(self, positions: int) -> None:
+        """Take sequences of so many tokens. Graphs that were captured before would go on with what there was."""
+        if positions > len(self._cosines):
+            self._cosines, self._sines = _turns(self._model, positions)
 
     def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether the step needs no adapter, and its cache is of the model's own kind of numbers."""
@@ -78,6 +86,7 @@ class FusedModel:
         rows: list[int],
     ) -> torch.Tensor:
         """`[rows, vocab]` of the packed tokens `ids` `[T]`, of a step that `suits`."""
+        self.reach(1 + max(positions))
         places = upload(positions, ids.device, torch.long)
         if len(ids) == 1 and not self._model.lm_head._forward_pre_hooks:
             return self.decode(step, ids, places)
@@ -137,11 +146,12 @@ def _check_types(model: nn.Module) -> None:
         raise ValueError("its rotary positions depend on a sequence's length")
 
 
-def _turns(rotary: nn.Module, model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of all positions, by the model's own module; it repeats each for both halves of a head."""
-    positions = torch.arange(model.config.get_text_config().max_position_embeddings, device=model.device)
-    tables = [table[0] for table in rotary(model.get_decoder().embed_tokens.weight[:0], positions[None])]
-    halves = [table.chunk(2, dim=-1) for table in tables]
+def _turns(model: nn.Module, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of the first positions, by the model's own module: the same for both halves of a head."""
+    decoder, positions = model.get_decoder(), torch.arange(count, device=model.device)
+    like, parts = decoder.embed_tokens.weight[:0], positions[None].split(PART, dim=1)
+    tables = zip(*(decoder.rotary_emb(like, part) for part in parts), strict=True)
+    halves = [torch.cat([part[0] for part in table]).chunk(2, dim=-1) for table in tables]
     if not all(torch.equal(left, right) for left, right in halves):
         raise ValueError("its rotary positions are not Llama's")
     cosines, sines = (left.contiguous() for left, _ in halves)

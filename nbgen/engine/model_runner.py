@@ -144,6 +144,8 @@ class ModelRunner:
         """
         if self.attention.graphs and self.long_after is None and self.tier == "A":
             blocks = -(-context_length // self.cache.block_size)
+            if self.fused:
+                self.fused.reach(context_length)
             self.graphs = DecodeGraphs(self.decode, self.cache, self.attention, most=max_running, blocks=blocks)
 
     def vacate(self) -> None:

@@ -63,6 +63,28 @@ def fuse(runner: ModelRunner) -> None:
     runner.attention, runner.fused = TritonAttention(6), FusedModel(runner.model)
 
 
+def longer(folder: Path) -> tuple[list[int], torch.Tensor]:
+    """A prompt longer than the positions that were known before, in pieces: ids and its last scores."""
+    from nbgen.engine import fused_model
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused_model, "FIRST", 8)
+        patch.setattr(fused_model, "PART", 10)
+        runner = fused(folder)
+    run = Run(runner)
+    one = run.sequence(30, 1)
+    run.step((one, 6))
+    return one.prompt_ids, run.step((one, 24))[0]
+
+
+def test_a_sequence_may_be_longer_than_what_was_known(interpreter: ProcessPoolExecutor, tiny_model: Path) -> None:
+    stock = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+    prompt, found = interpreter.submit(longer, tiny_model).result()
+    with torch.inference_mode():
+        expected = stock(torch.tensor([prompt]), use_cache=False).logits[0, -1]
+    assert (found - expected).abs().max() < 2e-5 * expected.abs().max()
+
+
 def scores_of(folder: Path) -> list[tuple[list[int], int, torch.Tensor]]:
     """Prompts in pieces, decodes together and one alone: ids, position and scores after each."""
     runner = fused(folder)
