@@ -37,6 +37,8 @@ class ModelInfo(Struct, frozen=True):
     has_chat_template: bool
     #: Whether its decoder runs through torch.compile.
     compiled: bool = False
+    #: Whose code its layers are: "C++" and "Triton" are nbgen's own, the rest is "transformers".
+    layers_in: str = "transformers"
     #: "int8" or "int4" where the server rounds the weights so.
     quantization: str | None = None
     #: Tokens that the KV cache holds.

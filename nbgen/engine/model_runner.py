@@ -100,6 +100,11 @@ class ModelRunner:
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @property
+    def layers_in(self) -> str:
+        """Whose code the model's layers are (`ModelInfo`)."""
+        return "Triton" if self.fused else "C++" if self.native else "transformers"
+
+    @property
     def long_after(self) -> int | None:
         """The length beyond which a sequence's keys are others, or None if there is none."""
         return self._rotary.long_after

@@ -24,6 +24,7 @@ class OpaqueRunner:
     """Runs a transformers causal LM with one cache of its own kind for each sequence."""
 
     tier = "C"
+    layers_in = "transformers"
     chunks_prefill = False
     caches_prefixes = False
     looks_ahead = False

@@ -48,12 +48,17 @@ def _model_line(model: dict[str, Any]) -> str:
     parts = [
         model.get("model_type"),
         f"{_count(model['parameters'])} parameters" if model.get("parameters") else None,
-        " ".join(filter(None, [model.get("quantization"), model["dtype"], "on", model["device"]]))
+        " ".join(filter(None, [model.get("quantization"), model["dtype"], "on", model["device"], _layers(model)]))
         if model.get("device")
         else None,
         f"context {model['context_length']}" if model.get("context_length") else None,
     ]
     return " · ".join(str(part) for part in parts if part)
+
+
+def _layers(model: dict[str, Any]) -> str | None:
+    """Said where they are nbgen's own."""
+    return f"in {own}" if (own := model.get("layers_in", "transformers")) != "transformers" else None
 
 
 def _pulse_line(pulse: dict[str, Any]) -> str:

@@ -125,6 +125,7 @@ def server_info(
         "enable_return_routed_experts": model is not None and model.routed_experts > 0,
         "is_embedding": model is not None and model.is_embedding,
         "tier": model.tier if model else None,
+        "layers_in": model.layers_in if model else None,
         "enable_torch_compile": model.compiled if model else config.compile,
         "threads": model.threads if model else config.threads,
         "limits": {**LIMITS, **limits, "queue_seconds": config.queue_seconds, "run_seconds": config.run_seconds},

@@ -88,6 +88,7 @@ def test_a_sequence_may_be_longer_than_what_was_known(interpreter: ProcessPoolEx
 def scores_of(folder: Path) -> list[tuple[list[int], int, torch.Tensor]]:
     """Prompts in pieces, decodes together and one alone: ids, position and scores after each."""
     runner = fused(folder)
+    assert runner.layers_in == "Triton"
     run, found = Run(runner), []
     one, other = run.sequence(30, 1), run.sequence(24, 90)
     runner._compute = None  # type: ignore[method-assign,assignment]

@@ -72,6 +72,7 @@ def test_the_scores_are_transformers_own(family: str, tmp_path: Path) -> None:
     runner = runner_of(folder)
     assert runner.native, "its layers are like Llama's"
     assert runner.plain, "and so is what is around them"
+    assert runner.layers_in == "C++"
     stock = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     run = Run(runner)
     sequences = [run.sequence(30, 1), run.sequence(24, 90)]
@@ -87,7 +88,8 @@ def test_the_scores_are_transformers_own(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", LEFT)
 def test_layers_of_other_code_stay_transformers_own(family: str, tmp_path: Path) -> None:
-    assert runner_of(saved(tmp_path, family)).native is None
+    runner = runner_of(saved(tmp_path, family))
+    assert (runner.native, runner.layers_in) == (None, "transformers")
 
 
 @pytest.mark.parametrize(

@@ -70,13 +70,19 @@ def test_a_status_is_text_and_escaped_html() -> None:
     raw = {
         "state": "ready",
         "name": "<b>",
-        "model": {"model_type": "llama", "parameters": 1_500_000, "dtype": "float32", "device": "cpu"},
+        "model": {
+            "model_type": "llama",
+            "parameters": 1_500_000,
+            "dtype": "float32",
+            "device": "cpu",
+            "layers_in": "C++",
+        },
         "status": {"running": 1, "blocks_total": 10, "blocks_free": 5},
     }
     status = Status("http://127.0.0.1:1/nbgen/", raw)
     assert str(status).splitlines() == [
         "<b>: ready",
-        "llama · 1.5 M parameters · float32 on cpu",
+        "llama · 1.5 M parameters · float32 on cpu in C++",
         "1 running · 0 waiting · KV cache 50% used",
         "server: http://127.0.0.1:1/nbgen/",
     ]

@@ -130,6 +130,7 @@ def test_server_info_survives_many_calls_and_tells_what_is_there(server: Server)
     assert (info["status"], info["tier"], info["device"]) == ("ready", "A", "cpu")
     assert isinstance(info["max_total_num_tokens"], int)
     assert info["max_total_num_tokens"] >= info["context_length"] == 16_384
+    assert info["layers_in"] in ("C++", "transformers"), "depends on the machine's compiler"
     assert info["threads"] >= 1
     assert info["limits"]["run_seconds"] == 600
     assert server.key not in str(info)
