@@ -1,7 +1,9 @@
 """The engine process over its socket: it loads, answers, refuses, and ends when its server does, however that ends."""
 
+import ctypes
 import json
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -15,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from nbgen.engine.process import SLICE_NANOSECONDS, Scheduling
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadModel, LoadProgress
 from nbgen.frames import encode_frame, frame_length, from_engine_decoder
@@ -76,6 +79,21 @@ def peer(tiny_model: Path) -> Iterator[Peer]:
     yield peer
     peer.close()
     assert peer.process.returncode == 0
+
+
+GET_SCHEDULING = {"x86_64": 315, "aarch64": 275}.get(platform.machine())
+SINCE = (6, 12)
+
+
+@pytest.mark.skipif(GET_SCHEDULING is None or sys.platform != "linux", reason="another system")
+def test_who_wakes_up_beside_it_runs_at_once(peer: Peer) -> None:
+    """By the slice that Linux gives to each of its threads, the ones that compute among them."""
+    if tuple(map(int, os.uname().release.split(".")[:2])) < SINCE:
+        pytest.skip("an older kernel knows one slice alone")
+    found = Scheduling()
+    for thread in os.listdir(f"/proc/{peer.process.pid}/task"):
+        ctypes.CDLL(None).syscall(GET_SCHEDULING, int(thread), ctypes.byref(found), ctypes.sizeof(found), 0)
+        assert (found.runtime, found.nice) == (SLICE_NANOSECONDS, os.getpriority(os.PRIO_PROCESS, 0))
 
 
 LONG = SamplingParams(max_new_tokens=400, ignore_eos=True)
