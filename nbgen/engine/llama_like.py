@@ -62,6 +62,11 @@ def check_model(model: nn.Module) -> None:
         raise ValueError("some ids have no embedding")
 
 
+def is_norm(module: nn.Module) -> bool:
+    """Whether it is an RMS norm as Llama's is."""
+    return hasattr(module, "variance_epsilon") and _is_like("norm", module)
+
+
 def linears(layer: nn.Module) -> list[nn.Module]:
     """Query, key, value and output; gate, up and down."""
     attend, feed = layer.self_attn, layer.mlp
@@ -75,8 +80,12 @@ def window(module: nn.Module) -> Window:
 
 
 def _check(kind: str, part: nn.Module) -> None:
-    if not any(_same_code(type(part).forward, known.forward) for known in LIKE[kind]):
+    if not _is_like(kind, part):
         raise ValueError(f"its {kind} is not like Llama's")
+
+
+def _is_like(kind: str, part: nn.Module) -> bool:
+    return any(_same_code(type(part).forward, known.forward) for known in LIKE[kind])
 
 
 def _same_code(function: Callable[..., Any] | None, known: Callable[..., Any]) -> bool:

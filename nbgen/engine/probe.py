@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 import torch
 
-from nbgen.engine import linear, native_linear, shared_linear
+from nbgen.engine import fused_norms, linear, native_linear, shared_linear
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
@@ -92,13 +92,19 @@ def _give_native_layers(
 
 
 def _fuse(runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Tensor], block_size: int) -> None:
-    """Kernels of our own from ids to scores, where the model's code is known and the scores remain."""
+    """Kernels of our own from ids to scores, where the model's code is known; else norms of one kernel.
+
+    Both where the scores remain.
+    """
     try:
         from nbgen.engine.fused_model import FusedModel  # only here: other machines have no triton
 
         runner.fused = FusedModel(runner.model)
     except (ImportError, ValueError, AttributeError) as error:
         log.info("transformers' own code runs in place of our kernels: %s", error)
+        swaps = fused_norms.replace(runner.model)
+        if swaps and not _agrees(runner, prompts, expected, block_size):
+            linear.restore(swaps)
         return
     if not _agrees(runner, prompts, expected, block_size):
         log.warning("transformers' own code runs in place of our kernels, which do not run here or give other scores")

@@ -1,0 +1,32 @@
+"""RMS norms as one kernel of torch's, where transformers' code is six: for models that `fused_model` does not know.
+
+A norm is one whose code is Llama's, in whatever family. Knows nothing else of models.
+"""
+
+import torch
+from torch import nn
+
+from nbgen.engine.linear import Swap
+from nbgen.engine.llama_like import is_norm
+
+
+class FusedNorm(nn.Module):
+    """What stands where transformers' norm stood, over the same weight (Zhang & Sennrich 2019)."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.weight, self.variance_epsilon = norm.weight, norm.variance_epsilon
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return nn.functional.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
+
+
+def replace(model: nn.Module) -> list[Swap]:
+    """Replace the model's norms; where each stood, its name there, and the norm it was."""
+    swaps: list[Swap] = []
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if is_norm(child) and child.weight.dtype == model.dtype:
+                setattr(parent, name, FusedNorm(child))
+                swaps.append((parent, name, child))
+    return swaps
