@@ -92,6 +92,8 @@ class FusedModel:
             return self.decode(step, ids, places)
         many = ManyRows(nn.functional.embedding(ids, self._embeddings))
         self._walk(many, step, places)
+        if not rows:  # of a piece that more of its prompt follows
+            return self._embeddings.new_empty(0, len(self._head.weight))
         if rows != list(range(len(ids))):
             many.pick(upload(rows, ids.device, torch.long))
         return self._model.lm_head(many.normed(self._norm))

@@ -64,7 +64,10 @@ def fuse(runner: ModelRunner) -> None:
 
 
 def longer(folder: Path) -> tuple[list[int], torch.Tensor]:
-    """A prompt longer than the positions that were known before, in pieces: ids and its last scores."""
+    """A prompt longer than the positions that were known before, in pieces, and its last scores.
+
+    Of a piece of several tokens, and of one token, no scores are wanted.
+    """
     from nbgen.engine import fused_model
 
     with pytest.MonkeyPatch.context() as patch:
@@ -73,7 +76,8 @@ def longer(folder: Path) -> tuple[list[int], torch.Tensor]:
         runner = fused(folder)
     run = Run(runner)
     one = run.sequence(30, 1)
-    run.step((one, 6))
+    assert not run.output((one, 5), waiting=one).sampled
+    assert not run.output((one, 1), waiting=one).sampled
     return one.prompt_ids, run.step((one, 24))[0]
 
 
