@@ -8,7 +8,6 @@ their ends, by nbgen and by transformers' continuous batching in one run. Writes
 import argparse
 import gc
 import json
-import random
 import statistics
 import time
 from collections.abc import Callable
@@ -16,14 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+from transformers import ContinuousBatchingConfig
 
-from benchmarks import limits, machine, shapes, vocabulary
-from benchmarks.workloads import FIRST_ID
+from benchmarks import limits, machine, shapes
+from benchmarks.engines.nbgen_engine import begin
+from benchmarks.engines.transformers_batching import batching
+from benchmarks.workloads import Workload
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine_config import EngineConfig
-from nbgen.messages import GenerateRequest
-from nbgen.sampling_params import SamplingParams
 
 FIGURES, REPORT = Path(__file__).parent / "gpu.json", Path(__file__).parent / "GPU.md"
 LLAMA_3 = {
@@ -54,21 +53,10 @@ SHAPES = {
         "tie_word_embeddings": False,
     },
 }
-GREEDY = {"temperature": 0.0, "ignore_eos": True}
 #: Of transformers' pool, which holds all of a workload, and tokens of one of its steps.
 PAGE_TOKENS, BATCH_TOKENS = 256, 2048
-
-
-class Size(NamedTuple):
-    """Tokens of a prompt and of its answer, and how many there are at once."""
-
-    context: int = 1024
-    new: int = 128
-    batch: int = 64
-
-    def prompts(self, vocab_size: int, seed: int) -> list[list[int]]:
-        chance = random.Random(seed)
-        return [chance.choices(range(FIRST_ID, vocab_size), k=self.context) for _ in range(self.batch)]
+#: What is asked, and of one prompt alone.
+MANY = Workload("gpu", "64 prompts", 64, 0, 1024, 128)
 
 
 class Run(NamedTuple):
@@ -81,11 +69,8 @@ class Run(NamedTuple):
 
 def run(assembly: Assembly, prompts: list[list[int]], new: int) -> Run:
     """Continue all prompts at once."""
-    gained = dict.fromkeys(map(str, range(len(prompts))), 0)
     started, moments = time.perf_counter(), []
-    for rid, ids in zip(gained, prompts, strict=True):
-        params = SamplingParams(max_new_tokens=new, **GREEDY)
-        assembly.engine.add(assembly.admission.sequences(GenerateRequest(rid=rid, input_ids=ids, params=params)))
+    gained = dict.fromkeys(begin(assembly, prompts, new), 0)
     while assembly.engine.has_work:
         for output in assembly.engine.step():
             gained[output.rid] += len(output.token_ids)
@@ -98,47 +83,46 @@ def run(assembly: Assembly, prompts: list[list[int]], new: int) -> Run:
     return Run(first, moments[-1][0], (after - before) / (ended - begun))
 
 
-def peer(folder: Path, size: Size, device: str, repetitions: int) -> float:
+def peer(folder: Path, workload: Workload, vocab_size: int, device: str, repetitions: int) -> float:
     """Seconds of transformers' continuous batching, from prompts to all their answers."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="sdpa").to(device).eval()
-    greedy = GenerationConfig(max_new_tokens=size.new, do_sample=False, eos_token_id=-1, pad_token_id=0)
-    pages = size.batch * (1 + (size.context + size.new) // PAGE_TOKENS)
+    pages = workload.requests * (1 + (workload.prompt_tokens + workload.new) // PAGE_TOKENS)
     pool = ContinuousBatchingConfig(page_size=PAGE_TOKENS, num_blocks=pages, max_batch_tokens=BATCH_TOKENS)
+    generate = batching(folder, pool, device)
 
     def once(seed: int) -> float:
-        prompts, started = size.prompts(model.config.vocab_size, seed), time.perf_counter()
-        model.generate_batch(prompts, generation_config=greedy, continuous_batching_config=pool)
+        prompts, started = workload.prompts(vocab_size, seed), time.perf_counter()
+        generate(prompts, workload.new)
         return time.perf_counter() - started
 
     return statistics.median([once(seed) for seed in range(repetitions + 1)][1:])
 
 
-def measure(folder: Path, size: Size, device: str, repetitions: int) -> dict[str, float]:
+def measure(folder: Path, workload: Workload, device: str, repetitions: int) -> dict[str, Any]:
     """All figures of one model."""
     cost, bandwidth = limits.cost(folder), copied_bytes_a_second(device)
-    cache = 2 * cost.cache_bytes * size.batch * (size.context + size.new)
+    cache = 2 * cost.cache_bytes * workload.requests * (workload.prompt_tokens + workload.new)
     config = EngineConfig(
-        model=str(folder), device=device, dtype="bfloat16", max_running=size.batch, kv_cache_bytes=cache
+        model=str(folder), device=device, dtype="bfloat16", max_running=workload.requests, kv_cache_bytes=cache
     )
     started = time.perf_counter()
     assembly = assemble(config, lambda *_: None)
-    vocab, runner = assembly.model.vocab_size, assembly.engine._runner
-    found: dict[str, float] = {"start": time.perf_counter() - started, "bandwidth": bandwidth}
-    found |= {"fused": runner.fused is not None}
-    for name, batch in (("one", 1), ("many", size.batch)):
-        part = size._replace(batch=batch)
-        runs = [run(assembly, part.prompts(vocab, seed), size.new) for seed in range(repetitions + 1)][1:]
+    vocab = assembly.model.vocab_size
+    found: dict[str, Any] = {"start": time.perf_counter() - started, "bandwidth": bandwidth}
+    found["layers_in"] = assembly.model.layers_in
+    for name, batch in (("one", 1), ("many", workload.requests)):
+        part = workload._replace(requests=batch)
+        runs = [run(assembly, part.prompts(vocab, seed), part.new) for seed in range(repetitions + 1)][1:]
         first, seconds, rate = (statistics.median(column) for column in zip(*runs, strict=True))
-        read = cost.weight_bytes + batch * cost.cache_bytes * (size.context + size.new / 2)
+        read = cost.weight_bytes + batch * cost.cache_bytes * (part.prompt_tokens + part.new / 2)
         ceiling = batch * bandwidth / read
         found |= {f"{name}_first": first, f"{name}_seconds": seconds, f"{name}_rate": rate}
         found |= {f"{name}_ceiling": ceiling, f"{name}_share": rate / ceiling}
     assembly.close()
-    del assembly, runner
+    del assembly
     gc.collect()
     if device.startswith("cuda"):
         torch.cuda.empty_cache()
-    found["peer_seconds"] = peer(folder, size, device, repetitions)
+    found["peer_seconds"] = peer(folder, workload, vocab, device, repetitions)
     return found | {"peer_ratio": found["peer_seconds"] / found["many_seconds"]}
 
 
@@ -160,18 +144,9 @@ def copied_bytes_a_second(device: str, size: int = 2**30) -> float:
 
 
 def checkpoint(name: str, device: str) -> Path:
-    """The folder of a shape, made if it is not there: on the device, since a CPU takes minutes for the largest."""
+    """The folder of a shape, made if it is not there."""
     made = shapes.folder() / name
-    if not (made / "config.json").is_file():
-        made.mkdir(parents=True, exist_ok=True)
-        vocabulary.save(made, SHAPES[name]["vocab_size"])
-        torch.manual_seed(0)
-        ends = {"bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0}
-        config = AutoConfig.for_model(**{**ends, **SHAPES[name]}, dtype="bfloat16")
-        with torch.device(device):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        model.save_pretrained(made)
-    return made
+    return made if (made / "config.json").is_file() else shapes.make(made, SHAPES[name], device)
 
 
 def main() -> None:
@@ -183,7 +158,7 @@ def main() -> None:
         raise SystemExit("torch finds no NVIDIA GPU here")
     found = json.loads(FIGURES.read_text()) if FIGURES.is_file() else {}
     for name in options.shapes:
-        figures = measure(checkpoint(name, "cuda"), Size(), "cuda", options.repetitions)
+        figures = measure(checkpoint(name, "cuda"), MANY, "cuda", options.repetitions)
         found[name] = {**figures, "command": f"python -m benchmarks.gpu {name}", "machine": machine.describe()}
         print(name, json.dumps(found[name], indent=1), flush=True)
         FIGURES.write_text(json.dumps(found, indent=1) + "\n")

@@ -57,8 +57,11 @@ def folder() -> Path:
     return Path(os.environ.get("NBGEN_BENCH_MODELS", Path.home() / ".cache" / "nbgen-benchmarks"))
 
 
-def make(made: Path, shape: dict[str, Any]) -> Path:
-    """Write the checkpoint in bfloat16 with its tokenizer. Ids that are no text alone get no weight."""
+def make(made: Path, shape: dict[str, Any], device: str = "cpu") -> Path:
+    """Write the checkpoint in bfloat16 with its tokenizer. Ids that are no text alone get no weight.
+
+    A CPU takes minutes for billions of parameters: a GPU makes other numbers, faster.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -67,7 +70,8 @@ def make(made: Path, shape: dict[str, Any]) -> Path:
     made.mkdir(parents=True, exist_ok=True)
     never = vocabulary.save(made, shape["vocab_size"])
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**COMMON, **shape)).to(torch.bfloat16)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**{**COMMON, **shape})).to(torch.bfloat16)
     with torch.no_grad():
         for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):
             embedding.weight[never] = 0

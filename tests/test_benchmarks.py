@@ -16,7 +16,7 @@ from benchmarks.server import Server
 from benchmarks.servers import OURS_SERVED, SERVICES
 from benchmarks.shapes import make
 from benchmarks.turns import undisturbed
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, Workload
 from tests.conftest import PATIENCE
 
 LIMITS = Limits(bandwidth=1e9, bfloat16=1e12, float32=1e11)
@@ -154,7 +154,7 @@ def test_a_vocabulary_has_the_size_asked_for_and_single_digits(tmp_path: Path) -
 
 def test_figures_of_a_gpu_are_taken_and_told(model: Path) -> None:
     """On the CPU, where nothing but the device is another."""
-    figures = gpu.measure(model, gpu.Size(context=40, new=6, batch=3), "cpu", 1)
+    figures = gpu.measure(model, Workload("small", "3 prompts", 3, 0, 40, 6), "cpu", 1)
     assert 0 < figures["one_first"] < figures["one_seconds"]
     assert figures["many_rate"] > 0
     assert figures["peer_seconds"] > 0

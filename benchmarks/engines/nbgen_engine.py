@@ -30,12 +30,18 @@ def load(folder: Path, threads: int) -> Generate:
     return lambda prompts, new: generate(assembly, prompts, new)
 
 
+def begin(assembly: "Assembly", prompts: list[list[int]], new: int) -> list[str]:
+    """Ask for all prompts to be continued; what their outputs are known by."""
+    params = SamplingParams(max_new_tokens=new, temperature=0.0, ignore_eos=True)
+    rids = [str(index) for index in range(len(prompts))]
+    for rid, ids in zip(rids, prompts, strict=True):
+        assembly.engine.add(assembly.admission.sequences(GenerateRequest(rid=rid, input_ids=ids, params=params)))
+    return rids
+
+
 def generate(assembly: "Assembly", prompts: list[list[int]], new: int) -> list[list[int]]:
     """All prompts at once; the tokens each gained."""
-    params = SamplingParams(max_new_tokens=new, temperature=0.0, ignore_eos=True)
-    answers: dict[str, list[int]] = {str(index): [] for index in range(len(prompts))}
-    for rid, ids in zip(answers, prompts, strict=True):
-        assembly.engine.add(assembly.admission.sequences(GenerateRequest(rid=rid, input_ids=ids, params=params)))
+    answers: dict[str, list[int]] = {rid: [] for rid in begin(assembly, prompts, new)}
     while assembly.engine.has_work:
         for output in assembly.engine.step():
             answers[output.rid] += output.token_ids

@@ -7,18 +7,21 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 
 from benchmarks.child import Generate, serve
 
-PAGE_TOKENS = 16
-POOL_TOKENS = 20_480
-#: Tokens of one step.
-BATCH_TOKENS = 1024
+#: Tokens of a page, of all pages, and of one step.
+PAGE_TOKENS, POOL_TOKENS, BATCH_TOKENS = 16, 20_480, 1024
 
 
 def load(folder: Path, threads: int) -> Generate:
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="sdpa").eval()
     pool = ContinuousBatchingConfig(
         page_size=PAGE_TOKENS, num_blocks=POOL_TOKENS // PAGE_TOKENS, max_batch_tokens=BATCH_TOKENS
     )
+    return batching(folder, pool)
+
+
+def batching(folder: Path, pool: ContinuousBatchingConfig, device: str = "cpu") -> Generate:
+    """The model on its device, over such a pool."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="sdpa").to(device).eval()
 
     def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
         greedy = GenerationConfig(max_new_tokens=new, do_sample=False, eos_token_id=-1, pad_token_id=0)

@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _sigmoid_weighted(x):
+def _silu(x):
     return x / (1 + tl.exp(-x))
 
 
@@ -86,7 +86,7 @@ def gate(projected, output, size, BLOCK: tl.constexpr):
     places = projected + row * 2 * size + columns
     gates = tl.load(places, mask=inside, other=0.0)
     ups = tl.load(places + size, mask=inside, other=0.0).to(tl.float32)
-    gated = _sigmoid_weighted(gates.to(tl.float32)).to(gates.dtype).to(tl.float32) * ups
+    gated = _silu(gates.to(tl.float32)).to(gates.dtype).to(tl.float32) * ups
     tl.store(output + row * size + columns, gated.to(gates.dtype), mask=inside)
 
 
@@ -129,7 +129,7 @@ def multiply_one_row(
         up = tl.sum(ups, 1) * scale
         if HAS_BIAS:
             up += tl.load(bias + outputs + rows, mask=used, other=0.0).to(tl.float32)
-        result = _sigmoid_weighted(result).to(dtype).to(tl.float32) * up.to(dtype).to(tl.float32)
+        result = _silu(result).to(dtype).to(tl.float32) * up.to(dtype).to(tl.float32)
     if ADDS:
         result += tl.load(added + rows, mask=used, other=0.0).to(tl.float32)
     tl.store(output + rows, result.to(dtype), mask=used)

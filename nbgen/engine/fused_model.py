@@ -17,10 +17,11 @@ from nbgen.engine.decoder_kernels import turn_and_store
 from nbgen.engine.fused_rows import ManyRows, Norm, OneRow, Product
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.linear import is_plain
-from nbgen.engine.llama_like import BY_LENGTH, check_layer, check_model, linears, window
+from nbgen.engine.llama_like import check_layer, check_model, is_norm, linears, window
 from nbgen.engine.lora import concerns
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.shared_linear import joined
+from nbgen.engine.turns import BY_LENGTH, Turns, turns_of
 from nbgen.engine.upload import upload
 
 #: Positions that rotary turns are made for at first, and in one go.
@@ -43,14 +44,6 @@ class FusedLayer(NamedTuple):
     dim: int
     window: Window
     scores: Scores
-
-
-class Turns(NamedTuple):
-    """Where each row `[T]` is in cosines and sines `[positions, dim / 2]`."""
-
-    positions: torch.Tensor
-    cosines: torch.Tensor
-    sines: torch.Tensor
 
 
 class FusedModel:
@@ -141,8 +134,7 @@ def _check_types(model: nn.Module) -> None:
     products = [linear for layer in model.get_decoder().layers for linear in linears(layer)]
     if not all(is_plain(linear) and linear.weight.dtype == model.dtype for linear in [*products, model.lm_head]):
         raise ValueError("its linear layers are not plain ones, or of several types")
-    norms = [module for module in model.modules() if hasattr(module, "variance_epsilon")]
-    if any(norm.weight.dtype != model.dtype for norm in norms):
+    if any(norm.weight.dtype != model.dtype for norm in filter(is_norm, model.modules())):
         raise ValueError("its norms are of another type")
     if model.get_decoder().rotary_emb.rope_type in BY_LENGTH:
         raise ValueError("its rotary positions depend on a sequence's length")
@@ -151,9 +143,8 @@ def _check_types(model: nn.Module) -> None:
 def _turns(model: nn.Module, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of the first positions, by the model's own module: the same for both halves of a head."""
     decoder, positions = model.get_decoder(), torch.arange(count, device=model.device)
-    like, parts = decoder.embed_tokens.weight[:0], positions[None].split(PART, dim=1)
-    tables = zip(*(decoder.rotary_emb(like, part) for part in parts), strict=True)
-    halves = [torch.cat([part[0] for part in table]).chunk(2, dim=-1) for table in tables]
+    parts = [turns_of(decoder.rotary_emb, decoder.embed_tokens.weight[:0], part) for part in positions.split(PART)]
+    halves = [torch.cat(table).chunk(2, dim=-1) for table in zip(*parts, strict=True)]
     if not all(torch.equal(left, right) for left, right in halves):
         raise ValueError("its rotary positions are not Llama's")
     cosines, sines = (left.contiguous() for left, _ in halves)

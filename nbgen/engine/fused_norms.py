@@ -6,7 +6,7 @@ A norm is one whose code is Llama's, in whatever family. Knows nothing else of m
 import torch
 from torch import nn
 
-from nbgen.engine.linear import Swap
+from nbgen.engine.linear import Swap, swap
 from nbgen.engine.llama_like import is_norm
 
 
@@ -22,11 +22,5 @@ class FusedNorm(nn.Module):
 
 
 def replace(model: nn.Module) -> list[Swap]:
-    """Replace the model's norms; where each stood, its name there, and the norm it was."""
-    swaps: list[Swap] = []
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if is_norm(child) and child.weight.dtype == model.dtype:
-                setattr(parent, name, FusedNorm(child))
-                swaps.append((parent, name, child))
-    return swaps
+    """Replace the model's norms."""
+    return swap(model, lambda m: FusedNorm(m) if is_norm(m) and m.weight.dtype == model.dtype else None)

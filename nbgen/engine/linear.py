@@ -3,6 +3,8 @@
 The operators are torch's own but not public: a layer is replaced only if they are there and give the very same numbers.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -57,19 +59,30 @@ Swap = tuple[nn.Module, str, nn.Module]
 
 @torch.inference_mode()
 def prepack(model: nn.Module) -> list[Swap]:
-    """Replace the model's bfloat16 linear layers; where each stood, its name there, and the layer it was."""
+    """Replace the model's bfloat16 linear layers."""
+
+    def packed(module: nn.Module) -> nn.Module | None:
+        layer = _packed(module) if suits(module) else None
+        if layer is not None:
+            memory.drop_pages(module.weight)
+        return layer
+
+    return swap(model, packed)
+
+
+def swap(model: nn.Module, instead: Callable[[nn.Module], nn.Module | None]) -> list[Swap]:
+    """Replace the modules for which there is another; where each stood, its name there, and the module it was."""
     swaps: list[Swap] = []
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if suits(child) and (packed := _packed(child)) is not None:
-                setattr(parent, name, packed)
-                memory.drop_pages(child.weight)
+            if (other := instead(child)) is not None:
+                setattr(parent, name, other)
                 swaps.append((parent, name, child))
     return swaps
 
 
 def restore(swaps: list[Swap]) -> None:
-    """Put the layers back that `prepack` replaced."""
+    """Put the modules back that were replaced."""
     for parent, name, child in swaps:
         setattr(parent, name, child)
 

@@ -28,8 +28,6 @@ LIKE = {
     "norm": [llama.LlamaRMSNorm],
 }
 ROTARY = ("apply_rotary_pos_emb", "rotate_half")
-#: Rotary positions whose frequencies depend on how long a sequence is.
-BY_LENGTH = {"dynamic", "longrope"}
 
 
 def check_layer(layer: nn.Module) -> None:

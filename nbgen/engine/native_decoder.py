@@ -23,8 +23,9 @@ from nbgen.engine.llama_like import check_layer, linears, window
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
 from nbgen.engine.native import function
 from nbgen.engine.native_linear import LinearFields, NativeProduct
-from nbgen.engine.native_step import Ends, NormFields, Room, Scores, StepFields, Turns
+from nbgen.engine.native_step import Ends, NormFields, Room, Scores, StepFields
 from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.turns import Turns
 
 LINEARS = ("query", "key", "value", "output", "gate", "up", "down")
 NORMS = ("input_norm", "post_norm", "query_norm", "key_norm")

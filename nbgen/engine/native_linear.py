@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nbgen.engine import native
-from nbgen.engine.linear import Swap, is_plain
+from nbgen.engine.linear import Swap, is_plain, swap
 from nbgen.engine.native import function, library
 
 #: Of outputs that are made together.
@@ -79,14 +79,8 @@ class NativeLinear(NativeProduct):
 
 
 def replace(model: nn.Module) -> list[Swap]:
-    """Replace the model's linear layers that can be read as they are; where each stood, and the layer it was."""
-    swaps: list[Swap] = []
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if is_plain(child) and readable(child):
-                setattr(parent, name, NativeLinear(child))
-                swaps.append((parent, name, child))
-    return swaps
+    """Replace the model's linear layers that can be read as they are."""
+    return swap(model, lambda module: NativeLinear(module) if is_plain(module) and readable(module) else None)
 
 
 def readable(linear: nn.Linear) -> bool:

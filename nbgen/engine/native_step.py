@@ -14,6 +14,7 @@ from torch import nn
 
 from nbgen.engine import attention
 from nbgen.engine.native_linear import NativeProduct
+from nbgen.engine.turns import Turns
 
 #: What a step makes meanwhile, in the order of the C++.
 MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups")
@@ -40,14 +41,6 @@ class StepFields(ctypes.Structure):
         *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings")),
         *((name, c_void_p) for name in ("norm", "head", "rounded_scores", "scores")),
     ]
-
-
-class Turns(NamedTuple):
-    """Each row's place `[rows]` in cosines and sines `[…, dim]`."""
-
-    positions: torch.Tensor
-    cosines: torch.Tensor
-    sines: torch.Tensor
 
 
 class Ends(NamedTuple):

@@ -1,6 +1,8 @@
 """Engines in this process, for tests that look inside."""
 
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,26 @@ def idle(tiny_engine: Assembly) -> Callable[[], None]:
         assert status.blocks_free == status.blocks_total, "blocks leaked"
 
     return check
+
+
+def _in_a_process(**environment: str) -> Iterator[ProcessPoolExecutor]:
+    """One fresh process, which sees the environment from its start."""
+    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        pool.submit(torch.get_num_threads).result()
+    with pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[ProcessPoolExecutor]:
+    """A process where triton interprets: it decides at its import."""
+    yield from _in_a_process(TRITON_INTERPRET="1")
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolExecutor]:
+    """One where it compiles, for a GPU that need not be there."""
+    yield from _in_a_process(TRITON_CACHE_DIR=str(tmp_path_factory.mktemp("triton")))

@@ -2,14 +2,17 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 
 from nbgen.engine.attention import Layer
 
 SM = 90
+NEEDS_TRITON = pytest.mark.skipif(sys.platform != "linux", reason="triton has wheels for Linux alone")
 
 
 class Build(NamedTuple):

@@ -4,9 +4,6 @@ Both run in processes of their own: triton decides at its import whether it inte
 """
 
 import itertools
-import multiprocessing
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -15,10 +12,10 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from nbgen.engine.attention import ReferenceAttention, Scores, Window
-from tests.engine.kernel_build import Build, Usage, usage
+from tests.engine.kernel_build import NEEDS_TRITON, Build, Usage, usage
 from tests.engine.test_attention import CLOSE, Case
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton has wheels for Linux alone")
+pytestmark = NEEDS_TRITON
 
 #: Multiprocessors that decide into how many parts decodes are cut: 1, some, more than there are keys for.
 PROCESSORS = (1, 6, 64)
@@ -42,27 +39,6 @@ CASES = {
     "sinks": ([(70, 1), (40, 20)], (8, 2), (64, 64), Window(), None, True),
     "a soft cap, sinks and a window": ([(70, 1), (6, 1), (40, 20)], (4, 2), (64, 64), Window(sliding=9), 2.0, True),
 }  # fmt: skip
-
-
-def in_a_process(**environment: str) -> Iterator[ProcessPoolExecutor]:
-    """One fresh process, which sees the environment from its start."""
-    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        pool.submit(torch.get_num_threads).result()
-    with pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[ProcessPoolExecutor]:
-    yield from in_a_process(TRITON_INTERPRET="1")
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolExecutor]:
-    yield from in_a_process(TRITON_CACHE_DIR=str(tmp_path_factory.mktemp("triton")))
 
 
 def attend(case: Case, window: Window, scores: Scores, processors: int) -> torch.Tensor:

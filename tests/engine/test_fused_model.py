@@ -3,8 +3,6 @@
 Both run in processes of their own: triton decides at its import whether it interprets. It has no bfloat16 there.
 """
 
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,27 +23,16 @@ from nbgen.sampling_params import SamplingParams
 from tests.adapters import peft_continuation, save_adapter
 from tests.conftest import save_model
 from tests.engine.conftest import build, generate, ids
-from tests.engine.kernel_build import Usage, compiled
-from tests.engine.test_attention_triton import in_a_process
+from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled
 from tests.engine.test_cuda_graphs import requests
 from tests.engine.test_lora import NEW_TOKENS, load, request
 from tests.engine.test_native_decoder import BLOCK, LEFT, TAKEN, Run, saved
 from tests.engine.test_tensor_outputs import reference, rows
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton has wheels for Linux alone")
+pytestmark = NEEDS_TRITON
 
 CLOSE = {torch.float32: 1e-5, torch.float16: 4e-3}
 PROMPT = [5, 9, 14, 20, 31, 44]
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[ProcessPoolExecutor]:
-    yield from in_a_process(TRITON_INTERPRET="1")
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolExecutor]:
-    yield from in_a_process(TRITON_CACHE_DIR=str(tmp_path_factory.mktemp("triton")))
 
 
 def fused(folder: Path, dtype: torch.dtype = torch.float32) -> ModelRunner:

@@ -1,6 +1,5 @@
 """Nothing that a step launches waits for the device, so that the host may go on while it computes."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.messages import LogprobOptions, TensorOptions
+from tests.engine.kernel_build import NEEDS_TRITON
 from tests.engine.test_sampler import sequence
 
 
@@ -69,10 +69,7 @@ def fused(model: torch.nn.Module, patch: pytest.MonkeyPatch) -> Any:
     return fused_model.FusedModel(model)
 
 
-TRITON = pytest.mark.skipif(sys.platform != "linux", reason="triton has wheels for Linux alone")
-
-
-@pytest.mark.parametrize("ours", [False, pytest.param(True, marks=TRITON)])
+@pytest.mark.parametrize("ours", [False, pytest.param(True, marks=NEEDS_TRITON)])
 @pytest.mark.parametrize("graphs", [False, True])
 def test_nothing_that_is_launched_waits(
     graphs: bool, ours: bool, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
