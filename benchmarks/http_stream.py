@@ -7,6 +7,8 @@ import time
 from typing import Any, NamedTuple
 
 EVENT = b"data: {"
+#: Bytes of a stream's end that tell whether it is whole, and more than an event's beginning.
+TAIL = 200
 #: What the last event of a whole stream has in it: transformers' server sends no [DONE].
 ENDS = (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "')
 
@@ -51,19 +53,39 @@ async def _one(port: int, body: dict[str, Any]) -> Arrivals:
         f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     )
-    events, last, whole = [], b"", False
+    loop = asyncio.get_running_loop()
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+        transport, stream = await loop.create_connection(_Stream, "127.0.0.1", port)
         sent = time.perf_counter()
-        writer.write(head.encode() + content)
-        async for line in reader:
-            if line.startswith(EVENT):
-                events.append(time.perf_counter())
-            whole = whole or any(end in line for end in ENDS)
-            last = line.strip() or last
-        writer.close()
+        transport.write(head.encode() + content)
+        await stream.closed
+        transport.close()
     except ConnectionError as error:
         raise StreamFailed(str(error)) from None
-    if not events or not whole:
-        raise StreamFailed(last.decode(errors="replace")[:200])
-    return Arrivals(sent, events)
+    if not stream.events or not any(end in stream.tail for end in ENDS):
+        raise StreamFailed(stream.tail.decode(errors="replace"))
+    return Arrivals(sent, stream.events)
+
+
+class _Stream(asyncio.BufferedProtocol):
+    """When the events of one connection came, and its last bytes. All connections read into one buffer."""
+
+    _buffer = memoryview(bytearray(2**16))
+
+    def __init__(self) -> None:
+        self.events: list[float] = []
+        self.tail = b""
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        now, begun = time.perf_counter(), self.tail[1 - len(EVENT) :]
+        text = begun + self._buffer[:nbytes]
+        self.events += [now] * text.count(EVENT)
+        self.tail = (self.tail + text[len(begun) :])[-TAIL:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)

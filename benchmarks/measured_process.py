@@ -22,7 +22,11 @@ class MeasurementFailed(Exception):
 
 
 class MeasuredProcess:
-    """One that `answers` takes lines and gives lines; what any other prints goes to its log."""
+    """One that `answers` takes lines and gives lines; what any other prints goes to its log.
+
+    It has a session of its own, as from a terminal of its own: Linux shares a processor out to sessions first, and a
+    server in its client's session would wait for its turn behind that client.
+    """
 
     def __init__(
         self, command: list[Any], threads: int, variables: Mapping[str, str] = NOTHING, *, answers: bool = False
@@ -35,6 +39,7 @@ class MeasuredProcess:
             stderr=self._log,
             text=True,
             env=environment(threads) | dict(variables),
+            start_new_session=True,
         )
         self._root = psutil.Process(self._popen.pid)
 
