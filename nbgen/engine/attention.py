@@ -65,9 +65,9 @@ class Scores(NamedTuple):
     sinks: torch.Tensor | None = None
 
 
-def padded_tables(spans: list[Span]) -> list[list[int]]:
-    """The spans' block tables, as long as the longest; short ones repeat block 0."""
-    longest = max((len(span.block_table) for span in spans), default=0)
+def padded_tables(spans: list[Span], spare: int = 0) -> list[list[int]]:
+    """The spans' block tables, longer than the longest by `spare`; what is beyond a table's end is block 0."""
+    longest = max((len(span.block_table) for span in spans), default=0) + spare
     return [span.block_table + [0] * (longest - len(span.block_table)) for span in spans]
 
 

@@ -9,6 +9,7 @@ from ctypes import c_int64, c_void_p
 from itertools import accumulate, chain
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from nbgen.engine.attention import Span, Step, Window, padded_tables
@@ -18,6 +19,8 @@ from nbgen.engine.attention_cpu import that_begin_alike
 CHUNK = 128
 #: Keys of a prompt that are computed at once begin at a multiple of it.
 KEYS = 64
+#: Columns for blocks to come in the tables of a step that goes on.
+SPARE = 8
 #: Queries of a tile, those of all heads that share a key head: enough that packing the keys takes little of its time.
 QUERIES = 96
 
@@ -54,7 +57,7 @@ class Plan(NamedTuple):
     def of(cls, step: Step, window: Window, group: int) -> "Plan":
         """`group` heads share a key head."""
         planned = _Planned(step, window, max(1, QUERIES // group))
-        tables = padded_tables([*step.decodes, *step.prefills])
+        tables = padded_tables([*step.decodes, *step.prefills], spare=SPARE if step.static else 0)
         counts = [-(-(span.length - first) // CHUNK) for span, first in zip(step.decodes, planned.firsts, strict=False)]
         chunks = [0, *accumulate(counts)]
         blocks, tasks = list(chain(*tables)), list(chain(*planned.tasks))
@@ -65,6 +68,22 @@ class Plan(NamedTuple):
         width = len(tables[0]) if tables else 0
         sizes = (len(step.decodes), len(planned.tasks), width, step.cache.block_size, torch.get_num_threads())
         return cls(BatchFields(*sizes, *at), chunks[-1], numbers)
+
+    def tables(self) -> np.ndarray:
+        """Blocks of decodes alone `[rows, columns]`, where the C++ reads them."""
+        rows, columns = self.fields.rows, self.fields.blocks
+        return np.frombuffer(self.numbers, np.int64, rows * columns).reshape(rows, columns)
+
+    def growth(self) -> np.ndarray:
+        """What a token more of each decode adds to `numbers`, while none fills a chunk. There are no prefills."""
+        rows, tasks = self.fields.rows, self.fields.tasks
+        grown = np.zeros(len(self.numbers), np.int64)
+        first = rows * (self.fields.blocks + 1)
+        ends = np.frombuffer(self.numbers, np.int64)[first : first + rows]
+        grown[first : first + rows] = 1
+        task = np.frombuffer(self.numbers, np.int64)[-6 * tasks :].reshape(tasks, 6)
+        grown[-6 * tasks :].reshape(tasks, 6)[:, 4] = task[:, 4] == ends[task[:, 0]]
+        return grown
 
 
 class _Planned:

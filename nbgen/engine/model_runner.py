@@ -204,13 +204,17 @@ class ModelRunner:
     def _replay(
         self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None
     ) -> torch.Tensor | None:
-        """The rows' scores where all are decodes with a graph, else None."""
-        if self.graphs is None or any(item.num_tokens > 1 for item in items) or not self._of_ids(items):
+        """The rows' scores where all are decodes that run like others before, in a graph or in C++, else None."""
+        again = self.graphs or self.plain
+        if again is None or any(item.num_tokens > 1 for item in items) or not self._of_ids(items):
             return None
         if self._hidden_states.wanted(items) or lora.concerns(items):
             return None
         decodes = [DecodeRow(*s.next_ids(1), s.num_computed, s.shift, s.block_table) for s, _ in items]
-        scores = self.graphs.scores(decodes, newest)
+        if self.graphs:
+            scores = self.graphs.scores(decodes, newest)
+        else:
+            scores = None if newest else self.plain.decode(decodes, self.cache, self.attention)
         return scores if scores is None or rows == list(range(len(items))) else scores[self._tensor(rows)]
 
     def _of_ids(self, items: list[ScheduledSequence]) -> bool:

@@ -18,12 +18,13 @@ from torch import nn
 from nbgen.engine import attention
 from nbgen.engine.attention import Window
 from nbgen.engine.attention_native import LayerFields, NativeAttention
+from nbgen.engine.attention_plan import Plan
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.llama_like import check_layer, linears, window
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
 from nbgen.engine.native import function
 from nbgen.engine.native_linear import LinearFields, NativeProduct
-from nbgen.engine.native_step import Ends, NormFields, Room, Scores, StepFields
+from nbgen.engine.native_step import Ends, NormFields, Room, Scores, StepFields, Told
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.turns import Turns
 
@@ -70,6 +71,7 @@ class NativeDecoder(nn.Module):
         shapes = [fields.attention for fields in self._fields]
         self._most = max(shape.heads * (shape.value_dim + 2) for shape in shapes)
         self._pair: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._planned: attention.Step | None = None
         self._columns = lora.columns
         self._current: tuple[attention.Step, torch.Tensor | None] | None = None
 
@@ -107,13 +109,18 @@ class NativeDecoder(nn.Module):
         Those of decodes and of prompts' last tokens alone are made in the same call, as float32, where nobody looks at
         what goes into the head.
         """
+        told = self.tell(step, items, turns, ends)
+        self.walk(told)
+        return told.made.scores if told.made else ends.head(told.states)
+
+    def tell(self, step: attention.Step, items: Sequence[ScheduledSequence], turns: Turns, ends: Ends) -> Told:
+        """All that the C++ needs to compute the step, as `walk` does."""
         adapters, wanted = self._adapt(items), ends.wanted
         last = None if wanted is None else step.of_last(wanted)
         room = self._room(step, last)
         fields = ending = room.fields(step, adapters, turns)
         fields.ids, fields.embeddings = ends.ids.data_ptr(), ends.embeddings.data_ptr()
-        if wanted is not None:
-            index = torch.tensor(wanted, dtype=torch.long)
+        index = None if wanted is None else torch.tensor(wanted, dtype=torch.long)
         if last is not None:
             left = turns._replace(positions=turns.positions[index])
             ending = room.fields(last, None if adapters is None else adapters[index], left)
@@ -123,12 +130,14 @@ class NativeDecoder(nn.Module):
         few = last is not None or (wanted is None and not step.prefills)
         joins = few and isinstance(ends.head, NativeProduct) and not ends.head._forward_pre_hooks
         made = Scores(ending, ends.head, self._dtype) if joins else None
-        width = ends.embeddings.shape[1]
-        self._walk(fields, torch.empty(fields.rows, width, dtype=self._dtype))
-        if made:
-            return made.scores
-        states = room.normed(ending.rows, width)
-        return ends.head(states if last is not None or wanted is None else states[index])
+        hidden = torch.empty(fields.rows, ends.embeddings.shape[1], dtype=self._dtype)
+        states = room.normed(ending.rows, hidden.shape[1])
+        chosen = index if last is None else None
+        return Told(step, fields, hidden, states, made, chosen, (room, norm, index, last, ends))
+
+    def walk(self, told: Told) -> None:
+        """Compute a step that this was the last to be told of."""
+        self._walk(told.fields, told.hidden)
 
     def _room(self, step: attention.Step, last: attention.Step | None) -> Room:
         return Room(len(step.slots), self._sizes, self._plan(step, last) * self._most, self._dtype)
@@ -138,13 +147,27 @@ class NativeDecoder(nn.Module):
 
     def _plan(self, step: attention.Step, last: attention.Step | None) -> int:
         """Point every layer to the plan of its attention, the last one to that of the step `last`; the most chunks."""
-        plans = [(step.attention.plan(step, *shape), layers) for shape, layers in self._alike.items()]
+        self._planned = step
+        plans = [(plan, self._alike[shape]) for shape, plan in self.plans(step).items()]
         if last is not None:
             plans.append((last.attention.plan(last, *self._shape_of_last), [self._fields[-1]]))
         for plan, layers in plans:
             for fields in layers:
                 fields.batch = ctypes.addressof(plan.fields)
         return max(plan.chunks for plan, _ in plans)
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether some layers see a part of what came before only."""
+        return any(window != Window() for window, _ in self._alike)
+
+    def plans(self, step: attention.Step) -> dict[tuple[Window, int], Plan]:
+        """How the attention of layers is computed, for each window and number of heads that share a key head."""
+        return {shape: step.attention.plan(step, *shape) for shape in self._alike}
+
+    def remembers(self, told: Told) -> bool:
+        """Whether the layers are still as that step was told of, and their adapters too."""
+        return self._planned is told.step and self._columns is self._lora.columns and self.suits(told.step)
 
     def _adapt(self, items: Sequence[ScheduledSequence]) -> torch.Tensor | None:
         """Point to the adapters' matrices; each row's own columns `[rows, 2]` of them, if any has some."""

@@ -10,8 +10,12 @@ import torch
 from torch import nn
 
 from nbgen.engine import attention
+from nbgen.engine.attention import ReferenceAttention
+from nbgen.engine.cuda_graphs import DecodeRow
+from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.llama_like import check_model
 from nbgen.engine.native_decoder import NativeDecoder
+from nbgen.engine.native_decodes import NativeDecodes
 from nbgen.engine.native_step import Ends
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.turns import TurnTable
@@ -24,6 +28,7 @@ class NativeModel:
         self._model, self._decoder, self._layers = model, model.get_decoder(), layers
         check_model(model)
         self._turns = TurnTable(self._decoder.rotary_emb, model.dtype)
+        self._decodes: NativeDecodes | None = None
 
     def suits(self, step: attention.Step, _: Sequence[ScheduledSequence]) -> bool:
         """Whether the step's attention and cache are what the layers read."""
@@ -39,6 +44,32 @@ class NativeModel:
     ) -> torch.Tensor:
         """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`, of a step that suits the layers."""
         wanted = None if rows == list(range(len(ids))) else rows
+        return self._layers.compute(step, items, self._turns.at(positions), self._ends(ids, wanted))
+
+    def decode(self, rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> torch.Tensor | None:
+        """`[rows, vocab]` of one token each, without adapters; None where a step has to be told anew each time."""
+        batch = self._decodes
+        if batch is None or not self._layers.remembers(batch.told) or not batch.goes_on(rows):
+            self._decodes = batch = self._begun(rows, cache, attention)
+        if batch is None:
+            return None
+        batch.told.made.renew()
+        self._layers.walk(batch.told)
+        return batch.told.made.scores
+
+    def _begun(self, rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> NativeDecodes | None:
+        if not self._turns.keeps or self._layers.has_windows:
+            return None
+        turns = self._turns.at([row.index + row.shift for row in rows])
+        batch = NativeDecodes(rows, turns, cache, attention)
+        if not self._layers.suits(batch.step):
+            return None
+        told = self._layers.tell(batch.step, [], turns, self._ends(batch.ids, None))
+        if told.made is None:
+            return None
+        batch.tell(told, self._layers.plans(batch.step).values())
+        return batch
+
+    def _ends(self, ids: torch.Tensor, wanted: list[int] | None) -> Ends:
         decoder = self._decoder
-        ends = Ends(ids, decoder.embed_tokens.weight, decoder.norm, self._model.lm_head, wanted)
-        return self._layers.compute(step, items, self._turns.at(positions), ends)
+        return Ends(ids, decoder.embed_tokens.weight, decoder.norm, self._model.lm_head, wanted)

@@ -87,8 +87,34 @@ class Scores:
 
     def __init__(self, ending: StepFields, head: NativeProduct, dtype: torch.dtype) -> None:
         shape = ending.rows, head.out_features
-        self.scores = torch.empty(shape, dtype=torch.float32)
-        self._rounded = self.scores if dtype == torch.float32 else torch.empty(shape, dtype=dtype)
-        self._linear = head.fields()
-        ending.head, ending.scores = ctypes.addressof(self._linear), self.scores.data_ptr()
-        ending.rounded_scores = self._rounded.data_ptr()
+        self._shape, self._ending, self._linear = shape, ending, head.fields()
+        self._rounded = None if dtype == torch.float32 else torch.empty(shape, dtype=dtype)
+        ending.head = ctypes.addressof(self._linear)
+        self.renew()
+
+    def renew(self) -> None:
+        """Let those of the next step of as many rows be made elsewhere: who has the last ones keeps them."""
+        self.scores = torch.empty(self._shape, dtype=torch.float32)
+        self._ending.scores = self.scores.data_ptr()
+        self._ending.rounded_scores = (self.scores if self._rounded is None else self._rounded).data_ptr()
+
+
+class Told(NamedTuple):
+    """A `step` that the C++ was told of, and room for its `hidden` states `[T, hidden]`.
+
+    Once it is computed there are scores, if they are `made` with it, or else `states` to make them of.
+    """
+
+    step: attention.Step
+    fields: StepFields
+    hidden: torch.Tensor
+    normed: torch.Tensor
+    made: Scores | None
+    chosen: torch.Tensor | None
+    #: What `fields` points to besides.
+    kept: tuple
+
+    @property
+    def states(self) -> torch.Tensor:
+        """`[rows, hidden]` behind the scores that are wanted."""
+        return self.normed if self.chosen is None else self.normed[self.chosen]

@@ -28,12 +28,13 @@ class TurnTable:
 
     def __init__(self, rotary: nn.Module, dtype: torch.dtype) -> None:
         self._rotary, self._like = rotary, torch.empty(0, dtype=dtype)
-        self._keeps = rotary.rope_type not in BY_LENGTH
+        #: Whether they are the same ones in every step.
+        self.keeps = rotary.rope_type not in BY_LENGTH
         self._table = torch.empty(0), torch.empty(0)
 
     def at(self, positions: list[int]) -> Turns:
         numbers = torch.tensor(positions)
-        if not self._keeps:
+        if not self.keeps:
             return Turns(torch.arange(len(positions)), *turns_of(self._rotary, self._like, numbers))
         if (longest := max(positions)) >= len(self._table[0]):
             self._table = turns_of(self._rotary, self._like, torch.arange(max(1024, 2 * longest)))
