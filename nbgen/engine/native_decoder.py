@@ -133,7 +133,7 @@ class NativeDecoder(nn.Module):
         hidden = torch.empty(fields.rows, ends.embeddings.shape[1], dtype=self._dtype)
         states = room.normed(ending.rows, hidden.shape[1])
         chosen = index if last is None else None
-        return Told(step, fields, hidden, states, made, chosen, (room, norm, index, last, ends))
+        return Told(step, fields, hidden, states, made, chosen, (room, ending, norm, index, last, ends))
 
     def walk(self, told: Told) -> None:
         """Compute a step that this was the last to be told of."""
