@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 EVENT = b"data: {"
 #: Bytes of a stream's end that tell whether it is whole, and more than an event's beginning.
-TAIL = 200
+TAIL = 1000
 #: What the last event of a whole stream has in it: transformers' server sends no [DONE].
 ENDS = (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "')
 
@@ -63,7 +63,7 @@ async def _one(port: int, body: dict[str, Any]) -> Arrivals:
     except ConnectionError as error:
         raise StreamFailed(str(error)) from None
     if not stream.events or not any(end in stream.tail for end in ENDS):
-        raise StreamFailed(stream.tail.decode(errors="replace"))
+        raise StreamFailed(stream.tail[-200:].decode(errors="replace"))
     return Arrivals(sent, stream.events)
 
 
