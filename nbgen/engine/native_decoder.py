@@ -7,6 +7,7 @@ in between; and so are embeddings, the last norm and scores, for who knows that 
 """
 
 import ctypes
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_void_p
@@ -70,7 +71,8 @@ class NativeDecoder(nn.Module):
         self._sizes = _sizes(found)
         shapes = [fields.attention for fields in self._fields]
         self._most = max(shape.heads * (shape.value_dim + 2) for shape in shapes)
-        self._pair: tuple[torch.Tensor, torch.Tensor] | None = None
+        #: The first layer's, in the cache that the layers point to.
+        self._keys: weakref.ref[torch.Tensor] | None = None
         self._planned: attention.Step | None = None
         self._columns = lora.columns
         self._current: tuple[attention.Step, torch.Tensor | None] | None = None
@@ -184,14 +186,15 @@ class NativeDecoder(nn.Module):
 
     def _point(self, cache: KVCache) -> bool:
         """Whether there is a cache of the model's own kind of numbers, which the layers then point to."""
-        if self._pair is not None and cache.layer(self._numbers[0]) is self._pair:
+        first = cache.layer(self._numbers[0])
+        if first is not None and self._keys is not None and self._keys() is first[0]:
             return True
         pairs = [cache.layer(number) for number in self._numbers]
         if None in pairs or any(tensor.dtype != self._dtype for pair in pairs for tensor in pair):
             return False
         for (keys, values), fields in zip(pairs, self._fields, strict=True):
             fields.keys, fields.values, fields.attention.slots = keys.data_ptr(), values.data_ptr(), len(keys)
-        self._pair = pairs[0]
+        self._keys = weakref.ref(pairs[0][0])
         return True
 
 

@@ -40,6 +40,15 @@ def test_nothing_keeps_released_tensors_alive(assembly: Assembly) -> None:
     assert [parameter().shape for parameter in held if parameter() is not None] == []
 
 
+def test_nothing_keeps_a_released_cache_alive(assembly: Assembly) -> None:
+    generate(assembly, [REQUEST])
+    cache = assembly.engine._runner.cache
+    held = [weakref.ref(tensor) for layer in cache._layers for tensor in cache.layer(layer)]
+    assembly.occupation.release({"kv_cache"})
+    assert held, "there was one"
+    assert [tensor().shape for tensor in held if tensor() is not None] == []
+
+
 def test_who_runs_gets_an_error_and_who_comes_is_refused(assembly: Assembly) -> None:
     assembly.engine.add(assembly.admission.sequences(REQUEST))
     first = assembly.engine.step()
