@@ -16,6 +16,7 @@ from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.llama_like import check_model
 from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.native_decodes import NativeDecodes
+from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.native_step import Ends
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.turns import TurnTable
@@ -58,7 +59,7 @@ class NativeModel:
         return batch.told.made.scores
 
     def _begun(self, rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> NativeDecodes | None:
-        if not self._turns.keeps or self._layers.has_windows:
+        if not self._turns.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):
             return None
         turns = self._turns.at([row.index + row.shift for row in rows])
         batch = NativeDecodes(rows, turns, cache, attention)
