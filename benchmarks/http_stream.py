@@ -59,7 +59,6 @@ async def _one(port: int, body: dict[str, Any]) -> Arrivals:
         sent = time.perf_counter()
         transport.write(head.encode() + content)
         await stream.closed
-        transport.close()
     except ConnectionError as error:
         raise StreamFailed(str(error)) from None
     if not stream.events or not any(end in stream.tail for end in ENDS):

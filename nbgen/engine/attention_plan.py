@@ -76,14 +76,19 @@ class Plan(NamedTuple):
 
     def growth(self) -> np.ndarray:
         """What a token more of each decode adds to `numbers`, while none fills a chunk. There are no prefills."""
-        rows, tasks = self.fields.rows, self.fields.tasks
-        grown = np.zeros(len(self.numbers), np.int64)
+        numbers, rows = np.frombuffer(self.numbers, np.int64), self.fields.rows
+        grown = np.zeros_like(numbers)
         first = rows * (self.fields.blocks + 1)
-        ends = np.frombuffer(self.numbers, np.int64)[first : first + rows]
-        grown[first : first + rows] = 1
-        task = np.frombuffer(self.numbers, np.int64)[-6 * tasks :].reshape(tasks, 6)
-        grown[-6 * tasks :].reshape(tasks, 6)[:, 4] = task[:, 4] == ends[task[:, 0]]
+        ends = slice(first, first + rows)
+        grown[ends] = 1
+        tasks = Task(*self._tasks(numbers).T)
+        Task(*self._tasks(grown).T).end[:] = tasks.end == numbers[ends][tasks.sequence]
         return grown
+
+    def _tasks(self, numbers: np.ndarray) -> np.ndarray:
+        """`[tasks, fields]` of so many numbers."""
+        fields = len(Task._fields)
+        return numbers[-fields * self.fields.tasks :].reshape(-1, fields)
 
 
 class _Planned:

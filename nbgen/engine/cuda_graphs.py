@@ -8,12 +8,12 @@ Knows nothing of sampling: scores come out, valid until the next step.
 import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from nbgen.engine.attention import ReferenceAttention, Span, Step
+from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.upload import upload
@@ -25,15 +25,6 @@ BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 Decode = Callable[[Step, torch.Tensor, torch.Tensor], torch.Tensor]
 
 log = logging.getLogger(__name__)
-
-
-class DecodeRow(NamedTuple):
-    """One sequence's newest token, its index, what its position differs from that by, and the blocks up to there."""
-
-    token: int
-    index: int
-    shift: int
-    block_table: list[int]
 
 
 def bucket_of(size: int) -> int:
@@ -127,9 +118,7 @@ class Inputs:
         """Put the batch in, padded to `bucket` rows."""
         size, scratch = cache.block_size, cache.scratch_block
         pads = [(0, 0, scratch * size, 0)] * (bucket - len(rows))
-        values = [
-            (r.token, r.index + r.shift, r.block_table[r.index // size] * size + r.index % size, r.index) for r in rows
-        ]
+        values = [(row.token, row.position, row.slot(size), row.index) for row in rows]
         used = max(len(r.block_table) for r in rows)
         tables = np.zeros((bucket, used), dtype=np.int32)
         for index, row in enumerate(rows):

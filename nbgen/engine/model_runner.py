@@ -15,7 +15,8 @@ from nbgen.engine import attention, lora, prompt_embeds
 from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.compiled import CompiledDecoder
-from nbgen.engine.cuda_graphs import DecodeGraphs, DecodeRow
+from nbgen.engine.cuda_graphs import DecodeGraphs
+from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.media_encoder import MediaEncoder, begins

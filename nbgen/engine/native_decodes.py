@@ -17,56 +17,52 @@ from nbgen.engine.native_step import Told
 from nbgen.engine.turns import Turns
 
 
+def step_of(rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> Step:
+    """One that can go on."""
+    slots = torch.tensor([row.slot(cache.block_size) for row in rows])
+    spans = [Span(i, i + 1, row.index + 1, row.block_table) for i, row in enumerate(rows)]
+    return Step(cache, attention, slots, spans, [], static=True)
+
+
 class NativeDecodes:
-    """One batch of them: `ids` `[B]` and `turns` of a `step`, of which the C++ is then `told`."""
+    """The rows of a step that the C++ was `told` of, with their `ids` `[B]`, `turns`, and plans of their attention.
 
-    def __init__(self, rows: Sequence[DecodeRow], turns: Turns, cache: KVCache, attention: ReferenceAttention) -> None:
-        self._size = cache.block_size
-        self._rows = [row._replace(block_table=list(row.block_table)) for row in rows]
-        self._longest = len(turns.cosines)
-        self.turns = turns
-        self.ids = torch.tensor([row.token for row in rows])
-        slots = torch.tensor([self._slot(row) for row in rows])
-        spans = [Span(i, i + 1, row.index + 1, row.block_table) for i, row in enumerate(self._rows)]
-        self.step = Step(cache, attention, slots, spans, [], static=True)
-        self.told: Told | None = None
-        self._plans: list[tuple[np.ndarray, np.ndarray]] = []
-        self._tables: list[np.ndarray] = []
+    No layer has a window.
+    """
 
-    def tell(self, told: Told, plans: Iterable[Plan]) -> None:
-        """The step was told so, its attention by these plans of layers without a window."""
+    def __init__(
+        self, rows: Sequence[DecodeRow], told: Told, ids: torch.Tensor, turns: Turns, plans: Iterable[Plan]
+    ) -> None:
         self.told = told
-        for plan in plans:
-            self._plans.append((np.frombuffer(plan.numbers, np.int64), plan.growth()))
-            self._tables.append(plan.tables())
+        self._rows = rows
+        self._blocks = [list(row.block_table) for row in rows]
+        self._longest = len(turns.cosines)
+        self._ids, self._positions, self._slots = ids.numpy(), turns.positions.numpy(), told.step.slots.numpy()
+        self._plans = [(np.frombuffer(plan.numbers, np.int64), plan.growth(), plan.tables()) for plan in plans]
+        self._columns = min(tables.shape[1] for _, _, tables in self._plans)
 
     def goes_on(self, rows: Sequence[DecodeRow]) -> bool:
         """Make it the step of these rows, if they are the same ones a token later; not where one begins a chunk."""
-        if len(rows) != len(self._rows) or not all(map(self._follows, rows, self._rows)):
+        if len(rows) != len(self._rows) or not all(map(self._follows, rows, self._rows, self._blocks)):
             return False
-        for i, (row, before) in enumerate(zip(rows, self._rows, strict=True)):
-            if len(row.block_table) > len(before.block_table):
+        for i, row in enumerate(rows):
+            if len(row.block_table) > len(self._blocks[i]):
                 self._extend(i, row.block_table)
-        self._rows = [
-            row._replace(block_table=before.block_table) for row, before in zip(rows, self._rows, strict=True)
-        ]
-        self.ids.numpy()[:] = [row.token for row in rows]
-        self.step.slots.numpy()[:] = [self._slot(row) for row in rows]
-        self.turns.positions.numpy()[:] += 1
-        for numbers, growth in self._plans:
+        size = self.told.step.cache.block_size
+        self._rows = rows
+        self._ids[:] = [row.token for row in rows]
+        self._slots[:] = [row.slot(size) for row in rows]
+        self._positions += 1
+        for numbers, growth, _ in self._plans:
             numbers += growth
         return True
 
-    def _follows(self, row: DecodeRow, before: DecodeRow) -> bool:
-        known = before.block_table
-        fits = row.index + row.shift < self._longest and len(row.block_table) <= self._tables[0].shape[1]
-        alike = row.shift == before.shift and row.block_table[: len(known)] == known
+    def _follows(self, row: DecodeRow, before: DecodeRow, blocks: list[int]) -> bool:
+        fits = row.position < self._longest and len(row.block_table) <= self._columns
+        alike = row.shift == before.shift and row.block_table[: len(blocks)] == blocks
         return fits and alike and row.index == before.index + 1 and row.index % CHUNK != 0
 
     def _extend(self, row: int, blocks: list[int]) -> None:
-        self._rows[row].block_table[:] = blocks
-        for tables in self._tables:
+        self._blocks[row] = list(blocks)
+        for _, _, tables in self._plans:
             tables[row, : len(blocks)] = blocks
-
-    def _slot(self, row: DecodeRow) -> int:
-        return row.block_table[row.index // self._size] * self._size + row.index % self._size

@@ -11,11 +11,11 @@ from torch import nn
 
 from nbgen.engine import attention
 from nbgen.engine.attention import ReferenceAttention
-from nbgen.engine.cuda_graphs import DecodeRow
+from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.llama_like import check_model
 from nbgen.engine.native_decoder import NativeDecoder
-from nbgen.engine.native_decodes import NativeDecodes
+from nbgen.engine.native_decodes import NativeDecodes, step_of
 from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.native_step import Ends
 from nbgen.engine.scheduler import ScheduledSequence
@@ -61,15 +61,12 @@ class NativeModel:
     def _begun(self, rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> NativeDecodes | None:
         if not self._turns.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):
             return None
-        turns = self._turns.at([row.index + row.shift for row in rows])
-        batch = NativeDecodes(rows, turns, cache, attention)
-        if not self._layers.suits(batch.step):
+        step = step_of(rows, cache, attention)
+        if not self._layers.suits(step):
             return None
-        told = self._layers.tell(batch.step, [], turns, self._ends(batch.ids, None))
-        if told.made is None:
-            return None
-        batch.tell(told, self._layers.plans(batch.step).values())
-        return batch
+        ids, turns = torch.tensor([row.token for row in rows]), self._turns.at([row.position for row in rows])
+        told = self._layers.tell(step, [], turns, self._ends(ids, None))
+        return NativeDecodes(rows, told, ids, turns, self._layers.plans(step).values()) if told.made else None
 
     def _ends(self, ids: torch.Tensor, wanted: list[int] | None) -> Ends:
         decoder = self._decoder

@@ -6,7 +6,8 @@ import pytest
 
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.attention import ReferenceAttention
-from nbgen.engine.cuda_graphs import BUCKETS, DecodeGraphs, DecodeRow, bucket_of
+from nbgen.engine.cuda_graphs import BUCKETS, DecodeGraphs, bucket_of
+from nbgen.engine.decode_row import DecodeRow
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids

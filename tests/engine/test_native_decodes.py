@@ -42,7 +42,6 @@ def test_a_step_that_goes_on_gives_the_scores_of_one_told_anew(
     dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner, steps = runner_of(saved(tmp_path, "qwen3"), dtype), Steps(monkeypatch)
-    steps.went_on.clear()
     found = everything(Run(runner))
     told = steps.went_on.count(False)
     assert len(steps.went_on) - told > CHUNK, "steps went on"
