@@ -40,8 +40,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds that a request may wait until it runs, and that it may run; None: no limit.
     queue_seconds: float | None = 60.0
     run_seconds: float | None = 600.0
-    #: Prompt tokens that one step computes at most.
-    prefill_chunk: int = 512
+    #: Prompt tokens that one step computes at most; None: 512 on a CPU, 2,048 on a GPU.
+    prefill_chunk: int | None = None
     #: … and a step that goes on with streams; None: on a CPU about as many as take as long as these, on a GPU as many
     #: as any other.
     mixed_chunk: int | None = None
@@ -56,6 +56,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     grammar_backend: str = "xgrammar"
     #: Whether clients may send code of their own, which runs in the engine process with all of its rights.
     enable_custom_logit_processor: bool = False
+
+    def chunk_on(self, device: str) -> int:
+        """Prompt tokens that one step computes at most on a device ("cpu", "cuda:0")."""
+        return self.prefill_chunk or (2048 if device.startswith("cuda") else 512)
 
 
 def model_folder(name: str) -> Path | None:

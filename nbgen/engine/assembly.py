@@ -119,7 +119,7 @@ def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Sched
     return Scheduler(
         blocks,
         max_running=max_running,
-        prefill_chunk=config.prefill_chunk if runner.chunks_prefill else None,
+        prefill_chunk=config.chunk_on(runner.device.type) if runner.chunks_prefill else None,
         mixed_chunk=_mixed_chunk(runner, config),
         long_after=runner.long_after,
     )

@@ -9,6 +9,8 @@ fixed by the launch and every length is read on the device, so that launches can
 import triton
 import triton.language as tl
 
+from nbgen.engine.kernel_overlap import begin, follow
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -110,12 +112,15 @@ def attend_tiles(
     GROUP: tl.constexpr, SPLIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
     HAS_WINDOW: tl.constexpr, PAGE: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, key head, split). `tiles` `[tiles, 4]`: first row, queries, first position, row of `tables`.
 
     Without SPLIT `output` is `[rows, heads, VALUE_DIM]`. With it, it is `[rows, heads, splits, VALUE_DIM]` in
     float32, each split normalized by itself, and `log_sums` `[rows, heads, splits]` has what `merge_splits` needs.
     """
+    begin(OVERLAPS)
+    follow(OVERLAPS)
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_row = tl.load(tiles + tile * 4)
     count = tl.load(tiles + tile * 4 + 1)
@@ -168,9 +173,11 @@ def attend_tiles(
 @triton.jit(do_not_specialize=["splits"])
 def merge_splits(
     output, parts, log_sums, sinks, heads, splits, HAS_SINKS: tl.constexpr, VALUE_DIM: tl.constexpr,
-    BLOCK_S: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_V: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Program (row, head): `[rows, heads, VALUE_DIM]` from the splits that `attend_tiles` wrote."""
+    begin(OVERLAPS)
+    follow(OVERLAPS)
     cell = tl.program_id(0).to(tl.int64) * heads + tl.program_id(1)
     indices, value_dims = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_V)
     sums = tl.load(log_sums + cell * splits + indices, mask=indices < splits, other=float("-inf"))

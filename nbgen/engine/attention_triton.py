@@ -11,6 +11,7 @@ import triton
 
 from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
 from nbgen.engine.attention_kernels import attend_tiles, decode_tiles, merge_splits
+from nbgen.engine.kernel_overlap import overlap
 from nbgen.engine.upload import upload
 
 WIDEST = 256
@@ -105,13 +106,13 @@ class TritonAttention(ReferenceAttention):
             HAS_SINKS=scores.sinks is not None, HAS_WINDOW=window != Window(), PAGE=block_size,
             DIM=dim, VALUE_DIM=value_dim, BLOCK_M=shape.rows, BLOCK_N=shape.keys,
             BLOCK_D=width(dim), BLOCK_V=width(value_dim), PRECISION=precision(query.dtype),
-            num_warps=shape.warps, num_stages=shape.stages, enable_fp_fusion=True,
+            num_warps=shape.warps, num_stages=shape.stages, enable_fp_fusion=True, **overlap(query.device),
         )  # fmt: skip
         if splits > 1:
             merge_splits[len(tiles), heads](
                 output, part, sums, sinks, heads, splits,
                 HAS_SINKS=scores.sinks is not None, VALUE_DIM=value_dim,
-                BLOCK_S=MOST_SPLITS, BLOCK_V=width(value_dim), enable_fp_fusion=True,
+                BLOCK_S=MOST_SPLITS, BLOCK_V=width(value_dim), enable_fp_fusion=True, **overlap(query.device),
             )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Which attention back end serves a device: the fastest that works there."""
 
 import logging
+from functools import lru_cache
 
 import torch
 
@@ -22,8 +23,15 @@ def attention_for(device: torch.device) -> ReferenceAttention:
         try:
             from nbgen.engine.attention_triton import TritonAttention  # only here: other machines have no triton
 
+            device = torch.zeros((), device=device).device  # with its number
             torch.cuda.set_device(device)  # where Triton launches, and streams and graphs are made
             return TritonAttention.of(device)
         except Exception as error:  # no triton, no C compiler, too old a GPU: all of them only cost speed
             log.warning("Attention kernels do not run on %s (%s); torch's own serve, more slowly", device, error)
     return ReferenceAttention()
+
+
+@lru_cache
+def has_kernels(device: torch.device) -> bool:
+    """Whether Triton's kernels run there."""
+    return device.type == "cuda" and attention_for(device).graphs

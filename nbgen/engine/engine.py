@@ -18,7 +18,8 @@ from nbgen.engine.logprobs import Logprobs, Numbers
 from nbgen.engine.media_queue import MediaQueue
 from nbgen.engine.model_runner import RunOutput
 from nbgen.engine.probe import Runner
-from nbgen.engine.sampler import NO_TOKEN, Sampler
+from nbgen.engine.sampled_tokens import NO_TOKEN
+from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine.tensor_outputs import TensorOutputs

@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import nn
 
-from nbgen.engine import attention
-from nbgen.engine.attention import Layer, Scores, Window
-from nbgen.engine.decoder_kernels import turn_and_store
+from nbgen.engine.attention import Scores, Step
+from nbgen.engine.fused_attention import Heads, attend
 from nbgen.engine.fused_rows import ManyRows, Norm, OneRow, Product
-from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.linear import is_plain
 from nbgen.engine.llama_like import check_layer, check_model, is_norm, linears, window
 from nbgen.engine.lora import concerns
@@ -31,19 +28,13 @@ FIRST, PART = 1024, 65_536
 class FusedLayer(NamedTuple):
     """A layer's weights, and how it attends."""
 
-    number: int
     input_norm: Norm
     projection: Product
-    head_norms: tuple[Norm, Norm] | None
+    heads: Heads
     output: Product
     post_norm: Norm
     gate_and_up: Product
     down: Product
-    heads: int
-    kv_heads: int
-    dim: int
-    window: Window
-    scores: Scores
 
 
 class FusedModel:
@@ -65,14 +56,14 @@ class FusedModel:
         if positions > len(self._cosines):
             self._cosines, self._sines = _turns(self._model, positions)
 
-    def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
+    def suits(self, step: Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether the step needs no adapter, and its cache is of the model's own kind of numbers."""
-        pairs = (step.cache.layer(layer.number) for layer in self._layers)
+        pairs = (step.cache.layer(layer.heads.number) for layer in self._layers)
         return not concerns(items) and all(pair and pair[0].dtype == self._embeddings.dtype for pair in pairs)
 
     def scores(
         self,
-        step: attention.Step,
+        step: Step,
         _: Sequence[ScheduledSequence],
         ids: torch.Tensor,
         positions: list[int],
@@ -91,43 +82,19 @@ class FusedModel:
             many.pick(upload(rows, ids.device, torch.long))
         return self._model.lm_head(many.normed(self._norm))
 
-    def decode(self, step: attention.Step, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def decode(self, step: Step, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """`[B, vocab]` of one token each, `ids` and `positions` `[B]`, without a number from the host."""
         hidden = nn.functional.embedding(ids, self._embeddings)
         rows = OneRow(hidden) if len(ids) == 1 else ManyRows(hidden)
         self._walk(rows, step, positions)
         return rows.product(self._norm, self._head)
 
-    def _walk(self, rows: ManyRows | OneRow, step: attention.Step, positions: torch.Tensor) -> None:
+    def _walk(self, rows: ManyRows | OneRow, step: Step, positions: torch.Tensor) -> None:
         turns = Turns(positions, self._cosines, self._sines)
         for layer in self._layers:
             projected = rows.product(layer.input_norm, layer.projection)
-            cached = _turn_and_store(projected, layer, step, turns)
-            queries = projected[:, : layer.heads * layer.dim].view(-1, layer.heads, layer.dim)
-            attended = step.attention.attend(queries, cached, step, layer.window, layer.scores)
-            rows.add(attended.flatten(1), layer.output)
+            rows.add(attend(projected, layer.heads, step, turns).flatten(1), layer.output)
             rows.add(rows.gated(layer.post_norm, layer.gate_and_up), layer.down)
-
-
-def _turn_and_store(projected: torch.Tensor, layer: FusedLayer, step: attention.Step, turns: Turns) -> Layer:
-    """Turn the queries in `projected` where they are; the layer's cache, with the keys and values in it."""
-    cached, norms = _cached(step.cache, layer.number), layer.head_norms
-    query_norm, key_norm = (turns.cosines,) * 2 if norms is None else (norm.weight for norm in norms)
-    group = layer.heads // layer.kv_heads
-    turn_and_store[len(projected), layer.kv_heads](
-        projected, *cached, turns.cosines, turns.sines, turns.positions, step.slots, query_norm, key_norm,
-        0.0 if norms is None else norms[0].epsilon, *cached.keys.stride()[:2], *cached.values.stride()[:2],
-        GROUP=group, KV_HEADS=layer.kv_heads, DIM=layer.dim, NORMED=norms is not None,
-        BLOCK_H=triton.next_power_of_2(group + 1), BLOCK_D=triton.next_power_of_2(layer.dim // 2), num_warps=1,
-        enable_fp_fusion=True,
-    )  # fmt: skip
-    return cached
-
-
-def _cached(cache: KVCache, number: int) -> Layer:
-    pair = cache.layer(number)
-    assert pair is not None, "the step suits"
-    return Layer(*pair)
 
 
 def _check_types(model: nn.Module) -> None:
@@ -152,23 +119,26 @@ def _turns(model: nn.Module, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _fused(layer: nn.Module) -> FusedLayer:
-    attend = layer.self_attn
+    attention = layer.self_attn
     query, key, value, output, gate, up, down = linears(layer)
-    dim, norms = attend.head_dim, [getattr(attend, name, None) for name in ("q_norm", "k_norm")]
+    dim, norms = attention.head_dim, [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    heads = Heads(
+        attention.layer_idx,
+        None if None in norms else (Norm.of(norms[0]), Norm.of(norms[1])),
+        query.out_features // dim,
+        key.out_features // dim,
+        dim,
+        window(attention),
+        Scores(attention.scaling),
+    )
     return FusedLayer(
-        attend.layer_idx,
         Norm.of(layer.input_layernorm),
         _join([query, key, value]),
-        None if None in norms else (Norm.of(norms[0]), Norm.of(norms[1])),
+        heads,
         Product(output.weight, output.bias),
         Norm.of(layer.post_attention_layernorm),
         _join([gate, up]),
         Product(down.weight, down.bias),
-        query.out_features // dim,
-        key.out_features // dim,
-        dim,
-        window(attend),
-        Scores(attend.scaling),
     )
 
 

@@ -11,13 +11,12 @@ import triton
 from torch import nn
 
 from nbgen.engine.decoder_kernels import add_and_norm, gate, multiply_one_row
+from nbgen.engine.kernel_overlap import overlap
 
 #: Numbers of one part that a program works on.
 GATED = 1024
-#: Of a product of one row: inputs of one part at most, weights of one part at least and at most, and as many programs
-#: as keep the memory of a large GPU busy.
-PART, LEAST, MOST = 2048, 4096, 8192
-PROGRAMS = 2048
+#: Outputs of a product.
+FEW = 2048
 
 
 class Product(NamedTuple):
@@ -55,7 +54,9 @@ class ManyRows:
         projected = self.product(norm, linear)
         rows, size = len(projected), projected.shape[1] // 2
         output = projected.new_empty(rows, size)
-        gate[rows, triton.cdiv(size, GATED)](projected, output, size, BLOCK=GATED, num_warps=4, enable_fp_fusion=True)
+        gate[rows, triton.cdiv(size, GATED)](
+            projected, output, size, BLOCK=GATED, num_warps=4, enable_fp_fusion=True, **overlap(output.device)
+        )
         return output
 
     def add(self, input: torch.Tensor, linear: Product) -> None:
@@ -69,6 +70,7 @@ class ManyRows:
         add_and_norm[(rows,)](
             self._hidden, self._hidden if added is None else added, norm.weight, output, size, norm.epsilon,
             ADDS=added is not None, BLOCK=block, num_warps=min(16, max(1, block // 512)), enable_fp_fusion=True,
+            **overlap(output.device),
         )  # fmt: skip
         self._added = None
         return output
@@ -107,21 +109,25 @@ def one_row(
     outputs, inputs = linear.weight.shape
     outputs = outputs // 2 if gated else outputs
     output = input.new_empty(1, outputs)
-    rows, columns, warps = part(outputs, inputs, gated=gated)
+    rows, columns, warps = part(outputs, inputs, normed=norm is not None)
     multiply_one_row[(triton.cdiv(outputs, rows),)](
         input, input if norm is None else norm.weight, linear.weight, input if linear.bias is None else linear.bias,
         input if added is None else added, output, inputs, outputs, 0.0 if norm is None else norm.epsilon,
         NORMED=norm is not None, GATED=gated, HAS_BIAS=linear.bias is not None, ADDS=added is not None,
-        BLOCK_N=rows, BLOCK_K=columns, num_warps=warps, enable_fp_fusion=True,
+        BLOCK_N=rows, BLOCK_K=columns, num_warps=warps, enable_fp_fusion=True, **overlap(output.device),
     )  # fmt: skip
     return output
 
 
-def part(outputs: int, inputs: int, *, gated: bool) -> tuple[int, int, int]:
-    """Outputs and inputs of a program's part of the weight, and its warps: larger where there are more of them."""
-    columns = min(PART, triton.next_power_of_2(inputs))
-    each = columns * (2 if gated else 1)
-    rows = max(1, LEAST // each)
-    while outputs > rows * PROGRAMS and rows * each < MOST:
-        rows *= 2
-    return rows, columns, 8 if rows * each > LEAST else 4
+def part(outputs: int, inputs: int, *, normed: bool) -> tuple[int, int, int]:
+    """Outputs and inputs of a program's part of the weight, and its warps: what was fastest on an H200.
+
+    Products of few outputs need small parts to have one for every multiprocessor.
+    """
+    if normed:
+        rows, columns, warps = 8, 512, 4
+    elif outputs > FEW:
+        rows, columns, warps = 4, 1024, 4
+    else:
+        rows, columns, warps = (4, 2048, 4) if outputs > FEW // 2 else (2, 2048, 8)
+    return rows, min(columns, triton.next_power_of_2(inputs)), warps

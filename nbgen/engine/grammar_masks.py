@@ -69,4 +69,4 @@ def _apply(scores: torch.Tensor, bitmask: torch.Tensor, rows: list[int]) -> None
     places = upload(rows, scores.device)
     full[places] = bitmask
     apply_token_bitmask_inplace(scores, full, vocab_size=known, indices=rows)
-    scores[places, known:] = float("-inf")
+    scores[:, known:].index_fill_(0, places, float("-inf"))

@@ -49,7 +49,7 @@ class Launcher:
             return None
         rows = raw_rows(output)
         self._masks.apply(output.scores, output.sampled)
-        ids = self._sampler.sample(output.scores, output.sampled)
+        ids = self._sampler.sample(output.scores, output.sampled, output.best)
         logprobs, tokens = output_numbers(output.sampled, output.scores, ids), SampledTokens(ids)
         self.ahead = self._look_ahead(runner, scheduler, output, tokens) if self.lookahead else None
         return Launched(output, rows, logprobs, tokens)

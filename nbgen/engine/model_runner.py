@@ -15,7 +15,7 @@ from nbgen.engine import attention, lora, prompt_embeds
 from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copy
 from nbgen.engine.compiled import CompiledDecoder
-from nbgen.engine.cuda_graphs import DecodeGraphs
+from nbgen.engine.cuda_graphs import Decoded, DecodeGraphs
 from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
@@ -46,7 +46,8 @@ class RunOutput(NamedTuple):
     """The sequences that sample now with their float32 `scores` `[rows, vocab]`, and what prompts wanted of theirs.
 
     `hidden` has the hidden states `[hidden]` behind those scores, and `experts` the first position computed with its
-    and the next ones' experts `[tokens, layers, experts per token]`, of sequences that asked for them.
+    and the next ones' experts `[tokens, layers, experts per token]`, of sequences that asked for them. `best` are the
+    tokens `[rows]` of the greatest scores, where a graph has found them.
     """
 
     sampled: list[Sequence]
@@ -54,18 +55,21 @@ class RunOutput(NamedTuple):
     prompt: list[PromptScores]
     hidden: dict[Sequence, torch.Tensor]
     experts: dict[Sequence, tuple[int, torch.Tensor]]
+    best: torch.Tensor | None = None
 
     def living(self) -> "RunOutput":
         """What belongs to sequences that have not ended since."""
         rows = [row for row, sequence in enumerate(self.sampled) if not sequence.finish_reason]
+        decoded = Decoded(self.scores, self.best)
+        if len(rows) < len(self.sampled):
+            decoded = decoded.of(upload(rows, self.scores.device, torch.long))
         return RunOutput(
             [self.sampled[row] for row in rows],
-            self.scores
-            if len(rows) == len(self.sampled)
-            else self.scores[upload(rows, self.scores.device, torch.long)],
+            decoded.scores,
             [prompt for prompt in self.prompt if not prompt.sequence.finish_reason],
             self.hidden,
             {sequence: found for sequence, found in self.experts.items() if not sequence.finish_reason},
+            decoded.best,
         )
 
 
@@ -120,7 +124,8 @@ class ModelRunner:
         items = sorted(batch, key=lambda item: item.num_tokens > 1)
         sampled, prompt_rows = _rows(items)
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
-        scores, states, experts = self._replay(items, wanted, newest), None, {}
+        decoded, states, experts = self._replay(items, wanted, newest), None, {}
+        scores, best = decoded or (None, None)
         if scores is None:
             step, ids = self._step(items), self._ids(items, newest)
             if own := self._own(step, items):
@@ -133,7 +138,7 @@ class ModelRunner:
             prompt.append(PromptScores(sequence, position, scores[part], None if states is None else states[part]))
             end += len(rows)
         last = {} if states is None else dict(zip(sampled.values(), states, strict=False))
-        return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt, last, experts)
+        return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt, last, experts, best)
 
     def encode(self, sequence: Sequence) -> None:
         """Run the towers on the sequence's media, through its adapter. Raises InvalidRequest."""
@@ -202,9 +207,7 @@ class ModelRunner:
             scores = self._forward(items, ids, rows)
         return scores, hidden.rows(rows), _experts(items, routes)
 
-    def _replay(
-        self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None
-    ) -> torch.Tensor | None:
+    def _replay(self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None) -> Decoded | None:
         """The rows' scores where all are decodes that run like others before, in a graph or in C++, else None."""
         again = self.graphs or self.plain
         if again is None or any(item.num_tokens > 1 for item in items) or not self._of_ids(items):
@@ -213,10 +216,11 @@ class ModelRunner:
             return None
         decodes = [DecodeRow(*s.next_ids(1), s.num_computed, s.shift, s.block_table) for s, _ in items]
         if self.graphs:
-            scores = self.graphs.scores(decodes, newest)
+            decoded = self.graphs.decode(decodes, newest)
         else:
             scores = None if newest else self.plain.decode(decodes, self.cache, self.attention)
-        return scores if scores is None or rows == list(range(len(items))) else scores[self._tensor(rows)]
+            decoded = None if scores is None else Decoded(scores)
+        return decoded if decoded is None or rows == list(range(len(items))) else decoded.of(self._tensor(rows))
 
     def _of_ids(self, items: list[ScheduledSequence]) -> bool:
         """Whether the step computes ids alone, and nobody looks into its layers."""

@@ -11,7 +11,7 @@ import torch
 
 from nbgen.engine.attention import ReferenceAttention, Span, Step
 from nbgen.engine.attention_plan import CHUNK, Plan
-from nbgen.engine.cuda_graphs import DecodeRow
+from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.native_step import Told
 from nbgen.engine.turns import Turns

@@ -5,13 +5,16 @@ On a CPU both know them from the beginning.
 
 import torch
 
+#: Of a row of scores in which none is finite.
+NO_TOKEN = -1
+
 
 class SampledTokens:
     """One token a row, `[rows]`, on its way to the host."""
 
     def __init__(self, ids: torch.Tensor) -> None:
         """`ids` may hold negative ones in rows that nobody goes on with."""
-        self._ids = ids
+        self.ids = ids
         self._on_host = ids.to("cpu", non_blocking=True)
         self._arrived = torch.cuda.current_stream(ids.device).record_event() if ids.is_cuda else None
 
@@ -23,4 +26,4 @@ class SampledTokens:
 
     def fill(self, ids: torch.Tensor) -> torch.Tensor:
         """`ids` of any shape with the tokens of the rows that its negative ones stand for (`Sequence.next_ids`)."""
-        return torch.where(ids < 0, self._ids[(-1 - ids).clamp(min=0)].clamp(min=0), ids)
+        return torch.where(ids < 0, self.ids[(-1 - ids).clamp(min=0)].clamp(min=0), ids)

@@ -7,13 +7,13 @@ and nothing looked at, but by custom processors. Knows no tokenizer and no text.
 import numpy as np
 import torch
 
+from nbgen.engine.backends import has_kernels
 from nbgen.engine.draws import argmax, draw
 from nbgen.engine.logit_processors import LogitProcessors
+from nbgen.engine.sampled_tokens import NO_TOKEN
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.upload import upload
 from nbgen.engine.word_lists import forbidden
-
-NO_TOKEN = -1
 
 
 class Sampler:
@@ -24,10 +24,15 @@ class Sampler:
         self._processors = processors
 
     @torch.inference_mode()
-    def sample(self, scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-        """A token id `[rows]` for each row of float32 `scores` `[rows, vocab]`; NO_TOKEN where no score is finite."""
+    def sample(self, scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor | None = None) -> torch.Tensor:
+        """A token id `[rows]` for each row of float32 `scores` `[rows, vocab]`; NO_TOKEN where no score is finite.
+
+        `best` `[rows]` are those of the greatest scores, where they are known.
+        """
         if not sequences:
             return scores.new_empty(0, dtype=torch.long)
+        if best is not None and all(map(_takes_the_best, sequences)):
+            return best
         for row, sequence in enumerate(sequences):
             self._adjust(scores, row, sequence)
         if self._processors:
@@ -36,6 +41,10 @@ class Sampler:
             best = argmax(scores)
             if np.isfinite(scores.numpy()[np.arange(len(best)), best.numpy()]).all():
                 return _choose(scores, sequences, best)  # a NaN wins every maximum: there is none
+        elif has_kernels(scores.device) and all(sequence.params.greedy for sequence in sequences):
+            from nbgen.engine.step_kernels import most_likely  # only where there is a GPU
+
+            return most_likely(scores, NO_TOKEN)
         usable = torch.isfinite(scores).any(dim=-1)
         scores = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
         return torch.where(usable, _choose(scores, sequences), NO_TOKEN)
@@ -46,11 +55,21 @@ class Sampler:
         if params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1:
             _penalize(scores[row], sequence)
         if sequence.num_output < params.min_new_tokens:
-            scores[row, _inside(self.eos_ids | sequence.stop_token_ids, scores)] = float("-inf")
+            scores[row].index_fill_(0, _inside(self.eos_ids | sequence.stop_token_ids, scores), float("-inf"))
         for token, bias in params.logit_bias.items():
             scores[row, token] += bias
         if sequence.bad_words:
-            scores[row, _inside(forbidden(sequence.bad_words, sequence.output_ids), scores)] = float("-inf")
+            scores[row].index_fill_(
+                0, _inside(forbidden(sequence.bad_words, sequence.output_ids), scores), float("-inf")
+            )
+
+
+def _takes_the_best(sequence: Sequence) -> bool:
+    """Whether nothing changes the sequence's scores, and the greatest wins."""
+    params = sequence.params
+    penalties = params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1
+    changes = penalties or params.min_new_tokens or params.logit_bias or sequence.bad_words
+    return params.greedy and not (changes or sequence.matcher or sequence.logit_processor)
 
 
 def _choose(scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor | None = None) -> torch.Tensor:

@@ -101,7 +101,7 @@ def server_info(
         "max_total_num_tokens": _kv_tokens(config, model, status),
         "max_running_requests": config.max_running,
         "max_queued_requests": config.max_waiting,
-        "chunked_prefill_size": config.prefill_chunk,
+        "chunked_prefill_size": config.chunk_on(model.device if model else config.device),
         "disable_radix_cache": model is not None and not model.caches_prefixes,
         # Prefixes are reused to the token, whatever the size of a block.
         "page_size": 1,

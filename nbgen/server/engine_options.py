@@ -47,9 +47,12 @@ class EngineOptions(Configurable):
     run_seconds = Float(DEFAULTS.run_seconds, allow_none=True, help="Seconds a request may run; None: no limit.").tag(
         config=True
     )
-    prefill_chunk = Int(DEFAULTS.prefill_chunk, min=1, help="Prompt tokens that one step computes at most.").tag(
-        config=True
-    )
+    prefill_chunk = Int(
+        DEFAULTS.prefill_chunk,
+        allow_none=True,
+        min=1,
+        help="Prompt tokens that one step computes at most; None: 512 on a CPU, 2,048 on a GPU.",
+    ).tag(config=True)
     mixed_chunk = Int(
         DEFAULTS.mixed_chunk,
         allow_none=True,

@@ -64,7 +64,9 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, object], f
         {(kernel.arg_names.index(name),): value for name, value in constants.items()},
         {(i,): [["tt.divisibility", 16]] for i, name in enumerate(types) if _aligned(name, types[name])},
     )
-    made = triton.compile(source, target=GPUTarget("cuda", SM, 32), options={**options, "enable_fp_fusion": True})
+    made = triton.compile(
+        source, target=GPUTarget("cuda", SM, 32), options={**options, "enable_fp_fusion": True, "launch_pdl": True}
+    )
     file = folder / "kernel.cubin"
     file.write_bytes(made.asm["cubin"])
     tool = Path(triton.__path__[0]) / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -85,6 +87,7 @@ def _constants(build: Build, shape: tuple[int, ...], decodes: bool) -> dict[str,
     return dict.fromkeys(names, build.features) | {
         "GROUP": build.group,
         "SPLIT": decodes,
+        "OVERLAPS": True,
         "PAGE": 16,
         "DIM": build.dim,
         "VALUE_DIM": build.value_dim,

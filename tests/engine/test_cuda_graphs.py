@@ -60,7 +60,7 @@ def test_a_model_that_cannot_be_captured_runs_without(tiny_model: Path, caplog: 
             raise NotImplementedError("not in a graph")
 
     graphs = DecodeGraphs(runner.decode, runner.cache, Refuses(), most=4, blocks=2)
-    assert graphs.scores([DecodeRow(7, 0, 0, [0])]) is None
-    assert graphs.scores([DecodeRow(7, 0, 0, [0])]) is None
+    assert graphs.decode([DecodeRow(7, 0, 0, [0])]) is None
+    assert graphs.decode([DecodeRow(7, 0, 0, [0])]) is None
     assert not graphs.works
     assert caplog.text.count("cannot be captured") == 1

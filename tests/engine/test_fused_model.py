@@ -293,8 +293,8 @@ def one_row_s(outputs: int, inputs: int, normed: bool, gated: bool, folder: Path
     from nbgen.engine.decoder_kernels import multiply_one_row
     from nbgen.engine.fused_rows import part
 
-    block_n, block_k, warps = part(outputs, inputs, gated=gated)
-    flags = {"NORMED": normed, "GATED": gated, "HAS_BIAS": False, "ADDS": not normed}
+    block_n, block_k, warps = part(outputs, inputs, normed=normed)
+    flags = {"NORMED": normed, "GATED": gated, "HAS_BIAS": False, "ADDS": not normed, "OVERLAPS": True}
     constants = {**flags, "BLOCK_N": block_n, "BLOCK_K": block_k}
     numbers = {"inputs": "i32", "outputs": "i32", "epsilon": "fp32"}
     return compiled(
@@ -323,11 +323,11 @@ def others(group: int, dim: int, folder: Path) -> list[Usage]:
 
     strides = dict.fromkeys(("key_stride", "key_head_stride", "value_stride", "value_head_stride"), "i32")
     numbers = {"positions": "*i64", "slots": "*i64", "epsilon": "fp32", **strides}
-    heads = {"GROUP": group, "KV_HEADS": 8, "DIM": dim, "NORMED": True, "BLOCK_H": 8, "BLOCK_D": 64}
+    heads = {"GROUP": group, "KV_HEADS": 8, "DIM": dim, "NORMED": True, "BLOCK_H": 8, "BLOCK_D": 64, "OVERLAPS": True}
     made = [compiled(turn_and_store, typed(turn_and_store, numbers, heads), heads, folder, num_warps=1)]
-    numbers, sizes = {"size": "i32", "epsilon": "fp32"}, {"ADDS": True, "BLOCK": 4096}
+    numbers, sizes = {"size": "i32", "epsilon": "fp32"}, {"ADDS": True, "BLOCK": 4096, "OVERLAPS": True}
     made.append(compiled(add_and_norm, typed(add_and_norm, numbers, sizes), sizes, folder, num_warps=8))
-    part = {"BLOCK": 1024}
+    part = {"BLOCK": 1024, "OVERLAPS": True}
     return [*made, compiled(gate, typed(gate, {"size": "i32"}, part), part, folder, num_warps=4)]
 
 

@@ -9,7 +9,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from nbgen.engine.attention import ReferenceAttention
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.cuda_graphs import DecodeGraphs
 from nbgen.engine.kv_cache import KVCache
@@ -50,6 +49,10 @@ class Unwritten(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
+KERNELS = {"add_and_norm", "attend_newest", "attend_tiles", "decode_tiles", "gate", "merge_splits"}
+KERNELS |= {"multiply_one_row", "turn_and_store"}
+
+
 class Launches:
     """A kernel that does nothing."""
 
@@ -57,16 +60,16 @@ class Launches:
         return lambda *args, **options: None
 
 
-def fused(model: torch.nn.Module, patch: pytest.MonkeyPatch) -> Any:
-    """The model by our own kernels, which are not run: there are no numbers."""
-    from nbgen.engine import fused_model, fused_rows
+def fuse(runner: ModelRunner, patch: pytest.MonkeyPatch) -> None:
+    """Have the model run in our own kernels, which are not run: there are no numbers."""
+    from nbgen.engine import attention_triton, fused_attention, fused_model, fused_rows
 
-    patch.setattr(fused_model, "turn_and_store", Launches())
-    for name in ("gate", "add_and_norm", "multiply_one_row"):
-        patch.setattr(fused_rows, name, Launches())
+    for module in (attention_triton, fused_attention, fused_rows):
+        for name in KERNELS & set(vars(module)):
+            patch.setattr(module, name, Launches())
     tables = torch.empty(2048, 8, device="meta")
     patch.setattr(fused_model, "_turns", lambda *_: (tables, tables))
-    return fused_model.FusedModel(model)
+    runner.attention, runner.fused = attention_triton.TritonAttention(132), fused_model.FusedModel(runner.model)
 
 
 @pytest.mark.parametrize("ours", [False, pytest.param(True, marks=NEEDS_TRITON)])
@@ -94,9 +97,10 @@ def test_nothing_that_is_launched_waits(
     scheduler.add(asking)
     with Unwritten(), Unseen():
         finish(launcher.launch(runner, scheduler))
-        runner.fused = fused(model, monkeypatch) if ours else None
+        if ours:
+            fuse(runner, monkeypatch)
         if graphs:
-            runner.graphs = DecodeGraphs(runner.decode, runner.cache, ReferenceAttention(), most=16, blocks=8)
+            runner.graphs = DecodeGraphs(runner.decode, runner.cache, runner.attention, most=16, blocks=8)
         finish(launcher.launch(runner, scheduler))
         assert [len(each) for each in launcher.ahead.sampled] == [5] * len(every) + [4]
     assert not graphs or runner.graphs.works

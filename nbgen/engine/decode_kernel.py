@@ -1,0 +1,182 @@
+"""The Triton kernel of a decode's attention: from a layer's projections to its merged heads, in one launch.
+
+A program has the keys that one key head of one sequence has cached, or a split of them. They come while the kernel
+before still runs; then the query is turned, and meets them. The newest key, from the projections, is turned too, met
+and put into the cache: where keys are split, by a program of its own. Whichever ends last merges all by their
+log-sum-exp (Dao et al. 2023, "Flash-Decoding"). Shapes are fixed by the launch and lengths read on the device: a CUDA
+graph can hold it.
+"""
+
+import triton
+import triton.language as tl
+
+from nbgen.engine.decoder_kernels import turned, wide
+from nbgen.engine.kernel_overlap import begin, follow
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _cached(
+    keys, values, table, positions, stop, key_stride, value_stride, columns, used, dims, PAGE: tl.constexpr,
+    DIM: tl.constexpr,
+):  # fmt: skip
+    """Both halves `[columns, positions]` of the keys before `stop`, and the values `[positions, dims]`."""
+    inside = positions < stop
+    pages = tl.load(table + positions // PAGE, mask=inside, other=0)
+    slots = pages.to(tl.int64) * PAGE + positions % PAGE
+    places, there = keys + slots[None, :] * key_stride + columns[:, None], inside[None, :] & used[:, None]
+    left = tl.load(places, mask=there, other=0.0)
+    right = tl.load(places + DIM // 2, mask=there, other=0.0)
+    value = values + slots[:, None] * value_stride + dims[None, :]
+    return left, right, tl.load(value, mask=inside[:, None] & (dims < DIM)[None, :], other=0.0)
+
+
+@triton.jit
+def _meet(
+    total, highest, weighted, query_left, query_right, left, right, value, inside, scale, PRECISION: tl.constexpr
+):
+    """Take keys into the running softmax: its sums, maxima (base 2) and weighted values."""
+    logits = tl.dot(query_left, left, input_precision=PRECISION)
+    logits = tl.dot(query_right, right, logits, input_precision=PRECISION)
+    logits = tl.where(inside[None, :], logits * (scale * LOG2_E), float("-inf"))
+    new_highest = tl.maximum(highest, tl.max(logits, 1))
+    # A row that has seen no key yet keeps -inf: subtracting that would make NaN.
+    shift = tl.where(new_highest == float("-inf"), 0.0, new_highest)
+    weights, decay = tl.exp2(logits - shift[:, None]), tl.exp2(highest - shift)
+    total = total * decay + tl.sum(weights, 1)
+    weighted = weighted * decay[:, None] + tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
+    return total, new_highest, weighted
+
+
+@triton.jit
+def _newest(
+    new, keys, values, slot, cosine, sine, norm, epsilon, key_stride, value_stride, columns, used, dims,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
+    """The newest key's halves `[1, columns]` and value `[1, dims]`, which go into the cache too."""
+    left, right = turned(new + columns[None, :], used[None, :], cosine, sine, norm, epsilon, columns, used, DIM, NORMED)
+    inside = (dims < DIM)[None, :]
+    value = tl.load(new + KV_HEADS * DIM + dims[None, :], mask=inside, other=0.0)
+    key = keys + slot * key_stride + columns[None, :]
+    tl.store(key, left, mask=used[None, :])
+    tl.store(key + DIM // 2, right, mask=used[None, :])
+    tl.store(values + slot * value_stride + dims[None, :], value, mask=inside)
+    return left, right, value
+
+
+@triton.jit
+def _meet_newest(total, highest, weighted, query_left, query_right, left, right, value, scale):
+    """Take one key more, which all see."""
+    products = query_left.to(tl.float32) * left.to(tl.float32) + query_right.to(tl.float32) * right.to(tl.float32)
+    logits = tl.sum(products, 1) * (scale * LOG2_E)
+    new_highest = tl.maximum(highest, logits)
+    weights, decay = tl.exp2(logits - new_highest), tl.exp2(highest - new_highest)
+    weighted = weighted * decay[:, None] + weights.to(value.dtype).to(tl.float32)[:, None] * value.to(tl.float32)
+    return total * decay + weights, new_highest, weighted
+
+
+@triton.jit
+def _first_seen(last, sliding, chunk):
+    low = last * 0
+    if sliding > 0:
+        low = tl.maximum(low, last - sliding + 1)
+    if chunk > 0:
+        low = tl.maximum(low, last // chunk * chunk)
+    return low
+
+
+@triton.jit
+def _merge(output, parts, log_sums, cell, room, count, dims, DIM: tl.constexpr, BLOCK_S: tl.constexpr):
+    """One head from its `count` parts, for which there is `room`. Other processors wrote them."""
+    indices, inside = tl.arange(0, BLOCK_S), dims < DIM
+    there = indices < count
+    sums = tl.load(log_sums + cell * room + indices, mask=there, other=float("-inf"), cache_modifier=".cg")
+    places = parts + (cell * room + indices[:, None]) * DIM + dims[None, :]
+    part = tl.load(places, mask=there[:, None] & inside[None, :], other=0.0, cache_modifier=".cg")
+    weights = tl.exp2(sums - tl.max(sums, 0))
+    merged = tl.sum(part * weights[:, None], 0) / tl.sum(weights, 0)
+    tl.store(output + cell * DIM + dims, merged.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["table_stride", "splits", "sliding", "chunk"])
+def attend_newest(
+    output, parts, log_sums, arrivals, projected, keys, values, cosines, sines, positions, slots, lengths, tables,
+    query_norm, key_norm, epsilon, key_stride, key_head_stride, value_stride, value_head_stride, table_stride, scale,
+    sliding, chunk, splits, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, NORMED: tl.constexpr,
+    SPLIT: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_S: tl.constexpr, PRECISION: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
+    """Program (row, key head, split): `output` `[rows, heads, DIM]` of the newest token of each sequence.
+
+    `projected` `[rows, (GROUP + 2) * KV_HEADS * DIM]` has all queries, keys and values; `cosines` and `sines`
+    `[positions, DIM / 2]`; `lengths` `[rows]` count the newest. With SPLIT there is one program more a key head,
+    `parts` `[rows, heads, splits + 1, DIM]` and `log_sums` `[rows, heads, splits + 1]` are room in float32, and
+    `arrivals` `[rows, KV_HEADS]` zeros before and after.
+    """
+    begin(OVERLAPS)
+    row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    last = tl.load(lengths + row).to(tl.int32) - 1
+    low = _first_seen(last, sliding, chunk)
+    share = tl.maximum(tl.cdiv(tl.cdiv(last - low, splits), BLOCK_N) * BLOCK_N, BLOCK_N)
+    filled = tl.cdiv(last - low, share)
+    if (split >= filled) & (split < splits - 1 + SPLIT):
+        return
+    start = low + split * share
+    stop = tl.minimum(start + share, last)
+    table = tables + row * table_stride
+    keys += kv_head * key_head_stride
+    values += kv_head * value_head_stride
+    columns, dims, behind = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_N)
+    used = columns < DIM // 2
+    left, right, value = _cached(
+        keys, values, table, start + behind, stop, key_stride, value_stride, columns, used, dims, PAGE, DIM
+    )  # fmt: skip
+    turn, slot = tl.load(positions + row) * (DIM // 2), tl.load(slots + row)
+    cosine, sine = wide(cosines + turn, columns, used), wide(sines + turn, columns, used)
+    follow(OVERLAPS)
+    lanes = tl.arange(0, BLOCK_M)
+    heads, mine = kv_head * GROUP + lanes, lanes < GROUP
+    first = projected + row * ((GROUP + 2) * KV_HEADS * DIM)
+    places, inside = first + heads[:, None] * DIM + columns[None, :], mine[:, None] & used[None, :]
+    query_left, query_right = turned(places, inside, cosine, sine, query_norm, epsilon, columns, used, DIM, NORMED)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    weighted = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    if start < stop:
+        total, highest, weighted = _meet(
+            total, highest, weighted, query_left, query_right, left, right, value, start + behind < stop, scale,
+            PRECISION,
+        )  # fmt: skip
+    for here in range(start + BLOCK_N, stop, BLOCK_N):
+        next_left, next_right, next_value = _cached(
+            keys, values, table, here + behind, stop, key_stride, value_stride, columns, used, dims, PAGE, DIM
+        )  # fmt: skip
+        total, highest, weighted = _meet(
+            total, highest, weighted, query_left, query_right, next_left, next_right, next_value,
+            here + behind < stop, scale, PRECISION,
+        )  # fmt: skip
+    if split == splits - 1 + SPLIT:
+        new_left, new_right, new_value = _newest(
+            first + (GROUP * KV_HEADS + kv_head) * DIM, keys, values, slot, cosine, sine, key_norm, epsilon,
+            key_stride, value_stride, columns, used, dims, KV_HEADS, DIM, NORMED,
+        )  # fmt: skip
+        total, highest, weighted = _meet_newest(
+            total, highest, weighted, query_left, query_right, new_left, new_right, new_value, scale
+        )
+    cells = row * (GROUP * KV_HEADS) + heads
+    result = weighted / tl.where(mine, total, 1.0)[:, None]
+    there = mine[:, None] & (dims < DIM)[None, :]
+    if not SPLIT:
+        tl.store(output + cells[:, None] * DIM + dims[None, :], result.to(output.dtype.element_ty), mask=there)
+    else:
+        places = cells * (splits + 1) + tl.minimum(split, filled)
+        tl.store(log_sums + places, highest + tl.log2(tl.where(mine, total, 1.0)), mask=mine)
+        tl.store(parts + places[:, None] * DIM + dims[None, :], result, mask=there)
+        tl.debug_barrier()
+        arrived = tl.atomic_add(arrivals + row * KV_HEADS + kv_head, 1, sem="acq_rel")
+        if arrived == filled:
+            tl.store(arrivals + row * KV_HEADS + kv_head, 0)
+            for lane in tl.static_range(GROUP):
+                cell = row * (GROUP * KV_HEADS) + kv_head * GROUP + lane
+                _merge(output, parts, log_sums, cell, splits + 1, filled + 1, dims, DIM, BLOCK_S)
