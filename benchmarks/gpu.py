@@ -55,6 +55,7 @@ SHAPES = {
 }
 #: Of transformers' pool, which holds all of a workload, and tokens of one of its steps.
 PAGE_TOKENS, BATCH_TOKENS = 256, 2048
+REPETITIONS = 3
 #: What is asked, and of one prompt alone.
 MANY = Workload("gpu", "64 prompts", 64, 0, 1024, 128)
 
@@ -152,14 +153,19 @@ def checkpoint(name: str, device: str) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shapes", nargs="*", default=list(SHAPES), metavar="SHAPE", help=", ".join(SHAPES))
-    parser.add_argument("--repetitions", type=int, default=3, help="of each row, after one that does not count")
+    parser.add_argument(
+        "--repetitions", type=int, default=REPETITIONS, help="of each row, after one that does not count"
+    )
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("torch finds no NVIDIA GPU here")
     found = json.loads(FIGURES.read_text()) if FIGURES.is_file() else {}
     for name in options.shapes:
         figures = measure(checkpoint(name, "cuda"), MANY, "cuda", options.repetitions)
-        found[name] = {**figures, "command": f"python -m benchmarks.gpu {name}", "machine": machine.describe()}
+        command = f"python -m benchmarks.gpu {name}"
+        if options.repetitions != REPETITIONS:
+            command += f" --repetitions {options.repetitions}"
+        found[name] = {**figures, "command": command, "machine": machine.describe()}
         print(name, json.dumps(found[name], indent=1), flush=True)
         FIGURES.write_text(json.dumps(found, indent=1) + "\n")
     REPORT.write_text(render(found))
@@ -169,7 +175,8 @@ HEAD = """# On a GPU
 
 `python -m benchmarks.gpu` writes this file. The limit is that of memory: bytes of weights and cache that a step reads
 over the rate at which the device copies. "64 prompts" are 1,024 tokens each and 128 more, from the first prompt to the
-last answer; in brackets, how many times as long transformers' continuous batching takes for the same, in the same run.
+last answer; in brackets, how many times as long transformers' continuous batching takes for the same, in the same run,
+with its defaults and SDPA, which is what it has where flash-attn is not installed.
 """
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "copied, TB/s": lambda f: f"{f['bandwidth'] / 1e12:.2f}",

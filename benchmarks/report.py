@@ -25,7 +25,12 @@ step. Both are measured in turn with the engines; the share is nbgen's, the medi
 m30 is a Llama of 28 million parameters, q06 has Qwen3-0.6B's shape with a vocabulary of 32,768; both have random
 weights in bfloat16 from a fixed seed. transformers' `generate` gets concurrent prompts as one batch of equal lengths,
 its best case. Peers other than transformers live in environments of their own below `NBGEN_BENCH_PEERS`
-(`benchmarks/peers.py` says how each was installed); one that is not installed, or cannot do a row, is absent.
+(`benchmarks/peers.py` says how each was installed); one that is not installed, or cannot do a row, is absent. Servers
+and engines that are measured have process sessions of their own, so that a system which shares its processors out by
+session gives each its part.
+
+A GPU's figures are in [GPU.md](GPU.md), those of whole tensors in [INFER.md](INFER.md), those of the browser in
+[PANEL.md](PANEL.md).
 """
 
 Value = Callable[[Record], float]

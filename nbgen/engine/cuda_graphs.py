@@ -75,6 +75,12 @@ class DecodeGraphs:
         replay()
         return decoded.of(slice(len(rows)))
 
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Make the graph of one sequence, so that the first does not wait for it. There must be no other yet."""
+        self._inputs.write([], 1, self._cache)
+        self._add(1)
+
     def _add(self, bucket: int) -> bool:
         """Make the bucket's graph; False where the model does what no graph can hold."""
         try:
@@ -90,11 +96,11 @@ class DecodeGraphs:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries set themselves up in their first call, which must not be captured
-            most_likely(self._forward(bucket).float(), NO_TOKEN)
+            most_likely(self._forward(bucket), NO_TOKEN)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            scores = self._forward(bucket).float()
+            scores = self._forward(bucket)
             decoded = Decoded(scores, most_likely(scores, NO_TOKEN))
         return graph.replay, decoded
 

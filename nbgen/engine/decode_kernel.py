@@ -10,7 +10,7 @@ graph can hold it.
 import triton
 import triton.language as tl
 
-from nbgen.engine.decoder_kernels import turned, wide
+from nbgen.engine.decoder_kernels import halves, turned, wide
 from nbgen.engine.kernel_overlap import begin, follow
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -50,19 +50,12 @@ def _meet(
 
 
 @triton.jit
-def _newest(
-    new, keys, values, slot, cosine, sine, norm, epsilon, key_stride, value_stride, columns, used, dims,
-    KV_HEADS: tl.constexpr, DIM: tl.constexpr, NORMED: tl.constexpr,
-):  # fmt: skip
-    """The newest key's halves `[1, columns]` and value `[1, dims]`, which go into the cache too."""
-    left, right = turned(new + columns[None, :], used[None, :], cosine, sine, norm, epsilon, columns, used, DIM, NORMED)
-    inside = (dims < DIM)[None, :]
-    value = tl.load(new + KV_HEADS * DIM + dims[None, :], mask=inside, other=0.0)
+def _keep(keys, values, slot, left, right, value, key_stride, value_stride, columns, used, dims, DIM: tl.constexpr):
+    """Put the newest key's halves `[1, columns]` and value `[1, dims]` into the cache."""
     key = keys + slot * key_stride + columns[None, :]
     tl.store(key, left, mask=used[None, :])
     tl.store(key + DIM // 2, right, mask=used[None, :])
-    tl.store(values + slot * value_stride + dims[None, :], value, mask=inside)
-    return left, right, value
+    tl.store(values + slot * value_stride + dims[None, :], value, mask=(dims < DIM)[None, :])
 
 
 @triton.jit
@@ -139,7 +132,15 @@ def attend_newest(
     heads, mine = kv_head * GROUP + lanes, lanes < GROUP
     first = projected + row * ((GROUP + 2) * KV_HEADS * DIM)
     places, inside = first + heads[:, None] * DIM + columns[None, :], mine[:, None] & used[None, :]
-    query_left, query_right = turned(places, inside, cosine, sine, query_norm, epsilon, columns, used, DIM, NORMED)
+    query_left, query_right = halves(places, inside, DIM)
+    newest = split == splits - 1 + SPLIT
+    new = first + (GROUP * KV_HEADS + kv_head) * DIM
+    limit = tl.where(newest, DIM, 0)
+    new_left, new_right = halves(new + columns[None, :], (columns < limit // 2)[None, :], DIM)
+    new_value = tl.load(new + KV_HEADS * DIM + dims[None, :], mask=(dims < limit)[None, :], other=0.0)
+    query_left, query_right = turned(
+        query_left, query_right, cosine, sine, query_norm, epsilon, columns, used, DIM, NORMED
+    )
     total = tl.zeros([BLOCK_M], tl.float32)
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     weighted = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
@@ -156,10 +157,10 @@ def attend_newest(
             total, highest, weighted, query_left, query_right, next_left, next_right, next_value,
             here + behind < stop, scale, PRECISION,
         )  # fmt: skip
-    if split == splits - 1 + SPLIT:
-        new_left, new_right, new_value = _newest(
-            first + (GROUP * KV_HEADS + kv_head) * DIM, keys, values, slot, cosine, sine, key_norm, epsilon,
-            key_stride, value_stride, columns, used, dims, KV_HEADS, DIM, NORMED,
+    if newest:
+        new_left, new_right = turned(new_left, new_right, cosine, sine, key_norm, epsilon, columns, used, DIM, NORMED)
+        _keep(
+            keys, values, slot, new_left, new_right, new_value, key_stride, value_stride, columns, used, dims, DIM
         )  # fmt: skip
         total, highest, weighted = _meet_newest(
             total, highest, weighted, query_left, query_right, new_left, new_right, new_value, scale

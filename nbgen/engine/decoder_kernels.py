@@ -9,6 +9,9 @@ import triton.language as tl
 
 from nbgen.engine.kernel_overlap import begin, follow
 
+#: Numbers that a thread loads at once.
+EIGHT = tl.constexpr(8)
+
 
 @triton.jit
 def _silu(x):
@@ -40,13 +43,11 @@ def _head_normed(x, scales, weights):
 
 
 @triton.jit
-def turned(places, inside, cosine, sine, norm, epsilon, columns, used, DIM: tl.constexpr, NORMED: tl.constexpr):
-    """Both halves `[heads, columns]` of the heads at `places`, turned (Su et al. 2021), NORMED before, each by itself.
+def turned(left, right, cosine, sine, norm, epsilon, columns, used, DIM: tl.constexpr, NORMED: tl.constexpr):
+    """Both halves `[heads, columns]` of heads, turned (Su et al. 2021), NORMED before, each by itself.
 
     `cosine` and `sine` `[1, columns]` are of `columns` that are `used`; `norm` has weights for both halves.
     """
-    left = tl.load(places, mask=inside, other=0.0)
-    right = tl.load(places + DIM // 2, mask=inside, other=0.0)
     dtype = left.dtype
     if NORMED:
         squares = left.to(tl.float32) * left.to(tl.float32) + right.to(tl.float32) * right.to(tl.float32)
@@ -55,6 +56,13 @@ def turned(places, inside, cosine, sine, norm, epsilon, columns, used, DIM: tl.c
         right = _head_normed(right, scales, wide(norm + DIM // 2, columns, used))
     left, right = left.to(tl.float32), right.to(tl.float32)
     return (left * cosine - right * sine).to(dtype), (right * cosine + left * sine).to(dtype)
+
+
+@triton.jit
+def halves(places, inside, DIM: tl.constexpr):
+    """Both halves of the heads at `places`."""
+    left = tl.load(places, mask=inside, other=0.0)
+    return left, tl.load(places + DIM // 2, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -82,18 +90,21 @@ def turn_and_store(
     turn, slot = tl.load(positions + row) * (DIM // 2), tl.load(slots + row)
     cosine, sine = wide(cosines + turn, columns, used), wide(sines + turn, columns, used)
     places, inside = first + (kv_head * GROUP + heads) * DIM + columns[None, :], (heads < GROUP) & used[None, :]
-    left, right = turned(places, inside, cosine, sine, query_norm, epsilon, columns, used, DIM, NORMED)
+    left, right = halves(places, inside, DIM)
+    left, right = turned(left, right, cosine, sine, query_norm, epsilon, columns, used, DIM, NORMED)
     tl.store(places, left, mask=inside)
     tl.store(places + DIM // 2, right, mask=inside)
     new = first + (GROUP * KV_HEADS + kv_head) * DIM + columns[None, :]
-    left, right = turned(new, used[None, :], cosine, sine, key_norm, epsilon, columns, used, DIM, NORMED)
+    left, right = halves(new, used[None, :], DIM)
+    left, right = turned(left, right, cosine, sine, key_norm, epsilon, columns, used, DIM, NORMED)
     key = keys + slot * key_stride + kv_head * key_head_stride + columns[None, :]
     tl.store(key, left, mask=used[None, :])
     tl.store(key + DIM // 2, right, mask=used[None, :])
     new += KV_HEADS * DIM
     value = values + slot * value_stride + kv_head * value_head_stride + columns[None, :]
-    tl.store(value, tl.load(new, mask=used[None, :]), mask=used[None, :])
-    tl.store(value + DIM // 2, tl.load(new + DIM // 2, mask=used[None, :]), mask=used[None, :])
+    left, right = halves(new, used[None, :], DIM)
+    tl.store(value, left, mask=used[None, :])
+    tl.store(value + DIM // 2, right, mask=used[None, :])
 
 
 @triton.jit
@@ -117,6 +128,13 @@ def _columns(firsts, columns, used, inputs):
 
 
 @triton.jit
+def _products(numbers, x, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Of `x` `[BLOCK_K]`, eight that lie side by side as one, which a thread adds up without asking another."""
+    products = numbers.to(tl.float32) * x[None, :]
+    return tl.sum(tl.reshape(products, [BLOCK_N, BLOCK_K // EIGHT, EIGHT]), 2)
+
+
+@triton.jit
 def multiply_one_row(
     input, norm, weight, bias, added, output, inputs, outputs, epsilon, NORMED: tl.constexpr, GATED: tl.constexpr,
     HAS_BIAS: tl.constexpr, ADDS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAPS: tl.constexpr,
@@ -131,8 +149,8 @@ def multiply_one_row(
     firsts = weight + rows.to(tl.int64)[:, None] * inputs
     seconds = firsts + outputs.to(tl.int64) * inputs
     squares = tl.zeros([BLOCK_K], tl.float32)
-    sums = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    ups = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    sums = tl.zeros([BLOCK_N, BLOCK_K // EIGHT], tl.float32)
+    ups = tl.zeros([BLOCK_N, BLOCK_K // EIGHT], tl.float32)
     used = rows < outputs
     numbers = _columns(firsts, columns, used, inputs)
     if GATED:
@@ -145,9 +163,9 @@ def multiply_one_row(
         if NORMED:
             squares += x * x
             x *= tl.load(norm + here, mask=here < inputs, other=0.0).to(tl.float32)
-        sums += numbers.to(tl.float32) * x[None, :]
+        sums += _products(numbers, x, BLOCK_N, BLOCK_K)
         if GATED:
-            ups += others.to(tl.float32) * x[None, :]
+            ups += _products(others, x, BLOCK_N, BLOCK_K)
             others = _columns(seconds, here + BLOCK_K, used, inputs)
         numbers = following
     scale = tl.rsqrt(tl.sum(squares, 0) / inputs + epsilon) if NORMED else 1.0

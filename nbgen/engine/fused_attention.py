@@ -80,7 +80,7 @@ def _attend_newest(
         arrivals = step.once(
             ("arrivals", heads.kv_count), lambda: output.new_zeros(rows, heads.kv_count, dtype=torch.int32)
         )
-    shape = _tiling(queries, cached, splits)
+    shape = tiling_of(queries, cached, splits)
     attend_newest[rows, heads.kv_count, splits + (splits > 1)](
         output, parts, sums, arrivals, projected, *cached, turns.cosines, turns.sines, turns.positions, step.slots,
         lengths, tables, *_norms(heads, turns), *cached.keys.stride()[:2], *cached.values.stride()[:2],
@@ -93,12 +93,12 @@ def _attend_newest(
     return output
 
 
-def _tiling(queries: torch.Tensor, cached: Layer, splits: int) -> Tiling:
+def tiling_of(queries: torch.Tensor, cached: Layer, splits: int) -> Tiling:
     """What was fastest on an H200: where keys are split most, each program has one tile of them."""
     shape = tiling(queries, cached, decodes=True)
     if queries.dtype == torch.float32 or shape.rows * width(queries.shape[-1]) > SMALL:
         return shape
-    return shape._replace(warps=4, stages=1) if splits == MOST_SPLITS - 1 else shape._replace(warps=2)
+    return shape._replace(warps=2, stages=1 if splits == MOST_SPLITS - 1 else shape.stages)
 
 
 def _norms(heads: Heads, turns: Turns) -> tuple[torch.Tensor, torch.Tensor, float]:

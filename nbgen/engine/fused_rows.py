@@ -15,8 +15,8 @@ from nbgen.engine.kernel_overlap import overlap
 
 #: Numbers of one part that a program works on.
 GATED = 1024
-#: Outputs of a product.
-FEW = 2048
+#: Outputs, or inputs, of a product.
+FEW = 1024
 
 
 class Product(NamedTuple):
@@ -122,12 +122,12 @@ def one_row(
 def part(outputs: int, inputs: int, *, normed: bool) -> tuple[int, int, int]:
     """Outputs and inputs of a program's part of the weight, and its warps: what was fastest on an H200.
 
-    Products of few outputs need small parts to have one for every multiprocessor.
+    Products of few outputs need small parts, to have some for every multiprocessor.
     """
-    if normed:
-        rows, columns, warps = 8, 512, 4
-    elif outputs > FEW:
-        rows, columns, warps = 4, 1024, 4
+    if not normed:
+        rows, columns, warps = (8, 2048, 8) if outputs > 2 * FEW else (2, 2048, 8 if outputs <= FEW else 4)
+    elif outputs >= 8 * FEW or inputs <= FEW:
+        rows, columns, warps = 4, 2048, 2 if inputs <= FEW else 4
     else:
-        rows, columns, warps = (4, 2048, 4) if outputs > FEW // 2 else (2, 2048, 8)
+        rows, columns, warps = (8, 1024, 8) if inputs <= 2 * FEW else (16, 512, 8)
     return rows, min(columns, triton.next_power_of_2(inputs)), warps

@@ -69,7 +69,7 @@ class GraphInputs:
 
 def pack(rows: Rows[DecodeRow], room: torch.Tensor, cache: KVCache) -> torch.Tensor:
     """The part of `room` that says all of the rows; those that pad decode one token in the scratch block."""
-    size, used = cache.block_size, max(len(row.block_table) for row in rows)
+    size, used = cache.block_size, max((len(row.block_table) for row in rows), default=1)
     packed = room[:, : FIELDS + used]
     numbers = packed.numpy()
     for place, row in enumerate(rows):

@@ -10,12 +10,14 @@ forwards that are launched later, and so computed later. Knows nothing of what b
 
 from typing import NamedTuple
 
+import torch
+
 from nbgen.engine.grammar_masks import GrammarMasks
 from nbgen.engine.logprobs import Numbers, output_numbers
 from nbgen.engine.model_runner import RunOutput
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampled_tokens import SampledTokens
-from nbgen.engine.sampler import Sampler
+from nbgen.engine.sampler import Sampler, takes_the_best
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.tensor_outputs import Row, raw_rows
 
@@ -47,12 +49,20 @@ class Launcher:
         output = self._launched_ahead(self.ahead) if self.ahead else self._run(runner, scheduler)
         if output is None:
             return None
-        rows = raw_rows(output)
-        self._masks.apply(output.scores, output.sampled)
-        ids = self._sampler.sample(output.scores, output.sampled, output.best)
-        logprobs, tokens = output_numbers(output.sampled, output.scores, ids), SampledTokens(ids)
+        ids, rows, logprobs = self._sampled(output)
+        tokens = SampledTokens(ids)
         self.ahead = self._look_ahead(runner, scheduler, output, tokens) if self.lookahead else None
         return Launched(output, rows, logprobs, tokens)
+
+    def _sampled(self, output: RunOutput) -> tuple[torch.Tensor, list[Row | None], list[Numbers | None]]:
+        """The tokens `[rows]` of a step; what is asked for beside them."""
+        if output.best is not None and all(map(takes_the_best, output.sampled)):
+            return output.best, [None] * len(output.sampled), [None] * len(output.sampled)
+        output = output.wide()
+        rows = raw_rows(output)
+        self._masks.apply(output.scores, output.sampled)
+        ids = self._sampler.sample(output.scores, output.sampled)
+        return ids, rows, output_numbers(output.sampled, output.scores, ids)
 
     def forget(self) -> None:
         """Let go of what was launched ahead: its sequences have ended, or are computed anew."""

@@ -43,7 +43,7 @@ class PromptScores(NamedTuple):
 
 
 class RunOutput(NamedTuple):
-    """The sequences that sample now with their float32 `scores` `[rows, vocab]`, and what prompts wanted of theirs.
+    """The sequences that sample now with their `scores` `[rows, vocab]`, and what prompts wanted of theirs.
 
     `hidden` has the hidden states `[hidden]` behind those scores, and `experts` the first position computed with its
     and the next ones' experts `[tokens, layers, experts per token]`, of sequences that asked for them. `best` are the
@@ -56,6 +56,10 @@ class RunOutput(NamedTuple):
     hidden: dict[Sequence, torch.Tensor]
     experts: dict[Sequence, tuple[int, torch.Tensor]]
     best: torch.Tensor | None = None
+
+    def wide(self) -> "RunOutput":
+        """With scores in float32."""
+        return self._replace(scores=self.scores.float())
 
     def living(self) -> "RunOutput":
         """What belongs to sequences that have not ended since."""
@@ -138,7 +142,7 @@ class ModelRunner:
             prompt.append(PromptScores(sequence, position, scores[part], None if states is None else states[part]))
             end += len(rows)
         last = {} if states is None else dict(zip(sampled.values(), states, strict=False))
-        return RunOutput(list(sampled.values()), scores[: len(sampled)].float(), prompt, last, experts, best)
+        return RunOutput(list(sampled.values()), scores[: len(sampled)], prompt, last, experts, best)
 
     def encode(self, sequence: Sequence) -> None:
         """Run the towers on the sequence's media, through its adapter. Raises InvalidRequest."""
@@ -158,6 +162,7 @@ class ModelRunner:
             if self.fused:
                 self.fused.reach(context_length)
             self.graphs = DecodeGraphs(self.decode, self.cache, self.attention, most=max_running, blocks=blocks)
+            self.graphs.prepare()
 
     def vacate(self) -> None:
         """Give up the cache's memory, and the graphs, which read it, once nothing does that was launched."""

@@ -24,15 +24,10 @@ class Sampler:
         self._processors = processors
 
     @torch.inference_mode()
-    def sample(self, scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor | None = None) -> torch.Tensor:
-        """A token id `[rows]` for each row of float32 `scores` `[rows, vocab]`; NO_TOKEN where no score is finite.
-
-        `best` `[rows]` are those of the greatest scores, where they are known.
-        """
+    def sample(self, scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+        """A token id `[rows]` for each row of float32 `scores` `[rows, vocab]`; NO_TOKEN where no score is finite."""
         if not sequences:
             return scores.new_empty(0, dtype=torch.long)
-        if best is not None and all(map(_takes_the_best, sequences)):
-            return best
         for row, sequence in enumerate(sequences):
             self._adjust(scores, row, sequence)
         if self._processors:
@@ -64,12 +59,13 @@ class Sampler:
             )
 
 
-def _takes_the_best(sequence: Sequence) -> bool:
-    """Whether nothing changes the sequence's scores, and the greatest wins."""
+def takes_the_best(sequence: Sequence) -> bool:
+    """Whether the greatest of the sequence's scores wins as they are, and nobody asks for them."""
     params = sequence.params
     penalties = params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1
     changes = penalties or params.min_new_tokens or params.logit_bias or sequence.bad_words
-    return params.greedy and not (changes or sequence.matcher or sequence.logit_processor)
+    watched = sequence.logprobs or sequence.tensors
+    return params.greedy and not (changes or watched or sequence.matcher or sequence.logit_processor)
 
 
 def _choose(scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor | None = None) -> torch.Tensor:

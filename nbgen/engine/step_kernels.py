@@ -37,7 +37,7 @@ def best_of_part(scores, best, ids, size, stride, BLOCK: tl.constexpr):
     """Program (row, part): its greatest score and that one's id; the second half of `best`: whether any is finite."""
     row, part, parts = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     columns = part * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(scores + row.to(tl.int64) * stride + columns, mask=columns < size, other=float("-inf"))
+    x = tl.load(scores + row.to(tl.int64) * stride + columns, mask=columns < size, other=float("-inf")).to(tl.float32)
     finite = tl.max((tl.abs(x) < float("inf")).to(tl.int32), 0)
     value, index = tl.max(tl.where(x == x, x, float("-inf")), 0, return_indices=True)
     place = row * parts + part
@@ -59,10 +59,10 @@ def best_of_row(output, best, ids, parts, none, BLOCK: tl.constexpr):
 
 
 def most_likely(scores: torch.Tensor, none: int) -> torch.Tensor:
-    """The id `[rows]` of the greatest number of each row of float32 `[rows, vocab]`; `none` where none is finite."""
+    """The id `[rows]` of the greatest number of each row `[rows, vocab]`; `none` where none is finite."""
     rows, size = scores.shape
     parts = triton.cdiv(size, PART)
-    best, ids = scores.new_empty(2, rows, parts), scores.new_empty(rows, parts, dtype=torch.int32)
+    best, ids = scores.new_empty(2, rows, parts, dtype=torch.float32), scores.new_empty(rows, parts, dtype=torch.int32)
     output = scores.new_empty(rows, dtype=torch.long)
     best_of_part[rows, parts](scores, best, ids, size, scores.stride(0), BLOCK=PART, num_warps=8)
     best_of_row[(rows,)](output, best, ids, parts, none, BLOCK=triton.next_power_of_2(parts), num_warps=1)

@@ -12,6 +12,8 @@ import torch
 from nbgen.engine.attention import Layer
 
 SM = 90
+#: The instruction that waits for the kernel before.
+WAIT = "griddepcontrol.wait"
 NEEDS_TRITON = pytest.mark.skipif(sys.platform != "linux", reason="triton has wheels for Linux alone")
 
 
@@ -28,7 +30,8 @@ class Build(NamedTuple):
 class Usage(NamedTuple):
     """Bytes of stack and local memory a thread, and its registers; bytes of shared memory a program.
 
-    Whether matrices go to tensor cores, and the instructions that load from memory.
+    Whether matrices go to tensor cores, and the instructions that load from memory, in all and before the kernel waits
+    for the one before it.
     """
 
     stack: int
@@ -37,6 +40,7 @@ class Usage(NamedTuple):
     shared: int
     tensor_cores: bool
     loads: list[str]
+    early: list[str]
 
 
 def usage(build: Build, decodes: bool, folder: Path) -> Usage:
@@ -67,13 +71,13 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, object], f
     made = triton.compile(
         source, target=GPUTarget("cuda", SM, 32), options={**options, "enable_fp_fusion": True, "launch_pdl": True}
     )
-    file = folder / "kernel.cubin"
+    code, file = made.asm["ptx"], folder / "kernel.cubin"
     file.write_bytes(made.asm["cubin"])
     tool = Path(triton.__path__[0]) / "backends" / "nvidia" / "bin" / "cuobjdump"
     said = subprocess.run([tool, "-res-usage", file], capture_output=True, text=True, check=True).stdout
     stack, local, registers = (int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("STACK", "LOCAL", "REG"))
-    loads = re.findall(r"ld\.global\S*", made.asm["ptx"])
-    return Usage(stack, local, registers, made.metadata.shared, "mma" in made.asm["ptx"], loads)
+    loads, early = (re.findall(r"(?:ld\.global|cp\.async\.c)\S*", ptx) for ptx in (code, code.partition(WAIT)[0]))
+    return Usage(stack, local, registers, made.metadata.shared, "mma" in code, loads, early)
 
 
 def _shapes(build: Build) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """Decodes in one kernel attend as the formula does over what it has stored, in Triton's interpreter."""
 
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from nbgen.engine.attention import ReferenceAttention, Scores, Span, Step, Window
 from nbgen.engine.kv_cache import KVCache
-from tests.engine.kernel_build import NEEDS_TRITON
+from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled
 
 pytestmark = NEEDS_TRITON
 
@@ -94,6 +95,44 @@ def test_one_kernel_does_what_several_do(name: str, interpreter: ProcessPoolExec
         found, expected = interpreter.submit(both_ways, CASES[name], processors).result()
         for ours, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+#: Query heads to a key head, width of a head, whether it is normed; many sequences, or one whose keys are split.
+SHAPES = [(2, 128, True), (4, 128, False), (4, 64, False), (7, 128, False), (1, 96, False), (2, 256, False)]
+
+
+def compiled_for(group: int, dim: int, normed: bool, splits: int, folder: Path) -> tuple[Usage, int]:
+    from nbgen.engine.attention import Layer
+    from nbgen.engine.attention_triton import MOST_SPLITS, width
+    from nbgen.engine.decode_kernel import attend_newest
+    from nbgen.engine.fused_attention import tiling_of
+
+    query, key = (torch.empty(1, heads, dim, dtype=torch.bfloat16) for heads in (group, 1))
+    shape = tiling_of(query, Layer(key, key), splits)
+    constants = {"GROUP": group, "KV_HEADS": 8, "DIM": dim, "NORMED": normed, "SPLIT": splits > 1, "PAGE": PAGE}
+    constants |= {"BLOCK_M": shape.rows, "BLOCK_N": shape.keys, "BLOCK_D": width(dim // 2), "BLOCK_V": width(dim)}
+    constants |= {"BLOCK_S": MOST_SPLITS, "PRECISION": "tf32", "OVERLAPS": True}
+    kinds = dict.fromkeys(constants, "constexpr") | dict.fromkeys(("epsilon", "scale"), "fp32")
+    kinds |= dict.fromkeys(("positions", "slots", "lengths"), "*i64") | dict.fromkeys(("arrivals", "tables"), "*i32")
+    kinds |= dict.fromkeys(("parts", "log_sums"), "*fp32" if splits > 1 else "*bf16")
+    strides = [name for name in attend_newest.arg_names if name.endswith("stride")]
+    kinds |= dict.fromkeys((*strides, "sliding", "chunk", "splits"), "i32")
+    types = {name: kinds.get(name, "*bf16") for name in attend_newest.arg_names}
+    options = {"num_warps": shape.warps, "num_stages": shape.stages}
+    return compiled(attend_newest, types, constants, folder, **options), shape.warps
+
+
+@pytest.mark.parametrize("splits", [1, 31])
+@pytest.mark.parametrize(("group", "dim", "normed"), SHAPES)
+def test_keys_come_while_the_kernel_before_still_runs(
+    group: int, dim: int, normed: bool, splits: int, compiler: ProcessPoolExecutor, tmp_path: Path
+) -> None:
+    found, warps = compiler.submit(compiled_for, group, dim, normed, splits, tmp_path).result()
+    assert (found.stack, found.local) == (0, 0), "registers spill"
+    assert found.tensor_cores
+    assert len(found.early) >= 8, "nothing is fetched before"
+    # Of the 64 K registers of a multiprocessor: two programs or more, so that one loads while another computes.
+    assert found.registers * warps * 32 * 2 <= 65_536
 
 
 def most_likely_of(scores: torch.Tensor) -> torch.Tensor:

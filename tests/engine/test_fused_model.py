@@ -314,6 +314,7 @@ def test_a_product_of_one_row_is_made_to_keep_memory_busy(
     found, warps = compiler.submit(one_row_s, outputs, inputs, normed, gated, tmp_path).result()
     assert (found.stack, found.local) == (0, 0), "registers spill"
     assert sum("v4" in load for load in found.loads) >= 4, "weights come in small pieces"
+    assert sum("v4" in load for load in found.early) >= 2, "none come while the kernel before still runs"
     # Of the 64 K registers of a multiprocessor: two programs or more, so that one loads while another adds up.
     assert found.registers * warps * 32 * 2 <= 65_536
 

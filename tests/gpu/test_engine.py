@@ -119,10 +119,12 @@ def test_memory_is_given_back_within_a_second(tags: set, large_model: Path) -> N
     assembly = build(large_model, device="cuda", kv_cache_bytes=512 * MB)
     expected = texts(assembly)
     torch.cuda.synchronize()
-    free, started = torch.cuda.mem_get_info()[0], time.perf_counter()
+    held, started = torch.cuda.memory_reserved(), time.perf_counter()
     assembly.occupation.release(tags)
-    elapsed, freed = time.perf_counter() - started, torch.cuda.mem_get_info()[0] - free
+    elapsed, freed = time.perf_counter() - started, held - torch.cuda.memory_reserved()
     assert elapsed < 1
     assert freed > (900 if "weights" in tags else 450) * MB, f"{freed} bytes came back"
+    started = time.perf_counter()
     assembly.occupation.resume(tags)
+    assert time.perf_counter() - started < 2, "graphs and all"
     assert texts(assembly) == expected
