@@ -9,7 +9,7 @@ fixed by the launch and every length is read on the device, so that launches can
 import triton
 import triton.language as tl
 
-from nbgen.engine.kernel_overlap import begin, follow
+from nbgen.engine.kernel_overlap import take_turn
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -119,8 +119,7 @@ def attend_tiles(
     Without SPLIT `output` is `[rows, heads, VALUE_DIM]`. With it, it is `[rows, heads, splits, VALUE_DIM]` in
     float32, each split normalized by itself, and `log_sums` `[rows, heads, splits]` has what `merge_splits` needs.
     """
-    begin(OVERLAPS)
-    follow(OVERLAPS)
+    take_turn(OVERLAPS)
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_row = tl.load(tiles + tile * 4)
     count = tl.load(tiles + tile * 4 + 1)
@@ -133,9 +132,8 @@ def attend_tiles(
     row_positions = first_position + lanes // GROUP
     dims, value_dims = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
     places = rows.to(tl.int64) * query_row_stride + row_heads * query_head_stride
-    query = tl.load(
-        queries + places[:, None] + dims[None, :], mask=used[:, None] & (dims[None, :] < DIM), other=0.0
-    )  # fmt: skip
+    inside = used[:, None] & (dims[None, :] < DIM)
+    query = tl.load(queries + places[:, None] + dims[None, :], mask=inside, other=0.0)
     start, masked_from, stop = _share(first_position, count, split, splits, sliding, chunk, HAS_WINDOW, BLOCK_N)
     total = tl.zeros([BLOCK_M], tl.float32)
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -176,8 +174,7 @@ def merge_splits(
     BLOCK_S: tl.constexpr, BLOCK_V: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     """Program (row, head): `[rows, heads, VALUE_DIM]` from the splits that `attend_tiles` wrote."""
-    begin(OVERLAPS)
-    follow(OVERLAPS)
+    take_turn(OVERLAPS)
     cell = tl.program_id(0).to(tl.int64) * heads + tl.program_id(1)
     indices, value_dims = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_V)
     sums = tl.load(log_sums + cell * splits + indices, mask=indices < splits, other=float("-inf"))

@@ -50,12 +50,20 @@ def _meet(
 
 
 @triton.jit
-def _keep(keys, values, slot, left, right, value, key_stride, value_stride, columns, used, dims, DIM: tl.constexpr):
-    """Put the newest key's halves `[1, columns]` and value `[1, dims]` into the cache."""
-    key = keys + slot * key_stride + columns[None, :]
-    tl.store(key, left, mask=used[None, :])
-    tl.store(key + DIM // 2, right, mask=used[None, :])
-    tl.store(values + slot * value_stride + dims[None, :], value, mask=(dims < DIM)[None, :])
+def _meet_rest(
+    total, highest, weighted, query_left, query_right, keys, values, table, start, stop, key_stride, value_stride,
+    columns, used, dims, scale, PAGE: tl.constexpr, DIM: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Take the cached keys from `start` to `stop`."""
+    for here in range(start, stop, BLOCK_N):
+        positions = here + tl.arange(0, BLOCK_N)
+        left, right, value = _cached(
+            keys, values, table, positions, stop, key_stride, value_stride, columns, used, dims, PAGE, DIM
+        )  # fmt: skip
+        total, highest, weighted = _meet(
+            total, highest, weighted, query_left, query_right, left, right, value, positions < stop, scale, PRECISION
+        )
+    return total, highest, weighted
 
 
 @triton.jit
@@ -70,13 +78,44 @@ def _meet_newest(total, highest, weighted, query_left, query_right, left, right,
 
 
 @triton.jit
-def _first_seen(last, sliding, chunk):
+def _projected(
+    projected, row, kv_head, newest, cosine, sine, query_norm, epsilon, columns, used, dims, mine,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, NORMED: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """Both halves of the queries `[BLOCK_M, columns]`, turned; of the `newest` key those and its value, or zeros."""
+    first = projected + row * ((GROUP + 2) * KV_HEADS * DIM)
+    places = first + (kv_head * GROUP + tl.arange(0, BLOCK_M))[:, None] * DIM + columns[None, :]
+    query_left, query_right = halves(places, mine[:, None] & used[None, :], DIM)
+    new, limit = first + (GROUP * KV_HEADS + kv_head) * DIM, tl.where(newest, DIM, 0)
+    left, right = halves(new + columns[None, :], (columns < limit // 2)[None, :], DIM)
+    value = tl.load(new + KV_HEADS * DIM + dims[None, :], mask=(dims < limit)[None, :], other=0.0)
+    query_left, query_right = turned(
+        query_left, query_right, cosine, sine, query_norm, epsilon, columns, used, DIM, NORMED
+    )
+    return query_left, query_right, left, right, value
+
+
+@triton.jit
+def _keep(keys, values, slot, left, right, value, key_stride, value_stride, columns, used, dims, DIM: tl.constexpr):
+    """Put the newest key's halves `[1, columns]` and value `[1, dims]` into the cache."""
+    key = keys + slot * key_stride + columns[None, :]
+    tl.store(key, left, mask=used[None, :])
+    tl.store(key + DIM // 2, right, mask=used[None, :])
+    tl.store(values + slot * value_stride + dims[None, :], value, mask=(dims < DIM)[None, :])
+
+
+@triton.jit
+def _share(length, split, splits, sliding, chunk, BLOCK_N: tl.constexpr):
+    """Where a split of the keys before the newest begins and ends, and how many splits have any."""
+    last = length - 1
     low = last * 0
     if sliding > 0:
         low = tl.maximum(low, last - sliding + 1)
     if chunk > 0:
         low = tl.maximum(low, last // chunk * chunk)
-    return low
+    share = tl.maximum(tl.cdiv(tl.cdiv(last - low, splits), BLOCK_N) * BLOCK_N, BLOCK_N)
+    start = low + split * share
+    return start, tl.minimum(start + share, last), tl.cdiv(last - low, share)
 
 
 @triton.jit
@@ -92,6 +131,24 @@ def _merge(output, parts, log_sums, cell, room, count, dims, DIM: tl.constexpr, 
     tl.store(output + cell * DIM + dims, merged.to(output.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _leave(
+    output, parts, log_sums, arrivals, result, log_sum, row, kv_head, place, room, count, dims, mine,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_S: tl.constexpr,
+):  # fmt: skip
+    """Put a split's part at its `place`; the last of `count` to do so merges all."""
+    first = row * (GROUP * KV_HEADS) + kv_head * GROUP
+    places = (first + tl.arange(0, BLOCK_M)) * room + place
+    tl.store(log_sums + places, log_sum, mask=mine)
+    tl.store(parts + places[:, None] * DIM + dims[None, :], result, mask=mine[:, None] & (dims < DIM)[None, :])
+    tl.debug_barrier()
+    arrived = arrivals + row * KV_HEADS + kv_head
+    if tl.atomic_add(arrived, 1, sem="acq_rel") == count - 1:
+        tl.store(arrived, 0)
+        for lane in tl.static_range(GROUP):
+            _merge(output, parts, log_sums, first + lane, room, count, dims, DIM, BLOCK_S)
+
+
 @triton.jit(do_not_specialize=["table_stride", "splits", "sliding", "chunk"])
 def attend_newest(
     output, parts, log_sums, arrivals, projected, keys, values, cosines, sines, positions, slots, lengths, tables,
@@ -103,60 +160,39 @@ def attend_newest(
     """Program (row, key head, split): `output` `[rows, heads, DIM]` of the newest token of each sequence.
 
     `projected` `[rows, (GROUP + 2) * KV_HEADS * DIM]` has all queries, keys and values; `cosines` and `sines`
-    `[positions, DIM / 2]`; `lengths` `[rows]` count the newest. With SPLIT there is one program more a key head,
-    `parts` `[rows, heads, splits + 1, DIM]` and `log_sums` `[rows, heads, splits + 1]` are room in float32, and
-    `arrivals` `[rows, KV_HEADS]` zeros before and after.
+    `[positions, DIM / 2]`; `lengths` `[rows]` count the newest. With SPLIT there is one program more a key head, with
+    room in `parts` `[rows, heads, splits + 1, DIM]` and `log_sums` (no DIM); `arrivals` `[rows, KV_HEADS]` are zeros.
     """
     begin(OVERLAPS)
     row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    last = tl.load(lengths + row).to(tl.int32) - 1
-    low = _first_seen(last, sliding, chunk)
-    share = tl.maximum(tl.cdiv(tl.cdiv(last - low, splits), BLOCK_N) * BLOCK_N, BLOCK_N)
-    filled = tl.cdiv(last - low, share)
+    start, stop, filled = _share(tl.load(lengths + row).to(tl.int32), split, splits, sliding, chunk, BLOCK_N)
     if (split >= filled) & (split < splits - 1 + SPLIT):
         return
-    start = low + split * share
-    stop = tl.minimum(start + share, last)
     table = tables + row * table_stride
-    keys += kv_head * key_head_stride
-    values += kv_head * value_head_stride
-    columns, dims, behind = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_N)
-    used = columns < DIM // 2
+    keys, values = keys + kv_head * key_head_stride, values + kv_head * value_head_stride
+    columns, dims, first = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V), start + tl.arange(0, BLOCK_N)
+    used, there = columns < DIM // 2, first < stop
     left, right, value = _cached(
-        keys, values, table, start + behind, stop, key_stride, value_stride, columns, used, dims, PAGE, DIM
+        keys, values, table, first, stop, key_stride, value_stride, columns, used, dims, PAGE, DIM
     )  # fmt: skip
     turn, slot = tl.load(positions + row) * (DIM // 2), tl.load(slots + row)
     cosine, sine = wide(cosines + turn, columns, used), wide(sines + turn, columns, used)
     follow(OVERLAPS)
-    lanes = tl.arange(0, BLOCK_M)
-    heads, mine = kv_head * GROUP + lanes, lanes < GROUP
-    first = projected + row * ((GROUP + 2) * KV_HEADS * DIM)
-    places, inside = first + heads[:, None] * DIM + columns[None, :], mine[:, None] & used[None, :]
-    query_left, query_right = halves(places, inside, DIM)
-    newest = split == splits - 1 + SPLIT
-    new = first + (GROUP * KV_HEADS + kv_head) * DIM
-    limit = tl.where(newest, DIM, 0)
-    new_left, new_right = halves(new + columns[None, :], (columns < limit // 2)[None, :], DIM)
-    new_value = tl.load(new + KV_HEADS * DIM + dims[None, :], mask=(dims < limit)[None, :], other=0.0)
-    query_left, query_right = turned(
-        query_left, query_right, cosine, sine, query_norm, epsilon, columns, used, DIM, NORMED
-    )
-    total = tl.zeros([BLOCK_M], tl.float32)
-    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    newest, mine = split == splits - 1 + SPLIT, tl.arange(0, BLOCK_M) < GROUP
+    query_left, query_right, new_left, new_right, new_value = _projected(
+        projected, row, kv_head, newest, cosine, sine, query_norm, epsilon, columns, used, dims, mine, GROUP, KV_HEADS,
+        DIM, NORMED, BLOCK_M,
+    )  # fmt: skip
+    total, highest = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     weighted = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     if start < stop:
         total, highest, weighted = _meet(
-            total, highest, weighted, query_left, query_right, left, right, value, start + behind < stop, scale,
-            PRECISION,
-        )  # fmt: skip
-    for here in range(start + BLOCK_N, stop, BLOCK_N):
-        next_left, next_right, next_value = _cached(
-            keys, values, table, here + behind, stop, key_stride, value_stride, columns, used, dims, PAGE, DIM
-        )  # fmt: skip
-        total, highest, weighted = _meet(
-            total, highest, weighted, query_left, query_right, next_left, next_right, next_value,
-            here + behind < stop, scale, PRECISION,
-        )  # fmt: skip
+            total, highest, weighted, query_left, query_right, left, right, value, there, scale, PRECISION
+        )
+    total, highest, weighted = _meet_rest(
+        total, highest, weighted, query_left, query_right, keys, values, table, start + BLOCK_N, stop, key_stride,
+        value_stride, columns, used, dims, scale, PAGE, DIM, BLOCK_N, PRECISION,
+    )  # fmt: skip
     if newest:
         new_left, new_right = turned(new_left, new_right, cosine, sine, key_norm, epsilon, columns, used, DIM, NORMED)
         _keep(
@@ -165,19 +201,13 @@ def attend_newest(
         total, highest, weighted = _meet_newest(
             total, highest, weighted, query_left, query_right, new_left, new_right, new_value, scale
         )
-    cells = row * (GROUP * KV_HEADS) + heads
-    result = weighted / tl.where(mine, total, 1.0)[:, None]
-    there = mine[:, None] & (dims < DIM)[None, :]
-    if not SPLIT:
-        tl.store(output + cells[:, None] * DIM + dims[None, :], result.to(output.dtype.element_ty), mask=there)
+    result = weighted / total[:, None]
+    if SPLIT:
+        _leave(
+            output, parts, log_sums, arrivals, result, highest + tl.log2(total), row, kv_head,
+            tl.minimum(split, filled), splits + 1, filled + 1, dims, mine, GROUP, KV_HEADS, DIM, BLOCK_M, BLOCK_S,
+        )  # fmt: skip
     else:
-        places = cells * (splits + 1) + tl.minimum(split, filled)
-        tl.store(log_sums + places, highest + tl.log2(tl.where(mine, total, 1.0)), mask=mine)
-        tl.store(parts + places[:, None] * DIM + dims[None, :], result, mask=there)
-        tl.debug_barrier()
-        arrived = tl.atomic_add(arrivals + row * KV_HEADS + kv_head, 1, sem="acq_rel")
-        if arrived == filled:
-            tl.store(arrivals + row * KV_HEADS + kv_head, 0)
-            for lane in tl.static_range(GROUP):
-                cell = row * (GROUP * KV_HEADS) + kv_head * GROUP + lane
-                _merge(output, parts, log_sums, cell, splits + 1, filled + 1, dims, DIM, BLOCK_S)
+        cells = row * (GROUP * KV_HEADS) + kv_head * GROUP + tl.arange(0, BLOCK_M)
+        inside = mine[:, None] & (dims < DIM)[None, :]
+        tl.store(output + cells[:, None] * DIM + dims[None, :], result.to(output.dtype.element_ty), mask=inside)

@@ -7,7 +7,7 @@ Shapes are fixed by the launch, so that launches can be captured in a CUDA graph
 import triton
 import triton.language as tl
 
-from nbgen.engine.kernel_overlap import begin, follow
+from nbgen.engine.kernel_overlap import begin, follow, take_turn
 
 #: Numbers that a thread loads at once.
 EIGHT = tl.constexpr(8)
@@ -82,8 +82,7 @@ def turn_and_store(
     `projected` `[rows, (GROUP + 2) * KV_HEADS * DIM]` has all queries, keys and values; `cosines` and `sines`
     `[positions, DIM / 2]`. NORMED queries and keys are normed first.
     """
-    begin(OVERLAPS)
-    follow(OVERLAPS)
+    take_turn(OVERLAPS)
     row, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     heads, columns = tl.arange(0, BLOCK_H)[:, None], tl.arange(0, BLOCK_D)
     used, first = columns < DIM // 2, projected + row * ((GROUP + 2) * KV_HEADS * DIM)
@@ -110,8 +109,7 @@ def turn_and_store(
 @triton.jit
 def gate(projected, output, size, BLOCK: tl.constexpr, OVERLAPS: tl.constexpr):
     """Program (row, part): `silu(g) * u` `[rows, size]` of `projected` `[rows, 2 * size]`, all g before all u."""
-    begin(OVERLAPS)
-    follow(OVERLAPS)
+    take_turn(OVERLAPS)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside, row = columns < size, tl.program_id(0).to(tl.int64)
     places = projected + row * 2 * size + columns

@@ -28,6 +28,13 @@ def follow(OVERLAPS: tl.constexpr):
         tl.extra.cuda.gdc_wait()
 
 
+@triton.jit
+def take_turn(OVERLAPS: tl.constexpr):
+    """Both at once, for a kernel that has nothing to do before."""
+    begin(OVERLAPS)
+    follow(OVERLAPS)
+
+
 def overlap(device: torch.device) -> dict[str, bool]:
     """Options of a launch on the device, of a kernel that is told by `OVERLAPS`."""
     return {"OVERLAPS": True, "launch_pdl": True} if _overlaps(device) else {"OVERLAPS": False}
