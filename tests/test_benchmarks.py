@@ -158,8 +158,10 @@ def test_figures_of_a_gpu_are_taken_and_told(model: Path) -> None:
     assert 0 < figures["one_first"] < figures["one_seconds"]
     assert figures["many_rate"] > 0
     assert figures["peer_seconds"] > 0
+    assert figures["peer_first"] > 0
     said = gpu.render({"small": {**figures, "command": "python -m benchmarks.gpu small", "machine": "a machine"}})
-    assert f"| {figures['many_seconds']:.2f} ({figures['peer_ratio']:.2f}) |" in said
+    beside = figures["peer_seconds"] / figures["many_seconds"]
+    assert said.splitlines()[-4].endswith(f"| {figures['peer_seconds']:.2f} ({beside:.2f}) |")
 
 
 @pytest.mark.parametrize(("name", "gigabytes"), [("qwen3-0.6b", 1.19), ("llama-3.2-1b", 2.47), ("llama-3.1-8b", 15.0)])

@@ -19,13 +19,17 @@ def load(folder: Path, threads: int) -> Generate:
     return batching(folder, pool)
 
 
-def batching(folder: Path, pool: ContinuousBatchingConfig, device: str = "cpu") -> Generate:
-    """The model on its device, over such a pool."""
+def batching(
+    folder: Path, pool: ContinuousBatchingConfig, device: str = "cpu", *, stays_ready: bool = False
+) -> Generate:
+    """The model on its device, over such a pool; what a call makes ready may stay so for the next."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="sdpa").to(device).eval()
 
     def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
         greedy = GenerationConfig(max_new_tokens=new, do_sample=False, eos_token_id=-1, pad_token_id=0)
-        outputs = model.generate_batch(prompts, generation_config=greedy, continuous_batching_config=pool)
+        outputs = model.generate_batch(
+            prompts, generation_config=greedy, continuous_batching_config=pool, persistent_manager=stays_ready
+        )
         return [output.generated_tokens for output in outputs.values()]
 
     return generate
