@@ -6,8 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from nbgen.errors import ModelError
-
 #: The model that ships inside the package, by its short name.
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "demo" / "model"
@@ -60,13 +58,3 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def chunk_on(self, device: str) -> int:
         """Prompt tokens that one step computes at most on a device ("cpu", "cuda:0")."""
         return self.prefill_chunk or (2048 if device.startswith("cuda") else 512)
-
-
-def model_folder(name: str) -> Path | None:
-    """The folder that a model's name stands for, or None for a hub id. Raises ModelError if it is neither."""
-    folder = BUNDLED_FOLDER if name == BUNDLED else Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either")
-    return None

@@ -14,6 +14,7 @@ SHARED = MESSAGES | {
     "sampling_params",
     "engine_config",
     "errors",
+    "model_files",
     "sse",
     "logit_processor",
     "tensor_spec",

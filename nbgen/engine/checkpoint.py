@@ -1,20 +1,18 @@
-"""A model's files on disk: found or downloaded, and refused by name before anything reads them.
+"""A model's files on disk: found or downloaded, and refused by name before anything reads them (`model_files`).
 
-Only safetensors are read and no code of a model's folder is ever run. Knows nothing of torch.
+No code of a model's folder is ever run. Knows nothing of torch.
 """
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nbgen.engine_config import model_folder
 from nbgen.errors import ModelError
+from nbgen.model_files import check, check_files, model_folder, read_json
 
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
-OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.npz")
 PAGE_IN_BYTES = 8 * 2**20
 
 Report = Callable[[str, int, int], None]
@@ -27,8 +25,8 @@ def find(name: str, report: Report) -> Path:
 
 def refuse_damaged(name: str) -> None:
     """Raises ModelError, in a moment, for a name of no model, and for a folder of this machine that cannot be read."""
-    if folder := model_folder(name):
-        _checked(folder, name)
+    if folder := check(name):
+        _refuse_code(folder, name)
 
 
 def weight_bytes(folder: Path) -> int:
@@ -95,14 +93,8 @@ def _download(name: str, report: Report) -> Path:
 
 def _checked(folder: Path, name: str) -> Path:
     """The folder, if it holds a whole model that nbgen reads."""
-    _refuse_other_formats(folder, name)
-    missing = [f for f in ("config.json",) if not (folder / f).is_file()]
-    if missing:
-        raise ModelError(f"{name} has no {missing[0]}: it is not a model in transformers' format")
+    check_files(folder, name)
     _refuse_code(folder, name)
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(f"{name} has no weights: no *.safetensors file is there")
-    _check_shards(folder, name)
     return folder
 
 
@@ -121,32 +113,3 @@ def _without_code(folder: Path, name: str) -> str:
     if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         return ""
     return f". transformers has {model_type} itself: in a copy of the folder, take auto_map out of config.json"
-
-
-def _refuse_other_formats(folder: Path, name: str) -> None:
-    """Pickles run code as they are read, and of the others transformers makes something else than what is in them."""
-    found = next((path.name for pattern in OTHERS for path in folder.glob(pattern)), None)
-    if found is None or any(folder.glob("*.safetensors")):
-        return
-    raise ModelError(
-        f"nbgen reads safetensors only, and {name} holds {found}: convert it by loading it with transformers "
-        "where you trust it and calling save_pretrained"
-    )
-
-
-def _check_shards(folder: Path, name: str) -> None:
-    index = read_json(folder / "model.safetensors.index.json", name)
-    missing = sorted({shard for shard in index.get("weight_map", {}).values() if not (folder / shard).is_file()})
-    if missing:
-        raise ModelError(f"the index of {name} names files that are not there: {', '.join(missing)}")
-
-
-def read_json(path: Path, name: str) -> dict[str, Any]:
-    """A JSON object of the model's, empty where the file is not there. Raises ModelError for a damaged one."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ModelError(f"{path.name} of {name} is damaged: it is not JSON") from None
-    return content if isinstance(content, dict) else {}

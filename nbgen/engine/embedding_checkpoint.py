@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-from nbgen.engine import checkpoint
 from nbgen.errors import ModelError
+from nbgen.model_files import read_json
 
 POOLING = "1_Pooling/config.json"
 #: sentence-transformers' names of the ways that are served, and ours.
@@ -37,7 +37,7 @@ def is_embedding(folder: Path) -> bool:
     """Whether the checkpoint makes vectors, not text."""
     if (folder / "modules.json").is_file() or (folder / POOLING).is_file():
         return True
-    config = checkpoint.read_json(folder / "config.json", folder.name)
+    config = read_json(folder / "config.json", folder.name)
     architecture = (config.get("architectures") or [""])[0]
     bare = architecture.endswith("Model") and not architecture.endswith("HeadModel")
     return bare and config.get("model_type") in MODEL_MAPPING_NAMES
@@ -49,13 +49,13 @@ def pooling(folder: Path, name: str) -> Pooling:
     normalizes = "Normalize" in kinds or not kinds
     if not (folder / POOLING).is_file():
         return Pooling(None, normalizes)
-    return Pooling(_mode(checkpoint.read_json(folder / POOLING, name), name), normalizes)
+    return Pooling(_mode(read_json(folder / POOLING, name), name), normalizes)
 
 
 def longest(folder: Path, name: str) -> int | None:
     """The most tokens of a text, where sentence-transformers' file says so."""
     path = folder / "sentence_bert_config.json"
-    return checkpoint.read_json(path, name).get("max_seq_length") if path.is_file() else None
+    return read_json(path, name).get("max_seq_length") if path.is_file() else None
 
 
 def _modules(folder: Path, name: str) -> list[str]:

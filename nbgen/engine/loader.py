@@ -33,6 +33,7 @@ from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
+from nbgen.model_files import read_json
 from nbgen.sampling_params import MODEL_DEFAULTS
 
 DEFAULT_CONTEXT = 4096
@@ -62,7 +63,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     size = checkpoint.weight_bytes(folder)
     quantized_checkpoint.check(folder, config.model, config.quantization)
     architecture = _architecture(folder, config.model)
-    generation = checkpoint.read_json(folder / "generation_config.json", config.model)
+    generation = read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
     with _weights_progress(folder, size, report):
@@ -100,7 +101,7 @@ def _positions(model: torch.nn.Module) -> int:
 
 
 def _architecture(folder: Path, name: str) -> Any:
-    model_type = checkpoint.read_json(folder / "config.json", name).get("model_type")
+    model_type = read_json(folder / "config.json", name).get("model_type")
     two_parts = f"{name} is an encoder-decoder model ({model_type}); nbgen runs decoder-only language models"
     if model_type not in {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}:
         if model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:

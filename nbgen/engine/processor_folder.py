@@ -20,7 +20,7 @@ from transformers.utils import is_torchvision_available
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import video_frames
-from nbgen.engine.checkpoint import read_json
+from nbgen.model_files import read_json
 
 #: Files of which a folder with a processor has at least one.
 FILES = ("processor_config.json", "preprocessor_config.json", "image_processor_config.json")

@@ -10,8 +10,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from nbgen.engine import checkpoint
 from nbgen.errors import ModelError
+from nbgen.model_files import read_json
 
 #: By the format's name in config.json: the module that reads it, and what to install for it.
 READERS = {
@@ -35,7 +35,7 @@ WRITTEN_OUT = {"fp8", "mxfp4", "mxfp8"}
 
 def description(folder: Path, name: str) -> dict[str, Any] | None:
     """What a checkpoint says of how it was quantized, if it was. Raises ModelError for a damaged file."""
-    config = checkpoint.read_json(folder / "config.json", name)
+    config = read_json(folder / "config.json", name)
     found = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
     return found if isinstance(found, dict) else None
 

@@ -12,8 +12,9 @@ from logging import Logger
 
 import msgspec
 
+from nbgen import model_files
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, ReleaseMemory, ResumeMemory
-from nbgen.engine_config import EngineConfig, model_folder
+from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
 from nbgen.errors import EngineStopped, InvalidRequest, ModelError, Unavailable, from_status
 from nbgen.frames import FromEngine
@@ -144,14 +145,14 @@ class EngineClient(EngineLife):
     async def load(self, model: str | None = None, quantization: str | None = None) -> None:
         """Make `model` (None: the configured one) the loaded one, replacing any other.
 
-        `quantization` is one of EngineConfig's or "none"; None leaves it as it is. A name that stands for nothing
-        raises ModelError and leaves the present model alone.
+        `quantization` is one of EngineConfig's or "none"; None leaves it as it is. A name that stands for nothing, or
+        for a folder that is no model, raises ModelError and leaves the present model alone.
         """
         wanted = msgspec.structs.replace(self.config, model=model or self.config.model)
         if quantization is not None:
             wanted = msgspec.structs.replace(wanted, quantization=None if quantization == "none" else quantization)
         if not self._attached:
-            model_folder(wanted.model)
+            model_files.check(wanted.model)
         elif wanted != self.config:
             raise ModelError(
                 f"this server serves the live model {self.config.model!r} of a notebook's kernel and no other; "

@@ -134,6 +134,10 @@ def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
     empty = mortal.http.post("api/v1/model/load", json={"model": str(long_model.parent)})
     assert empty.status_code == 422, "what is told before loading begins is no stream"
     assert "no config.json" in empty.text
+    half = shutil.copytree(long_model, tmp_path / "half", ignore=shutil.ignore_patterns("*.safetensors"))
+    assert "no weights" in mortal.http.post("api/v1/model/load", json={"model": str(half)}).text
+    assert mortal.http.post("generate", json={"text": "a", "sampling_params": {"max_new_tokens": 2}}).is_success
+    assert (mortal.model()["name"], mortal.model()["state"]) == (str(long_model), "ready")
     damaged = shutil.copytree(long_model, tmp_path / "damaged")
     (damaged / "model.safetensors").write_bytes(b"nothing")
     found = events(mortal.http, "POST", "api/v1/model/load", json={"model": str(damaged)})

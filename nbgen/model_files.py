@@ -1,0 +1,69 @@
+"""What is in a model's folder, told without reading its weights; refused where it is no model that nbgen reads.
+
+Only safetensors are read. For the engine, and for a server that has another model to lose.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nbgen.engine_config import BUNDLED, BUNDLED_FOLDER
+from nbgen.errors import ModelError
+
+OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.npz")
+
+
+def model_folder(name: str) -> Path | None:
+    """The folder that a model's name stands for, or None for a hub id. Raises ModelError if it is neither."""
+    folder = BUNDLED_FOLDER if name == BUNDLED else Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either")
+    return None
+
+
+def check(name: str) -> Path | None:
+    """The folder that a model's name stands for, checked, or None for a hub id. Raises ModelError."""
+    if folder := model_folder(name):
+        check_files(folder, name)
+    return folder
+
+
+def check_files(folder: Path, name: str) -> None:
+    """Raises ModelError for a folder without a configuration, without safetensors, or without some of them."""
+    _refuse_other_formats(folder, name)
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{name} has no config.json: it is not a model in transformers' format")
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"{name} has no weights: no *.safetensors file is there")
+    _check_shards(folder, name)
+
+
+def read_json(path: Path, name: str) -> dict[str, Any]:
+    """A JSON object of the model's, empty where the file is not there. Raises ModelError for a damaged one."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ModelError(f"{path.name} of {name} is damaged: it is not JSON") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _refuse_other_formats(folder: Path, name: str) -> None:
+    """Pickles run code as they are read, and of the others transformers makes something else than what is in them."""
+    found = next((path.name for pattern in OTHERS for path in folder.glob(pattern)), None)
+    if found is None or any(folder.glob("*.safetensors")):
+        return
+    raise ModelError(
+        f"nbgen reads safetensors only, and {name} holds {found}: convert it by loading it with transformers "
+        "where you trust it and calling save_pretrained"
+    )
+
+
+def _check_shards(folder: Path, name: str) -> None:
+    index = read_json(folder / "model.safetensors.index.json", name)
+    missing = sorted({shard for shard in index.get("weight_map", {}).values() if not (folder / shard).is_file()})
+    if missing:
+        raise ModelError(f"the index of {name} names files that are not there: {', '.join(missing)}")
