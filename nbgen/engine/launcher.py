@@ -17,7 +17,7 @@ from nbgen.engine.logprobs import Numbers, output_numbers
 from nbgen.engine.model_runner import RunOutput
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampled_tokens import SampledTokens
-from nbgen.engine.sampler import Sampler, takes_the_best
+from nbgen.engine.sampler import Sampler, likeliest, takes_the_best
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.tensor_outputs import Row, raw_rows
 
@@ -56,8 +56,10 @@ class Launcher:
 
     def _sampled(self, output: RunOutput) -> tuple[torch.Tensor, list[Row | None], list[Numbers | None]]:
         """The tokens `[rows]` of a step; what is asked for beside them."""
-        if output.best is not None and all(map(takes_the_best, output.sampled)):
-            return output.best, [None] * len(output.sampled), [None] * len(output.sampled)
+        if output.sampled and all(map(takes_the_best, output.sampled)):
+            best = likeliest(output.scores) if output.best is None else output.best
+            if best is not None:
+                return best, [None] * len(output.sampled), [None] * len(output.sampled)
         output = output.wide()
         rows = raw_rows(output)
         self._masks.apply(output.scores, output.sampled)

@@ -33,9 +33,8 @@ class Sampler:
         if self._processors:
             self._processors.apply(scores, sequences)
         if scores.is_cpu:
-            best = argmax(scores)
-            if np.isfinite(scores.numpy()[np.arange(len(best)), best.numpy()]).all():
-                return _choose(scores, sequences, best)  # a NaN wins every maximum: there is none
+            if (best := likeliest(scores)) is not None:
+                return _choose(scores, sequences, best)
         elif has_kernels(scores.device) and all(sequence.params.greedy for sequence in sequences):
             from nbgen.engine.step_kernels import most_likely  # only where there is a GPU
 
@@ -57,6 +56,15 @@ class Sampler:
             scores[row].index_fill_(
                 0, _inside(forbidden(sequence.bad_words, sequence.output_ids), scores), float("-inf")
             )
+
+
+def likeliest(scores: torch.Tensor) -> torch.Tensor | None:
+    """The tokens `[rows]` of the greatest `scores` `[rows, vocab]` where all are finite, and the host may look."""
+    if not scores.is_cpu:
+        return None
+    numbers = scores.float().numpy()
+    best = numbers.argmax(-1)  # a NaN wins every maximum
+    return torch.from_numpy(best) if np.isfinite(numbers[np.arange(len(best)), best]).all() else None
 
 
 def takes_the_best(sequence: Sequence) -> bool:
