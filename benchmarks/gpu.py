@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import ContinuousBatchingConfig
 
-from benchmarks import limits, machine, shapes
+from benchmarks import gpu_profile, limits, machine, shapes
 from benchmarks.engines.nbgen_engine import begin
 from benchmarks.engines.transformers_batching import batching
 from benchmarks.workloads import Workload
@@ -84,6 +84,17 @@ def run(assembly: Assembly, prompts: list[list[int]], new: int) -> Run:
     return Run(first, moments[-1][0], (after - before) / (ended - begun))
 
 
+def profiled(assembly: Assembly, prompts: list[list[int]], new: int) -> dict[str, float]:
+    """Microseconds of a step of all of them, by kind of kernel."""
+    silent = set(begin(assembly, prompts, new))
+    while silent:
+        silent -= {output.rid for output in assembly.engine.step() if output.token_ids}
+    found = gpu_profile.taken(assembly.engine.step)
+    while assembly.engine.has_work:
+        assembly.engine.step()
+    return found
+
+
 def peer(folder: Path, workload: Workload, vocab_size: int, device: str, repetitions: int) -> tuple[float, float]:
     """Seconds of transformers' continuous batching, from prompts to all their answers: the first time, and then."""
     pages = workload.requests * (1 + (workload.prompt_tokens + workload.new) // PAGE_TOKENS)
@@ -119,6 +130,7 @@ def measure(folder: Path, workload: Workload, device: str, repetitions: int) -> 
         ceiling = batch * bandwidth / read
         found |= {f"{name}_first": first, f"{name}_seconds": seconds, f"{name}_rate": rate}
         found |= {f"{name}_ceiling": ceiling, f"{name}_share": rate / ceiling}
+        found[f"{name}_parts"] = profiled(assembly, part.prompts(vocab, repetitions + 1), part.new)
     assembly.close()
     del assembly
     gc.collect()
@@ -180,6 +192,9 @@ last answer; beside them transformers' continuous batching in the same run, with
 has where flash-attn is not installed: the first time, when it captures its graphs, and then. In brackets, how many
 times as long it takes.
 """
+PROFILES = """Microseconds of a decode step by what the GPU does, as torch's profiler tells it; each kernel counts from the end
+of the one before it to its own.
+"""
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "copied, TB/s": lambda f: f"{f['bandwidth'] / 1e12:.2f}",
     "1 sequence, tok/s": lambda f: f"{f['one_rate']:,.0f} of {f['one_ceiling']:,.0f} ({f['one_share']:.0%})",
@@ -196,10 +211,28 @@ def _beside(found: dict[str, Any], name: str) -> str:
 
 
 def render(found: dict[str, Any]) -> str:
-    lines = [["model", *COLUMNS], ["---"] * (1 + len(COLUMNS))]
+    lines = [["model", *COLUMNS]]
     lines += [[name, *(cell(figures) for cell in COLUMNS.values())] for name, figures in found.items()]
     said = sorted({f"{f['machine']}: `{f['command']}`" for f in found.values()})
-    return "\n".join([HEAD, *("| " + " | ".join(line) + " |" for line in lines), "", "Taken on", *said, ""])
+    notes = [f["note"] for f in found.values() if "note" in f]
+    return "\n".join([HEAD, *_table(lines), "", *_profiles(found), *notes, "Taken on", *said, ""])
+
+
+def _profiles(found: dict[str, Any]) -> list[str]:
+    """Where steps spend their time, of the models that were looked at."""
+    kinds = [*gpu_profile.KINDS, gpu_profile.OTHERS, gpu_profile.IDLE]
+    lines = [["model", "sequences", *kinds, "together"]]
+    for name, figures in found.items():
+        for title, parts in (("1", figures.get("one_parts")), (str(MANY.requests), figures.get("many_parts"))):
+            if parts:
+                cells = [f"{parts.get(kind, 0):,.0f}" for kind in kinds]
+                lines.append([name, title, *cells, f"{sum(parts.values()):,.0f}"])
+    return [PROFILES, *_table(lines), ""] if len(lines) > 1 else []
+
+
+def _table(lines: list[list[str]]) -> list[str]:
+    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return ["| " + " | ".join(row) + " |" for row in rows]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from benchmarks import gpu, report, vocabulary
+from benchmarks import gpu, gpu_profile, report, vocabulary
 from benchmarks.engine import Engine
 from benchmarks.limits import Cost, Limits, least_seconds
 from benchmarks.measured_process import MeasurementFailed
@@ -162,6 +162,16 @@ def test_figures_of_a_gpu_are_taken_and_told(model: Path) -> None:
     said = gpu.render({"small": {**figures, "command": "python -m benchmarks.gpu small", "machine": "a machine"}})
     beside = figures["peer_seconds"] / figures["many_seconds"]
     assert said.splitlines()[-4].endswith(f"| {figures['peer_seconds']:.2f} ({beside:.2f}) |")
+
+
+def test_a_kernel_counts_from_the_end_of_the_one_before() -> None:
+    """One that came up early, one that ran inside another, and a pause."""
+    launches = [(0, 10, "multiply_one_row"), (4, 16, "attend_newest"), (5, 12, "gate"), (20, 26, "Memcpy")]
+    found = gpu_profile.parts([gpu_profile.Launch(*launch) for launch in launches], 2)
+    kinds = {"products": 5, "norms and gates": 1, "attention": 2, gpu_profile.OTHERS: 3, gpu_profile.IDLE: 2}
+    assert found == kinds
+    said = gpu._profiles({"small": {"one_parts": found}})
+    assert "| small | 1 | 5 | 2 | 1 | 0 | 3 | 2 | 13 |" in said
 
 
 @pytest.mark.parametrize(("name", "gigabytes"), [("qwen3-0.6b", 1.19), ("llama-3.2-1b", 2.47), ("llama-3.1-8b", 15.0)])
