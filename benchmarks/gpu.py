@@ -192,8 +192,8 @@ last answer; beside them transformers' continuous batching in the same run, with
 has where flash-attn is not installed: the first time, when it captures its graphs, and then. In brackets, how many
 times as long it takes.
 """
-PROFILES = """Microseconds of a decode step by what the GPU does, as torch's profiler tells it; each kernel counts from the
-end of the one before it to its own.
+PROFILES = """Microseconds of a decode step by what the GPU does, as torch's profiler tells it; each kernel counts from
+the end of the one before it to its own.
 """
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "copied, TB/s": lambda f: f"{f['bandwidth'] / 1e12:.2f}",
