@@ -63,6 +63,8 @@ def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, ta
     assert head == "data:audio/wav;base64"
     info = soundfile.info(io.BytesIO(data))
     assert (info.samplerate, info.channels, info.duration) == (RATE, 1, pytest.approx(8, abs=0.01)), "a large one less"
+    transcript = notebook.output(0).locator("details audio[controls]")
+    expect(transcript).to_have_count(2)
     notebook.command("docmanager:save")
     notebook.reload()
     you = tab.get_by_role("article", name="You")
@@ -73,7 +75,7 @@ def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, ta
     tab.get_by_role("button", name="Send edited").click()
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
     assert kept(hearing, notebook)[0]["content"][:2] == parts[:2]
-    expect(notebook.output(0).locator("details audio[controls]")).to_have_count(2)
+    expect(transcript).to_have_count(2)
     notebook.run(1)
     expect(notebook.output(1).locator("audio[controls]")).to_have_count(1)
     notebook.shut_down()
