@@ -20,6 +20,7 @@ from transformers import ContinuousBatchingConfig
 from benchmarks import gpu_profile, limits, machine, shapes
 from benchmarks.engines.nbgen_engine import begin
 from benchmarks.engines.transformers_batching import batching
+from benchmarks.report import line
 from benchmarks.workloads import Workload
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine_config import EngineConfig
@@ -231,8 +232,7 @@ def _profiles(found: dict[str, Any]) -> list[str]:
 
 
 def _table(lines: list[list[str]]) -> list[str]:
-    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return ["| " + " | ".join(row) + " |" for row in rows]
+    return [line(cells) for cells in (lines[0], ["---"] * len(lines[0]), *lines[1:])]
 
 
 if __name__ == "__main__":

@@ -20,8 +20,6 @@ KINDS = {
     "the likeliest tokens": r"best_of",
 }
 OTHERS, IDLE = "copies and others", "nothing"
-
-
 #: Steps that count, and before them others.
 STEPS, SLOWED = 12, 4
 

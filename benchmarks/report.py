@@ -71,9 +71,9 @@ def _rounded(facts: dict[str, Any]) -> str:
             "\n## Weights of fewer bits\n",
             "Perplexity of the bundled model over what the assistant says in 60 documents of its training's generator,",
             "under another seed (`python -m benchmarks.perplexity`):\n",
-            _line(list(perplexity)),
-            _line(["---"] * len(perplexity)),
-            _line([f"{value:.4f}" for value in perplexity.values()]),
+            line(list(perplexity)),
+            line(["---"] * len(perplexity)),
+            line([f"{value:.4f}" for value in perplexity.values()]),
             "",
         ]
     if speed := facts.get("rounded_speed"):
@@ -81,9 +81,9 @@ def _rounded(facts: dict[str, Any]) -> str:
             "Bytes of weights, and tokens for a second of CPU time of one thread on q06 with 1 and 16 streams",
             "(`python -m benchmarks.rounded_speed`); in brackets, times bfloat16's. Where memory alone were the limit,",
             "one stream would gain what the bytes fall.\n",
-            _line(["weights", "MB", "1 stream, tok/CPU s", "16 streams, tok/CPU s"]),
-            _line(["---"] * 4),
-            *(_line(_speed_cells(kind, found, speed["bfloat16"])) for kind, found in speed.items()),
+            line(["weights", "MB", "1 stream, tok/CPU s", "16 streams, tok/CPU s"]),
+            line(["---"] * 4),
+            *(line(_speed_cells(kind, found, speed["bfloat16"])) for kind, found in speed.items()),
             "",
         ]
     return "\n".join(lines)
@@ -150,12 +150,12 @@ def _cpu_rows() -> Iterator[Row]:
 def _table(results: Results, model: str, rows: list[Row], limit: str) -> Iterator[str]:
     engines = [name for name in PEERS if results.of(model=model, engine=name)]
     limited = ["limit", "share"] if limit else []
-    yield _line(["", *limited, *(PEERS[name].title for name in engines)])
-    yield _line(["---"] * (1 + len(limited) + len(engines)))
+    yield line(["", *limited, *(PEERS[name].title for name in engines)])
+    yield line(["---"] * (1 + len(limited) + len(engines)))
     for row in rows:
         if results.of(model=model, workload=row.workload):
             cells = _limit_cells(results, model, row) if limit else []
-            yield _line([row.title, *cells, *(row.cell(results, model, name) for name in engines)])
+            yield line([row.title, *cells, *(row.cell(results, model, name) for name in engines)])
     yield ""
 
 
@@ -200,14 +200,14 @@ def _served(results: Results, model: str) -> Iterator[str]:
     if any(SERVICES[name].paced for name in services):
         yield "Tornado alone writes events of that size at a clock's pace: what a server built on it takes at least."
     yield ""
-    yield _line(["streams", "", *(SERVICES[name].title for name in services)])
-    yield _line(["---"] * (2 + len(services)))
+    yield line(["streams", "", *(SERVICES[name].title for name in services)])
+    yield line(["---"] * (2 + len(services)))
     for streams in STREAMS:
         for title, value, digits, more in SERVED:
             row = Row(f"served-{streams}", title, value, digits=digits, more=more)
             said = [name for name in services if value is _server_cpu or not SERVICES[name].paced]
             cells = [row.cell(results, model, name, OURS_SERVED) if name in said else "" for name in services]
-            yield _line([str(streams), title, *cells])
+            yield line([str(streams), title, *cells])
     yield ""
     yield from _share(results, model)
 
@@ -220,5 +220,5 @@ def _share(results: Results, model: str) -> Iterator[str]:
         yield f"One stream over HTTP has {share:.0%} of the engine's own speed, measured in turn.\n"
 
 
-def _line(cells: list[Any]) -> str:
+def line(cells: list[Any]) -> str:
     return "| " + " | ".join(cells) + " |"

@@ -20,6 +20,40 @@ def _tanh(x):
 
 
 @triton.jit
+def nothing_seen(BLOCK_M: tl.constexpr, BLOCK_V: tl.constexpr):
+    """A running softmax before any key: its sums, maxima (base 2) and weighted values."""
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    return tl.zeros([BLOCK_M], tl.float32), highest, tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+
+
+@triton.jit
+def weigh(highest, logits):
+    """New maxima, the weights of new keys, and what becomes of the others', from `logits` `[rows, keys]` (base 2)."""
+    new_highest = tl.maximum(highest, tl.max(logits, 1))
+    # A row that has seen no key yet keeps -inf: subtracting that would make NaN.
+    shift = tl.where(new_highest == float("-inf"), 0.0, new_highest)
+    return new_highest, tl.exp2(logits - shift[:, None]), tl.exp2(highest - shift)
+
+
+@triton.jit
+def slots_of(table, positions, inside, PAGE: tl.constexpr):
+    """Where keys and values of `positions` that are `inside` stand in the cache."""
+    pages = tl.load(table + positions // PAGE, mask=inside, other=0)
+    return pages.to(tl.int64) * PAGE + positions % PAGE
+
+
+@triton.jit
+def first_seen(position, sliding, chunk):
+    """The first position that a query at `position` sees."""
+    low = position * 0
+    if sliding > 0:
+        low = tl.maximum(low, position - sliding + 1)
+    if chunk > 0:
+        low = tl.maximum(low, position // chunk * chunk)
+    return low
+
+
+@triton.jit
 def _fold(
     total, highest, weighted, query, row_positions, start, stop, table, keys, values, key_stride, value_stride, scale,
     softcap, sliding, chunk, MASKED: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PAGE: tl.constexpr, DIM: tl.constexpr,
@@ -31,8 +65,7 @@ def _fold(
     for first in range(start, stop, BLOCK_N):
         positions = first + tl.arange(0, BLOCK_N)
         inside = positions < stop
-        pages = tl.load(table + positions // PAGE, mask=inside, other=0)
-        slots = pages.to(tl.int64) * PAGE + positions % PAGE
+        slots = slots_of(table, positions, inside, PAGE)
         key = tl.load(
             keys + slots[None, :] * key_stride + dims[:, None],
             mask=inside[None, :] & (dims[:, None] < DIM),
@@ -50,11 +83,7 @@ def _fold(
             if chunk > 0:
                 seen = seen & (positions[None, :] // chunk == row_positions[:, None] // chunk)
         logits = tl.where(seen, logits, float("-inf"))
-        new_highest = tl.maximum(highest, tl.max(logits, 1))
-        # A row that has seen no key yet keeps -inf: subtracting that would make NaN.
-        shift = tl.where(new_highest == float("-inf"), 0.0, new_highest)
-        weights = tl.exp2(logits - shift[:, None])
-        decay = tl.exp2(highest - shift)
+        highest, weights, decay = weigh(highest, logits)
         value = tl.load(
             values + slots[:, None] * value_stride + value_dims[None, :],
             mask=inside[:, None] & (value_dims[None, :] < VALUE_DIM),
@@ -62,7 +91,6 @@ def _fold(
         )
         total = total * decay + tl.sum(weights, 1)
         weighted = weighted * decay[:, None] + tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
-        highest = new_highest
     return total, highest, weighted
 
 
@@ -76,10 +104,7 @@ def _share(
     """
     low, high = 0, first_position + count
     if HAS_WINDOW:
-        if sliding > 0:
-            low = tl.maximum(low, first_position - sliding + 1)
-        if chunk > 0:
-            low = tl.maximum(low, first_position // chunk * chunk)
+        low = first_seen(first_position, sliding, chunk)
     share = tl.cdiv(tl.cdiv(high - low, splits), BLOCK_N) * BLOCK_N
     start = low + split * share
     stop = tl.minimum(start + share, high)
@@ -135,9 +160,7 @@ def attend_tiles(
     inside = used[:, None] & (dims[None, :] < DIM)
     query = tl.load(queries + places[:, None] + dims[None, :], mask=inside, other=0.0)
     start, masked_from, stop = _share(first_position, count, split, splits, sliding, chunk, HAS_WINDOW, BLOCK_N)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    weighted = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    total, highest, weighted = nothing_seen(BLOCK_M, BLOCK_V)
     keys += kv_head * key_head_stride
     values += kv_head * value_head_stride
     if not HAS_WINDOW:

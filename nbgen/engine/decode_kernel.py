@@ -10,10 +10,9 @@ graph can hold it.
 import triton
 import triton.language as tl
 
+from nbgen.engine.attention_kernels import LOG2_E, first_seen, nothing_seen, slots_of, weigh
 from nbgen.engine.decoder_kernels import halves, turned, wide
 from nbgen.engine.kernel_overlap import begin, follow
-
-LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -23,11 +22,9 @@ def _cached(
 ):  # fmt: skip
     """Both halves `[columns, positions]` of the keys before `stop`, and the values `[positions, dims]`."""
     inside = positions < stop
-    pages = tl.load(table + positions // PAGE, mask=inside, other=0)
-    slots = pages.to(tl.int64) * PAGE + positions % PAGE
+    slots = slots_of(table, positions, inside, PAGE)
     places, there = keys + slots[None, :] * key_stride + columns[:, None], inside[None, :] & used[:, None]
-    left = tl.load(places, mask=there, other=0.0)
-    right = tl.load(places + DIM // 2, mask=there, other=0.0)
+    left, right = halves(places, there, DIM)
     value = values + slots[:, None] * value_stride + dims[None, :]
     return left, right, tl.load(value, mask=inside[:, None] & (dims < DIM)[None, :], other=0.0)
 
@@ -40,13 +37,10 @@ def _meet(
     logits = tl.dot(query_left, left, input_precision=PRECISION)
     logits = tl.dot(query_right, right, logits, input_precision=PRECISION)
     logits = tl.where(inside[None, :], logits * (scale * LOG2_E), float("-inf"))
-    new_highest = tl.maximum(highest, tl.max(logits, 1))
-    # A row that has seen no key yet keeps -inf: subtracting that would make NaN.
-    shift = tl.where(new_highest == float("-inf"), 0.0, new_highest)
-    weights, decay = tl.exp2(logits - shift[:, None]), tl.exp2(highest - shift)
+    highest, weights, decay = weigh(highest, logits)
     total = total * decay + tl.sum(weights, 1)
     weighted = weighted * decay[:, None] + tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
-    return total, new_highest, weighted
+    return total, highest, weighted
 
 
 @triton.jit
@@ -108,11 +102,7 @@ def _keep(keys, values, slot, left, right, value, key_stride, value_stride, colu
 def _share(length, split, splits, sliding, chunk, BLOCK_N: tl.constexpr):
     """Where a split of the keys before the newest begins and ends, and how many splits have any."""
     last = length - 1
-    low = last * 0
-    if sliding > 0:
-        low = tl.maximum(low, last - sliding + 1)
-    if chunk > 0:
-        low = tl.maximum(low, last // chunk * chunk)
+    low = first_seen(last, sliding, chunk)
     share = tl.maximum(tl.cdiv(tl.cdiv(last - low, splits), BLOCK_N) * BLOCK_N, BLOCK_N)
     start = low + split * share
     return start, tl.minimum(start + share, last), tl.cdiv(last - low, share)
@@ -183,8 +173,7 @@ def attend_newest(
         projected, row, kv_head, newest, cosine, sine, query_norm, epsilon, columns, used, dims, mine, GROUP, KV_HEADS,
         DIM, NORMED, BLOCK_M,
     )  # fmt: skip
-    total, highest = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
-    weighted = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    total, highest, weighted = nothing_seen(BLOCK_M, BLOCK_V)
     if start < stop:
         total, highest, weighted = _meet(
             total, highest, weighted, query_left, query_right, left, right, value, there, scale, PRECISION

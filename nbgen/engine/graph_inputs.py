@@ -4,6 +4,7 @@ On a GPU a kernel reads that memory itself, when its turn comes. Knows no graph 
 """
 
 from collections.abc import Sequence as Rows
+from itertools import cycle
 from typing import NamedTuple
 
 import torch
@@ -37,19 +38,21 @@ class GraphInputs:
         self.ids, self.positions = self._numbers[0, :, None], self._numbers[1, :, None]
         self.slots, self.indices, self.lengths = self._numbers[2:]
         self.tables = torch.zeros(most, blocks, dtype=torch.int32, device=device)
-        self._waiting = [_host_rows(most, FIELDS + blocks, device) for _ in range(WAITING)]
+        self._waiting = cycle([_host_rows(most, FIELDS + blocks, device) for _ in range(WAITING)])
 
     def write(self, rows: Rows[DecodeRow], bucket: int, cache: KVCache, newest: SampledTokens | None = None) -> None:
         """Put the batch in, padded to `bucket` rows; negative tokens are awaited ones, which `newest` has."""
-        host = self._waiting.pop(0)
-        self._waiting.append(host)
-        if host.read is not None:
-            host.read.synchronize()
-        given = pack(rows, host.numbers[:bucket], cache)
-        if host.read is not None:
-            self.place(given, newest)
-            host.read.record()
+        numbers, read = next(self._waiting)
+        if read is None:
+            self._copy(pack(rows, numbers[:bucket], cache), newest)
             return
+        read.synchronize()
+        self.place(pack(rows, numbers[:bucket], cache), newest)
+        read.record()
+
+    def _copy(self, given: torch.Tensor, newest: SampledTokens | None) -> None:
+        """Without kernels of our own."""
+        bucket = len(given)
         given = upload(given, self.tables.device)
         self._numbers[:, :bucket] = given[:, :FIELDS].T
         self.tables[:bucket, : given.shape[1] - FIELDS] = given[:, FIELDS:]
@@ -57,7 +60,7 @@ class GraphInputs:
             self.ids[:bucket] = newest.fill(self.ids[:bucket])
 
     def place(self, given: torch.Tensor, newest: SampledTokens | None) -> None:
-        """The same, of rows that the GPU can read, in one kernel."""
+        """Of rows that the GPU can read, in one kernel."""
         from nbgen.engine.step_kernels import place_row  # only where there is a GPU
 
         bucket, width = given.shape

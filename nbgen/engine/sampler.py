@@ -14,6 +14,7 @@ from nbgen.engine.sampled_tokens import NO_TOKEN
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.upload import upload
 from nbgen.engine.word_lists import forbidden
+from nbgen.sampling_params import SamplingParams
 
 
 class Sampler:
@@ -46,7 +47,7 @@ class Sampler:
     def _adjust(self, scores: torch.Tensor, row: int, sequence: Sequence) -> None:
         """What one row's request asks of its scores, in place; the row is not looked at for nothing."""
         params = sequence.params
-        if params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1:
+        if _penalizes(params):
             _penalize(scores[row], sequence)
         if sequence.num_output < params.min_new_tokens:
             scores[row].index_fill_(0, _inside(self.eos_ids | sequence.stop_token_ids, scores), float("-inf"))
@@ -62,18 +63,21 @@ def likeliest(scores: torch.Tensor) -> torch.Tensor | None:
     """The tokens `[rows]` of the greatest `scores` `[rows, vocab]` where all are finite, and the host may look."""
     if not scores.is_cpu:
         return None
-    numbers = scores.float().numpy()
-    best = numbers.argmax(-1)  # a NaN wins every maximum
-    return torch.from_numpy(best) if np.isfinite(numbers[np.arange(len(best)), best]).all() else None
+    scores = scores.float()
+    best = argmax(scores)  # a NaN wins every maximum
+    return best if np.isfinite(scores.numpy()[np.arange(len(best)), best.numpy()]).all() else None
 
 
 def takes_the_best(sequence: Sequence) -> bool:
     """Whether the greatest of the sequence's scores wins as they are, and nobody asks for them."""
     params = sequence.params
-    penalties = params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1
-    changes = penalties or params.min_new_tokens or params.logit_bias or sequence.bad_words
+    changes = _penalizes(params) or params.min_new_tokens or params.logit_bias or sequence.bad_words
     watched = sequence.logprobs or sequence.tensors
     return params.greedy and not (changes or watched or sequence.matcher or sequence.logit_processor)
+
+
+def _penalizes(params: SamplingParams) -> bool:
+    return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1)
 
 
 def _choose(scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor | None = None) -> torch.Tensor:

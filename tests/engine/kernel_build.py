@@ -80,6 +80,12 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, object], f
     return Usage(stack, local, registers, made.metadata.shared, "mma" in code, loads, early)
 
 
+def typed(kernel: Any, numbers: dict[str, str], constants: dict[str, Any]) -> dict[str, str]:
+    """The types of all arguments: of the constants, of what is said, and of tensors of bfloat16."""
+    kinds = {**dict.fromkeys(constants, "constexpr"), **numbers}
+    return {name: kinds.get(name, "*bf16") for name in kernel.arg_names}
+
+
 def _shapes(build: Build) -> list[tuple[int, int]]:
     return [(build.group, build.dim), (1, build.dim), (1, build.value_dim)]
 

@@ -9,7 +9,7 @@ import torch
 
 from nbgen.engine.attention import ReferenceAttention, Scores, Span, Step, Window
 from nbgen.engine.kv_cache import KVCache
-from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled
+from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled, typed
 
 pytestmark = NEEDS_TRITON
 
@@ -112,12 +112,12 @@ def compiled_for(group: int, dim: int, normed: bool, splits: int, folder: Path) 
     constants = {"GROUP": group, "KV_HEADS": 8, "DIM": dim, "NORMED": normed, "SPLIT": splits > 1, "PAGE": PAGE}
     constants |= {"BLOCK_M": shape.rows, "BLOCK_N": shape.keys, "BLOCK_D": width(dim // 2), "BLOCK_V": width(dim)}
     constants |= {"BLOCK_S": MOST_SPLITS, "PRECISION": "tf32", "OVERLAPS": True}
-    kinds = dict.fromkeys(constants, "constexpr") | dict.fromkeys(("epsilon", "scale"), "fp32")
+    kinds = dict.fromkeys(("epsilon", "scale"), "fp32")
     kinds |= dict.fromkeys(("positions", "slots", "lengths"), "*i64") | dict.fromkeys(("arrivals", "tables"), "*i32")
     kinds |= dict.fromkeys(("parts", "log_sums"), "*fp32" if splits > 1 else "*bf16")
     strides = [name for name in attend_newest.arg_names if name.endswith("stride")]
     kinds |= dict.fromkeys((*strides, "sliding", "chunk", "splits"), "i32")
-    types = {name: kinds.get(name, "*bf16") for name in attend_newest.arg_names}
+    types = typed(attend_newest, kinds, constants)
     options = {"num_warps": shape.warps, "num_stages": shape.stages}
     return compiled(attend_newest, types, constants, folder, **options), shape.warps
 
@@ -171,7 +171,7 @@ def placed(by_kernel: bool, device: str = "cpu") -> list[torch.Tensor]:
     inputs = GraphInputs(8, 400, torch.device(device))
     inputs.tables.fill_(-7)
     if by_kernel:
-        inputs.place(pack(rows, inputs._waiting[0].numbers[:4], cache), newest)
+        inputs.place(pack(rows, next(inputs._waiting).numbers[:4], cache), newest)
     else:
         inputs.write(rows, 4, cache, newest)
     named = (inputs.ids, inputs.positions, inputs.slots, inputs.indices, inputs.lengths, inputs.tables)

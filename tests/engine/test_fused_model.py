@@ -5,7 +5,6 @@ Both run in processes of their own: triton decides at its import whether it inte
 
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from nbgen.sampling_params import SamplingParams
 from tests.adapters import peft_continuation, save_adapter
 from tests.conftest import save_model
 from tests.engine.conftest import build, generate, ids
-from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled
+from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled, typed
 from tests.engine.test_cuda_graphs import requests
 from tests.engine.test_lora import NEW_TOKENS, load, request
 from tests.engine.test_native_decoder import BLOCK, LEFT, TAKEN, Run, saved
@@ -300,11 +299,6 @@ def one_row_s(outputs: int, inputs: int, normed: bool, gated: bool, folder: Path
     return compiled(
         multiply_one_row, typed(multiply_one_row, numbers, constants), constants, folder, num_warps=warps
     ), warps
-
-
-def typed(kernel: Any, numbers: dict[str, str], constants: dict[str, Any]) -> dict[str, str]:
-    kinds = {**dict.fromkeys(constants, "constexpr"), **numbers}
-    return {name: kinds.get(name, "*bf16") for name in kernel.arg_names}
 
 
 @pytest.mark.parametrize(("outputs", "inputs", "normed", "gated"), PRODUCTS)
