@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.workloads import FIRST_TOKEN, WORKLOADS
 
-#: Prompts and the number of new tokens; the tokens that each prompt gained.
-Generate = Callable[[list[list[int]], int], list[list[int]]]
+#: Prompts, the number of new tokens and, where they are drawn, `Workload.top_p`; the tokens that each prompt gained.
+Generate = Callable[..., list[list[int]]]
 
 
 def serve(load: Callable[[Path, int], Generate]) -> None:
@@ -33,7 +33,8 @@ def serve(load: Callable[[Path, int], Generate]) -> None:
 def _run(generate: Generate, workload: Any, vocab_size: int, seed: int) -> dict[str, float]:
     prompts = workload.prompts(vocab_size, seed)
     started = time.perf_counter()
-    answers = generate(prompts, workload.new)
+    drawn = () if workload.top_p is None else (workload.top_p,)
+    answers = generate(prompts, workload.new, *drawn)
     seconds = time.perf_counter() - started
     counts = [len(ids) for ids in answers]
     if counts != [workload.new] * workload.requests:

@@ -14,7 +14,7 @@ class Engine:
 
     def __init__(self, peer: Peer, folder: Path, threads: int) -> None:
         """`start_seconds` is from the process's start to its first token. Raises MeasurementFailed."""
-        self.name = peer.name
+        self.name, self._draws = peer.name, peer.draws
         module = f"benchmarks.engines.{peer.module}"
         started = time.perf_counter()
         command = [peer.python, "-m", module, folder, str(threads), *peer.options]
@@ -30,6 +30,8 @@ class Engine:
 
     def measure(self, workload: Workload, seed: int) -> dict[str, float]:
         """Wall and CPU seconds of one run. Raises MeasurementFailed."""
+        if workload.top_p is not None and not self._draws:
+            raise MeasurementFailed(f"{self.name} takes the likeliest tokens only")
         self._process.resume()
         cpu = sum(self._process.cpu_seconds())
         self._process.ask(json.dumps([workload.name, seed]))

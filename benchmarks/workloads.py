@@ -1,8 +1,8 @@
 """What is asked of every engine: prompts as token ids and how many tokens to add. Knows no engine; plain Python, so
 that it also runs in a peer's own environment.
 
-Greedy, without an end token, so that all do equal work. Prompts are random ids, new ones for each seed, so that
-no cache of an earlier one helps.
+Greedy but where one says otherwise; without an end token, so that all do equal work. Prompts are random ids, new ones
+for each seed, so that no cache of an earlier one helps.
 """
 
 import random
@@ -13,7 +13,10 @@ FIRST_ID = 300
 
 
 class Workload(NamedTuple):
-    """`requests` prompts at once: `shared` tokens they begin with alike and `own` more each; `new` to be generated."""
+    """`requests` prompts at once: `shared` tokens they begin with alike and `own` more each; `new` to be generated.
+
+    With a `top_p` they are drawn, at a temperature of 1.
+    """
 
     name: str
     title: str
@@ -21,6 +24,7 @@ class Workload(NamedTuple):
     shared: int
     own: int
     new: int
+    top_p: float | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -49,6 +53,7 @@ WORKLOADS = {
     for workload in (
         Workload("single", "single stream, 128 + 128", 1, 0, 128, 128),
         Workload("concurrent", "16 concurrent, 128 + 128", 16, 0, 128, 128),
+        Workload("sampled", "16 concurrent, drawn with top-p 0.95, 128 + 128", 16, 0, 128, 128, 0.95),
         Workload("prefill", "prompt of 1,024 tokens", 1, 0, 1024, 1),
         Workload("prefix", "16 with a shared prefix, 900 + 50 + 32", 16, 900, 50, 32),
     )

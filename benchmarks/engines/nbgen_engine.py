@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,21 +28,22 @@ def load(folder: Path, threads: int) -> Generate:
     gc.freeze()
     gc.enable()
     assembly = assemble(config, lambda *_: None)
-    return lambda prompts, new: generate(assembly, prompts, new)
+    return partial(generate, assembly)
 
 
-def begin(assembly: "Assembly", prompts: list[list[int]], new: int) -> list[str]:
+def begin(assembly: "Assembly", prompts: list[list[int]], new: int, top_p: float | None = None) -> list[str]:
     """Ask for all prompts to be continued; what their outputs are known by."""
-    params = SamplingParams(max_new_tokens=new, temperature=0.0, ignore_eos=True)
+    drawn = {"temperature": 0.0} if top_p is None else {"temperature": 1.0, "top_p": top_p}
+    params = SamplingParams(max_new_tokens=new, ignore_eos=True, **drawn)
     rids = [str(index) for index in range(len(prompts))]
     for rid, ids in zip(rids, prompts, strict=True):
         assembly.engine.add(assembly.admission.sequences(GenerateRequest(rid=rid, input_ids=ids, params=params)))
     return rids
 
 
-def generate(assembly: "Assembly", prompts: list[list[int]], new: int) -> list[list[int]]:
+def generate(assembly: "Assembly", prompts: list[list[int]], new: int, top_p: float | None = None) -> list[list[int]]:
     """All prompts at once; the tokens each gained."""
-    answers: dict[str, list[int]] = {rid: [] for rid in begin(assembly, prompts, new)}
+    answers: dict[str, list[int]] = {rid: [] for rid in begin(assembly, prompts, new, top_p)}
     while assembly.engine.has_work:
         for output in assembly.engine.step():
             answers[output.rid] += output.token_ids

@@ -24,10 +24,11 @@ def load(folder: Path, threads: int) -> Generate:
     exported = _exported(folder, STORED[sys.argv[3]])
     pipeline = openvino_genai.ContinuousBatchingPipeline(str(exported), scheduler, "CPU", options)
 
-    def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
-        greedy = openvino_genai.GenerationConfig(max_new_tokens=new, ignore_eos=True, do_sample=False)
+    def generate(prompts: list[list[int]], new: int, top_p: float | None = None) -> list[list[int]]:
+        drawn = {"do_sample": False} if top_p is None else {"do_sample": True, "temperature": 1.0, "top_p": top_p}
+        config = openvino_genai.GenerationConfig(max_new_tokens=new, ignore_eos=True, **drawn)
         inputs = [openvino.Tensor(numpy.array([ids], dtype=numpy.int64)) for ids in prompts]
-        answers = pipeline.generate(inputs, [greedy] * len(inputs))
+        answers = pipeline.generate(inputs, [config] * len(inputs))
         return [answer.m_generation_ids[0] for answer in answers]
 
     return generate

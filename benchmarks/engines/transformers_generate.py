@@ -12,13 +12,14 @@ def load(folder: Path, threads: int) -> Generate:
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
 
-    def generate(prompts: list[list[int]], new: int) -> list[list[int]]:
+    def generate(prompts: list[list[int]], new: int, top_p: float | None = None) -> list[list[int]]:
+        drawn = {"do_sample": False} if top_p is None else {"do_sample": True, "top_k": 0, "top_p": top_p}
         ids = torch.tensor(prompts)
         output = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=new,
-            do_sample=False,
+            **drawn,
             eos_token_id=None,
             pad_token_id=0,
         )

@@ -20,6 +20,7 @@ from nbgen.engine.live_model import LiveModel
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
 from nbgen.engine.model_runner import ModelRunner
+from nbgen.engine.native_draws import NativeDraws
 from nbgen.engine.occupation import Occupation
 from nbgen.engine.probe import Runner, choose_runner, compile
 from nbgen.engine.routed_experts import RoutedExperts
@@ -70,7 +71,8 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     loaded, runner = _load(config, report, live)
     scheduler = _provide(runner, loaded.context_length, config)
     model = _info(loaded, runner, config, scheduler.blocks)
-    sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors), Logprobs(loaded.tokenizer.token_text)
+    native = NativeDraws.of(runner.model.dtype) if runner.device.type == "cpu" else None
+    sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors, native), Logprobs(loaded.tokenizer.token_text)
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
     engine = Engine(
         runner,

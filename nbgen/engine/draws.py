@@ -20,13 +20,17 @@ CANDIDATES = 256
 #: Random numbers made at once on the CPU, so that they stay in its second-level cache.
 AT_ONCE = 1 << 15
 
+#: Temperatures that scores in float32 can be divided by, and in effect all there are.
+COLDEST, HOTTEST = 1e-30, 1e30
+
 #: Odd 64-bit constants of splitmix64 (Steele, Lea and Flood 2014), as signed integers.
 _GOLDEN, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     """A token `[rows]` for each row of float32 `scores` `[rows, vocab]`, by its sequence's temperature and filters."""
-    probabilities = torch.softmax(scores / _column([float(s.params.temperature) for s in sequences], scores), dim=-1)
+    temperatures = [min(max(s.params.temperature, COLDEST), HOTTEST) for s in sequences]
+    probabilities = torch.softmax(scores / _column(temperatures, scores), dim=-1)
     races = [_race_of(sequence, may_look=scores.is_cpu) for sequence in sequences]
     if len(set(races)) == 1:
         return races[0](probabilities, sequences)

@@ -40,6 +40,7 @@ SOURCE = Path(__file__).with_name("cpp") / "native.cpp"
 KINDS = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 ARGUMENTS = {
     "attend": [c_void_p] * 7,
+    "draw": [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p],
     "multiply": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
     "run_layers": [c_void_p, c_void_p, c_int64, c_void_p],
 }

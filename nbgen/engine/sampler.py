@@ -10,6 +10,7 @@ import torch
 from nbgen.engine.backends import has_kernels
 from nbgen.engine.draws import argmax, draw
 from nbgen.engine.logit_processors import LogitProcessors
+from nbgen.engine.native_draws import NativeDraws
 from nbgen.engine.sampled_tokens import NO_TOKEN
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.upload import upload
@@ -18,11 +19,20 @@ from nbgen.sampling_params import SamplingParams
 
 
 class Sampler:
-    """Chooses tokens. `eos_ids` are what `min_new_tokens` holds back besides a request's own stop tokens."""
+    """Chooses tokens. `eos_ids` are what `min_new_tokens` holds back besides a request's own stop tokens.
 
-    def __init__(self, eos_ids: frozenset[int] = frozenset(), processors: LogitProcessors | None = None) -> None:
+    Where there are `native` draws, scores in the host's memory are drawn from by those.
+    """
+
+    def __init__(
+        self,
+        eos_ids: frozenset[int] = frozenset(),
+        processors: LogitProcessors | None = None,
+        native: NativeDraws | None = None,
+    ) -> None:
         self.eos_ids = eos_ids
         self._processors = processors
+        self._native = native
 
     @torch.inference_mode()
     def sample(self, scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
@@ -35,14 +45,28 @@ class Sampler:
             self._processors.apply(scores, sequences)
         if scores.is_cpu:
             if (best := likeliest(scores)) is not None:
-                return _choose(scores, sequences, best)
+                return self._choose(scores, sequences, best)
         elif has_kernels(scores.device) and all(sequence.params.greedy for sequence in sequences):
             from nbgen.engine.step_kernels import most_likely  # only where there is a GPU
 
             return most_likely(scores, NO_TOKEN)
         usable = torch.isfinite(scores).any(dim=-1)
         scores = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
-        return torch.where(usable, _choose(scores, sequences), NO_TOKEN)
+        return torch.where(usable, self._choose(scores, sequences), NO_TOKEN)
+
+    def _choose(
+        self, scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`best` `[rows]` are the most likely tokens, where they are known, and then their scores are finite."""
+        drawn = [i for i, sequence in enumerate(sequences) if not sequence.params.greedy]
+        if best is None and len(drawn) == len(sequences):
+            return draw(scores, sequences)
+        tokens = argmax(scores) if best is None else best
+        if drawn:
+            rows, own = upload(drawn, scores.device), [sequences[i] for i in drawn]
+            known = self._native is not None and best is not None
+            tokens[rows] = self._native.draw(scores, drawn, own) if known else draw(scores[rows], own)
+        return tokens
 
     def _adjust(self, scores: torch.Tensor, row: int, sequence: Sequence) -> None:
         """What one row's request asks of its scores, in place; the row is not looked at for nothing."""
@@ -78,18 +102,6 @@ def takes_the_best(sequence: Sequence) -> bool:
 
 def _penalizes(params: SamplingParams) -> bool:
     return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1)
-
-
-def _choose(scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor | None = None) -> torch.Tensor:
-    """`best` `[rows]` are the most likely tokens, where they are known."""
-    drawn = [i for i, sequence in enumerate(sequences) if not sequence.params.greedy]
-    if len(drawn) == len(sequences):
-        return draw(scores, sequences)
-    best = argmax(scores) if best is None else best
-    if drawn:
-        rows = upload(drawn, scores.device)
-        best[rows] = draw(scores[rows], [sequences[i] for i in drawn])
-    return best
 
 
 def _inside(ids: frozenset[int], scores: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ import torch
 
 from nbgen.engine import draws
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.native_draws import NativeDraws
 from nbgen.engine.sampler import NO_TOKEN, Sampler
 from nbgen.engine.sequence import Sequence
 from nbgen.sampling_params import SamplingParams
@@ -24,8 +25,18 @@ def sequence(seed: int = 0, output: tuple[int, ...] = (), prompt: tuple[int, ...
     return s
 
 
+def ours() -> NativeDraws:
+    found = NativeDraws.of(torch.float32)
+    assert found is not None
+    return found
+
+
 def sample(sequences: list[Sequence], scores: torch.Tensor = SCORES, eos: frozenset[int] = frozenset()) -> list[int]:
-    return Sampler(eos).sample(scores.repeat(len(sequences), 1), sequences).tolist()
+    """By torch and by our own code, which choose the same."""
+    samplers = Sampler(eos), Sampler(eos, native=ours())
+    by_torch, by_ours = (each.sample(scores.repeat(len(sequences), 1), sequences).tolist() for each in samplers)
+    assert by_torch == by_ours
+    return by_torch
 
 
 def expected(top_k: int = -1, top_p: float = 1.0, min_p: float = 0.0, temperature: float = 1.0) -> torch.Tensor:
@@ -146,6 +157,31 @@ def test_no_finite_score_is_said_and_not_guessed(value: float, temperature: floa
     assert tokens == [NO_TOKEN, 0]
 
 
-@pytest.mark.parametrize("temperature", [5e-324, 1e-5, 1e308])
-def test_extreme_temperatures_choose_a_token(temperature: float) -> None:
-    assert sample([sequence(temperature=temperature)])[0] in range(len(SCORES))
+@pytest.mark.parametrize("temperature", [5e-324, 1e-5])
+def test_the_coldest_take_the_likeliest(temperature: float) -> None:
+    assert sample([sequence(temperature=temperature)] * 9) == [0] * 9
+
+
+def test_the_hottest_take_any_token_that_is_not_forbidden() -> None:
+    scores = torch.cat([SCORES, torch.full((2,), float("-inf"))])
+    assert set(sample([sequence(seed, temperature=1e308) for seed in range(200)], scores)) == set(range(len(SCORES)))
+
+
+@pytest.mark.parametrize("spread", [0.1, 2.0, 8.0])
+@pytest.mark.parametrize(
+    "params", [{}, {"top_p": 0.95}, {"top_k": 40, "top_p": 0.9}, {"min_p": 0.02}, {"top_k": 1000, "temperature": 0.5}]
+)
+def test_our_own_code_draws_what_torch_draws_from_a_large_vocabulary(spread: float, params) -> None:
+    scores = torch.randn(24, 32_000, generator=torch.Generator().manual_seed(0)) * spread
+    scores[:, ::5] = float("-inf")
+    sequences = [sequence(seed, **params) for seed in range(24)]
+    expected = draws.draw(scores, sequences)
+    assert ours().draw(scores, list(range(24)), sequences).tolist() == expected.tolist()
+    some = [3, 1, 20]
+    assert ours().draw(scores, some, [sequences[row] for row in some]).tolist() == expected[some].tolist()
+
+
+def test_of_equal_scores_as_many_are_kept_as_are_asked_for() -> None:
+    scores = torch.zeros(1, 3000)
+    found = {ours().draw(scores, [0], [sequence(seed, top_k=10)]).item() for seed in range(300)}
+    assert found == set(range(10)), "the first of them"

@@ -2,6 +2,7 @@
 // processors with AVX2 and later ones, those of bfloat16 where a processor multiplies it.
 
 #include "attention.h"
+#include "draws.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include "layers.h"
@@ -20,6 +21,17 @@ EXPORTED void attend(const Batch* batch, const AttentionLayer* layer, const Numb
     const Attention<Number> attention{*batch, *layer, query, keys, values, output, scratch};
     Team(std::min(batch->threads, batch->tasks * layer->kv_heads), 2).run([&](Team::Member& member) {
         attention.run(member);
+    });
+}
+
+// A token for each of so many rows of `scores` `[…, vocab]`, in the order of `draws`.
+EXPORTED void draw(const Draw* draws, int64_t count, int64_t threads, const float* scores, int64_t vocab, int64_t* tokens) {
+    Team(std::min(threads, count), 1).run([&](Team::Member& member) {
+        static thread_local std::vector<float> weights;
+        weights.resize(vocab);
+        member.each(count, [&](int64_t i) {
+            tokens[i] = drawn(draws[i], scores + draws[i].row * vocab, vocab, weights.data());
+        });
     });
 }
 

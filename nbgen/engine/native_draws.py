@@ -1,0 +1,47 @@
+"""Random tokens in C++ of our own, as `draws` has torch find them. CPU only. Knows no penalties and no text."""
+
+import ctypes
+from collections.abc import Callable
+from ctypes import c_double, c_int64
+
+import torch
+
+from nbgen.engine.native import function
+from nbgen.engine.sequence import Sequence
+
+
+class DrawFields(ctypes.Structure):
+    """`Draw` of the C++."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("row", "seed", "position", "top_k")),
+        *((name, c_double) for name in ("temperature", "top_p", "min_p")),
+    ]
+
+    @classmethod
+    def of(cls, row: int, sequence: Sequence) -> "DrawFields":
+        """For the sequence's next token, whose scores are in this row."""
+        params = sequence.params
+        filters = params.top_k, params.temperature, params.top_p, params.min_p
+        return cls(row, sequence.seed, len(sequence), *filters)
+
+
+class NativeDraws:
+    """The draws of one library."""
+
+    def __init__(self, library_draw: Callable[..., None]) -> None:
+        self._draw = library_draw
+
+    @classmethod
+    def of(cls, dtype: torch.dtype) -> "NativeDraws | None":
+        """Those of the library for numbers of this type, if this machine has it; scores are float32 in any."""
+        found = function("draw", dtype)
+        return None if found is None else cls(found)
+
+    def draw(self, scores: torch.Tensor, rows: list[int], sequences: list[Sequence]) -> torch.Tensor:
+        """A token `[rows]` for each of the `rows` of float32 `scores` `[…, vocab]`, whose greatest score is finite."""
+        scores, tokens = scores.contiguous(), torch.empty(len(rows), dtype=torch.long)
+        fields = (DrawFields * len(rows))(*map(DrawFields.of, rows, sequences))
+        threads, vocab = torch.get_num_threads(), scores.shape[-1]
+        self._draw(fields, len(rows), threads, scores.data_ptr(), vocab, tokens.data_ptr())
+        return tokens
