@@ -38,7 +38,7 @@ class Peer(NamedTuple):
 
 
 #: The machine itself, which takes a turn as an engine does, and of which no table has a column.
-MACHINE = Peer("limits", "the machine", "machine_limits")
+MACHINE = Peer("limits", "the machine", "machine_limits", draws=True)
 
 LLAMA_CPP = "pip install llama-cpp-python gguf"
 OPENVINO = "pip install openvino-genai 'optimum-intel[openvino]' 'transformers<5.6'; pip uninstall torchvision"

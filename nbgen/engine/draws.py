@@ -20,7 +20,6 @@ CANDIDATES = 256
 #: Random numbers made at once on the CPU, so that they stay in its second-level cache.
 AT_ONCE = 1 << 15
 
-#: Temperatures that scores in float32 can be divided by, and in effect all there are.
 COLDEST, HOTTEST = 1e-30, 1e30
 
 #: Odd 64-bit constants of splitmix64 (Steele, Lea and Flood 2014), as signed integers.
@@ -29,8 +28,7 @@ _GOLDEN, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E
 
 def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     """A token `[rows]` for each row of float32 `scores` `[rows, vocab]`, by its sequence's temperature and filters."""
-    temperatures = [min(max(s.params.temperature, COLDEST), HOTTEST) for s in sequences]
-    probabilities = torch.softmax(scores / _column(temperatures, scores), dim=-1)
+    probabilities = torch.softmax(scores / _column([temperature(s) for s in sequences], scores), dim=-1)
     races = [_race_of(sequence, may_look=scores.is_cpu) for sequence in sequences]
     if len(set(races)) == 1:
         return races[0](probabilities, sequences)
@@ -40,6 +38,11 @@ def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
         rows = upload(mine, scores.device)
         tokens[rows] = race(probabilities[rows], [sequences[i] for i in mine])
     return tokens
+
+
+def temperature(sequence: Sequence) -> float:
+    """The sequence's, as far as scores in float32 can be divided by it: in effect there are no others."""
+    return min(max(sequence.params.temperature, COLDEST), HOTTEST)
 
 
 def argmax(values: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ from ctypes import c_double, c_int64
 
 import torch
 
+from nbgen.engine.draws import temperature
 from nbgen.engine.native import function
 from nbgen.engine.sequence import Sequence
 
@@ -22,8 +23,8 @@ class DrawFields(ctypes.Structure):
     def of(cls, row: int, sequence: Sequence) -> "DrawFields":
         """For the sequence's next token, whose scores are in this row."""
         params = sequence.params
-        filters = params.top_k, params.temperature, params.top_p, params.min_p
-        return cls(row, sequence.seed, len(sequence), *filters)
+        top_k = 1 if params.greedy else params.top_k
+        return cls(row, sequence.seed, len(sequence), top_k, temperature(sequence), params.top_p, params.min_p)
 
 
 class NativeDraws:

@@ -66,14 +66,13 @@ class Race {
 };
 
 // Of one row of `scores` `[vocab]`, the greatest of which is finite.
-inline void weigh(const float* scores, int64_t vocab, double temperature, float* weights) {
-    const float divisor = std::min(std::max(temperature, 1e-30), 1e30);  // a float can be divided by these
+inline void weigh(const float* scores, int64_t vocab, float temperature, float* weights) {
     float most = scores[0];
 #pragma omp simd reduction(max : most)
     for (int64_t i = 0; i < vocab; i++) most = std::max(most, scores[i]);
 #pragma omp simd
     for (int64_t i = 0; i < vocab; i++) {
-        const float below = (scores[i] - most) / divisor;
+        const float below = (scores[i] - most) / temperature;
         weights[i] = below < -87.0f ? 0.0f : exponential(below);
     }
 }

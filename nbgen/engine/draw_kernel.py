@@ -1,0 +1,137 @@
+"""Random tokens by one Triton kernel: what `draws` has torch find with many, one of which sorts.
+
+A program draws for a row, in the way of `cpp/draws.h`: whoever wins the race among all tokens and is not kept by the
+filters rules out all that it comes before. Needs triton: import it where there is a GPU.
+"""
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from nbgen.engine.native_draws import DrawFields
+from nbgen.engine.sequence import Sequence
+from nbgen.engine.upload import upload
+
+#: Scores that a program looks at, at once.
+BLOCK = 8192
+WARPS = 16
+#: Weights beside the likeliest token's of 1: where heavier tokens are all that a filter may keep, no lighter one races.
+LIGHT = tl.constexpr(2.0**-9)
+LARGEST = tl.constexpr(3.4028234663852886e38)
+#: Of splitmix64 (Steele, Lea and Flood 2014).
+GOLDEN, MIX1, MIX2 = map(tl.constexpr, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+@triton.jit
+def _mix(x):
+    x = (x ^ (x >> 30)) * MIX1
+    x = (x ^ (x >> 27)) * MIX2
+    return x ^ (x >> 31)
+
+
+@triton.jit
+def _exponential(base, ids):
+    """Exponential variates: exact where they are small, which is where races are won."""
+    bits = _mix(base + ids.to(tl.uint64) * GOLDEN) >> 11
+    lack = (2**54 - 1 - 2 * bits.to(tl.int64)).to(tl.float32) * 2.0**-54  # of the uniform number to 1
+    series = 1 + lack * (1 / 2 + lack * (1 / 3 + lack * (1 / 4 + lack * (1 / 5 + lack * (1 / 6 + lack / 7)))))
+    return tl.where(lack < 0.125, lack * series, -tl.log(1 - lack))
+
+
+@triton.jit
+def _weights(start, ids, size, most, temperature):
+    """How probable tokens are beside the likeliest."""
+    x = tl.load(start + ids, mask=ids < size, other=float("-inf"))
+    x = tl.where(x == x, tl.minimum(x, LARGEST), float("-inf"))
+    return tl.exp((x - most) / temperature)
+
+
+@triton.jit
+def _likeliest(start, size, BLOCK: tl.constexpr):
+    """The greatest score, its first id, and whether any score is finite."""
+    lanes = tl.arange(0, BLOCK)
+    top, at, finite = tl.full([BLOCK], float("-inf"), tl.float32), lanes * 0, lanes * 0
+    for first in range(0, size, BLOCK):
+        ids = first + lanes
+        x = tl.load(start + ids, mask=ids < size, other=float("-inf"))
+        finite = tl.where(tl.abs(x) < float("inf"), 1, finite)
+        x = tl.where(x == x, tl.minimum(x, LARGEST), float("-inf"))
+        at = tl.where(x > top, ids, at)
+        top = tl.maximum(top, x)
+    most = tl.max(top, 0)
+    return most, tl.min(tl.where(top == most, at, size), 0), tl.max(finite, 0)
+
+
+@triton.jit
+def _before(start, size, most, temperature, weight, id, BLOCK: tl.constexpr):
+    """How many tokens come before one of this weight and id, and what they weigh."""
+    lanes = tl.arange(0, BLOCK)
+    count, mass = lanes * 0, tl.zeros([BLOCK], tl.float32)
+    for first in range(0, size, BLOCK):
+        ids = first + lanes
+        own = _weights(start, ids, size, most, temperature)
+        comes = (own > weight) | ((own == weight) & (ids < id))
+        count += tl.where(comes, 1, 0)
+        mass += tl.where(comes, own, 0.0)
+    return tl.sum(count, 0), tl.sum(mass, 0)
+
+
+@triton.jit
+def _race(start, size, most, temperature, base, end, end_id, BLOCK: tl.constexpr):
+    """The winner among tokens that come before `end`, and its weight."""
+    lanes = tl.arange(0, BLOCK)
+    fastest, weight, at = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32), lanes * 0
+    for first in range(0, size, BLOCK):
+        ids = first + lanes
+        own = _weights(start, ids, size, most, temperature)
+        runs = (own > end) | ((own == end) & (ids < end_id))
+        if tl.max(runs.to(tl.int32), 0) > 0:
+            speed = tl.where(runs, own / _exponential(base, ids), 0.0)
+            wins = speed > fastest
+            weight = tl.where(wins, own, weight)
+            at = tl.where(wins, ids, at)
+            fastest = tl.maximum(fastest, speed)
+    top = tl.max(fastest, 0)
+    winner = tl.min(tl.where(fastest == top, at, size), 0)
+    return winner, tl.max(tl.where((fastest == top) & (at == winner), weight, 0.0), 0)
+
+
+@triton.jit(do_not_specialize=["size", "stride"])
+def draw_row(scores, draws, tokens, size, stride, none, FIELDS: tl.constexpr, BLOCK: tl.constexpr):
+    """Program (row): a token for its FIELDS numbers in `draws` (`DrawFields`); `none` where no score is finite."""
+    row = tl.program_id(0)
+    start, fields = scores + row.to(tl.int64) * stride, draws + row * FIELDS
+    most, winner, finite = _likeliest(start, size, BLOCK)
+    top_k = tl.load(fields + 3)
+    if (top_k != 1) & (finite != 0):
+        base = _mix(tl.load(fields + 1).to(tl.uint64) + tl.load(fields + 2).to(tl.uint64) * GOLDEN)
+        temperature = tl.load(fields + 4).to(tl.float64, bitcast=True).to(tl.float32)
+        top_p = tl.load(fields + 5).to(tl.float64, bitcast=True).to(tl.float32)
+        end = tl.load(fields + 6).to(tl.float64, bitcast=True).to(tl.float32)
+        kept, limits = tl.where(top_k < 0, size, top_k), (top_k > 0) | (top_p < 1)
+        mass = top_p * 0
+        if limits:
+            _, mass = _before(start, size, most, temperature, 0.0, size, BLOCK)
+            mass = tl.where(top_p < 1, mass * top_p, 2 * mass)
+            count, heavy = _before(start, size, most, temperature, LIGHT, size, BLOCK)
+            end = tl.where((count >= kept) | (heavy > mass), tl.maximum(end, LIGHT), end)
+        end_id, racing = size, row * 0 + 1
+        while racing > 0:
+            winner, end = _race(start, size, most, temperature, base, end, end_id, BLOCK)
+            end_id = winner
+            racing = row * 0
+            if limits:
+                count, heavy = _before(start, size, most, temperature, end, end_id, BLOCK)
+                racing = tl.where((count < kept) & (heavy <= mass), 0, 1)
+    tl.store(tokens + row, tl.where(finite != 0, winner, none))
+
+
+def draw_rows(scores: torch.Tensor, sequences: list[Sequence], none: int) -> torch.Tensor:
+    """A token `[rows]` for each row of float32 `scores` `[rows, vocab]`; `none` where no score is finite."""
+    fields = (DrawFields * len(sequences))(*map(DrawFields.of, range(len(sequences)), sequences))
+    numbers = np.frombuffer(fields, np.int64).reshape(len(sequences), -1)
+    draws, tokens = upload(numbers, scores.device), scores.new_empty(len(sequences), dtype=torch.long)
+    shape = {"FIELDS": numbers.shape[1], "BLOCK": BLOCK, "num_warps": WARPS}
+    draw_row[(len(sequences),)](scores, draws, tokens, scores.shape[1], scores.stride(0), none, **shape)
+    return tokens
