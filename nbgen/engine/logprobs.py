@@ -5,12 +5,13 @@ not); prompt tokens the model's own. So does SGLang 0.5.23. Those of output toke
 Knows no wires.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 
-from nbgen.engine.sequence import Sequence
+from nbgen.engine.draws import temperature
+from nbgen.engine.sequence import LOGPROB_CHUNK, Sequence
 from nbgen.engine.upload import upload
 from nbgen.messages import Logprob, LogprobOptions, TokenLogprobs
 
@@ -38,20 +39,48 @@ class Numbers(NamedTuple):
         """The same on the host, as soon as the device comes to it."""
         return Numbers(*(each if each is None else each.to("cpu", non_blocking=True) for each in self))
 
+    def at(self, i: int, top: int) -> "Numbers":
+        """Of the one position, with so many of the likeliest tokens."""
+        part = slice(i, i + 1)
+        likeliest = (None, None) if self.top is None or not top else (self.top[part, :top], self.top_ids[part, :top])
+        return Numbers(self.own[part], *likeliest, None if self.chosen is None else self.chosen[part])
+
 
 def output_numbers(sequences: list[Sequence], scores: torch.Tensor, tokens: torch.Tensor) -> list[Numbers | None]:
     """Of `tokens` `[rows]`, sampled from adjusted `scores` `[rows, vocab]`, for who asks; on their way to the host.
 
     They are there before any tensor that is sent later.
     """
-    return [
-        None if s.logprobs is None else Numbers.of(_scaled(s, scores[i : i + 1]), tokens[i : i + 1], s.logprobs).sent()
-        for i, s in enumerate(sequences)
-    ]
+    found: list[Numbers | None] = [None] * len(sequences)
+    for rows in _alike(sequences):
+        asked = [sequences[row].logprobs or LogprobOptions() for row in rows]
+        together = LogprobOptions(top=max(options.top for options in asked), token_ids=asked[0].token_ids)
+        own, chosen = scores, tokens
+        if len(rows) < len(sequences):
+            places = upload(rows, scores.device)
+            own, chosen = scores[places], tokens[places]
+        numbers = Numbers.of(_scaled(own, [sequences[row] for row in rows]), chosen, together).sent()
+        for i, (row, options) in enumerate(zip(rows, asked, strict=True)):
+            found[row] = numbers.at(i, options.top)
+    return found
 
 
-def _scaled(sequence: Sequence, scores: torch.Tensor) -> torch.Tensor:
-    return scores / (1.0 if sequence.params.greedy else float(sequence.params.temperature or 1.0))
+def _alike(sequences: list[Sequence]) -> Iterator[list[int]]:
+    """The rows that ask, by the tokens that they have chosen, some at a time."""
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for row, sequence in enumerate(sequences):
+        if sequence.logprobs is not None:
+            rows.setdefault(tuple(sequence.logprobs.token_ids), []).append(row)
+    for own in rows.values():
+        yield from (own[first : first + LOGPROB_CHUNK] for first in range(0, len(own), LOGPROB_CHUNK))
+
+
+def _scaled(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    """By the temperature of each row's sequence."""
+    divisors = [1.0 if s.params.greedy else temperature(s) for s in sequences]
+    if set(divisors) == {1.0}:
+        return scores
+    return scores / upload(divisors, scores.device, scores.dtype)[:, None]
 
 
 class Logprobs:

@@ -7,6 +7,7 @@ and nothing looked at, but by custom processors. Knows no tokenizer and no text.
 import numpy as np
 import torch
 
+from nbgen.engine.adjustments import adjust, adjusts
 from nbgen.engine.backends import has_kernels
 from nbgen.engine.draws import argmax, draw
 from nbgen.engine.logit_processors import LogitProcessors
@@ -14,8 +15,6 @@ from nbgen.engine.native_draws import NativeDraws
 from nbgen.engine.sampled_tokens import NO_TOKEN
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.upload import upload
-from nbgen.engine.word_lists import forbidden
-from nbgen.sampling_params import SamplingParams
 
 
 class Sampler:
@@ -39,8 +38,7 @@ class Sampler:
         """A token id `[rows]` for each row of float32 `scores` `[rows, vocab]`; NO_TOKEN where no score is finite."""
         if not sequences:
             return scores.new_empty(0, dtype=torch.long)
-        for row, sequence in enumerate(sequences):
-            self._adjust(scores, row, sequence)
+        adjust(scores, sequences, self.eos_ids)
         if self._processors:
             self._processors.apply(scores, sequences)
         if scores.is_cpu:
@@ -66,20 +64,6 @@ class Sampler:
             tokens[rows] = self._native.draw(scores, drawn, own) if known else draw(scores[rows], own)
         return tokens
 
-    def _adjust(self, scores: torch.Tensor, row: int, sequence: Sequence) -> None:
-        """What one row's request asks of its scores, in place; the row is not looked at for nothing."""
-        params = sequence.params
-        if _penalizes(params):
-            _penalize(scores[row], sequence)
-        if sequence.num_output < params.min_new_tokens:
-            scores[row].index_fill_(0, _inside(self.eos_ids | sequence.stop_token_ids, scores), float("-inf"))
-        for token, bias in params.logit_bias.items():
-            scores[row, token] += bias
-        if sequence.bad_words:
-            scores[row].index_fill_(
-                0, _inside(forbidden(sequence.bad_words, sequence.output_ids), scores), float("-inf")
-            )
-
 
 def likeliest(scores: torch.Tensor) -> torch.Tensor | None:
     """The tokens `[rows]` of the greatest `scores` `[rows, vocab]` where all are finite, and the host may look."""
@@ -102,26 +86,6 @@ def _launched(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 
 def takes_the_best(sequence: Sequence) -> bool:
     """Whether the greatest of the sequence's scores wins as they are, and nobody asks for them."""
-    params = sequence.params
-    changes = _penalizes(params) or params.min_new_tokens or params.logit_bias or sequence.bad_words
     watched = sequence.logprobs or sequence.tensors
-    return params.greedy and not (changes or watched or sequence.matcher or sequence.logit_processor)
-
-
-def _penalizes(params: SamplingParams) -> bool:
-    return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1)
-
-
-def _inside(ids: frozenset[int], scores: torch.Tensor) -> torch.Tensor:
-    kept = [i for i in sorted(ids) if 0 <= i < scores.shape[-1]]
-    return upload(kept, scores.device, torch.long)
-
-
-def _penalize(row: torch.Tensor, sequence: Sequence) -> None:
-    """Over tokens generated so far, never the prompt's."""
-    params = sequence.params
-    found = np.unique(np.array(sequence.output_ids, dtype=np.int64), return_counts=True)
-    ids, counts = (upload(part, row.device) for part in found)
-    values = row[ids] - params.frequency_penalty * counts - params.presence_penalty
-    repetition = params.repetition_penalty
-    row[ids] = torch.where(values < 0, values * repetition, values / repetition)
+    changed = sequence.matcher or sequence.logit_processor or adjusts(sequence)
+    return sequence.params.greedy and not (watched or changed)

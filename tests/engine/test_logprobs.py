@@ -81,6 +81,27 @@ def test_beside_other_requests_and_for_each_sample(tiny_engine: Assembly) -> Non
             assert ours.token[0] == pytest.approx(theirs.token[0], abs=CLOSE) if ours.token[0] else True
 
 
+def test_requests_of_one_batch_get_what_each_asked_for(tiny_engine: Assembly) -> None:
+    hot = {"temperature": 1.7, "sampling_seed": 3}
+    asked = [
+        request(None, "a", top=2),
+        request(None, "b", top=5, token_ids=[9]),
+        GenerateRequest(rid="c", input_ids=PROMPT, params=SamplingParams(max_new_tokens=6, ignore_eos=True)),
+        request(None, "d", hot),
+        request(None, "e", hot, top=3, token_ids=[9]),
+    ]
+    together = generate(tiny_engine, asked)
+    for one in asked:
+        alone, beside = (logprobs(outputs[one.rid])[1] for outputs in (generate(tiny_engine, [one]), together))
+        assert len(alone) == len(beside) == (6 if one.logprobs else 0)
+        for ours, theirs in zip(beside, alone, strict=True):
+            assert ours.token[0] == pytest.approx(theirs.token[0], abs=CLOSE)
+            for name in ("top", "chosen"):
+                pair = [getattr(entry, name) or [] for entry in (ours, theirs)]
+                assert [token for _, token, _ in pair[0]] == [token for _, token, _ in pair[1]]
+                assert [v for v, _, _ in pair[0]] == pytest.approx([v for v, _, _ in pair[1]], abs=CLOSE)
+
+
 def test_output_is_described_after_temperature_penalties_and_bias(tiny_model: Path, tiny_engine: Assembly) -> None:
     params = {"temperature": 0.5, "top_k": 3, "logit_bias": {9: 2.0}, "sampling_seed": 1, "max_new_tokens": 1}
     outputs = generate(tiny_engine, [request(None, params=params, token_ids=[9])])["a"]

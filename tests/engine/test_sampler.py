@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nbgen.engine import draws
+from nbgen.engine.adjustments import adjust
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.native_draws import NativeDraws
 from nbgen.engine.sampler import NO_TOKEN, Sampler
@@ -127,7 +128,7 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
 
 def penalized(scores: list[float], output: tuple[int, ...], **params) -> list[float]:
     row = torch.tensor(scores)
-    Sampler()._adjust(row[None], 0, sequence(output=output, **params))
+    adjust(row[None], [sequence(output=output, **params)], frozenset())
     return row.tolist()
 
 
@@ -136,6 +137,26 @@ def test_penalties_count_output_tokens_only() -> None:
     assert row == pytest.approx([1.0, 1.0 - 2 * 0.5 - 0.25, -1.0 - 0.5 - 0.25, 1.0])
     row = penalized([1.0, 1.0, -1.0, 1.0], (1, 1, 2), repetition_penalty=2.0)
     assert row == pytest.approx([1.0, 0.5, -2.0, 1.0])
+
+
+def test_rows_are_adjusted_together_as_each_alone() -> None:
+    asking = [
+        sequence(output=(1, 1, 2), frequency_penalty=0.5, repetition_penalty=1.5),
+        sequence(),
+        sequence(output=(3,), presence_penalty=1.0, logit_bias={3: 2.0, 7: -1.0}),
+        sequence(repetition_penalty=2.0, logit_bias={0: 5.0}, min_new_tokens=1),
+        sequence(output=(5, 5), repetition_penalty=0.5),
+    ]
+    asking[4].bad_words = ((5, 6), (7,))
+    together = SCORES.repeat(len(asking), 1)
+    adjust(together, asking, frozenset({4}))
+    for row, one in zip(together, asking, strict=True):
+        alone = SCORES.clone()[None]
+        adjust(alone, [one], frozenset({4}))
+        assert row.tolist() == alone[0].tolist()
+    assert together[1].tolist() == SCORES.tolist()
+    assert [together[3, 4].item(), together[4, 6].item(), together[4, 7].item()] == [float("-inf")] * 3
+    assert together[2, 3] == SCORES[3] - 1.0 + 2.0
 
 
 def test_bias_forces_and_forbids() -> None:
