@@ -1,7 +1,7 @@
 """What requests ask of their scores before a token is chosen: penalties, bias, and tokens that must not come.
 
-One call for each of these does it for all rows, on a GPU without looking at anything; what nobody asks for costs
-nothing. The order is SGLang 0.5.23's. Knows neither grammars nor custom processors.
+Each of these is done for all rows at once, on a GPU without looking at anything; what nobody asks for costs nothing.
+The order is SGLang 0.5.23's. Knows neither grammars nor custom processors.
 """
 
 from collections.abc import Iterable
@@ -19,25 +19,28 @@ Numbers = tuple[int, ...] | np.ndarray
 
 def adjust(scores: torch.Tensor, sequences: list[Sequence], eos_ids: frozenset[int]) -> None:
     """Change `scores` `[rows, vocab]` in place; `eos_ids` are held back with a request's own stop tokens."""
-    _penalize(scores, [(row, s) for row, s in enumerate(sequences) if penalizes(s.params) and s.num_output])
-    biases = [(row, token, bias) for row, s in enumerate(sequences) for token, bias in s.params.logit_bias.items()]
+    asking = [(row, sequence) for row, sequence in enumerate(sequences) if adjusts(sequence)]
+    if not asking:
+        return
+    _penalize(scores, [(row, s) for row, s in asking if _penalizes(s.params) and s.num_output])
+    biases = [(row, token, bias) for row, s in asking for token, bias in s.params.logit_bias.items()]
     if biases:
         rows, ids, values = zip(*biases, strict=True)
         cells = _cells(scores, rows, ids)
         scores[cells] = scores[cells] + upload(values, scores.device, scores.dtype)
-    banned = [(row, token) for row, s in enumerate(sequences) for token in _banned(s, eos_ids, scores.shape[-1])]
+    banned = [(row, token) for row, s in asking for token in _banned(s, eos_ids, scores.shape[-1])]
     if banned:
         scores[_cells(scores, *zip(*banned, strict=True))] = scores.new_full((len(banned),), float("-inf"))
-
-
-def penalizes(params: SamplingParams) -> bool:
-    return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1)
 
 
 def adjusts(sequence: Sequence) -> bool:
     """Whether the sequence asks for anything here."""
     params = sequence.params
-    return bool(penalizes(params) or params.min_new_tokens or params.logit_bias or sequence.bad_words)
+    return bool(_penalizes(params) or params.min_new_tokens or params.logit_bias or sequence.bad_words)
+
+
+def _penalizes(params: SamplingParams) -> bool:
+    return bool(params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1)
 
 
 def _penalize(scores: torch.Tensor, asking: list[tuple[int, Sequence]]) -> None:

@@ -1,8 +1,9 @@
 """Random tokens from filtered distributions, each row's random numbers a hash of its seed, position and token ids.
 
-So a row's choice never depends on what else is in the batch. The filters rarely keep more than a few hundred tokens: on
-the CPU those are looked at first, and the whole vocabulary only where they were not enough. A GPU would stop for that
-question, so there a row's parameters answer it. Knows no penalties and no text.
+So a row's choice never depends on what else is in the batch. Our own C++ (`native_draws`) and a kernel (`draw_kernel`)
+choose the same faster: this serves where neither does, and says what is right. The filters rarely keep more than a few
+hundred tokens: on the CPU those are looked at first, and the whole vocabulary only where they were not enough. A GPU
+would stop for that question, so there a row's parameters answer it. Knows no penalties and no text.
 """
 
 from collections.abc import Callable
