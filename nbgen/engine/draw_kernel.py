@@ -78,6 +78,19 @@ def _before(start, size, most, temperature, weight, id, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _all_and_heavy(start, size, most, temperature, BLOCK: tl.constexpr):
+    """What all tokens weigh; how many are not light, and what these weigh."""
+    lanes = tl.arange(0, BLOCK)
+    mass, count, heavy = tl.zeros([BLOCK], tl.float32), lanes * 0, tl.zeros([BLOCK], tl.float32)
+    for first in range(0, size, BLOCK):
+        own = _weights(start, first + lanes, size, most, temperature)
+        mass += own
+        count += tl.where(own >= LIGHT, 1, 0)
+        heavy += tl.where(own >= LIGHT, own, 0.0)
+    return tl.sum(mass, 0), tl.sum(count, 0), tl.sum(heavy, 0)
+
+
+@triton.jit
 def _race(start, size, most, temperature, base, end, end_id, BLOCK: tl.constexpr):
     """The winner among tokens that come before `end`, and its weight."""
     lanes = tl.arange(0, BLOCK)
@@ -112,9 +125,8 @@ def draw_row(scores, draws, tokens, size, stride, none, FIELDS: tl.constexpr, BL
         kept, limits = tl.where(top_k < 0, size, top_k), (top_k > 0) | (top_p < 1)
         mass = top_p * 0
         if limits:
-            _, mass = _before(start, size, most, temperature, 0.0, size, BLOCK)
+            mass, count, heavy = _all_and_heavy(start, size, most, temperature, BLOCK)
             mass = tl.where(top_p < 1, mass * top_p, 2 * mass)
-            count, heavy = _before(start, size, most, temperature, LIGHT, size, BLOCK)
             end = tl.where((count >= kept) | (heavy > mass), tl.maximum(end, LIGHT), end)
         end_id, racing = size, row * 0 + 1
         while racing > 0:
