@@ -1,8 +1,9 @@
 """`python -m benchmarks.gpu [SHAPE ...]`: nbgen on an NVIDIA GPU beside the limit of its memory, and transformers.
 
 Shapes of real models with random weights in bfloat16, made on the spot. How many tokens a second 1 and 64 sequences
-write after 1,024 tokens of context; the time to the first token of such a prompt; and the same 64 prompts, written to
-their ends, by nbgen and by transformers' continuous batching in one run. Writes GPU.md from gpu.json.
+write after 1,024 tokens of context, greedily and drawn; the time to the first token of such a prompt; and the same 64
+prompts, written to their ends, by nbgen and by transformers' continuous batching in one run. Writes GPU.md from
+gpu.json.
 """
 
 import argparse
@@ -59,6 +60,8 @@ PAGE_TOKENS, BATCH_TOKENS = 256, 2048
 REPETITIONS = 3
 #: What is asked, and of one prompt alone.
 MANY = Workload("gpu", "64 prompts", 64, 0, 1024, 128)
+#: Of the tokens that are drawn.
+TOP_P = 0.95
 
 
 class Run(NamedTuple):
@@ -69,10 +72,10 @@ class Run(NamedTuple):
     rate: float
 
 
-def run(assembly: Assembly, prompts: list[list[int]], new: int) -> Run:
+def run(assembly: Assembly, prompts: list[list[int]], new: int, top_p: float | None = None) -> Run:
     """Continue all prompts at once."""
     started, moments = time.perf_counter(), []
-    gained = dict.fromkeys(begin(assembly, prompts, new), 0)
+    gained = dict.fromkeys(begin(assembly, prompts, new, top_p), 0)
     while assembly.engine.has_work:
         for output in assembly.engine.step():
             gained[output.rid] += len(output.token_ids)
@@ -83,6 +86,13 @@ def run(assembly: Assembly, prompts: list[list[int]], new: int) -> Run:
     (begun, before), (ended, after) = (writing[0], writing[-1]) if len(writing) > 1 else ((0, 0), (1, 0))
     first = next(at for at, _, most, _ in moments if most)
     return Run(first, moments[-1][0], (after - before) / (ended - begun))
+
+
+def runs(assembly: Assembly, workload: Workload, vocab: int, repetitions: int) -> Run:
+    """Medians, after one run that does not count."""
+    prompts = [workload.prompts(vocab, seed) for seed in range(repetitions + 1)]
+    taken = [run(assembly, each, workload.new, workload.top_p) for each in prompts][1:]
+    return Run(*(statistics.median(column) for column in zip(*taken, strict=True)))
 
 
 def profiled(assembly: Assembly, prompts: list[list[int]], new: int) -> dict[str, float]:
@@ -125,8 +135,8 @@ def measure(folder: Path, workload: Workload, device: str, repetitions: int) -> 
     found["layers_in"] = assembly.model.layers_in
     for name, batch in (("one", 1), ("many", workload.requests)):
         part = workload._replace(requests=batch)
-        runs = [run(assembly, part.prompts(vocab, seed), part.new) for seed in range(repetitions + 1)][1:]
-        first, seconds, rate = (statistics.median(column) for column in zip(*runs, strict=True))
+        first, seconds, rate = runs(assembly, part, vocab, repetitions)
+        found[f"{name}_drawn"] = runs(assembly, part._replace(top_p=TOP_P), vocab, repetitions).rate
         read = cost.weight_bytes + batch * cost.cache_bytes * (part.prompt_tokens + part.new / 2)
         ceiling = batch * bandwidth / read
         found |= {f"{name}_first": first, f"{name}_seconds": seconds, f"{name}_rate": rate}
@@ -188,10 +198,11 @@ def main() -> None:
 HEAD = """# On a GPU
 
 `python -m benchmarks.gpu` writes this file. The limit is that of memory: bytes of weights and cache that a step reads
-over the rate at which the device copies. "64 prompts" are 1,024 tokens each and 128 more, from the first prompt to the
-last answer; beside them transformers' continuous batching in the same run, with its defaults and SDPA, which is what it
-has where flash-attn is not installed: the first time, when it captures its graphs, and then. In brackets, how many
-times as long it takes.
+over the rate at which the device copies. Tokens are the likeliest ones but where they are drawn, at a temperature of 1
+with a top-p of 0.95; in brackets, how much of the speed is left. "64 prompts" are 1,024 tokens each and 128 more, from
+the first prompt to the last answer; beside them transformers' continuous batching in the same run, with its defaults
+and SDPA, which is what it has where flash-attn is not installed: the first time, when it captures its graphs, and then.
+In brackets, how many times as long it takes.
 """
 PROFILES = """Microseconds of a decode step by what the GPU does, as torch's profiler tells it; each kernel counts from
 the end of the one before it to its own.
@@ -200,11 +211,17 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "copied, TB/s": lambda f: f"{f['bandwidth'] / 1e12:.2f}",
     "1 sequence, tok/s": lambda f: f"{f['one_rate']:,.0f} of {f['one_ceiling']:,.0f} ({f['one_share']:.0%})",
     "64 sequences, tok/s": lambda f: f"{f['many_rate']:,.0f} of {f['many_ceiling']:,.0f} ({f['many_share']:.0%})",
+    "drawn, 1 and 64": lambda f: f"{_drawn(f, 'one')}, {_drawn(f, 'many')}" if "one_drawn" in f else "",
     "first token of 1,024, ms": lambda f: f"{1000 * f['one_first']:.1f}",
     "64 prompts, s": lambda f: f"{f['many_seconds']:.2f}",
     "transformers, first": lambda f: _beside(f, "peer_first"),
     "then": lambda f: _beside(f, "peer_seconds"),
 }
+
+
+def _drawn(found: dict[str, Any], name: str) -> str:
+    """Tokens a second, and how much of the greedy ones' speed that is."""
+    return f"{found[f'{name}_drawn']:,.0f} ({found[f'{name}_drawn'] / found[f'{name}_rate']:.0%})"
 
 
 def _beside(found: dict[str, Any], name: str) -> str:

@@ -158,6 +158,7 @@ def test_figures_of_a_gpu_are_taken_and_told(model: Path) -> None:
     figures = gpu.measure(model, Workload("small", "3 prompts", 3, 0, 40, 6), "cpu", 1)
     assert 0 < figures["one_first"] < figures["one_seconds"]
     assert figures["many_rate"] > 0
+    assert figures["one_drawn"] > 0
     assert figures["peer_seconds"] > 0
     assert figures["peer_first"] > 0
     said = gpu.render({"small": {**figures, "command": "python -m benchmarks.gpu small", "machine": "a machine"}})
