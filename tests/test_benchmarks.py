@@ -41,8 +41,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_engine_is_measured_and_paused(model: Path, name: str) -> None:
     engine = Engine(PEERS[name], model, 1)
     try:
-        for name in ("prefill", "sampled"):
-            figures = engine.measure(WORKLOADS[name], 1)
+        for workload in ("prefill", "sampled"):
+            figures = engine.measure(WORKLOADS[workload], 1)
             assert 0 < figures["seconds"] < PATIENCE
         assert engine.start_seconds > 0
         assert figures["cpu_seconds"] > 0

@@ -14,7 +14,7 @@ from nbgen.engine.upload import upload
 from nbgen.engine.word_lists import forbidden
 from nbgen.sampling_params import SamplingParams
 
-Numbers = tuple[int, ...] | np.ndarray
+Indices = tuple[int, ...] | np.ndarray
 
 
 def adjust(scores: torch.Tensor, sequences: list[Sequence], eos_ids: frozenset[int]) -> None:
@@ -70,6 +70,6 @@ def _banned(sequence: Sequence, eos_ids: frozenset[int], vocab: int) -> Iterable
     return (token for token in ends | words if 0 <= token < vocab)
 
 
-def _cells(scores: torch.Tensor, rows: Numbers, ids: Numbers) -> tuple[torch.Tensor, torch.Tensor]:
+def _cells(scores: torch.Tensor, rows: Indices, ids: Indices) -> tuple[torch.Tensor, torch.Tensor]:
     places = upload(np.array([rows, ids], np.int64), scores.device)
     return places[0], places[1]

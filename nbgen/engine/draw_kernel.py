@@ -1,7 +1,7 @@
-"""Random tokens by one Triton kernel: what `draws` has torch find with many, one of which sorts.
+"""Random tokens by a Triton kernel: what `draws` has torch find with many, one of which sorts.
 
-A program draws for a row, in the way of `cpp/draws.h`: whoever wins the race among all tokens and is not kept by the
-filters rules out all that it comes before. Needs triton: import it where there is a GPU.
+The likeliest are known before. A program draws for a row, in the way of `cpp/draws.h`: whoever wins the race among all
+tokens and is not kept by the filters rules out all that it comes before. Needs triton: import it where there is a GPU.
 """
 
 import numpy as np
@@ -11,10 +11,11 @@ import triton.language as tl
 
 from nbgen.engine.native_draws import DrawFields
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.step_kernels import most_likely
 from nbgen.engine.upload import upload
 
 #: Scores that a program looks at, at once.
-BLOCK = 8192
+BLOCK = 4096
 WARPS = 16
 #: Weights beside the likeliest token's of 1: where heavier tokens are all that a filter may keep, no lighter one races.
 LIGHT = tl.constexpr(2.0**-9)
@@ -45,22 +46,6 @@ def _weights(start, ids, size, most, temperature):
     x = tl.load(start + ids, mask=ids < size, other=float("-inf"))
     x = tl.where(x == x, tl.minimum(x, LARGEST), float("-inf"))
     return tl.exp((x - most) / temperature)
-
-
-@triton.jit
-def _likeliest(start, size, BLOCK: tl.constexpr):
-    """The greatest score, its first id, and whether any score is finite."""
-    lanes = tl.arange(0, BLOCK)
-    top, at, finite = tl.full([BLOCK], float("-inf"), tl.float32), lanes * 0, lanes * 0
-    for first in range(0, size, BLOCK):
-        ids = first + lanes
-        x = tl.load(start + ids, mask=ids < size, other=float("-inf"))
-        finite = tl.where(tl.abs(x) < float("inf"), 1, finite)
-        x = tl.where(x == x, tl.minimum(x, LARGEST), float("-inf"))
-        at = tl.where(x > top, ids, at)
-        top = tl.maximum(top, x)
-    most = tl.max(top, 0)
-    return most, tl.min(tl.where(top == most, at, size), 0), tl.max(finite, 0)
 
 
 @triton.jit
@@ -112,12 +97,15 @@ def _race(start, size, most, temperature, base, end, end_id, BLOCK: tl.constexpr
 
 @triton.jit(do_not_specialize=["size", "stride"])
 def draw_row(scores, draws, tokens, size, stride, none, FIELDS: tl.constexpr, BLOCK: tl.constexpr):
-    """Program (row): a token for its FIELDS numbers in `draws` (`DrawFields`); `none` where no score is finite."""
+    """Program (row): by its FIELDS numbers in `draws` (`DrawFields`) a token in place of the likeliest of `tokens`.
+
+    That one stays where it is all that may be drawn, or `none`.
+    """
     row = tl.program_id(0)
     start, fields = scores + row.to(tl.int64) * stride, draws + row * FIELDS
-    most, winner, finite = _likeliest(start, size, BLOCK)
-    top_k = tl.load(fields + 3)
-    if (top_k != 1) & (finite != 0):
+    likeliest, top_k = tl.load(tokens + row), tl.load(fields + 3)
+    if (top_k != 1) & (likeliest != none):
+        most = tl.minimum(tl.load(start + likeliest), LARGEST)
         base = _mix(tl.load(fields + 1).to(tl.uint64) + tl.load(fields + 2).to(tl.uint64) * GOLDEN)
         temperature = tl.load(fields + 4).to(tl.float64, bitcast=True).to(tl.float32)
         top_p = tl.load(fields + 5).to(tl.float64, bitcast=True).to(tl.float32)
@@ -128,22 +116,23 @@ def draw_row(scores, draws, tokens, size, stride, none, FIELDS: tl.constexpr, BL
             mass, count, heavy = _all_and_heavy(start, size, most, temperature, BLOCK)
             mass = tl.where(top_p < 1, mass * top_p, 2 * mass)
             end = tl.where((count >= kept) | (heavy > mass), tl.maximum(end, LIGHT), end)
-        end_id, racing = size, row * 0 + 1
+        winner, racing = size, row * 0 + 1
         while racing > 0:
-            winner, end = _race(start, size, most, temperature, base, end, end_id, BLOCK)
-            end_id = winner
+            winner, end = _race(start, size, most, temperature, base, end, winner, BLOCK)
             racing = row * 0
             if limits:
-                count, heavy = _before(start, size, most, temperature, end, end_id, BLOCK)
+                count, heavy = _before(start, size, most, temperature, end, winner, BLOCK)
                 racing = tl.where((count < kept) & (heavy <= mass), 0, 1)
-    tl.store(tokens + row, tl.where(finite != 0, winner, none))
+        tl.store(tokens + row, winner)
 
 
 def draw_rows(scores: torch.Tensor, sequences: list[Sequence], none: int) -> torch.Tensor:
     """A token `[rows]` for each row of float32 `scores` `[rows, vocab]`; `none` where no score is finite."""
+    tokens = most_likely(scores, none)
+    if all(sequence.params.greedy for sequence in sequences):
+        return tokens
     fields = (DrawFields * len(sequences))(*map(DrawFields.of, range(len(sequences)), sequences))
     numbers = np.frombuffer(fields, np.int64).reshape(len(sequences), -1)
-    draws, tokens = upload(numbers, scores.device), scores.new_empty(len(sequences), dtype=torch.long)
-    shape = {"FIELDS": numbers.shape[1], "BLOCK": BLOCK, "num_warps": WARPS}
+    draws, shape = upload(numbers, scores.device), {"FIELDS": numbers.shape[1], "BLOCK": BLOCK, "num_warps": WARPS}
     draw_row[(len(sequences),)](scores, draws, tokens, scores.shape[1], scores.stride(0), none, **shape)
     return tokens

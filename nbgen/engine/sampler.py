@@ -45,7 +45,9 @@ class Sampler:
             if (best := likeliest(scores)) is not None:
                 return self._choose(scores, sequences, best)
         elif has_kernels(scores.device):
-            return _launched(scores, sequences)
+            from nbgen.engine.draw_kernel import draw_rows  # only where there is a GPU
+
+            return draw_rows(scores, sequences, NO_TOKEN)
         usable = torch.isfinite(scores).any(dim=-1)
         scores = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
         return torch.where(usable, self._choose(scores, sequences), NO_TOKEN)
@@ -72,16 +74,6 @@ def likeliest(scores: torch.Tensor) -> torch.Tensor | None:
     scores = scores.float()
     best = argmax(scores)  # a NaN wins every maximum
     return best if np.isfinite(scores.numpy()[np.arange(len(best)), best.numpy()]).all() else None
-
-
-def _launched(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-    """By kernels, which look at the scores themselves."""
-    from nbgen.engine.draw_kernel import draw_rows  # only where there is a GPU
-    from nbgen.engine.step_kernels import most_likely
-
-    if all(sequence.params.greedy for sequence in sequences):
-        return most_likely(scores, NO_TOKEN)
-    return draw_rows(scores, sequences, NO_TOKEN)
 
 
 def takes_the_best(sequence: Sequence) -> bool:

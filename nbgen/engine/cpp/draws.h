@@ -99,14 +99,14 @@ inline Part before(const float* weights, int64_t vocab, const Token& end) {
 inline int64_t drawn(const Draw& draw, const float* scores, int64_t vocab, float* weights) {
     weigh(scores, vocab, draw.temperature, weights);
     const Race race(draw);
-    Token end{static_cast<float>(draw.min_p), vocab};
-    const double all = draw.top_p < 1 ? before(weights, vocab, {0, 0}).mass : 0;
-    for (;;) {
+    const bool limited = draw.top_k != -1 || draw.top_p < 1;
+    const int64_t count = draw.top_k == -1 ? vocab : draw.top_k;
+    const double mass = draw.top_p < 1 ? draw.top_p * before(weights, vocab, {0, 0}).mass : vocab;  // no weight exceeds 1
+    for (Token end{static_cast<float>(draw.min_p), vocab};;) {
         const Token winner = race.winner(weights, vocab, end);
-        if (draw.top_k == -1 && draw.top_p >= 1) return winner.id;
+        if (!limited) return winner.id;
         const Part part = before(weights, vocab, winner);
-        const bool counts = draw.top_k == -1 || part.count < draw.top_k;
-        if (counts && (draw.top_p >= 1 || part.mass <= draw.top_p * all)) return winner.id;
+        if (part.count < count && part.mass <= mass) return winner.id;
         end = winner;
     }
 }
