@@ -7,7 +7,7 @@ several requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,11 +31,23 @@ class ContentPart(Struct, frozen=True, tag=False):
     text: str = ""
 
 
-class ChatMessage(Struct, frozen=True, tag=False):
-    """One turn of a chat."""
+class ToolCall(Struct, frozen=True, tag=False):
+    """A function that the model wants called. `arguments` is JSON as it wrote it, an object where all went well."""
 
-    role: Literal["system", "user", "assistant"]
-    content: str | list[ContentPart]
+    id: str
+    name: str
+    arguments: str
+
+
+class ChatMessage(Struct, frozen=True, tag=False):
+    """One turn of a chat. The model's may hold thoughts and calls, a tool's says which call it is the result of."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | list[ContentPart] = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str = ""
+    name: str = ""
 
     @property
     def text(self) -> str:
@@ -114,16 +126,31 @@ class TensorOptions(Struct, frozen=True, tag=False):
         return self.logits or self.hidden_states
 
 
+class ToolOptions(Struct, frozen=True, tag=False):
+    """The functions that the model may want called, as chat templates take them: OpenAI's JSON.
+
+    It must call one where `required`, and no other than `function` where that is named. `strict` holds the arguments
+    to their schemas, `parallel` allows several calls in one answer.
+    """
+
+    tools: list[dict[str, Any]]
+    required: bool = False
+    function: str = ""
+    strict: bool = False
+    parallel: bool = True
+
+
 class GenerateRequest(Struct, frozen=True):
     """One prompt, however it was written, and how to continue it. Exactly one of the four inputs is set.
 
     `input_embeds` is FP32 `[tokens, width]`, in place of the model's own embeddings of ids. `messages` goes through
     the model's chat template; `continue_final` continues the last message instead of opening an answer;
-    `template_options` are the template's own variables. `media` stand, in order, where the prompt has placeholders or
-    the messages have parts for them; `media_optional` leaves out what the model does not take instead of refusing it.
-    The answer begins with the tokens of `prefix_ids`: given, not sampled, their text
-    is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority` is served first.
-    Requests of one `group` (a call with many prompts) count as waiting only while none of them runs. `fit` cuts
+    `template_options` are the template's own variables, `tools` what it tells the model of functions to call. Where
+    `parts` are wanted, an answer's calls come apart from its text, and its thoughts if `thoughts`. `media` stand, in
+    order, where the prompt has placeholders or the messages have parts for them; `media_optional` leaves out what the
+    model does not take instead of refusing it. The answer begins with the tokens of `prefix_ids`: given, not sampled,
+    their text is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority` is served
+    first. Requests of one `group` (a call with many prompts) count as waiting only while none of them runs. `fit` cuts
     max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well; `echo` sends
     the prompt's text back, `prompt_ids` its ids. While somebody reads a `streamed` one, long prompts of others are to
     hold it up little.
@@ -138,6 +165,9 @@ class GenerateRequest(Struct, frozen=True):
     media_optional: bool = False
     continue_final: bool = False
     template_options: dict[str, bool | int | float | str] = {}
+    tools: ToolOptions | None = None
+    parts: bool = False
+    thoughts: bool = False
     prefix_ids: list[int] = []
     namespace: str = ""
     #: The name of a LoRA adapter; "" is the base model.
@@ -166,6 +196,7 @@ class TokenizeRequest(Struct, frozen=True):
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     template_options: dict[str, bool | int | float | str] = {}
+    tools: list[dict[str, Any]] = []
 
 
 class DetokenizeRequest(Struct, frozen=True):
@@ -231,19 +262,29 @@ class TokenLogprobs(Struct, frozen=True, tag=False, array_like=True):
     chosen: list[Logprob] | None = None
 
 
+class AnswerPart(Struct, frozen=True, tag=False):
+    """A piece of an answer: of its text, of its thoughts, or a call."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_call: ToolCall | None = None
+
+
 class GenerateOutput(Struct, frozen=True, gc=False):
     """What one sequence gained in a step. `text` and `token_ids` are the new part, counts are totals.
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
     `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`. `logprobs` are those
     of `token_ids`; a sequence's first output has the prompt's, and its text and ids where these were asked for.
-    `tensors` are rows that follow those of earlier outputs, named as in `TensorOptions`. The server keeps many of them:
-    what is empty is shared, and the garbage collector need not look at what cannot be in a cycle.
+    `tensors` are rows that follow those of earlier outputs, named as in `TensorOptions`. `parts` are what the text is
+    made of, where that was asked for and the model has more than text to say; None is all text. The server keeps many
+    of them: what is empty is shared, and the garbage collector need not look at what cannot be in a cycle.
     """
 
     rid: str
     index: int = 0
     text: str = ""
+    parts: Sequence[AnswerPart] | None = None
     token_ids: tuple[int, ...] = ()
     prompt_tokens: int = 0
     completion_tokens: int = 0

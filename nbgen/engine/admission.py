@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbgen.engine.adapters import Adapters
+from nbgen.engine.answer_format import AnswerFormat
+from nbgen.engine.answer_reading import AnswerReading
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.media_prompt import MediaPrompt
@@ -75,9 +77,10 @@ class Admission:
 
     def sequences(self, request: GenerateRequest) -> list[Sequence]:
         """One sequence for each of the request's samples. Raises InvalidRequest."""
-        params = request.params.with_defaults(self._model.sampling_defaults)
         media = self._media(request)
         prompt = self._prompt(request) if media is None else media.ids
+        reading = AnswerReading.of(request, prompt, self._tokenizer, self._answers if request.parts else None)
+        params = reading.params.with_defaults(self._model.sampling_defaults)
         if request.truncate and media is None:
             prompt = prompt[: max(1, self._room - len(request.prefix_ids) - 1)]
         self._check([*prompt, *request.prefix_ids], params, fit=request.fit or request.truncate)
@@ -92,6 +95,7 @@ class Admission:
         sequences = [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
         for sequence in sequences:
             sequence.media = media
+            sequence.parser = reading.parser and reading.parser()
         return sequences
 
     def translate(self, request: TokenizeRequest | DetokenizeRequest | EmbedRequest) -> TokenizerAnswer:
@@ -110,7 +114,9 @@ class Admission:
             special = request.add_special_tokens
             found = [self._tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
             return TokenizerAnswer(rid=request.rid, token_ids=found)
-        ids = self._chat(request.messages, request.template_options, request.add_generation_prompt, False)
+        ids = self._chat(
+            request.messages, request.tools, request.template_options, request.add_generation_prompt, False
+        )
         return TokenizerAnswer(rid=request.rid, token_ids=[ids])
 
     def _sequence(
@@ -164,19 +170,36 @@ class Admission:
             raise InvalidRequest("media need a prompt of text or ids, not input_embeds", field="image_data")
         return self._processor.prompt(request, self._tokenizer.encode)
 
-    def _chat(self, messages: list[ChatMessage], options: Mapping[str, Any], opens: bool, continues: bool) -> list[int]:
+    @property
+    def _answers(self) -> AnswerFormat | None:
+        """How the model writes more than text, by the template that chats go through."""
+        return (self._template or self._tokenizer).answers
+
+    @property
+    def _template(self) -> Processor | None:
+        """The processor, where chats go through its template and not through the tokenizer's."""
+        return self._processor if self._processor is not None and self._processor.has_chat_template else None
+
+    def _chat(
+        self,
+        messages: list[ChatMessage],
+        tools: list[dict[str, Any]],
+        options: Mapping[str, Any],
+        opens: bool,
+        continues: bool,
+    ) -> list[int]:
         """Ids of a chat of text. Raises InvalidRequest."""
-        if self._processor is not None and self._processor.has_chat_template:
-            return self._processor.encode_chat(
-                messages, {**options, "add_generation_prompt": opens, "continue_final_message": continues}
-            )
-        return self._tokenizer.encode_chat(messages, opens_answer=opens, continues_last=continues, options=options)
+        if self._template is not None:
+            own = {"tools": tools or None, "add_generation_prompt": opens, "continue_final_message": continues}
+            return self._template.encode_chat(messages, {**options, **own})
+        return self._tokenizer.encode_chat(
+            messages, opens_answer=opens, continues_last=continues, tools=tools, options=options
+        )
 
     def _prompt(self, request: GenerateRequest) -> list[int]:
         if request.messages is not None:
-            return self._chat(
-                request.messages, request.template_options, not request.continue_final, request.continue_final
-            )
+            tools, continues = request.tools.tools if request.tools else [], request.continue_final
+            return self._chat(request.messages, tools, request.template_options, not continues, continues)
         if request.text is not None:
             return self._tokenizer.encode(request.text)
         if request.input_embeds is not None:

@@ -323,6 +323,7 @@ def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutp
         rid=sequence.rid,
         index=sequence.index,
         text=text,
+        parts=sequence.parser and sequence.parser.feed(text, last=sequence.finish_reason is not None),
         token_ids=tuple(token_ids),
         prompt_tokens=sequence.num_prompt,
         completion_tokens=sequence.num_output,

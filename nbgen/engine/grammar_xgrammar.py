@@ -73,6 +73,8 @@ class XGrammarBackend:
         for node in objects(tag):
             if isinstance(node.get("json_schema"), dict):
                 _without_controls(node["json_schema"])
+            if node.get("type") == "json_schema" and node.get("style") in (None, "json"):
+                node.setdefault("max_whitespace_cnt", MAX_WHITESPACE)
         return self._compiler.compile_structural_tag(json.dumps(tag))
 
 

@@ -147,10 +147,10 @@ class Loop:
                 return
             request = self._pieces.complete(request)
             sequences = self._admission.sequences(request)
-            if request.params.grammar is None:
+            if (grammar := sequences[0].params.grammar) is None:
                 self._inbox.put(sequences)
             else:
-                self._inbox.put(Constrained(sequences, self._grammar(*request.params.grammar)))
+                self._inbox.put(Constrained(sequences, self._grammar(*grammar)))
         except NbgenError as error:
             self._refuse(request, error.message, error.status)
         except Exception:  # whatever a tokenizer or a template raises is this request's alone

@@ -6,6 +6,7 @@ Knows nothing of the model but which ids stand for what; what its towers make of
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from inspect import signature
 from typing import Any
 
@@ -18,9 +19,11 @@ from transformers.processing_utils import ProcessorMixin
 
 from nbgen.bytes_elements import unpack_bytes
 from nbgen.engine import given_media, media_options, video, video_clip
+from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.image import PROMPT_PIXELS
 from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.media_prompt import MediaPrompt
+from nbgen.engine.template_messages import template_message
 from nbgen.engine.video_clip import VideoClip
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest, Media
@@ -72,6 +75,19 @@ class Processor:
     def has_chat_template(self) -> bool:
         return self._processor.chat_template is not None
 
+    @cached_property
+    def answers(self) -> AnswerFormat | None:
+        """How the model writes thoughts and calls of tools, as far as its template shows."""
+        end = self._processor.tokenizer.eos_token
+        with self._lock:
+            return AnswerFormat.of_model(self._processor, self._render, [end] if end else [])
+
+    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], opens: bool) -> str:
+        turns = [m | {"content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m for m in messages]
+        return self._processor.apply_chat_template(
+            turns if self._lists_parts else messages, tools=tools or None, add_generation_prompt=opens
+        )
+
     def encode_chat(self, messages: list[ChatMessage], options: Mapping[str, Any]) -> list[int]:
         """Ids of a chat without media. Raises InvalidRequest."""
         return self._chat(messages, [], options)["input_ids"][0].tolist()
@@ -85,6 +101,7 @@ class Processor:
         if request.messages is not None:
             options = {
                 **request.template_options,
+                "tools": (request.tools and request.tools.tools) or None,
                 "add_generation_prompt": not request.continue_final,
                 "continue_final_message": request.continue_final,
             }
@@ -190,7 +207,8 @@ class Processor:
                 field="messages",
             )
         each = {kind: map(_plain, items) for kind, items in found.items()}
-        return [{"role": m.role, "content": self._content(m, each)} for m in messages]
+        as_text = self.answers is not None and self.answers.arguments_as_text
+        return [template_message(m, self._content(m, each), arguments_as_text=as_text) for m in messages]
 
     def _content(self, message: ChatMessage, found: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         if isinstance(message.content, str):

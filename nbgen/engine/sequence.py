@@ -49,6 +49,8 @@ class Sequence:
     #: The LoRA adapter (`adapter_folder.Adapter`) that it goes through, if any.
     adapter: Any = None
     prefix_text: str = ""
+    #: What finds the parts of its answer (`answer_parser.AnswerParser`), if that is more than text.
+    parser: Any = None
     logprobs: LogprobOptions | None = None
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     tensors: TensorOptions | None = None

@@ -1,12 +1,14 @@
 """Between text and token ids: encoding, the chat template, decoding, end tokens. Knows nothing of sequences."""
 
 from collections.abc import Callable, Mapping, Set
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jinja2
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from nbgen.engine.answer_format import AnswerFormat
+from nbgen.engine.template_messages import template_message
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
 
@@ -44,6 +46,7 @@ class Tokenizer:
         *,
         opens_answer: bool = True,
         continues_last: bool = False,
+        tools: list[dict[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Ids of a chat through the model's template, whose own variables are `options`.
@@ -53,20 +56,31 @@ class Tokenizer:
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
         self._check_length("".join(m.text for m in messages))
+        as_text = any(m.tool_calls for m in messages) and self.answers is not None and self.answers.arguments_as_text
         try:
-            text = self._tokenizer.apply_chat_template(
-                [{"role": m.role, "content": m.text} for m in messages],
-                tokenize=False,
-                add_generation_prompt=opens_answer,
+            text = self._render(
+                [template_message(m, m.text, arguments_as_text=as_text) for m in messages],
+                tools or [],
+                opens_answer,
                 continue_final_message=continues_last,
                 **(options or {}),
             )
-        except (jinja2.TemplateError, ValueError):
+        except (jinja2.TemplateError, ValueError, TypeError):
             raise InvalidRequest(
                 f"the model's chat template refuses these messages (roles: {', '.join(m.role for m in messages)})",
                 field="messages",
             ) from None
         return self._tokenizer.encode(text, add_special_tokens=False)
+
+    @cached_property
+    def answers(self) -> AnswerFormat | None:
+        """How the model writes thoughts and calls of tools, as far as its template shows."""
+        return AnswerFormat.of_model(self._tokenizer, self._render, [self.token_text(i) for i in self.eos_ids])
+
+    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], opens: bool, **options: Any) -> str:
+        return self._tokenizer.apply_chat_template(
+            messages, tools=tools or None, tokenize=False, add_generation_prompt=opens, **options
+        )
 
     def decoder(self, *, skip_special_tokens: bool, spaces_between: bool) -> Callable[[list[int]], str]:
         """A function from ids to text."""
@@ -86,6 +100,10 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The text of one token alone, special ones included."""
         return self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
+
+    def text(self, ids: list[int]) -> str:
+        """The text of tokens, special ones included."""
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def is_byte(self, token_id: int) -> bool:
         """Whether the token is one raw byte of a byte-fallback vocabulary, as `<0x0A>`."""

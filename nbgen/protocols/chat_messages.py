@@ -7,12 +7,12 @@ Follows OpenAI's API reference in the parts of a turn, and SGLang in those that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import ChatMessage, ContentPart
+from nbgen.messages import ChatMessage, ContentPart, ToolCall
 from nbgen.protocols.media import MAX_MEDIA, Item, MediaType, check_media, decode_base64, parse_item
 
 MAX_MESSAGES = 4096
@@ -59,11 +59,30 @@ class Part(msgspec.Struct, omit_defaults=True):
 MEDIA_PARTS: dict[str, MediaType] = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
 
 
+class CalledFunction(msgspec.Struct):
+    """A call's function, and the arguments that the model wrote."""
+
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+
+class Call(msgspec.Struct):
+    """A call of a turn of the model's."""
+
+    function: CalledFunction
+    id: str = ""
+    type: Literal["function"] = "function"
+
+
 class Turn(msgspec.Struct):
     """A message of a chat."""
 
     role: str
     content: str | list[Part] | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Call] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
 
 
 class Conversation(NamedTuple):
@@ -138,19 +157,35 @@ def part_item(part: Part) -> Item:
 
 def _message(turn: Turn, media: list[Item]) -> ChatMessage:
     role = "system" if turn.role == "developer" else turn.role
-    if role not in ("system", "user", "assistant"):
-        raise InvalidRequest(f"messages of the role {turn.role!r} are not supported yet", field="messages")
-    if turn.content is None:
+    if role not in ("system", "user", "assistant", "tool"):
+        raise InvalidRequest(f"messages of the role {turn.role!r:.80} are not supported", field="messages")
+    if turn.content is None and not (role == "assistant" and turn.tool_calls):
         raise InvalidRequest(f"a message of the role {turn.role!r} has no content", field="messages")
-    if isinstance(turn.content, str):
-        return ChatMessage(role=role, content=turn.content)  # type: ignore[arg-type]
-    if all(part.type == "text" for part in turn.content):
-        return ChatMessage(role=role, content="".join(part.text for part in turn.content))  # type: ignore[arg-type]
+    content = turn.content or ""
+    if not isinstance(content, str) and all(part.type == "text" for part in content):
+        content = "".join(part.text for part in content)
+    if isinstance(content, str):
+        return ChatMessage(role=role, content=content, **_more(turn))  # type: ignore[arg-type]
     if role != "user":
         raise InvalidRequest(
             f"a message of the role {role} has text only; images and sounds are a user's", field="messages"
         )
-    return ChatMessage(role="user", content=[_part(part, media) for part in turn.content])
+    return ChatMessage(role="user", content=[_part(part, media) for part in content])
+
+
+def _more(turn: Turn) -> dict[str, Any]:
+    """What a turn has besides its text: the model's thoughts and calls, and which call a tool answers."""
+    if turn.role == "tool":
+        return {"tool_call_id": turn.tool_call_id or "", "name": turn.name or ""}
+    if turn.role != "assistant":
+        return {}
+    return {"reasoning": turn.reasoning_content or "", "tool_calls": [_call(call) for call in turn.tool_calls or ()]}
+
+
+def _call(call: Call) -> ToolCall:
+    arguments = call.function.arguments
+    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+    return ToolCall(id=call.id, name=call.function.name, arguments=text)
 
 
 def _part(part: Part, media: list[Item]) -> ContentPart:

@@ -18,6 +18,7 @@ from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.protocols.chat_messages import Turn, conversation, template_options
 from nbgen.protocols.json_body import parse_object
 from nbgen.protocols.media import Item
+from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.sampling_params import SamplingParams
 
@@ -27,7 +28,6 @@ MAX_TOP_LOGPROBS = 20
 
 #: Known fields that are not served yet, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "tools": (None, []),
     "functions": (None, []),
     "audio": (None,),
     "modalities": (None, ["text"]),
@@ -109,6 +109,10 @@ class CompletionBody(Body, kw_only=True):
 
 class ChatBody(Body, kw_only=True):
     messages: list[Turn]
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    separate_reasoning: bool | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -180,6 +184,9 @@ def parse_chat(raw: bytes) -> Call:
         request,
         logprobs=wanted,
         adapter=_adapters(body.lora_path, 1)[0],
+        tools=tool_options(body.tools, body.tool_choice, body.parallel_tool_calls),
+        parts=True,
+        thoughts=body.separate_reasoning is not False,
         continue_final=body.continue_final_message,
         template_options=template_options({**effort, **(body.chat_template_kwargs or {})}),
     )
@@ -193,10 +200,9 @@ def _parse(raw: bytes, kind: type[B]) -> tuple[dict[str, Any], B]:
 
 
 def refuse_unsupported(fields: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for what is known and not served, except tools that the model is not to see."""
-    hidden = {"tools", "functions"} if fields.get("tool_choice") == "none" else set[str]()
+    """Raise InvalidRequest for what is known and not served."""
     for name, unset in UNSUPPORTED.items():
-        if name not in hidden and fields.get(name) not in unset:
+        if fields.get(name) not in unset:
             raise InvalidRequest(f"`{name}` is not supported by this server yet", field=name)
 
 

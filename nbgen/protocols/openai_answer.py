@@ -5,6 +5,7 @@ Streams carry what is new, not what is there so far. Knows nothing of requests' 
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from nbgen.engine_state import ModelInfo
 from nbgen.errors import NbgenError
 from nbgen.messages import GenerateRequest, Logprob, TokenLogprobs
 from nbgen.protocols.openai import Call
+from nbgen.protocols.openai_message import deltas, message
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang_tensors import last_state, routed_experts
 
@@ -32,6 +34,8 @@ class Choice:
         self._request = request
         self._index = index
         self._text = 0
+        self._parts = 0
+        self._calls = 0
         self._logprobs = 0
         self._offset = 0
         self._begun = False
@@ -42,8 +46,7 @@ class Choice:
         """The choice of a call without `stream`."""
         text, states = self._take_text(sample), self._hidden_states(sample)
         if self._call.chat:
-            message = {"role": "assistant", "content": text, "reasoning_content": None}
-            return self._choice(sample, {"message": message}, self._take_logprobs(sample)) | states
+            return self._choice(sample, {"message": message(sample)}, self._take_logprobs(sample)) | states
         return self._choice(sample, {"text": text}, self._take_logprobs(sample)) | states
 
     def states(self, sample: Sample) -> list[dict[str, Any]]:
@@ -57,9 +60,11 @@ class Choice:
             return []
         found = [] if self._begun or not self._call.chat else [self._delta({"role": "assistant", "content": ""})]
         self._begun = True
-        text = self._take_text(sample)
-        if text or len(sample.logprobs) > self._logprobs:
-            found.append(self._delta(self._content(text), self._take_logprobs(sample)))
+        contents = self._take_contents(sample)
+        if not contents and len(sample.logprobs) > self._logprobs:
+            contents = [self._content("")]
+        logprobs = [self._take_logprobs(sample)] if contents else []
+        found += [self._delta(*each) for each in itertools.zip_longest(contents, logprobs)]
         if sample.finish_reason is not None:
             self.ended = True
             found.append(self._choice(sample, {"delta": {}} if self._call.chat else {"text": ""}, None))
@@ -68,6 +73,16 @@ class Choice:
     def _hidden_states(self, sample: Sample) -> dict[str, Any]:
         wanted = self._request.tensors is not None and self._request.tensors.last_hidden_state
         return {"hidden_states": last_state(sample)} if wanted else {}
+
+    def _take_contents(self, sample: Sample) -> list[dict[str, Any]]:
+        """What is new, as the contents of deltas."""
+        if sample.parts is None or not self._call.chat:
+            text = self._take_text(sample)
+            return [self._content(text)] if text else []
+        new, self._parts = sample.parts[self._parts :], len(sample.parts)
+        contents = list(deltas(new, self._calls))
+        self._calls += sum("tool_calls" in content for content in contents)
+        return contents
 
     def _content(self, text: str) -> dict[str, Any]:
         return {"content": text} if self._call.chat else {"text": text}
@@ -78,11 +93,12 @@ class Choice:
 
     def _choice(self, sample: Sample, content: dict[str, Any], logprobs: dict[str, Any] | None) -> dict[str, Any]:
         reason = sample.finish_reason
+        ended = "tool_calls" if reason and reason.type == "stop" and sample.tool_calls else reason and reason.type
         return {
             "index": self._index,
             **content,
             "logprobs": logprobs,
-            "finish_reason": reason.type if reason else None,
+            "finish_reason": ended,
             "matched_stop": reason.matched if reason else None,
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbgen.messages import FinishReason, GenerateOutput, TokenLogprobs
+from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TokenLogprobs, ToolCall
 
 #: Of a tensor that is one row, the latest: each piece takes the place of the one before it.
 LATEST = "last_hidden_state"
@@ -13,6 +13,8 @@ class Sample:
 
     def __init__(self) -> None:
         self.text = ""
+        #: What the text is made of; None where it is text and nothing else.
+        self.parts: list[AnswerPart] | None = None
         self.output_ids: list[int] = []
         self.prompt_tokens = 0
         self.completion_tokens = 0
@@ -28,6 +30,9 @@ class Sample:
     def add(self, output: GenerateOutput) -> None:
         """Take in what a step gained."""
         self.text += output.text
+        if output.parts is not None:
+            self.parts = self.parts or []
+            self.parts += output.parts
         self.output_ids += output.token_ids
         self.prompt_tokens = output.prompt_tokens or self.prompt_tokens
         self.completion_tokens = output.completion_tokens or self.completion_tokens
@@ -42,6 +47,21 @@ class Sample:
             self.tensors[piece.name] = kept
             kept.append(piece.data)
         self.finish_reason = output.finish_reason or self.finish_reason
+
+    @property
+    def content(self) -> str:
+        """What the model says to whoever asked: its text without thoughts and calls."""
+        return self.text if self.parts is None else "".join(part.content for part in self.parts)
+
+    @property
+    def reasoning(self) -> str:
+        """Its thoughts, where they are told apart."""
+        return "".join(part.reasoning for part in self.parts or ())
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The functions that it wants called."""
+        return [part.tool_call for part in self.parts or () if part.tool_call]
 
 
 def usage(samples: list[Sample]) -> dict[str, int]:

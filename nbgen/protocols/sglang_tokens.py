@@ -15,6 +15,7 @@ from nbgen.messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
 from nbgen.protocols import openai
 from nbgen.protocols.chat_messages import Turn, chat_messages, template_options
 from nbgen.protocols.json_body import parse_object
+from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 
 MAX_TEXTS = 1024
 
@@ -22,6 +23,8 @@ MAX_TEXTS = 1024
 class TokenizeBody(msgspec.Struct, kw_only=True):
     prompt: str | list[str] | None = None
     messages: list[Turn] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
@@ -34,12 +37,14 @@ def parse_tokenize(raw: bytes) -> tuple[TokenizeRequest, bool]:
     body = openai.convert(fields, TokenizeBody)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("give exactly one of `prompt` and `messages`", field="prompt")
+    tools = tool_options(body.tools, body.tool_choice)
     texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
     _check_count("prompt", len(texts))
     request = TokenizeRequest(
         rid=uuid.uuid4().hex,
         texts=texts,
         messages=None if body.messages is None else chat_messages(body.messages),
+        tools=tools.tools if tools else [],
         add_special_tokens=body.add_special_tokens,
         add_generation_prompt=body.add_generation_prompt,
         template_options=template_options(body.chat_template_kwargs or {}),

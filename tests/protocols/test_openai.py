@@ -105,7 +105,8 @@ def test_what_is_not_served_yet_is_refused_unless_unset(name: str) -> None:
     "messages",
     [
         [],
-        [{"role": "tool", "content": "x"}],
+        [{"role": "function", "content": "x"}],
+        [{"role": "tool", "tool_call_id": "1"}],
         [{"role": "user", "content": None}],
         [{"role": "user", "content": [{"type": "image", "image": "x"}]}],
     ],

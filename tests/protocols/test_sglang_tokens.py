@@ -31,11 +31,13 @@ def test_one_text_several_and_a_chat() -> None:
     assert single
 
 
-def test_tools_may_be_hidden_and_are_refused_otherwise() -> None:
-    chat = {"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function"}]}
-    tokenize(**chat, tool_choice="none")
-    with pytest.raises(InvalidRequest, match="tools"):
-        tokenize(**chat)
+def test_tools_may_be_hidden() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    chat = {"messages": [{"role": "user", "content": "hi"}], "tools": [tool]}
+    assert tokenize(**chat)[0].tools == [tool]
+    assert tokenize(**chat, tool_choice="none")[0].tools == []
+    with pytest.raises(InvalidRequest, match=r"tools\[0\]"):
+        tokenize(**{**chat, "tools": [{"type": "function"}]})
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_tools_may_be_hidden_and_are_refused_otherwise() -> None:
         {"prompt": ["a", 5]},
         {"prompt": ["a"] * 1025},
         {"messages": []},
-        {"messages": [{"role": "tool", "content": "a"}]},
+        {"messages": [{"role": "function", "content": "a"}]},
         {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"tokenize": False}},
         {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": [1]}},
         {"prompt": "a", "add_special_tokens": "no"},

@@ -1,0 +1,152 @@
+"""How a model writes an answer that is more than text: its thoughts, and calls of tools. Read off its chat template.
+
+A chat template shows how the model's own turns look. So turns with marks in them are rendered, and what stands around
+the marks is how the model writes the like itself. It becomes a `response_template` of transformers, whose parser reads
+answers (`answer_parser`), and the texts that a grammar of calls is made of (`call_grammar`). Knows no tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
+from transformers.utils.chat_parsing.response_templates import ResponseTemplate, load_response_template
+
+from nbgen.engine.answer_parser import CALLS, THOUGHTS, AnswerParser
+from nbgen.engine.call_format import ARGUMENTS, NAMES, TOOLS, CallFormat, call_turn
+from nbgen.engine.template_turns import ANSWER, Render, TemplateTurns
+
+THOUGHT = "nbgen thinks"
+#: What thoughts stand between, where a template leaves them out of turns that are over.
+TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
+log = logging.getLogger(__name__)
+
+_LAST_TAG = re.compile(r"(?:<[^<>]+>|\[[^\[\]]+\])\s*\Z")
+
+
+class AnswerFormat:
+    """What answers are read by: a response template, its own or made of what the chat template shows."""
+
+    def __init__(
+        self, response_template: Mapping[str, Any], calls: CallFormat | None, thought: tuple[str, str] | None
+    ) -> None:
+        """`thought` is what stands before and after one. Raises ValueError."""
+        load_response_template(dict(response_template))
+        self._template = response_template
+        self.calls = calls
+        self.thought = thought
+        #: Whether what tells the parts apart would be missing from text without special tokens.
+        self.has_special_tokens = False
+
+    @classmethod
+    def of(
+        cls, render: Render, source: str, ends: Sequence[str] = (), own: Mapping[str, Any] | None = None
+    ) -> AnswerFormat | None:
+        """The format of a template whose text is `source`; None where answers are text and nothing else.
+
+        `ends` are the texts of the model's end tokens; `own` is a response template that came with the model.
+        """
+        thought = _thought_tags(TemplateTurns(render), source)
+        calls = _calls(TemplateTurns(render, TOOLS, ends, thought[1] if thought else ""))
+        if own is not None:
+            return cls(own, calls, thought)
+        if calls is None and thought is None:
+            return None
+        fields: dict[str, Any] = {"content": {"content": "text"}, **(calls.fields if calls else {})}
+        if thought is not None:
+            fields[THOUGHTS[0]] = {"open": thought[0], "close": thought[1], "content": "text"}
+        return cls({"start_anchor_pattern": _anchor(thought), "fields": fields}, calls, thought)
+
+    @classmethod
+    def of_model(
+        cls, model: PreTrainedTokenizerBase | ProcessorMixin, render: Render, ends: Sequence[str]
+    ) -> AnswerFormat | None:
+        """The format of a model whose tokenizer or processor renders chats; None without a chat template."""
+        if (source := model.chat_template) is None:
+            return None
+        text = source if isinstance(source, str) else "".join(source.values())
+        tokenizer = getattr(model, "tokenizer", model)
+        try:
+            found = cls.of(render, text, ends, getattr(tokenizer, "response_template", None))
+            special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+            if found is not None:
+                found.has_special_tokens = any(map(found._mentions, special))
+            return found
+        except (ValueError, TypeError):
+            log.exception("the model's response template cannot be read: answers are taken for text")
+            return None
+
+    @property
+    def arguments_as_text(self) -> bool:
+        """Whether the chat template reads a call's arguments as JSON in a text."""
+        return self.calls is not None and self.calls.arguments_as_text
+
+    @property
+    def has_calls(self) -> bool:
+        return CALLS in self._template["fields"]
+
+    def parser(self, prompt: str, tools: list[dict[str, Any]], *, thoughts: bool) -> AnswerParser:
+        """For an answer to a prompt that ends so, of which the thoughts are wanted apart or not."""
+        return AnswerParser(self._part(thoughts, bool(tools)), prompt, tools)
+
+    def _mentions(self, token: str) -> bool:
+        return token in json.dumps(self._template, ensure_ascii=False).replace("\\", "")
+
+    @lru_cache  # noqa: B019  (a model has one format, which lives as long as it)
+    def _part(self, thoughts: bool, calls: bool) -> ResponseTemplate:
+        left_out = (() if thoughts else THOUGHTS) + (() if calls else (CALLS, "end_of_calls"))
+        fields = {name: each for name, each in self._template["fields"].items() if name not in left_out}
+        return load_response_template({**self._template, "fields": fields})
+
+
+def _anchor(thought: tuple[str, str] | None) -> str:
+    """Where an answer begins: at the prompt's end, or before the tag that opens a thought there."""
+    if thought is None:
+        return r"\Z"
+    tag = re.escape(thought[0])
+    return rf"(?={tag}\s*\Z)|(?<!{tag}\s*)\Z"
+
+
+def _thought_tags(turns: TemplateTurns, source: str) -> tuple[str, str] | None:
+    """What stands before and after a thought."""
+    text = turns.text({"role": "assistant", "content": ANSWER, **dict.fromkeys(THOUGHTS, THOUGHT)})
+    before, found, after = text.partition(THOUGHT)
+    if found and ANSWER in after:
+        close = after.partition(ANSWER)[0].strip()
+        if tag := _opening_tag(turns, before.rstrip(), close):
+            return tag, close
+    return next((tags for tags in TAGS if tags[1] in source), None)
+
+
+def _opening_tag(turns: TemplateTurns, before: str, close: str) -> str:
+    """What opens a thought: the tag that `close` closes, or whatever the model's turn has before it."""
+    if before.endswith(twin := close.replace("/", "", 1)):
+        return twin
+    tag = before.removeprefix(turns.header).strip()
+    last = _LAST_TAG.search(before)
+    return tag or (last.group() if last else "")  # the prompt opens it
+
+
+def _calls(turns: TemplateTurns) -> CallFormat | None:
+    """The format of calls, if what the template writes is read as what was to be written."""
+    calls = CallFormat.of(turns)
+    if calls is None:
+        return None
+    try:
+        template = load_response_template(
+            {"start_anchor_pattern": r"\Z", "fields": {"content": {"content": "text"}, **calls.fields}}
+        )
+    except ValueError:
+        return None
+    for names in (NAMES[:1], NAMES) if calls.separator else (NAMES[:1],):
+        text = call_turn(turns, names, as_text=calls.arguments_as_text)
+        parts = AnswerParser(template, "", TOOLS).feed(text, last=True)
+        found = [(part.tool_call.name, json.loads(part.tool_call.arguments)) for part in parts if part.tool_call]
+        if found != [(name, ARGUMENTS) for name in names]:
+            return None
+    return calls

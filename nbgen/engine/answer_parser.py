@@ -1,0 +1,89 @@
+"""An answer in its parts, as it is written: text, thoughts, calls of tools. transformers' parser finds them.
+
+Knows neither tokens nor sequences. What cannot be read as what it began like is text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from typing import Any
+
+from transformers.utils.chat_parsing import ResponseParser
+from transformers.utils.chat_parsing.response_templates import ResponseTemplate
+
+from nbgen.messages import AnswerPart, ToolCall
+
+CALLS = "tool_calls"
+#: The names that response templates have for thoughts.
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+#: What some templates demand of a call's id: nine letters and digits.
+ID_LENGTH = 9
+
+log = logging.getLogger(__name__)
+
+
+class AnswerParser:
+    """Reads one answer. White space between its parts belongs to none of them."""
+
+    def __init__(self, template: ResponseTemplate, prompt: str, tools: list[dict[str, Any]]) -> None:
+        """`prompt` is its end at least: what it opened, the answer begins in."""
+        self._template = template
+        self._tools = tools
+        self._parser = ResponseParser(template, prompt, tools=tools)
+        self._space = ""
+        self._begun = False
+        #: What has come since a call began that is not whole; None between calls.
+        self._call: str | None = None
+
+    def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
+        """The parts that are certain after more text; all of them after the `last`."""
+        since = text if self._call is None else self._call + text
+        self._call = None if self._call is None else since
+        try:
+            events = self._parser.feed(text)
+            if last:
+                events += self._parser.finalize()[1]
+        except (ValueError, KeyError, TypeError):  # as a library of patterns says: this is no call
+            self._parser, self._call = ResponseParser(self._template, "", tools=self._tools), None
+            return [AnswerPart(content=since)] if since else []
+        return [part for event in events for part in self._parts(event, since)]
+
+    def _parts(self, event: dict[str, Any], since: str) -> list[AnswerPart]:
+        field, kind = event["field"], event["type"]
+        if field == CALLS:
+            return self._of_call(event, since)
+        if kind == "region_chunk" and field in ("content", *THOUGHTS):
+            return self._of_text(event["text"], "content" if field == "content" else "reasoning")
+        self._space, self._begun = "", False
+        return []
+
+    def _of_text(self, text: str, name: str) -> list[AnswerPart]:
+        text = self._space + text if self._begun else text.lstrip()
+        shown = text.rstrip()
+        self._space, self._begun = text[len(shown) :], bool(shown) or self._begun
+        return [AnswerPart(**{name: shown})] if shown else []
+
+    def _of_call(self, event: dict[str, Any], since: str) -> list[AnswerPart]:
+        if event["type"] == "region_open":
+            self._call = ""
+        if event["type"] == "region_chunk":
+            self._call = self._call or event["text"]
+        if event["type"] != "region_close":
+            return []
+        value, self._call = event["value"], None
+        calls = [_call(each) for each in (value if isinstance(value, list) else [value])]
+        if all(calls):
+            return [AnswerPart(tool_call=call) for call in calls]
+        return [AnswerPart(content=since)]
+
+
+def _call(value: Any) -> ToolCall | None:
+    """A call as a response template shapes it; None where it is none."""
+    function = value.get("function") if isinstance(value, dict) else None
+    name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
+    if not isinstance(name, str) or not isinstance(arguments, dict | str):
+        return None
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(id=uuid.uuid4().hex[:ID_LENGTH], name=name, arguments=text)

@@ -1,0 +1,51 @@
+"""What a request for an answer in parts makes of its options, and what reads its answer. Knows no sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from nbgen.engine.answer_format import AnswerFormat
+from nbgen.engine.answer_parser import AnswerParser
+from nbgen.engine.call_grammar import answer_grammar
+from nbgen.engine.tokenizer import Tokenizer
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import GRAMMARS, SamplingParams
+
+#: Tokens at a prompt's end that tell what it has opened.
+PROMPT_END = 64
+
+
+class AnswerReading(NamedTuple):
+    """How to sample, and what makes a parser for each sample; None where an answer is text."""
+
+    params: SamplingParams
+    parser: Callable[[], AnswerParser] | None = None
+
+    @classmethod
+    def of(
+        cls, request: GenerateRequest, prompt: list[int], tokenizer: Tokenizer, answers: AnswerFormat | None
+    ) -> AnswerReading:
+        """For a request whose prompt has these ids. Raises InvalidRequest for tools that the model cannot call."""
+        params = request.params
+        if request.tools is not None and not (answers and answers.has_calls):
+            raise InvalidRequest(
+                "this model's chat template shows no way to call tools that is understood here: load a model that "
+                "calls tools, or send tool_choice 'none'",
+                field="tools",
+            )
+        if not request.parts or answers is None:
+            return cls(params)
+        end = tokenizer.text(prompt[-PROMPT_END:])
+        tag = answer_grammar(answers, params, request.tools, end if request.thoughts else None)
+        if tag is not None:
+            others: dict[str, None] = dict.fromkeys(GRAMMARS)
+            params = msgspec.structs.replace(params, **{**others, "structural_tag": tag})
+        if answers.has_special_tokens:
+            params = msgspec.structs.replace(params, skip_special_tokens=False)
+        tools = request.tools.tools if request.tools else []
+        return cls(params, partial(answers.parser, end, tools, thoughts=request.thoughts))

@@ -1,0 +1,184 @@
+"""How a model calls tools: read off what its chat template writes for a turn with calls. Knows no tokens.
+
+Three ways are understood. A call is a JSON object that has the function's name and its arguments, or one of a list of
+such objects (`<tool_call>{"name": …, "arguments": …}</tool_call>`); or the name stands before a JSON object of
+arguments (`[TOOL_CALLS]name[ARGS]{…}`), or before a tag for each of them (`<parameter=key>value</parameter>`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from nbgen.engine.template_turns import TemplateTurns, from_tag, shared_end, shared_start, to_tag
+
+NAMES = FIRST, SECOND = ("nbgen_first", "nbgen_second")
+ARGUMENTS = {"nbgen_key": "nbgen value", "nbgen_other": "nbgen text"}
+#: Nine letters and digits: some templates take no other ids.
+CALL_ID = "nbgenid00"
+_TEXT = {"type": "string", "description": "a text"}
+_PARAMETERS = {"type": "object", "properties": dict.fromkeys(ARGUMENTS, _TEXT), "required": list(ARGUMENTS)}
+#: The functions that the marked turns call.
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": name, "description": "a function", "parameters": _PARAMETERS}}
+    for name in NAMES
+]
+#: How xgrammar calls the ways to write arguments as tags, by what is before an argument's name.
+XML_STYLES = {"<parameter=": "qwen_xml", "<arg_key>": "glm_xml"}
+#: What a turn has for text where it has none.
+EMPTY: tuple[dict[str, Any], ...] = ({"content": ""}, {"content": None}, {})
+_DECODER = json.JSONDecoder()
+
+
+class CallFormat(NamedTuple):
+    """The texts around the names and the arguments of a turn's calls, and how transformers' parser finds them."""
+
+    before: str
+    middle: str
+    #: "" where a turn has one call at most.
+    separator: str
+    after: str
+    #: xgrammar's name for how arguments are written; None where it has none.
+    style: str | None
+    #: Fields of a response template: `tool_calls`, and what is of no use to anybody.
+    fields: dict[str, Any]
+    #: Whether a template reads arguments as JSON in a text.
+    arguments_as_text: bool = False
+
+    @classmethod
+    def of(cls, turns: TemplateTurns) -> CallFormat | None:
+        """The format of a template's calls; None where it shows none, or none that is understood."""
+        for as_text in (False, True):
+            written = [call_turn(turns, names, as_text=as_text) for names in (NAMES[:1], NAMES)]
+            if FIRST in written[0] and str(ARGUMENTS) not in written[0]:
+                return _read(*written, as_text)
+        return None
+
+
+def call_turn(turns: TemplateTurns, names: tuple[str, ...], *, as_text: bool) -> str:
+    """What a template writes for a turn that calls these functions."""
+    arguments = json.dumps(ARGUMENTS) if as_text else ARGUMENTS
+    calls = [{"id": CALL_ID, "type": "function", "function": {"name": n, "arguments": arguments}} for n in names]
+    answers = (turns.answer({"role": "assistant", **content, "tool_calls": calls}) for content in EMPTY)
+    return next((answer for answer in answers if names[-1] in answer), "")
+
+
+def _read(one: str, two: str, as_text: bool) -> CallFormat | None:
+    name, key = one.index(FIRST), next(iter(ARGUMENTS))
+    if (found := _json_arguments(one, name)) is not None:
+        texts = _texts(one, two, *found)
+        if (field := _object_field(one, two)) is not None:
+            return CallFormat(*texts, "json", {"tool_calls": field}, as_text)
+        return CallFormat(*texts, "json", _named_fields(*texts), as_text) if texts[0].strip() else None
+    return _of_tags(one, two, as_text) if key in one[name:] else None
+
+
+def _texts(one: str, two: str, start: int, end: int) -> tuple[str, str, str, str]:
+    """What is before the name, between it and the arguments, between two calls, and after the arguments."""
+    before, _, rest = one.partition(FIRST)
+    separator = ""
+    if two and (first := _json_arguments(two, two.index(FIRST))) is not None:
+        separator = two[first[1] :].partition(SECOND)[0]
+    return before, rest[: start - len(before) - len(FIRST)], separator, one[end:]
+
+
+def _json_arguments(text: str, start: int) -> tuple[int, int] | None:
+    """Where the arguments stand as JSON."""
+    return next(((a, b) for a, b, value in _json_values(text, start, "{") if value == ARGUMENTS), None)
+
+
+def _json_values(text: str, start: int, opening: str) -> Iterator[tuple[int, int, Any]]:
+    """The JSON values that begin with a bracket, outermost first: start, end, value."""
+    for found in re.finditer(re.escape(opening), text):
+        if found.start() < start:
+            continue
+        try:
+            value, end = _DECODER.raw_decode(text, found.start())
+        except ValueError:
+            continue
+        yield found.start(), end, value
+
+
+def _object_field(one: str, two: str) -> dict[str, Any] | None:
+    """The field where a call is a JSON object with a name, or each of a list is; None where it is neither."""
+    objects = ((start, end, _paths(value)) for start, end, value in _json_values(one, 0, "{"))
+    start, end, paths = next(((a, b, found) for a, b, found in objects if found), (0, 0, None))
+    if paths is None:
+        return None
+    listed = any(isinstance(each, list) and len(each) == len(NAMES) for _, _, each in _json_values(two, 0, "["))
+    opening, closing = one[:start].rstrip(), one[end:].lstrip()
+    if listed:
+        opening, closing = opening.removesuffix("["), closing.removeprefix("]")
+    name, arguments = paths
+    root = "" if listed else "content."
+    first = r"(?=\[\s*\{)" if listed else r"(?=\{\s*\")"
+    field = {
+        "open_pattern": rf"\s*{re.escape(opening.strip()) or first}",
+        "content": "json",
+        "repeats": True,
+        "transform": _function(f"{{{root}{name}}}", f"{{{root}{arguments}}}"),
+        "transform_each": listed,
+    }
+    return field | ({"close": closing.strip()} if closing.strip() else {})
+
+
+def _paths(value: Any, root: str = "") -> tuple[str, str] | None:
+    """The dotted paths of the name and the arguments in an object, if it has both."""
+    if not isinstance(value, dict):
+        return None
+    name = next((key for key, each in value.items() if each == FIRST), None)
+    arguments = next((key for key, each in value.items() if each in (ARGUMENTS, json.dumps(ARGUMENTS))), None)
+    if name and arguments:
+        return root + name, root + arguments
+    inner = (_paths(each, f"{root}{key}.") for key, each in value.items())
+    return next((found for found in inner if found), None)
+
+
+def _named_fields(before: str, middle: str, separator: str, after: str) -> dict[str, Any]:
+    """The fields where the name stands before the arguments, perhaps in a section that holds all calls."""
+    begin = from_tag(shared_end(before, separator)) if separator else before
+    end = to_tag(shared_start(after, separator)) if separator else after
+    section, rest = before.removesuffix(begin).strip(), after.removeprefix(end).strip()
+    opening = rf"(?:{re.escape(section)}\s*)?" if section else ""
+    field: dict[str, Any] = {
+        "open_pattern": rf"\s*{opening}{_loose(begin)}(?P<name>[\w.-]+){_loose(middle)}",
+        "content": "json",
+        "repeats": True,
+        "transform": _function("{name}", "{content}"),
+    }
+    if end.strip():
+        field["close_pattern"] = _loose(end)
+    elif separator.strip():
+        field["close_pattern"] = rf"(?={_loose(separator)})"
+    section_end = {"open_pattern": rf"\s*{re.escape(rest)}", "close_pattern": r"(?=.)", "content": "text"}
+    return {"tool_calls": field, **({"end_of_calls": section_end} if rest else {})}
+
+
+def _of_tags(one: str, two: str, as_text: bool) -> CallFormat | None:
+    """The format where each argument has a tag."""
+    (key, value), (other, last) = ARGUMENTS.items()
+    parts = re.fullmatch(f"(.*){FIRST}(.*){key}(.*){value}(.*){other}(.*){last}(.*)", one, re.DOTALL)
+    if parts is None:
+        return None
+    before, opening, between, joint, _, closing = parts.groups()
+    tag, close = from_tag(shared_end(opening, joint)), to_tag(shared_start(joint, closing))
+    if not (tag.strip() and close.strip() and between.strip()):
+        return None
+    middle, after = opening.removesuffix(tag), closing.removeprefix(close)
+    separator = two.partition(last)[2].removeprefix(close).partition(SECOND)[0]
+    pattern = rf"{_loose(tag)}(?P<key>.+?){_loose(between)}(?P<value>.*?){_loose(close)}"
+    fields = _named_fields(before, middle, separator, after)
+    fields["tool_calls"] |= {"content": "xml-inline", "content_args": {"tag_pattern": pattern}}
+    return CallFormat(before, middle, separator, after, XML_STYLES.get(tag.strip()), fields, as_text)
+
+
+def _function(name: str, arguments: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _loose(text: str) -> str:
+    """The text as a pattern: white space around it may be missing, ids and numbers may be others."""
+    pattern = re.sub(r"\d+", r"\\d+", re.escape(text.strip()).replace(CALL_ID, r"[\w-]+"))
+    return rf"\s*{pattern}\s*" if pattern else r"\s*"

@@ -1,0 +1,124 @@
+"""The grammar of an answer that calls tools, or thinks before it is what it must be: a structural tag of xgrammar.
+
+Made of the texts that a chat template writes around calls and thoughts. Knows neither tokens nor back ends.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nbgen.engine.answer_format import AnswerFormat
+from nbgen.engine.call_format import CallFormat
+from nbgen.engine.grammar_limits import ANY_JSON
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ToolOptions
+from nbgen.sampling_params import SamplingParams
+
+Format = dict[str, Any]
+
+#: Between a thought and what follows it.
+SPACE: Format = {"type": "regex", "pattern": r"[ \n]{0,4}"}
+
+
+def answer_grammar(
+    answers: AnswerFormat, params: SamplingParams, tools: ToolOptions | None, opened: str | None
+) -> str | None:
+    """The structural tag for the answer to a request with this grammar, if any, and these tools; None where all goes.
+
+    `opened` is how the prompt ends; None where thoughts are not wanted apart, and are not made room for. Raises
+    InvalidRequest for tools that must be called in a way that is not known.
+    """
+    format = None if params.grammar is None else _of_option(*params.grammar)
+    if tools is not None:
+        format = _with_tools(answers, tools, format)
+    if format is None or opened is None or answers.thought is None:
+        return _tag(format) if tools is not None and format else None
+    open_tag, close = answers.thought
+    begun = opened.rstrip().endswith(open_tag)
+    thought = {"type": "tag", "begin": "" if begun else open_tag, "content": {"type": "any_text"}, "end": close}
+    return _tag(_sequence(thought if begun else {"type": "optional", "content": thought}, SPACE, format))
+
+
+def _tag(format: Format) -> str:
+    return json.dumps({"type": "structural_tag", "format": format}, ensure_ascii=False)
+
+
+def _with_tools(answers: AnswerFormat, tools: ToolOptions, format: Format | None) -> Format | None:
+    """The calls that must come, or may in place of `format`; what a strict tool is called with, if it is."""
+    must = tools.required or bool(tools.function)
+    if not must and not tools.strict and format is None:
+        return None
+    if answers.calls is None or answers.calls.style is None:
+        raise InvalidRequest(
+            "how this model writes calls is not known well enough to enforce it: leave out response_format and strict "
+            "tools, and let tool_choice be auto or none",
+            field="tool_choice",
+        )
+    if must:
+        return _calls(answers.calls, tools)
+    if format is None:
+        return _when_called(answers.calls, tools)
+    return {"type": "or", "elements": [_calls(answers.calls, tools), format]}
+
+
+def _calls(calls: CallFormat, tools: ToolOptions) -> Format:
+    """One call, or several where they may be and the template knows how."""
+    tags = [
+        {"type": "tag", "begin": name + calls.middle, "content": arguments, "end": ""}
+        for name, arguments in _functions(calls, tools)
+    ]
+    several = {
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": calls.separator,
+        "at_least_one": True,
+        "stop_after_first": not (tools.parallel and calls.separator),
+    }
+    after = calls.after.rstrip()
+    return _sequence(_text(calls.before.lstrip()), several, *([_text(after)] if after else []))
+
+
+def _when_called(calls: CallFormat, tools: ToolOptions) -> Format | None:
+    """Any text, in which calls are as they should be."""
+    before, after = calls.before.lstrip(), calls.after.rstrip()
+    if not before or not after:  # where a call begins or ends could not be told
+        return None
+    tags = [
+        {"type": "tag", "begin": before + name + calls.middle, "content": arguments, "end": after}
+        for name, arguments in _functions(calls, tools)
+    ]
+    return {"type": "triggered_tags", "triggers": [before], "tags": tags, "stop_after_first": not tools.parallel}
+
+
+def _functions(calls: CallFormat, tools: ToolOptions) -> list[tuple[str, Format]]:
+    """The name of each function that may be called, and what its arguments are like."""
+    functions = [each["function"] for each in tools.tools if tools.function in ("", each["function"]["name"])]
+    style = {} if calls.style == "json" else {"style": calls.style}
+    return [
+        (each["name"], {"type": "json_schema", "json_schema": each.get("parameters") or {"type": "object"}, **style})
+        for each in functions
+    ]
+
+
+def _of_option(kind: str, text: str) -> Format:
+    """What a sampling option asks for, as a part of a structural tag."""
+    match kind:
+        case "json_schema":
+            return {"type": "json_schema", "json_schema": {} if text == ANY_JSON else json.loads(text)}
+        case "regex":
+            return {"type": "regex", "pattern": text}
+        case "ebnf":
+            return {"type": "grammar", "grammar": text}
+    tag = json.loads(text)
+    if "format" not in tag:
+        raise InvalidRequest("a structural_tag beside tools or thoughts must have `format`", field="response_format")
+    return tag["format"]
+
+
+def _text(value: str) -> Format:
+    return {"type": "const_string", "value": value}
+
+
+def _sequence(*elements: Format) -> Format:
+    return {"type": "sequence", "elements": list(elements)}

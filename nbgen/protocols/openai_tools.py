@@ -1,0 +1,88 @@
+"""`tools` and `tool_choice` of OpenAI-style bodies. Follows OpenAI's API reference; knows no model and no answer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ToolOptions
+
+MAX_TOOLS = 128
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Function(msgspec.Struct, omit_defaults=True):
+    """What a function is called, what it is for, and the JSON schema of its arguments."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct):
+    """A tool; there are no others than functions."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ChosenFunction(msgspec.Struct):
+    name: str
+
+
+class Choice(msgspec.Struct):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+ToolChoice = Literal["none", "auto", "required"] | Choice
+
+
+def tool_options(
+    tools: list[Tool] | None, choice: ToolChoice | None, parallel: bool | None = None
+) -> ToolOptions | None:
+    """What the model may and must call; None where it is to see no tools. Raises InvalidRequest."""
+    if not tools:
+        if choice not in (None, "none", "auto"):
+            raise InvalidRequest("tool_choice names what must be called, and there are no tools", field="tool_choice")
+        return None
+    if choice == "none":
+        return None
+    _check(tools, choice)
+    return ToolOptions(
+        tools=[_for_template(tool) for tool in tools],
+        required=choice == "required",
+        function=choice.function.name if isinstance(choice, Choice) else "",
+        strict=any(tool.function.strict for tool in tools),
+        parallel=parallel is not False and not isinstance(choice, Choice),
+    )
+
+
+def _check(tools: list[Tool], choice: ToolChoice | None) -> None:
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequest(f"there are {len(tools)} tools; at most {MAX_TOOLS}", field="tools")
+    names = [tool.function.name for tool in tools]
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise InvalidRequest(
+                f"a function is called {name!r:.80}; a name has 1 to 64 letters, digits, dots, dashes or underscores",
+                field="tools",
+            )
+        if names.count(name) > 1:
+            raise InvalidRequest(f"two functions are called {name!r}", field="tools")
+    if isinstance(choice, Choice) and choice.function.name not in names:
+        raise InvalidRequest(
+            f"tool_choice names {choice.function.name!r:.80}, which is no tool here", field="tool_choice"
+        )
+
+
+def _for_template(tool: Tool) -> dict[str, Any]:
+    """A tool as chat templates show it to models: without what they are not to know."""
+    function = msgspec.structs.replace(tool.function, strict=None, parameters=tool.function.parameters or {})
+    return {"type": "function", "function": msgspec.to_builtins(function)}

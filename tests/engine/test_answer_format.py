@@ -1,0 +1,152 @@
+"""How models write calls and thoughts, read off their templates; and answers of such models, read in their parts."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from nbgen.engine.answer_format import AnswerFormat
+from nbgen.messages import AnswerPart
+from tests.chat_templates import CALLS, PYTHONIC, THOUGHT, TURNS, template
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+                "required": ["city", "days"],
+            },
+        },
+    }
+    for name in ("get_weather", "get-news.2")
+]
+WANTED = [("get_weather", {"city": 'São "Paulo" <b>', "days": 3}), ("get-news.2", {"city": "]}", "days": 0})]
+
+
+def render(source: str, messages: list[dict[str, Any]], tools: Any = None, opens: bool = False, **more: Any) -> str:
+    found, _ = render_jinja_template(
+        [messages], tools=tools or None, chat_template=source, add_generation_prompt=opens, **more
+    )
+    return found[0]
+
+
+def learned(source: str) -> AnswerFormat | None:
+    return AnswerFormat.of(lambda messages, tools, opens: render(source, messages, tools, opens), source, ["<|end|>"])
+
+
+def answer(source: str, turn: dict[str, Any]) -> str:
+    """What a model with this template would write for the turn."""
+    text = render(source, [{"role": "user", "content": "?"}, {"role": "assistant", **turn}], TOOLS)
+    return text.rpartition("<|assistant|>")[2].removesuffix("<|end|>")
+
+
+def calls_of(count: int, *, as_text: bool = False) -> list[dict[str, Any]]:
+    return [
+        {"id": "a", "type": "function", "function": {"name": n, "arguments": json.dumps(a) if as_text else a}}
+        for n, a in WANTED[:count]
+    ]
+
+
+def read(found: AnswerFormat, text: str, prompt: str = "", size: int = 1, thoughts: bool = True) -> list[AnswerPart]:
+    parser = found.parser(prompt, TOOLS, thoughts=thoughts)
+    pieces = [text[i : i + size] for i in range(0, len(text), size)] or [""]
+    return [p for i, piece in enumerate(pieces) for p in parser.feed(piece, last=i == len(pieces) - 1)]
+
+
+def joined(parts: list[AnswerPart]) -> tuple[str, str, list[tuple[str, Any]]]:
+    calls = [(p.tool_call.name, json.loads(p.tool_call.arguments)) for p in parts if p.tool_call]
+    return "".join(p.content for p in parts), "".join(p.reasoning for p in parts), calls
+
+
+@pytest.mark.parametrize("thought", ["", THOUGHT])
+@pytest.mark.parametrize("way", CALLS)
+def test_calls_are_read_as_the_template_writes_them(way: str, thought: str) -> None:
+    source = template(CALLS[way], thought)
+    found = learned(source)
+    assert found is not None
+    assert found.calls is not None
+    assert found.arguments_as_text == (way == "text")
+    for count in (1, 2) if way != "bare" else (1,):
+        text = answer(source, {"content": "", "tool_calls": calls_of(count, as_text=way == "text")})
+        for size in (1, 7, 1000):
+            assert joined(read(found, text, size=size)) == ("", "", WANTED[:count]), (text, size)
+
+
+@pytest.mark.parametrize("way", [way for way in CALLS if way != "bare"])
+def test_text_and_thoughts_stand_beside_calls(way: str) -> None:
+    source = template(CALLS[way], THOUGHT)
+    text = answer(source, {"reasoning_content": "I need\nboth.", "content": "One moment."})
+    text += answer(source, {"content": "", "tool_calls": calls_of(2, as_text=way == "text")})
+    assert joined(read(learned(source), text)) == ("One moment.", "I need\nboth.", WANTED)
+
+
+def test_a_thought_may_have_been_opened_by_the_prompt() -> None:
+    source = template(CALLS["objects"], THOUGHT)
+    found, question = learned(source), [{"role": "user", "content": "<think>?"}]
+    opened = render(source, question, opens=True, thinks=True)
+    assert joined(read(found, "so and so\n</think>\n\nYes.", opened)) == ("Yes.", "so and so", [])
+    closed = render(source, question, opens=True)
+    assert joined(read(found, "Yes.", closed)) == ("Yes.", "", [])
+    assert joined(read(found, "so", opened)) == ("", "so", [])
+
+
+def test_a_template_that_leaves_thoughts_out_is_known_by_its_tags() -> None:
+    source = TURNS % ("", "") + "{# their thoughts: …</think> #}"
+    found = learned(source)
+    assert joined(read(found, "<think>a</think>b")) == ("b", "a", [])
+    assert found.calls is None
+
+
+@pytest.mark.parametrize("calls", ["", PYTHONIC])
+def test_what_is_not_understood_is_text(calls: str) -> None:
+    assert learned(template(calls)) is None
+    assert learned("{{ raise_exception('no') }}") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>\n{"name": "f", "arguments": {"a": }}\n</tool_call>',
+        '<tool_call>{"nom": "f"}</tool_call>',
+        "<tool_call>[1]</tool_call>",
+        '<tool_call>\n{"name": "f", "argu',
+    ],
+)
+def test_what_began_like_a_call_and_is_none_is_text(text: str) -> None:
+    found = learned(template(CALLS["objects"]))
+    good = answer(template(CALLS["objects"]), {"content": "", "tool_calls": calls_of(1)})
+    content, _, calls = joined(read(found, f"{good} {text}"))
+    assert calls == WANTED[:1]
+    assert content.strip() in text
+    assert len(content.strip()) >= len(text) - len("<tool_call></tool_call>\n\n")
+
+
+@given(st.text(alphabet='ab <>/[]{}"\n:thinkcolTOL_CARGSé', max_size=60), st.integers(1, 9))
+def test_however_it_is_cut_nothing_is_lost_and_nothing_fails(text: str, size: int) -> None:
+    found = FOUND[len(text) % len(FOUND)]
+    whole, pieces = joined(read(found, text, size=1000)), joined(read(found, text, size=size))
+    assert whole[1:] == pieces[1:]
+    if "tool" not in text.lower() and "think" not in text and "{" not in text:
+        assert whole[0] == pieces[0] == text.strip()
+
+
+FOUND = [learned(template(CALLS[way], THOUGHT)) for way in ("objects", "named", "tags")]
+
+
+def test_thoughts_that_nobody_wants_apart_are_text() -> None:
+    found = learned(template(CALLS["objects"], THOUGHT))
+    assert joined(read(found, "<think>a</think>b", thoughts=False))[0] == "<think>a</think>b"
+
+
+def test_a_response_template_that_came_with_the_model_is_used() -> None:
+    fields = {"content": {"content": "text"}, "thinking": {"open": "{{", "close": "}}", "content": "text"}}
+    own = {"start_anchor": "<|assistant|>", "fields": fields}
+    source = template("")
+    found = AnswerFormat.of(lambda m, t, o: render(source, m, t, o), source, own=own)
+    assert joined(read(found, "{{hm}}yes", "<|user|>{{<|assistant|>")) == ("yes", "hm", [])

@@ -1,0 +1,125 @@
+"""What must be called can be called, and nothing else: grammars made from templates, tried on what these write."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from transformers import AutoTokenizer
+
+from nbgen.engine.call_grammar import answer_grammar
+from nbgen.engine.grammar import Grammar, GrammarError
+from nbgen.engine.grammar_limits import check
+from nbgen.engine.grammar_xgrammar import XGrammarBackend
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ToolOptions
+from nbgen.sampling_params import SamplingParams
+from tests.chat_templates import CALLS, THOUGHT, template
+from tests.conftest import save_tokenizer
+from tests.engine.test_answer_format import TOOLS, answer, calls_of, learned
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+JSON = SamplingParams(json_schema=json.dumps(SCHEMA))
+WAYS = [way for way in CALLS if way not in ("bare", "text")]
+Accepts = Callable[[str | None, str], bool]
+
+
+@pytest.fixture(scope="module")
+def accepts(tmp_path_factory: pytest.TempPathFactory) -> Accepts:
+    """Whether a text is all that a structural tag wants."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    save_tokenizer(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    backend = XGrammarBackend.from_tokenizer(tokenizer, len(tokenizer), {tokenizer.eos_token_id})
+
+    def accepted(tag: str | None, text: str) -> bool:
+        assert tag is not None
+        check(grammar := Grammar("structural_tag", tag))
+        matcher = backend.load(backend.compile(grammar)).matcher()
+        try:
+            for token in tokenizer.encode(text):
+                matcher.accept(token)
+        except GrammarError:
+            return False
+        return matcher.may_end
+
+    return accepted
+
+
+def grammar(
+    way: str, tools: ToolOptions | None, params: SamplingParams | None = None, opened: str | None = None
+) -> str | None:
+    found = learned(template(CALLS[way], THOUGHT))
+    assert found is not None
+    return answer_grammar(found, params or SamplingParams(), tools, opened)
+
+
+def written(way: str, count: int) -> str:
+    return answer(template(CALLS[way]), {"content": "", "tool_calls": calls_of(count)}).strip()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_required_calls_are_as_the_template_writes_them(accepts: Accepts, way: str) -> None:
+    tag = grammar(way, ToolOptions(tools=TOOLS, required=True))
+    assert accepts(tag, written(way, 1))
+    assert accepts(tag, written(way, 2))
+    assert not accepts(tag, "")
+    assert not accepts(tag, "Well. " + written(way, 1))
+    assert not accepts(tag, written(way, 1).replace("get_weather", "get_other"))
+    assert not accepts(tag, written(way, 1).replace("days", "dais"))
+    single = grammar(way, ToolOptions(tools=TOOLS, required=True, parallel=False))
+    assert accepts(single, written(way, 1))
+    assert not accepts(single, written(way, 2))
+
+
+def test_a_model_of_one_call_makes_one(accepts: Accepts) -> None:
+    one = answer(template(CALLS["bare"]), {"content": "", "tool_calls": calls_of(1)})
+    tag = grammar("bare", ToolOptions(tools=TOOLS, required=True))
+    assert accepts(tag, one)
+    assert not accepts(tag, one + one)
+
+
+def test_a_named_function_is_the_only_one(accepts: Accepts) -> None:
+    tag = grammar("objects", ToolOptions(tools=TOOLS, function="get-news.2", parallel=False))
+    assert not accepts(tag, written("objects", 1))
+    assert accepts(tag, written("objects", 1).replace("get_weather", "get-news.2"))
+
+
+@pytest.mark.parametrize("way", ["objects", "section", "tags"])
+def test_strict_tools_are_called_by_their_schemas_in_any_text(accepts: Accepts, way: str) -> None:
+    tag = grammar(way, ToolOptions(tools=TOOLS, strict=True))
+    assert accepts(tag, "just text")
+    assert accepts(tag, "Well. " + written(way, 1))
+    assert not accepts(tag, written(way, 1).replace("days", "dais"))
+    assert grammar(way, ToolOptions(tools=TOOLS)) is None
+
+
+def test_calls_or_what_the_answer_must_be(accepts: Accepts) -> None:
+    tag = grammar("objects", ToolOptions(tools=TOOLS), JSON)
+    assert accepts(tag, '{"a": 1}')
+    assert accepts(tag, written("objects", 2))
+    assert not accepts(tag, "text")
+    for other in ({"regex": "[ab]+"}, {"ebnf": 'root ::= "b" | "a"'}):
+        assert accepts(grammar("objects", ToolOptions(tools=TOOLS), SamplingParams(**other)), "b")
+    must = grammar("objects", ToolOptions(tools=TOOLS, required=True), JSON)
+    assert not accepts(must, '{"a": 1}')
+
+
+def test_thoughts_come_first(accepts: Accepts) -> None:
+    closed, opened = (grammar("objects", None, JSON, end) for end in ("<|assistant|>", "<|assistant|><think>\n"))
+    assert accepts(closed, '{"a": 1}')
+    assert accepts(closed, '<think>hm {"b"}</think>\n\n{"a": 1}')
+    assert accepts(opened, 'hm\n</think>\n{"a": 1}')
+    assert not accepts(opened, '{"a": 1}')
+    assert not accepts(closed, 'hm{"a": 1}')
+    calls = grammar("objects", ToolOptions(tools=TOOLS, required=True), opened="<think>")
+    assert accepts(calls, "hm</think>\n" + written("objects", 1))
+    assert grammar("objects", None, JSON) is None, "what is asked for alone needs no tag"
+
+
+def test_what_is_not_known_is_not_enforced() -> None:
+    found = learned(template("", THOUGHT))
+    with pytest.raises(InvalidRequest, match="not known well enough"):
+        answer_grammar(found, SamplingParams(), ToolOptions(tools=TOOLS, required=True), None)
+    tag = SamplingParams(structural_tag='{"structures": [], "triggers": []}')
+    with pytest.raises(InvalidRequest, match="must have `format`"):
+        grammar("objects", ToolOptions(tools=TOOLS), tag)

@@ -1,0 +1,167 @@
+"""Calls of tools and thoughts over OpenAI's endpoint, with the real client and a model whose template has both."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from transformers import AutoTokenizer
+
+from tests.chat_templates import CALLS, THOUGHT, template
+from tests.conftest import save_model
+from tests.server.conftest import Server
+
+ASK = [{"role": "user", "content": "What is the weather?"}]
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rom", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "description": "the weather", "parameters": CITY}},
+    {"type": "function", "function": {"name": "get_time", "parameters": NOTHING}},
+]
+FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose template has calls and thoughts; `</think>` is one token."""
+    found = save_model(tmp_path_factory.mktemp("models") / "caller", vocab_size=300, max_position_embeddings=2048)
+    tokenizer = AutoTokenizer.from_pretrained(found)
+    tokenizer.add_tokens(["</think>"])
+    tokenizer.chat_template = template(CALLS["objects"], THOUGHT)
+    tokenizer.save_pretrained(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[openai.OpenAI]:
+    server = Server(tmp_path_factory.mktemp("tools"), f"--model={folder}")
+    server.ready()
+    yield openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
+    server.stop()
+
+
+def ask(client: openai.OpenAI, messages: list[Any] = ASK, **options: Any) -> Any:
+    return client.chat.completions.create(**{"model": "any", "messages": messages, "max_tokens": 200, **options})
+
+
+def checked(call: Any) -> None:
+    """The call is one of the tools' that its schema allows."""
+    assert call.type == "function"
+    assert call.id.isalnum()
+    schema = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}[call.function.name]
+    jsonschema.validate(json.loads(call.function.arguments), schema)
+
+
+def test_a_required_call_comes(client: openai.OpenAI) -> None:
+    choice = ask(client, tools=TOOLS, tool_choice="required", parallel_tool_calls=False).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    (call,) = choice.message.tool_calls
+    checked(call)
+
+
+def test_the_named_function_is_called_once(client: openai.OpenAI) -> None:
+    chosen = {"type": "function", "function": {"name": "get_time"}}
+    for choice in ask(client, tools=TOOLS, tool_choice=chosen, n=3).choices:
+        (call,) = choice.message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("get_time", {})
+
+
+def test_a_stream_brings_each_call_with_its_number(client: openai.OpenAI) -> None:
+    asked = {"tools": TOOLS, "tool_choice": "required", "seed": 3, "temperature": 1.0, "logprobs": True}
+    whole = ask(client, **asked).choices[0]
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **asked))
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    calls = [call for delta in deltas for call in delta.tool_calls or ()]
+    assert [call.index for call in calls] == list(range(len(calls)))
+    told = [(call.function.name, call.function.arguments) for call in calls]
+    assert told == [(call.function.name, call.function.arguments) for call in whole.message.tool_calls or ()]
+    ended = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices and chunk.choices[0].finish_reason]
+    assert ended == [whole.finish_reason]
+    tokens = [
+        token.token for c in chunks if c.choices and c.choices[0].logprobs for token in c.choices[0].logprobs.content
+    ]
+    assert tokens == [token.token for token in whole.logprobs.content]
+    assert chunks[-1].usage.completion_tokens == len(tokens)
+
+
+def test_results_go_back_through_the_template(client: openai.OpenAI) -> None:
+    said = ask(client, tools=TOOLS, tool_choice="required", parallel_tool_calls=False).choices[0].message
+    result = {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": [{"type": "text", "text": "sunny"}]}
+    turns = [*ASK, said.model_dump(exclude_none=True), result]
+    answer = ask(client, turns, tools=TOOLS, max_tokens=5)
+    tokens = client.post("/tokenize", body={"messages": turns, "tools": TOOLS}, cast_to=object)["tokens"]
+    assert answer.usage.prompt_tokens == len(tokens)
+    text = client.post("/detokenize", body={"tokens": tokens, "skip_special_tokens": False}, cast_to=object)["text"]
+    call = said.tool_calls[0].function
+    arguments = json.dumps(json.loads(call.arguments))
+    assert f'<tool_call>\n{{"name": "{call.name}", "arguments": {arguments}}}\n</tool_call>' in text
+    assert "<result>sunny</result>" in text
+    assert "strict" not in text
+
+
+def test_tools_that_are_not_to_be_seen_are_not(client: openai.OpenAI) -> None:
+    seen, unseen, none = (
+        ask(client, max_tokens=1, **options).usage.prompt_tokens
+        for options in ({"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "none"}, {})
+    )
+    assert seen > unseen == none
+
+
+def test_thoughts_come_apart(client: openai.OpenAI, folder: Path) -> None:
+    end = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>")
+    opened = {"chat_template_kwargs": {"thinks": True}, "ignore_eos": True}
+    only = ask(client, max_tokens=9, temperature=0, extra_body=opened).choices[0].message
+    assert not only.content
+    assert only.reasoning_content
+    together = ask(client, max_tokens=9, temperature=0, extra_body={**opened, "separate_reasoning": False})
+    assert together.choices[0].message.content.strip() == only.reasoning_content
+    assert together.choices[0].message.reasoning_content is None
+    chunks = ask(client, max_tokens=9, temperature=0, extra_body=opened, stream=True)
+    pieces = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(getattr(piece, "reasoning_content", None) or "" for piece in pieces) == only.reasoning_content
+    over = ask(client, logit_bias={str(end): 100}, max_tokens=3, extra_body=opened).choices[0].message
+    assert over.content == "</think></think>"
+
+
+def test_an_answer_of_a_form_may_follow_a_thought(client: openai.OpenAI, folder: Path) -> None:
+    end = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>")
+    opened = {"chat_template_kwargs": {"thinks": True}}
+    for more in ({}, {"tools": TOOLS}):
+        said = ask(client, response_format=FORMAT, logit_bias={str(end): 100}, extra_body=opened, **more).choices[0]
+        assert said.message.reasoning_content is None
+        if said.message.content:
+            jsonschema.validate(json.loads(said.message.content), CITY)
+        for call in said.message.tool_calls or ():
+            checked(call)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tool_choice": "required"}, "no tools"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "no tool here"),
+        ({"tools": TOOLS, "tool_choice": "perhaps"}, "tool_choice"),
+        ({"tools": [*TOOLS, TOOLS[0]]}, "two functions"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "letters"),
+        ({"tools": [{"type": "web_search"}]}, "web_search"),
+        ({"tools": TOOLS * 65}, "at most 128"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "odd"}}}],
+          "tool_choice": "required"}, "grammar"),
+        ({"messages": [*ASK, {"role": "function", "content": "x", "name": "f"}]}, "role 'function'"),
+        ({"messages": [*ASK, {"role": "tool", "tool_call_id": "1"}]}, "no content"),
+        ({"messages": [*ASK, {"role": "assistant"}]}, "no content"),
+    ],
+)  # fmt: skip
+def test_refusals_say_what_is_wrong(client: openai.OpenAI, options: dict[str, Any], words: str, stream: bool) -> None:
+    with pytest.raises(openai.BadRequestError, match=words):
+        ask(client, stream=stream, **options)
