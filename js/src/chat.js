@@ -40,13 +40,14 @@ export class Chat {
   };
 
   #handlers = {
-    delta: ({ text, tokens, index = 0 }, turn) => {
+    delta: ({ text, tokens, reasoning = "", index = 0 }, turn) => {
       if (index !== 0) return;
       turn.content += text;
-      this.#view(turn).add(text, tokens);
+      turn.reasoning = (turn.reasoning ?? "") + reasoning;
+      this.#view(turn).add(text, tokens, reasoning);
     },
     restart: (_, turn) => {
-      turn.content = "";
+      turn.content = turn.reasoning = "";
       this.#view(turn).restart();
     },
     done: (data, turn) => {
@@ -297,7 +298,7 @@ export class Chat {
   #make(turn) {
     if (turn.role === "user") return new Question(turn, this.#actions);
     const view = new Answer(turn, this.#actions);
-    view.known(turn.content, turn.usage?.completion_tokens);
+    view.known(turn.content, turn.usage?.completion_tokens, turn.reasoning);
     if (Tree.unfinished(turn)) return view;
     if (turn.error) view.fail({ message: turn.error }, () => this.#retry(turn));
     else view.finish(numbers(turn));

@@ -105,12 +105,12 @@ export class Comm {
     for (const resolve of this.#asked[type]?.splice(0) ?? []) resolve(answer);
   }
 
-  #delta({ run, from, to, text, tokens, logprobs }) {
+  #delta({ run, from, to, ...said }) {
     const have = this.#have.get(run);
     if (have === undefined || to <= have) return;
     if (from !== have) return this.#send({ type: "need", run, from: have });
     this.#have.set(run, to);
-    this.#listener("delta", { run, text, tokens, logprobs });
+    this.#listener("delta", { run, ...said });
   }
 
   /** Whether all text before this event has come; if not, it is asked for, and the event comes again after it. */

@@ -20,7 +20,7 @@ export class Compare {
   #round = "";
 
   #handlers = {
-    delta: ({ text, tokens, index = 0 }, cell) => index === 0 && cell.answer.add(text, tokens),
+    delta: ({ text, tokens, reasoning, index = 0 }, cell) => index === 0 && cell.answer.add(text, tokens, reasoning),
     restart: (_, cell) => cell.answer.restart(),
     done: (data, cell) => this.#ended(cell, () => cell.answer.finish(numbers(data))),
     error: ({ error }, cell) => this.#ended(cell, () => cell.answer.fail(error)),

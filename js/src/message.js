@@ -100,10 +100,38 @@ class Versions {
   }
 }
 
+/** What the model thought before it answered: closed, but for those who want to read it. */
+class Thoughts {
+  #text = "";
+  #over = false;
+  #words = h("summary", {});
+  #body = h("div", { class: "nbgen-thoughts-text" });
+  element = h("details", { class: "nbgen-thoughts", hidden: true }, this.#words, this.#body);
+
+  add(text, over) {
+    this.#text += text;
+    this.#over = over;
+  }
+
+  clear() {
+    this.#text = "";
+    this.show();
+  }
+
+  show() {
+    if (this.element.hidden && !this.#text) return;
+    this.element.hidden = !this.#text;
+    const words = this.#over ? "Thoughts" : "Thinking…";
+    if (this.#words.textContent !== words) this.#words.textContent = words;
+    if (this.#body.textContent.length !== this.#text.length) this.#body.textContent = this.#text;
+  }
+}
+
 export class Answer {
   text = "";
   tokens = 0;
   #body = h("div", { class: "nbgen-text" });
+  #thoughts = new Thoughts();
   #note = h("span", { class: "nbgen-note" });
   #tools;
   #versions;
@@ -124,7 +152,7 @@ export class Answer {
     const again = { type: "button", class: "nbgen-quiet", "aria-label": "Regenerate answer", click: () => actions.again(turn) };
     this.#tools = h("span", { class: "nbgen-tools", hidden: true }, ...(actions.again ? [h("button", again, "Regenerate")] : []), copyButton("Copy answer", () => this.text));
     const foot = h("div", { class: "nbgen-foot" }, ...(this.#versions ? [this.#versions.element] : []), this.#note, this.#tools);
-    this.element = h("article", { class: "nbgen-answer nbgen-live", "aria-label": "Answer" }, this.#body, foot);
+    this.element = h("article", { class: "nbgen-answer nbgen-live", "aria-label": "Answer" }, this.#thoughts.element, this.#body, foot);
   }
 
   show(place, count) {
@@ -132,13 +160,14 @@ export class Answer {
   }
 
   /** What had come before this view was there. */
-  known(text, tokens = 0) {
-    this.add(text, tokens);
+  known(text, tokens = 0, reasoning = "") {
+    this.add(text, tokens, reasoning);
     this.#before = tokens;
   }
 
-  add(text, tokens = 0) {
+  add(text, tokens = 0, reasoning = "") {
     this.text += text.replace(/\r\n?/g, "\n");
+    this.#thoughts.add(reasoning, Boolean(this.text));
     this.tokens += tokens;
     this.#first ||= performance.now();
     if (!this.#due) this.#schedule();
@@ -147,13 +176,20 @@ export class Answer {
   restart() {
     this.text = "";
     this.tokens = this.#before = this.#first = 0;
-    this.#painted(() => this.#blocks.clear());
+    this.#painted(() => {
+      this.#thoughts.clear();
+      this.#blocks.clear();
+    });
   }
 
   /** The end: numbers below the text. */
   finish(note) {
     this.element.classList.remove("nbgen-live");
-    this.#paint((all) => this.#blocks.finish(all));
+    this.#thoughts.add("", true);
+    this.#paint((all) => {
+      this.#thoughts.show();
+      this.#blocks.finish(all);
+    });
     this.#painted(() => {
       this.#note.textContent = note;
       this.#tools.hidden = false;
@@ -173,7 +209,10 @@ export class Answer {
   #schedule() {
     this.#due = true;
     const paint = () => {
-      this.#paint((all) => this.#blocks.update(all));
+      this.#paint((all) => {
+        this.#thoughts.show();
+        this.#blocks.update(all);
+      });
       this.#progress();
     };
     const wait = this.#cost > SLOW_MS ? 2 * this.#cost : 0;

@@ -53,12 +53,13 @@ class Words:
         """The answer is whole if a reason for its end has come."""
         return self.done(self._reason) if self._reason else []
 
-    def delta(self, text: str, tokens: int = 1, index: int = 0) -> list[Event]:
-        """New text."""
-        if not text:
+    def delta(self, text: str, tokens: int = 1, index: int = 0, reasoning: str = "") -> list[Event]:
+        """New text, or thoughts."""
+        if not text and not reasoning:
             return []
         self._tokens += tokens
-        return [("delta", {"text": text, "tokens": tokens, "index": index})]
+        more = {"reasoning": reasoning} if reasoning else {}
+        return [("delta", {"text": text, "tokens": tokens, "index": index, **more})]
 
     def done(self, reason: Any) -> list[Event]:
         """The end, for a reason given as a word or as an object with a `type`."""

@@ -187,21 +187,27 @@ class RunPieces:
     def turn(self) -> dict[str, Any]:
         """The answer so far, as a server tells the turns of its chats."""
         with self._lock:
-            text = "".join(delta["text"] for delta in self._deltas)
+            text, reasoning = (joined(self._deltas, name) for name in ("text", "reasoning"))
             end = dict(self._end["data"]) if self._end else {}
         if "error" in end:
             end["error"] = end["error"]["message"]
-        return {**end, "role": "assistant", "run": self.run, "content": text}
+        thoughts = {"reasoning": reasoning} if reasoning else {}
+        return {**end, "role": "assistant", "run": self.run, "content": text, **thoughts}
 
     def _flush(self) -> None:
         part = self._deltas[self._sent :]
         if not part:
             return
         message: dict[str, Any] = {"type": "delta", "run": self.run, "from": self._sent, "to": len(self._deltas)}
-        message["text"] = "".join(delta["text"] for delta in part)
+        message |= {"text": joined(part, "text"), "reasoning": joined(part, "reasoning")}
         message["tokens"] = sum(delta.get("tokens", 0) for delta in part)
         if logprobs := [token for delta in part for token in delta.get("logprobs", ())]:
             message["logprobs"] = logprobs
         self._send(message)
         self._sent = len(self._deltas)
         self._next = time.monotonic() + FRAME_MS / 1000
+
+
+def joined(deltas: list[dict[str, Any]], name: str) -> str:
+    """What deltas have brought under a name."""
+    return "".join(delta.get(name, "") for delta in deltas)

@@ -64,8 +64,10 @@ class OpenAIReader(Words):
     def _choice(self, choice: Mapping[str, Any]) -> list[Event]:
         if choice.get("finish_reason") and choice.get("index", 0) == 0:
             self._reason = choice["finish_reason"]
-        text = (choice.get("delta") or {}).get("content") or choice.get("text") or ""
-        return self.delta(text, index=choice.get("index", 0))
+        delta = choice.get("delta") or {}
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        text = delta.get("content") or choice.get("text") or ""
+        return self.delta(text, index=choice.get("index", 0), reasoning=reasoning)
 
 
 def _format(schema: str) -> dict[str, Any]:

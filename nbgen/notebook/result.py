@@ -27,10 +27,15 @@ _WORD_JOINER = "\u2060"
 class Result(Turns):
     """The text of an answer with its numbers. `str(result)` is the text, `result.value` what a schema made of it.
 
+    `reasoning` is what the model thought before, where it tells its thoughts apart; `tool_calls` are the functions that
+    it wants called, each with `id`, `name` and `arguments` (JSON).
+
     `finish_reason` is "stop", "length", "abort" (stopped by somebody; the text is what had come) or "error".
     """
 
     text: str = ""
+    reasoning: str = ""
+    tool_calls: list[dict[str, str]] = field(default_factory=list)
     finish_reason: str | None = None
     usage: dict[str, int] = field(default_factory=dict)
     ttft_s: float | None = None
@@ -58,7 +63,7 @@ class Result(Turns):
 
     def clear(self) -> None:
         """Forget the answer; what was asked stays."""
-        self.text, self.others, self.usage = "", [], {}
+        self.text, self.reasoning, self.tool_calls, self.others, self.usage = "", "", [], [], {}
         self.finish_reason = self.ttft_s = self.tokens_per_s = None
 
     def __str__(self) -> str:

@@ -17,6 +17,8 @@ from nbgen.notebook.short_traceback import EXPECTED, shortened
 
 Events = Iterator[tuple[str, dict[str, Any]]]
 Progress = Callable[[dict[str, Any] | None], None]
+#: Between two lines that say how long the model has been thinking.
+LINE_SECONDS = 0.2
 
 
 class TextStream:
@@ -40,6 +42,9 @@ class TextStream:
         self.on_end: Callable[[Result], None] = lambda result: None
         self._open = True
         self._started = time.monotonic()
+        self._next_line = 0.0
+        #: Whether no text has come.
+        self._silent = True
 
     def __iter__(self) -> TextStream:
         return self
@@ -118,8 +123,8 @@ class TextStream:
 
     def _delta(self, data: dict[str, Any]) -> str:
         """Only sample 0 is text to read along; further samples of `n` grow beside it."""
+        self._think(data)
         if self.result.ttft_s is None:
-            self._progress(None)
             self.result.ttft_s = time.monotonic() - self._started
         usage = self.result.usage
         usage["completion_tokens"] = usage.get("completion_tokens", 0) + data.get("tokens", 0)
@@ -128,7 +133,19 @@ class TextStream:
             self.result.add_other(index, text)
             return ""
         self.result.text += text
+        self.result.reasoning += data.get("reasoning", "")
+        self.result.tool_calls += data.get("tool_calls", ())
         return text
+
+    def _think(self, data: dict[str, Any]) -> None:
+        """Say that the model thinks, as long as nothing else comes."""
+        if data["text"] or not data.get("reasoning"):
+            if self._silent:
+                self._progress(None)
+            self._silent = False
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE_SECONDS
+            self._progress({"stage": f"thinking, {self.result.usage.get('completion_tokens', 0)} tokens"})
 
     def _done(self, data: dict[str, Any]) -> None:
         self.result.finish_reason = data["finish_reason"]["type"]

@@ -66,7 +66,7 @@ class CalledFunction(msgspec.Struct):
     arguments: str | dict[str, Any] = ""
 
 
-class Call(msgspec.Struct):
+class Call(msgspec.Struct, omit_defaults=True):
     """A call of a turn of the model's."""
 
     function: CalledFunction
@@ -74,7 +74,7 @@ class Call(msgspec.Struct):
     type: Literal["function"] = "function"
 
 
-class Turn(msgspec.Struct):
+class Turn(msgspec.Struct, omit_defaults=True):
     """A message of a chat."""
 
     role: str

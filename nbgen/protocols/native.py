@@ -13,10 +13,11 @@ import msgspec
 from nbgen import sse
 from nbgen.engine_state import LoadProgress
 from nbgen.errors import InvalidRequest, NbgenError
-from nbgen.messages import FinishReason, GenerateRequest, LogprobOptions, TokenLogprobs
-from nbgen.protocols.chat_messages import Part, Turn, conversation, part_item
+from nbgen.messages import AnswerPart, FinishReason, GenerateRequest, LogprobOptions, TokenLogprobs, ToolCall
+from nbgen.protocols.chat_messages import Part, Turn, conversation, part_item, template_options
 from nbgen.protocols.json_body import parse_object
 from nbgen.protocols.media import MAX_MEDIA, Item, check_media
+from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.sampling_params import SamplingParams
 
 MAX_MESSAGES = 4096
@@ -32,10 +33,10 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A body of this API: unknown fields are refused by name."""
 
 
-class Message(Turn):
+class Message(Turn, kw_only=True):
     """A turn, as this API takes it and shows it again."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str | list[Part]
 
     @property
@@ -50,12 +51,16 @@ class RunBody(Body):
     `logprobs` asks for the log-probability of each token and of that many likeliest ones beside it. The answer begins
     with the tokens of `prefix_ids`, as if the model had chosen them. `logit_processor` is SGLang's
     `custom_logit_processor`. `adapter` names a LoRA adapter. Messages are OpenAI's, with images and sounds as parts;
-    those of a prompt are `media`, parts of the same kind.
+    those of a prompt are `media`, parts of the same kind. `tools` and `tool_choice` are OpenAI's, too: an answer to
+    messages comes with thoughts and calls apart from its text. `template_options` are the template's own variables.
     """
 
     messages: list[Message] | None = None
     prompt: str | None = None
     media: list[Part] = []
+    tools: list[Tool] = []
+    tool_choice: ToolChoice | None = None
+    template_options: dict[str, Any] = {}
     params: dict[str, Any] = {}
     prefix_ids: list[int] = []
     logprobs: int | None = None
@@ -71,6 +76,8 @@ class RunBody(Body):
         """Raise InvalidRequest for what no type can say."""
         if (self.messages is None) == (self.prompt is None):
             raise InvalidRequest("give exactly one of `messages` and `prompt`", field="messages")
+        if self.tools and self.messages is None:
+            raise InvalidRequest("`tools` go with `messages`, which a chat template shows them in", field="tools")
         if self.media and self.prompt is None:
             raise InvalidRequest("`media` go with a `prompt`; messages have theirs as parts", field="media")
         if len(self.media) > MAX_MEDIA:
@@ -101,6 +108,10 @@ class RunBody(Body):
             rid=rid,
             text=self.prompt,
             messages=messages,
+            tools=tool_options(self.tools, self.tool_choice),
+            parts=messages is not None,
+            thoughts=True,
+            template_options=template_options(self.template_options),
             prefix_ids=self.prefix_ids,
             logit_processor=self.logit_processor or None,
             adapter=self.adapter,
@@ -139,6 +150,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     prompt: str | None
     text: str
     texts: list[str]
+    reasoning: str
+    tool_calls: list[ToolCall]
     seq: int
     finish_reason: FinishReason | None
     error: dict[str, Any] | None
@@ -203,6 +216,15 @@ def token_fields(entry: TokenLogprobs) -> list[Any]:
     """A token as deltas carry it: [id, text, logprob, [[id, text, logprob] of each of the likeliest]]."""
     own, *top = ([token, text, logprob] for logprob, token, text in (entry.token, *(entry.top or ())))
     return [*own, top]
+
+
+def part_fields(parts: list[AnswerPart]) -> dict[str, Any]:
+    """Thoughts and calls as deltas carry them."""
+    found = {
+        "reasoning": "".join(part.reasoning for part in parts),
+        "tool_calls": [msgspec.to_builtins(part.tool_call) for part in parts if part.tool_call],
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def progress_fields(progress: LoadProgress) -> dict[str, Any]:

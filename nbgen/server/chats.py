@@ -31,6 +31,8 @@ class Answer(Protocol):
     @property
     def text(self) -> str: ...
     @property
+    def reasoning(self) -> str: ...
+    @property
     def usage(self) -> dict[str, int]: ...
     @property
     def finish_reason(self) -> FinishReason | None: ...
@@ -48,6 +50,7 @@ class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
     parent: int | None
     role: str
     content: str | list[Part]
+    reasoning: str = ""
     run: str | None = None
     finish_reason: FinishReason | None = None
     usage: dict[str, int] | None = None
@@ -58,7 +61,8 @@ class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def size(self) -> int:
         """Characters, those of files among them."""
-        return len(self.content) if isinstance(self.content, str) else sum(map(part_size, self.content))
+        content = len(self.content) if isinstance(self.content, str) else sum(map(part_size, self.content))
+        return content + len(self.reasoning)
 
 
 class Chat:
@@ -151,7 +155,7 @@ class Chats:
 
 
 def _fill(turn: Turn, run: Answer) -> None:
-    turn.content = run.text
+    turn.content, turn.reasoning = run.text, run.reasoning
     turn.finish_reason = run.finish_reason
     turn.usage = run.usage
     turn.ttft_s, turn.tokens_per_s = run.ttft_s, run.tokens_per_s

@@ -59,8 +59,13 @@ class Run:
 
     @property
     def text(self) -> str:
-        """Of the first sample."""
-        return self.samples[0].text
+        """Of the first sample, without thoughts."""
+        return self.samples[0].content
+
+    @property
+    def reasoning(self) -> str:
+        """Its thoughts, where they are told apart."""
+        return self.samples[0].reasoning
 
     @property
     def finish_reason(self) -> FinishReason | None:

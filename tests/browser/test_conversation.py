@@ -34,12 +34,13 @@ def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Not
     notebook.shut_down()
 
 
-def answer_with(page: Page, text: str) -> None:
-    """The next answers are `text`, so that a test can say what they look like."""
+def answer_with(page: Page, text: str, reasoning: str = "") -> None:
+    """The next answers are `text`, after these thoughts, so that a test can say what they look like."""
 
     def fulfil(route: Route) -> None:
         run = route.request.post_data_json["start"]["id"]
         events = [
+            ("delta", {"run": run, "seq": 1, "text": "", "tokens": 0, "reasoning": reasoning}),
             ("delta", {"run": run, "seq": 1, "text": text, "tokens": 9}),
             ("done", {"run": run, "seq": 1, "finish_reason": {"type": "stop"}, "usage": {"completion_tokens": 9}}),
         ]
@@ -76,6 +77,21 @@ def test_regenerate_and_edit_make_branches_that_survive(lab: Lab, opened: Notebo
     page.get_by_role("button", name="Previous version").click()
     expect(page.get_by_role("article", name="You")).to_contain_text("one")
     expect(panel.answers.first).to_contain_text("2/2")
+
+
+def test_thoughts_are_there_for_those_who_open_them(opened: Notebook, panel: Panel, page: Page) -> None:
+    answer_with(page, "Four.", "Two and two:\n  **four**.")
+    panel.ask("hello")
+    expect(panel.status).to_have_text("Answer ready, 9 tokens")
+    answer = panel.answers.first
+    expect(answer.locator(".nbgen-text")).to_have_text("Four.")
+    thoughts = answer.locator("details")
+    expect(thoughts.get_by_text("**four**")).to_be_hidden()
+    thoughts.get_by_text("Thoughts", exact=True).click()
+    expect(thoughts.get_by_text("**four**")).to_be_visible()
+    opened.command("docmanager:save")
+    opened.reload()
+    expect(panel.answers.first.locator("details")).to_contain_text("Two and two:")
 
 
 def test_markdown_with_maths_tables_and_code_that_becomes_a_cell(opened: Notebook, panel: Panel, page: Page) -> None:

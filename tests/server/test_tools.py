@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from tests.chat_templates import CALLS, THOUGHT, template
 from tests.conftest import save_model
-from tests.server.conftest import Server
+from tests.server.conftest import Server, events
 
 ASK = [{"role": "user", "content": "What is the weather?"}]
 CITY = {
@@ -41,15 +41,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[openai.OpenAI]:
+def server(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("tools"), f"--model={folder}")
-    server.ready()
-    yield openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
+    yield server.ready()
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
+
+
 def ask(client: openai.OpenAI, messages: list[Any] = ASK, **options: Any) -> Any:
-    return client.chat.completions.create(**{"model": "any", "messages": messages, "max_tokens": 200, **options})
+    """A random model thinks without end where it may: only those who want thoughts apart make room for them."""
+    asked = {"model": "any", "messages": messages, "max_tokens": 1200, "extra_body": {"separate_reasoning": False}}
+    return client.chat.completions.create(**{**asked, **options})
 
 
 def checked(call: Any) -> None:
@@ -142,6 +148,25 @@ def test_an_answer_of_a_form_may_follow_a_thought(client: openai.OpenAI, folder:
             jsonschema.validate(json.loads(said.message.content), CITY)
         for call in said.message.tool_calls or ():
             checked(call)
+
+
+def test_the_panels_runs_bring_thoughts_and_calls(server: Server) -> None:
+    thinks = {"messages": ASK, "params": {"max_new_tokens": 9, "ignore_eos": True}, "chat": "c"}
+    found = events(server.http, "POST", "api/v1/runs", json={**thinks, "template_options": {"thinks": True}})
+    deltas = [json.loads(event.data) for event in found if event.event == "delta"]
+    reasoning = "".join(delta.get("reasoning", "") for delta in deltas)
+    assert reasoning
+    assert not any(delta["text"] for delta in deltas)
+    (asked, said) = server.http.get("api/v1/chats/c").json()["turns"]
+    assert (asked["content"], said["content"], said["reasoning"]) == (ASK[0]["content"], "", reasoning)
+    chosen = {"type": "function", "function": {"name": "get_time"}}
+    params = {"max_new_tokens": 1200, "sampling_seed": 1}
+    body = {"messages": ASK, "tools": TOOLS, "tool_choice": chosen, "stream": False, "params": params}
+    answer = server.http.post("api/v1/runs", json=body).json()
+    assert answer["text"] == ""
+    assert [(call["name"], json.loads(call["arguments"])) for call in answer["tool_calls"]] == [("get_time", {})]
+    refused = server.http.post("api/v1/runs", json={"prompt": "a", "tools": TOOLS})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "tools")
 
 
 @pytest.mark.parametrize("stream", [False, True])
