@@ -87,10 +87,10 @@ def renamed(params: Mapping[str, Any], names: Mapping[str, str], dialect: str) -
     return {names[name]: value for name, value in params.items()}
 
 
-def refuse_processor(body: Mapping[str, Any], dialect: str) -> None:
-    """Raise InvalidRequest for a run with a logit processor."""
-    if body.get("logit_processor"):
-        raise _unsaid(["logit_processor"], dialect)
+def refuse(body: Mapping[str, Any], names: Iterable[str], dialect: str) -> None:
+    """Raise InvalidRequest for a run that has one of these, for which the dialect has no word."""
+    if given := [name for name in names if body.get(name)]:
+        raise _unsaid(given, dialect)
 
 
 def _unsaid(options: Iterable[str], dialect: str) -> InvalidRequest:

@@ -11,17 +11,24 @@ from typing import Any
 from nbgen.notebook.media import as_text, media_parts, text_of, with_media
 from nbgen.notebook.result import Result, visible, without_images
 from nbgen.notebook.text_stream import TextStream
+from nbgen.notebook.tools import MAX_ROUNDS, Tools
 from nbgen.notebook.turns import Turns, markdown_of, named
 
 Ask = Callable[..., TextStream]
+#: How an answer ends that is one, if only an empty one.
+ENDED = ("stop", "length", "tool_calls")
 
 
 class Conversation(Turns):
-    """`talk("…")` answers in the light of all turns before. One that failed before any text came is no turn."""
+    """`talk("…")` answers in the light of all turns before. One that failed before any text came is no turn.
+
+    Functions given as `tools` are called as the model wants, and it is told what they return, until it answers.
+    """
 
     def __init__(self, ask: Ask, system: str | None = None, options: dict[str, Any] | None = None) -> None:
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self.options = dict(options or {})
+        self._tools = Tools(self.options.pop("tools", ()))
         self._ask = ask
 
     @property
@@ -30,8 +37,13 @@ class Conversation(Turns):
 
     def __call__(self, text: str, **options: Any) -> Result:
         """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn."""
-        for _ in (answer := self.stream(text, **options)):
-            pass
+        answer = self.stream(text, **options)
+        for _ in range(MAX_ROUNDS):
+            for _ in answer:
+                pass
+            if not (results := self._tools.results(answer.result)):
+                break
+            answer = self._send(results, {**options, "tool_choice": None})
         return answer.result
 
     def stream(
@@ -39,9 +51,7 @@ class Conversation(Turns):
     ) -> TextStream:
         """As calling it, but an iterator of text; the turn is kept when the answer has ended."""
         (asked,) = with_media([{"role": "user", "content": text}], media_parts(images, audio, videos))
-        answer = self._ask([*self.messages, asked], **{**self.options, **options})
-        answer.on_end = lambda result: self._keep(asked, result)
-        return answer
+        return self._send([asked], options)
 
     def undo(self) -> None:
         """Forget the last question and its answer."""
@@ -63,6 +73,11 @@ class Conversation(Turns):
         shown = markdown_of(self.turns, lambda content: without_images(text_of(content)))
         return {"text/plain": plain or nothing, "text/markdown": shown or nothing}
 
-    def _keep(self, asked: dict[str, Any], result: Result) -> None:
-        if result.text or result.finish_reason in ("stop", "length"):
-            self.messages += [asked, {"role": "assistant", "content": result.text}]
+    def _send(self, asked: list[dict[str, Any]], options: dict[str, Any]) -> TextStream:
+        answer = self._ask([*self.messages, *asked], tools=self._tools, **{**self.options, **options})
+        answer.on_end = lambda result: self._keep(asked, result)
+        return answer
+
+    def _keep(self, asked: list[dict[str, Any]], result: Result) -> None:
+        if result.text or result.finish_reason in ENDED:
+            self.messages += [*asked, result.turn]

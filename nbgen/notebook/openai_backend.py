@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbgen import sse
-from nbgen.notebook.backend import Event, Words, refuse_processor, renamed
+from nbgen.notebook.backend import Event, Words, refuse, renamed
 from nbgen.notebook.connection import Call, parse_object
 
 _SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
@@ -21,6 +21,13 @@ NAMES = {name: name for name in (*_SAME, *_ALSO)} | {
     "min_new_tokens": "min_tokens",
     "sampling_seed": "seed",
     "json_schema": "response_format",
+}
+#: What a chat has besides sampling options.
+CHAT = {
+    "messages": "messages",
+    "tools": "tools",
+    "tool_choice": "tool_choice",
+    "template_options": "chat_template_kwargs",
 }
 
 
@@ -33,7 +40,7 @@ class OpenAIBackend:
         self.model = model
 
     def run(self, body: Mapping[str, Any]) -> Call:
-        refuse_processor(body, self.name)
+        refuse(body, ("logit_processor",), self.name)
         params = renamed(body["params"], NAMES, self.name)
         if params.get("max_tokens", 0) is None:
             del params["max_tokens"]
@@ -41,7 +48,8 @@ class OpenAIBackend:
             params["response_format"] = _format(params["response_format"])
         common = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}, **params}
         if "messages" in body:
-            return Call("POST", "v1/chat/completions", {"messages": body["messages"], **common})
+            chat = {theirs: body[own] for own, theirs in CHAT.items() if own in body}
+            return Call("POST", "v1/chat/completions", {**chat, **common})
         return Call("POST", "v1/completions", {"prompt": body["prompt"], **common})
 
     def reader(self) -> OpenAIReader:
@@ -49,7 +57,17 @@ class OpenAIBackend:
 
 
 class OpenAIReader(Words):
-    """Chunks, then the reason, then the usage, then `[DONE]`."""
+    """Chunks, then the reason, then the usage, then `[DONE]`. Calls come in pieces, and are told whole at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: dict[int, dict[str, str]] = {}
+
+    def done(self, reason: Any) -> list[Event]:
+        calls = [self._calls[index] for index in sorted(self._calls)]
+        self._calls = {}
+        told = [("delta", {"text": "", "tokens": 0, "index": 0, "tool_calls": calls})] if calls else []
+        return [*told, *super().done(reason)]
 
     def feed(self, event: sse.Event) -> list[Event]:
         if event.data.strip() == "[DONE]":
@@ -65,9 +83,19 @@ class OpenAIReader(Words):
         if choice.get("finish_reason") and choice.get("index", 0) == 0:
             self._reason = choice["finish_reason"]
         delta = choice.get("delta") or {}
+        for piece in (delta.get("tool_calls") or ()) if choice.get("index", 0) == 0 else ():
+            self._add(piece)
         reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
         text = delta.get("content") or choice.get("text") or ""
         return self.delta(text, index=choice.get("index", 0), reasoning=reasoning)
+
+    def _add(self, piece: Mapping[str, Any]) -> None:
+        """Part of a call: its name first, then its arguments."""
+        call = self._calls.setdefault(piece.get("index", 0), {"id": "", "name": "", "arguments": ""})
+        function = piece.get("function") or {}
+        call["id"] += piece.get("id") or ""
+        call["name"] += function.get("name") or ""
+        call["arguments"] += function.get("arguments") or ""
 
 
 def _format(schema: str) -> dict[str, Any]:

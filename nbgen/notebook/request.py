@@ -15,6 +15,8 @@ from nbgen.logit_processor import wire
 from nbgen.notebook.media import Part, is_content, with_media
 from nbgen.sampling_params import SamplingParams
 
+#: Of a message; calls and their results have more than others.
+MEMBERS = {"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"}
 Prompt = str | Sequence[Mapping[str, Any]]
 
 
@@ -52,7 +54,12 @@ def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, A
     """Messages as the API takes them, the system prompt first."""
     turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
     for turn in turns:
-        if set(turn) != {"role", "content"} or not isinstance(turn["role"], str) or not is_content(turn["content"]):
+        if (
+            {"role", "content"} - set(turn)
+            or set(turn) - MEMBERS
+            or not isinstance(turn["role"], str)
+            or not is_content(turn["content"])
+        ):
             raise InvalidRequest(f'a message is {{"role": "user", "content": "…"}}, got {turn!r}')
     if not turns or (isinstance(prompt, str) and not prompt.strip()):
         raise InvalidRequest("the prompt is empty")

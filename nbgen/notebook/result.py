@@ -13,7 +13,7 @@ from nbgen.errors import InvalidAnswer
 from nbgen.notebook.media import Part, with_media
 from nbgen.notebook.shown_media import media_html, media_markdown
 from nbgen.notebook.table import html_table
-from nbgen.notebook.turns import Turns
+from nbgen.notebook.turns import Turns, spoken
 
 if TYPE_CHECKING:
     from nbgen.notebook.schema import Schema
@@ -94,7 +94,16 @@ class Result(Turns):
         asked = self.messages
         if asked is None:
             asked = with_media([{"role": "user", "content": self.prompt or ""}], self.media)
-        return [*asked, {"role": "assistant", "content": self.text}]
+        return [*asked, self.turn]
+
+    @property
+    def turn(self) -> dict[str, Any]:
+        """The answer as a message."""
+        calls = [
+            {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
+            for call in self.tool_calls
+        ]
+        return {"role": "assistant", "content": self.text, **({"tool_calls": calls} if calls else {})}
 
     def to_df(self) -> Any:
         """A pandas DataFrame with a row a sample: the text, why the first ended, and the numbers of all."""
@@ -121,7 +130,7 @@ class Result(Turns):
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
         facts = {"model": self.model, "params": self.params, "usage": self.usage, "finish_reason": self.finish_reason}
-        bundle = text_bundle(self.text)
+        bundle = text_bundle(spoken(self.turn))
         asked = "\n\n".join(filter(None, media_markdown(self.turns)))
         if asked:
             bundle["text/markdown"] = f"{asked}\n\n{bundle['text/markdown']}"

@@ -25,6 +25,7 @@ from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.status import Status
 from nbgen.notebook.text_stream import TextStream
+from nbgen.notebook.tools import MAX_ROUNDS, Tools, chat_body
 
 if TYPE_CHECKING:
     from nbgen.live import LiveServer
@@ -46,6 +47,7 @@ def generate(
     complete: bool = False,
     system: str | None = None,
     adapter: str = "",
+    tools: Any = (),
     **options: Any,
 ) -> Any:
     """The model's answer to a text or to chat messages, as a Result. `complete=True` continues the text as it stands.
@@ -54,17 +56,25 @@ def generate(
     arrays `[height, width, 3]`, figures, `(samples, rate)`, data URLs; a video is a list of images too, an array
     `[time, height, width, 3]`, or a pair of these and their number in a second.
     With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
-    of that type. `adapter` names a loaded LoRA adapter. Options are those of SamplingParams (temperature, top_p,
-    max_new_tokens, sampling_seed, stop, …), and a `logit_processor`, as `stream` has it.
+    of that type. `tools` are functions that the model may want called: they are described by their signatures and
+    docstrings, called here, and the model is told what they return, until it answers. A tool given as OpenAI's JSON is
+    not called: the Result's `tool_calls` say what the model wants. `adapter` names a loaded LoRA adapter. Options are
+    those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …), and those of `stream`.
     After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises InvalidAnswer, also with a `result`,
     if the answer is no whole value of the schema.
     """
-    answer = stream(prompt, schema=schema, complete=complete, system=system, adapter=adapter, **options)
+    box = Tools(tools)
+    answer = stream(prompt, schema=schema, complete=complete, system=system, adapter=adapter, tools=box, **options)
     forming = FormingValue() if schema is not None else None
     try:
-        for _ in answer:
-            if forming is not None:
-                forming.update(answer.result.text)
+        for _ in range(MAX_ROUNDS):
+            for _ in answer:
+                if forming is not None:
+                    forming.update(answer.result.text)
+            if not (results := box.results(answer.result)):
+                break
+            options |= {"tool_choice": None, "images": None, "audio": None, "videos": None}  # they are in the messages
+            answer = stream([*answer.result.turns, *results], schema=schema, adapter=adapter, tools=box, **options)
         return answer.result if schema is None else answer.result.value
     except (KeyboardInterrupt, InvalidAnswer) as error:
         error.result = answer.result  # type: ignore[union-attr]
@@ -85,15 +95,20 @@ def stream(
     images: Any = None,
     audio: Any = None,
     videos: Any = None,
+    tools: Any = (),
+    tool_choice: Any = None,
+    template_options: Mapping[str, Any] | None = None,
     logit_processor: Any = None,
     **options: Any,
 ) -> TextStream:
     """As `generate`, but an iterator of text as it comes; its `result` holds what has come so far.
 
     In asynchronous code: `async for text in nbgen.stream(…)`, or `result = await nbgen.stream(…)`. A schema's object is
-    the `value` of the result. A `logit_processor` changes the scores before each token: a class with `to_str` (see
-    `nbgen.logit_processor`; the server's owner has to allow code), or one that nbgen has by name, such as
-    `{"name": "disallowed_tokens", "args": {"token_ids": [7]}}`.
+    the `value` of the result. `tools` are not called here: the result's `tool_calls` say what the model wants.
+    `tool_choice` is "auto", "required", "none" or a function's name; `template_options` are the chat template's own
+    variables, such as `{"enable_thinking": False}`. A `logit_processor` changes the scores before each token: a class
+    with `to_str` (see `nbgen.logit_processor`; the server's owner has to allow code), or one that nbgen has by name,
+    such as `{"name": "disallowed_tokens", "args": {"token_ids": [7]}}`.
     """
     wanted = None if schema is None else Schema(schema)
     if wanted is not None:
@@ -103,8 +118,8 @@ def stream(
     body = run_body(prompt, complete=complete, system=system, media=media, options=options)
     if logit_processor is not None:
         body["logit_processor"] = processor_text(logit_processor)
-    if adapter:
-        body["adapter"] = adapter
+    body |= {"adapter": adapter} if adapter else {}
+    body |= chat_body(tools, tool_choice, template_options)
     result = Result(params=body["params"], messages=body.get("messages"), prompt=body.get("prompt"), schema=wanted)
     result.media = body.get("media", [])
     client = default_client()

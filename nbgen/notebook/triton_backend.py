@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from nbgen import sse
 from nbgen.errors import InvalidRequest
-from nbgen.notebook.backend import Event, Words, refuse_processor, renamed
+from nbgen.notebook.backend import Event, Words, refuse, renamed
 from nbgen.notebook.connection import Call, parse_object
 from nbgen.notebook.openai_backend import NAMES
 
@@ -30,7 +30,7 @@ class TritonBackend:
     def run(self, body: Mapping[str, Any]) -> Call:
         if "messages" in body:
             raise InvalidRequest("Triton's generate extension takes a text, not a chat: use complete=True")
-        refuse_processor(body, self.name)
+        refuse(body, ("logit_processor", "tools", "template_options"), self.name)
         params = renamed(body["params"], _NAMES, self.name)
         path = f"v2/models/{quote(self.model, safe='')}/generate_stream"
         return Call("POST", path, {"text_input": body["prompt"], "stream": True, "parameters": params})

@@ -45,11 +45,18 @@ class Turns:
 def markdown_of(turns: Sequence[dict[str, Any]], write: Callable[[Content], str]) -> str:
     """Messages with their media in Markdown; `write` says their text."""
     media = media_markdown(turns)
-    return named(turns, ([shown, write(turn["content"])] for turn, shown in zip(turns, media, strict=True)))
+    said = ([shown, write(spoken(turn))] for turn, shown in zip(turns, media, strict=True))
+    return named(turns, said)
+
+
+def spoken(turn: dict[str, Any]) -> Content:
+    """What a turn says, after which come the functions that it calls."""
+    calls = [f"`{call['function']['name']}({call['function']['arguments']})`" for call in turn.get("tool_calls", ())]
+    return "\n\n".join(filter(None, [turn["content"], *calls])) if calls else turn["content"]
 
 
 def named(turns: Sequence[dict[str, Any]], parts: Iterable[list[str]]) -> str:
     """What is said of each message, below the name of who wrote it."""
-    names = {"user": "You", "assistant": "Model", "system": "System"}
+    names = {"user": "You", "assistant": "Model", "system": "System", "tool": "Tool"}
     said = ([f"**{names[turn['role']]}**", *own] for turn, own in zip(turns, parts, strict=True))
     return "\n\n".join(part for own in said for part in own if part)

@@ -1,0 +1,108 @@
+"""Python functions that a model may want called: described to it by their signatures, called with what it gives.
+
+Follows OpenAI's API reference in how tools, calls and results look. Knows neither server nor model.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_type_hints
+
+import msgspec
+
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.result import Result
+from nbgen.notebook.schema import Schema
+
+#: Times that a model is told results before an answer is left to whoever asked.
+MAX_ROUNDS = 16
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Tools:
+    """What was given as `tools=`: functions of the notebook, and tools as OpenAI's JSON, which nobody here can call."""
+
+    def __init__(self, given: Iterable[Callable[..., Any] | Mapping[str, Any]] = ()) -> None:
+        """Raises InvalidRequest for what is neither, and for functions that cannot be described."""
+        self._functions: dict[str, _Function] = {}
+        self.json: list[dict[str, Any]] = []
+        if callable(given) or isinstance(given, Mapping):
+            given = [given]
+        for each in given:
+            if callable(each):
+                function = _Function(each)
+                self._functions[function.name] = function
+                self.json.append(function.json)
+            elif isinstance(each, Mapping):
+                self.json.append(dict(each))
+            else:
+                raise InvalidRequest(
+                    f"a tool is a function, or a dict as OpenAI has it; got {each!r:.80}", field="tools"
+                )
+
+    def results(self, result: Result) -> list[dict[str, Any]]:
+        """Messages with what the functions that an answer calls have returned; none if it calls others, or nothing."""
+        if not all(call["name"] in self._functions for call in result.tool_calls):
+            return []
+        return [
+            {"role": "tool", "tool_call_id": call["id"], "content": self._functions[call["name"]](call["arguments"])}
+            for call in result.tool_calls
+        ]
+
+
+def chat_body(tools: Any, choice: Any = None, template_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a run is told of tools and of its template, without what is not asked for."""
+    box = tools if isinstance(tools, Tools) else Tools(tools)
+    if isinstance(choice, str) and choice not in ("auto", "required", "none"):
+        choice = {"type": "function", "function": {"name": choice}}
+    body = {"tools": box.json, "tool_choice": choice, "template_options": dict(template_options or {})}
+    return {name: value for name, value in body.items() if value}
+
+
+class _Function:
+    """A function with the type of its arguments."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self._arguments = msgspec.defstruct("Arguments", _fields(function, self.name), kw_only=True)
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """As OpenAI's API has it. The description is the docstring."""
+        schema = json.loads(Schema(self._arguments).json)
+        schema.pop("title", None)
+        told = {"name": self.name, "description": inspect.getdoc(self._function) or "", "parameters": schema}
+        return {"type": "function", "function": {name: value for name, value in told.items() if value}}
+
+    def __call__(self, arguments: str) -> str:
+        """What it returns, as text; what went wrong, for the model to read."""
+        try:
+            given = msgspec.json.decode(arguments or "{}", type=self._arguments, strict=False)
+            value = self._function(**msgspec.structs.asdict(given))
+        except Exception as error:  # the model may do better the next time
+            return f"{type(error).__name__}: {error}"
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _fields(function: Callable[..., Any], name: str) -> list[Any]:
+    """The parameters, each with its type and its default."""
+    try:
+        parameters, hints = inspect.signature(function).parameters, get_type_hints(function, include_extras=True)
+    except (TypeError, ValueError, NameError) as error:
+        raise InvalidRequest(f"the tool {name} cannot be described: {error}", field="tools") from None
+    if odd := [each.name for each in parameters.values() if each.kind not in _BY_NAME]:
+        raise InvalidRequest(
+            f"the tool {name} must name its parameters: {', '.join(odd)} cannot be told", field="tools"
+        )
+    return [
+        (each.name, hints.get(each.name, Any), *([] if each.default is each.empty else [_default(each.default)]))
+        for each in parameters.values()
+    ]
+
+
+def _default(value: Any) -> Any:
+    """A default as msgspec takes it: a list or a dict is made anew for each call."""
+    return msgspec.field(default_factory=lambda: value) if isinstance(value, list | dict | set) else value

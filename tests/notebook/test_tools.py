@@ -1,0 +1,172 @@
+"""Functions of the notebook that a model calls: how they are described, and called by a real model's wish."""
+
+import dataclasses
+import enum
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from transformers import AutoTokenizer
+
+import nbgen
+from nbgen.errors import InvalidRequest
+from nbgen.notebook import session
+from nbgen.notebook.openai_backend import OpenAIReader
+from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.remote import open_client
+from nbgen.notebook.result import Result
+from nbgen.notebook.tools import Tools
+from nbgen.sse import Event
+from tests.chat_templates import CALLS, template
+from tests.conftest import save_model
+
+
+class Unit(enum.Enum):
+    CELSIUS = "C"
+    KELVIN = "K"
+
+
+@dataclasses.dataclass
+class Place:
+    city: str
+    country: str = "it"
+
+
+def get_weather(
+    city: Literal["Rom", "Oslo"], days: Annotated[int, msgspec.Meta(ge=1, le=9)] = 1, unit: Unit = Unit.CELSIUS
+) -> dict[str, Any]:
+    """The weather of a city."""
+    return {"city": city, "days": days, "unit": unit.value}
+
+
+def locate(place: Place, tags: list[str] = []) -> str:  # noqa: B006
+    return f"{type(place).__name__} {place.city}, {place.country}, {tags}"
+
+
+def asked(*calls: tuple[str, str]) -> Result:
+    return Result(tool_calls=[{"id": str(i), "name": name, "arguments": text} for i, (name, text) in enumerate(calls)])
+
+
+def test_functions_are_described_by_their_signatures() -> None:
+    first, second = (tool["function"] for tool in Tools([get_weather, locate]).json)
+    assert (first["name"], first["description"]) == ("get_weather", "The weather of a city.")
+    assert first["parameters"]["required"] == ["city"]
+    assert sorted(first["parameters"]["properties"]) == ["city", "days", "unit"]
+    assert first["parameters"]["properties"]["city"] == {"enum": ["Oslo", "Rom"]}
+    assert "description" not in second
+    assert second["parameters"]["required"] == ["place"]
+
+
+def test_what_cannot_be_a_tool_is_refused() -> None:
+    def many(*values: int) -> None: ...
+
+    def odd(value: "Missing") -> None: ...  # noqa: F821
+
+    for tool, words in ((many, "values cannot be told"), (odd, "odd cannot be described"), (5, "a tool is a function")):
+        with pytest.raises(InvalidRequest, match=words):
+            Tools([tool])
+
+
+def test_functions_get_values_of_their_types_and_return_text() -> None:
+    tools = Tools([get_weather, locate])
+    calls = [
+        ("get_weather", '{"city": "Oslo", "days": 3, "unit": "K"}'),
+        ("locate", '{"place": {"city": "Rom"}}'),
+        ("locate", '{"place": "Rom"}'),
+        ("get_weather", "{"),
+    ]
+    weather, place, wrong, broken = (message["content"] for message in tools.results(asked(*calls)))
+    assert json.loads(weather) == {"city": "Oslo", "days": 3, "unit": "K"}
+    assert place == "Place Rom, it, []"
+    assert wrong.startswith("ValidationError: Expected `object`")
+    assert broken.startswith("DecodeError")
+    assert tools.results(asked(("other", "{}"))) == tools.results(Result()) == []
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory, own_jupyter: Path) -> Iterator[PrivateServer]:
+    """A server with a model that can be made to call tools."""
+    folder = save_model(tmp_path_factory.mktemp("models") / "caller", max_position_embeddings=4096)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template(CALLS["objects"])
+    tokenizer.save_pretrained(folder)
+    server = PrivateServer(str(folder), options={"standby": False})
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["nbgen", "openai"])
+def client(request: pytest.FixtureRequest, caller: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> Any:
+    client = caller.client if request.param == "nbgen" else open_client(caller.url, caller.client.token, "openai")
+    monkeypatch.setattr(session, "_client", client)
+    return client
+
+
+OPTIONS = {"max_new_tokens": 300, "tool_choice": "get_weather", "temperature": 0.5}
+
+
+@pytest.mark.usefixtures("client")
+def test_generate_calls_what_the_model_wants_called_and_tells_it() -> None:
+    seen: list[str] = []
+
+    def get_weather(city: Literal["Rom", "Oslo"]) -> str:
+        seen.append(city)
+        return "rain"
+
+    result = nbgen.generate("What is the weather?", tools=[get_weather, locate], **OPTIONS)
+    asked, said, told, answer = result.turns[:4]
+    assert len(seen) >= 1
+    assert (asked["content"], told["role"], told["content"]) == ("What is the weather?", "tool", "rain")
+    (call,) = said["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"city": seen[0]}
+    assert told["tool_call_id"] == call["id"]
+    assert answer["role"] == "assistant"
+    assert "**Tool**\n\nrain" in result.to_markdown()
+    assert f"`get_weather({call['function']['arguments']})`" in result.to_markdown()
+
+
+@pytest.mark.usefixtures("client")
+def test_a_conversation_calls_them_too() -> None:
+    talk = nbgen.chat(tools=get_weather, max_new_tokens=300, temperature=0.5)
+    talk("What is the weather?", tool_choice="required")
+    assert [turn["role"] for turn in talk.messages[:4]] == ["user", "assistant", "tool", "assistant"]
+    assert set(json.loads(talk.messages[2]["content"])) == {"city", "days", "unit"}
+    turns = len(talk)
+    talk("And then?")
+    assert len(talk) >= turns + 2
+
+
+@pytest.mark.usefixtures("client")
+def test_others_tools_are_left_to_whoever_asked() -> None:
+    (given,) = Tools(get_weather).json
+    result = nbgen.generate("What is the weather?", tools=[given], **OPTIONS)
+    (call,) = result.tool_calls
+    assert call["name"] == "get_weather"
+    assert "`get_weather(" in result._repr_mimebundle_()[0]["text/markdown"]
+    assert result.to_openai()[-1]["tool_calls"][0]["id"] == call["id"]
+
+
+def test_options_of_the_template_reach_it(caller: PrivateServer, client: Any) -> None:
+    plain, thinking = (
+        nbgen.generate("hi", max_new_tokens=2, template_options=options).usage["prompt_tokens"]
+        for options in (None, {"thinks": True})
+    )
+    assert thinking > plain
+
+
+def test_pieces_of_calls_of_other_servers_are_put_together() -> None:
+    def chunk(**delta: Any) -> Event:
+        return Event(data=json.dumps({"choices": [{"index": 0, "delta": delta}]}), event="message")
+
+    reader = OpenAIReader()
+    pieces = [{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]
+    pieces += [{"index": 0, "function": {"arguments": text}} for text in ('{"x"', ": 1}")]
+    found = [event for piece in pieces for event in reader.feed(chunk(tool_calls=[piece]))]
+    found += reader.feed(chunk(reasoning="hm"))
+    (thought, calls, done) = [*found, *reader.done("tool_calls")]
+    assert thought[1]["reasoning"] == "hm"
+    assert calls[1]["tool_calls"] == [{"id": "a", "name": "f", "arguments": '{"x": 1}'}]
+    assert done[1]["finish_reason"] == {"type": "tool_calls"}
