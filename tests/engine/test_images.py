@@ -1,6 +1,7 @@
 """What is written about images is what transformers' own float32 `generate` writes, alone and beside anything else."""
 
 import io
+import json
 import re
 import struct
 import zlib
@@ -19,8 +20,18 @@ from nbgen.engine.assembly import Assembly
 from nbgen.engine.media_encoder import MediaEncoder, placeholders
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.errors import InvalidRequest
-from nbgen.messages import ChatMessage, ContentPart, GenerateRequest, LogprobOptions, Media, Tensor
+from nbgen.messages import (
+    ChatMessage,
+    ContentPart,
+    GenerateRequest,
+    LogprobOptions,
+    Media,
+    Tensor,
+    ToolCall,
+    ToolOptions,
+)
 from nbgen.sampling_params import SamplingParams
+from tests.chat_templates import CALLS, template
 from tests.engine.conftest import build, generate, ids
 from tests.engine.multimodal import MULTIMODAL, VIDEOS, save
 from tests.engine.test_cuda_graphs import with_graphs
@@ -258,6 +269,24 @@ def test_what_is_embedded_already_is_taken(served: Served) -> None:
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory: pytest.TempPathFactory) -> Served:
     return Served("llava", tmp_path_factory.mktemp("images") / "llava")
+
+
+def test_tools_go_through_the_processors_template(tmp_path: Path) -> None:
+    folder = save(tmp_path / "caller", "llava")
+    content = "{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% else %}<image>{% endif %}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(template(CALLS["objects"]).replace("{{ m.content or '' }}", content))
+    admission = build(folder).admission
+    parts = [ContentPart(type="image"), ContentPart(type="text", text="What is it?")]
+    turns = [ChatMessage(role="user", content=parts)]
+    tools = ToolOptions(tools=[{"type": "function", "function": {"name": "look"}}], required=True)
+    asked = GenerateRequest(rid="c", messages=turns, media=media(picture(1)), tools=tools, parts=True, params=PARAMS)
+    (sequence,) = admission.sequences(asked)
+    assert '"name": "look"' in admission._tokenizer.text(sequence.prompt_ids)
+    assert "<tool_call>" in json.loads(sequence.params.structural_tag)["format"]["elements"][0]["value"]
+    call = ToolCall(id="1", name="look", arguments='{"where": "here"}')
+    turns += [ChatMessage(role="assistant", tool_calls=[call]), ChatMessage(role="tool", content="a cat")]
+    (again,) = admission.sequences(GenerateRequest(rid="d", messages=turns, media=media(picture(1)), params=PARAMS))
+    assert '{"name": "look", "arguments": {"where": "here"}}' in admission._tokenizer.text(again.prompt_ids)
 
 
 def test_each_image_has_one_place(served: Served) -> None:
