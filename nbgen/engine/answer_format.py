@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -17,25 +16,21 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate, load_response_template
 
-from nbgen.engine.answer_parser import CALLS, THOUGHTS, AnswerParser
-from nbgen.engine.call_format import ARGUMENTS, NAMES, TOOLS, CallFormat, call_turn
-from nbgen.engine.template_turns import ANSWER, Render, TemplateTurns
+from nbgen.engine.answer_parser import CALLS, AnswerParser
+from nbgen.engine.call_format import ARGUMENTS, END_OF_CALLS, NAMES, TOOLS, CallFormat, call_turn
+from nbgen.engine.template_turns import Render, TemplateTurns
+from nbgen.engine.thought_format import LEAD, THOUGHTS, ThoughtFormat
 
-THOUGHT = "nbgen thinks"
-#: What thoughts stand between, where a template leaves them out of turns that are over.
-TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<|START_THINKING|>", "<|END_THINKING|>"))
 log = logging.getLogger(__name__)
-
-_LAST_TAG = re.compile(r"(?:<[^<>]+>|\[[^\[\]]+\])\s*\Z")
 
 
 class AnswerFormat:
     """What answers are read by: a response template, its own or made of what the chat template shows."""
 
     def __init__(
-        self, response_template: Mapping[str, Any], calls: CallFormat | None, thought: tuple[str, str] | None
+        self, response_template: Mapping[str, Any], calls: CallFormat | None, thought: ThoughtFormat | None
     ) -> None:
-        """`thought` is what stands before and after one. Raises ValueError."""
+        """Raises ValueError for a response template that is none."""
         load_response_template(dict(response_template))
         self._template = response_template
         self.calls = calls
@@ -51,16 +46,18 @@ class AnswerFormat:
 
         `ends` are the texts of the model's end tokens; `own` is a response template that came with the model.
         """
-        thought = _thought_tags(TemplateTurns(render), source)
-        calls = _calls(TemplateTurns(render, TOOLS, ends, thought[1] if thought else ""))
+        thought = ThoughtFormat.of(TemplateTurns(render), source)
+        calls = _calls(TemplateTurns(render, TOOLS, ends, thought.after if thought else ""))
         if own is not None:
             return cls(own, calls, thought)
         if calls is None and thought is None:
             return None
-        fields: dict[str, Any] = {"content": {"content": "text"}, **(calls.fields if calls else {})}
-        if thought is not None:
-            fields[THOUGHTS[0]] = {"open": thought[0], "close": thought[1], "content": "text"}
-        return cls({"start_anchor_pattern": _anchor(thought), "fields": fields}, calls, thought)
+        fields = {
+            "content": {"content": "text"},
+            **(calls.fields if calls else {}),
+            **(thought.fields if thought else {}),
+        }
+        return cls({"start_anchor_pattern": thought.anchor if thought else r"\Z", "fields": fields}, calls, thought)
 
     @classmethod
     def of_model(
@@ -99,37 +96,9 @@ class AnswerFormat:
 
     @lru_cache  # noqa: B019  (a model has one format, which lives as long as it)
     def _part(self, thoughts: bool, calls: bool) -> ResponseTemplate:
-        left_out = (() if thoughts else THOUGHTS) + (() if calls else (CALLS, "end_of_calls"))
+        left_out = (() if thoughts else (*THOUGHTS, LEAD)) + (() if calls else (CALLS, END_OF_CALLS))
         fields = {name: each for name, each in self._template["fields"].items() if name not in left_out}
         return load_response_template({**self._template, "fields": fields})
-
-
-def _anchor(thought: tuple[str, str] | None) -> str:
-    """Where an answer begins: at the prompt's end, or before the tag that opens a thought there."""
-    if thought is None:
-        return r"\Z"
-    tag = re.escape(thought[0])
-    return rf"(?={tag}\s*\Z)|(?<!{tag}\s*)\Z"
-
-
-def _thought_tags(turns: TemplateTurns, source: str) -> tuple[str, str] | None:
-    """What stands before and after a thought."""
-    text = turns.text({"role": "assistant", "content": ANSWER, **dict.fromkeys(THOUGHTS, THOUGHT)})
-    before, found, after = text.partition(THOUGHT)
-    if found and ANSWER in after:
-        close = after.partition(ANSWER)[0].strip()
-        if tag := _opening_tag(turns, before.rstrip(), close):
-            return tag, close
-    return next((tags for tags in TAGS if tags[1] in source), None)
-
-
-def _opening_tag(turns: TemplateTurns, before: str, close: str) -> str:
-    """What opens a thought: the tag that `close` closes, or whatever the model's turn has before it."""
-    if before.endswith(twin := close.replace("/", "", 1)):
-        return twin
-    tag = before.removeprefix(turns.header).strip()
-    last = _LAST_TAG.search(before)
-    return tag or (last.group() if last else "")  # the prompt opens it
 
 
 def _calls(turns: TemplateTurns) -> CallFormat | None:

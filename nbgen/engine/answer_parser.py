@@ -13,11 +13,10 @@ from typing import Any
 from transformers.utils.chat_parsing import ResponseParser
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate
 
+from nbgen.engine.thought_format import THOUGHTS
 from nbgen.messages import AnswerPart, ToolCall
 
 CALLS = "tool_calls"
-#: The names that response templates have for thoughts.
-THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 #: What some templates demand of a call's id: nine letters and digits.
 ID_LENGTH = 9
 

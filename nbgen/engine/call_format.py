@@ -18,6 +18,8 @@ NAMES = FIRST, SECOND = ("nbgen_first", "nbgen_second")
 ARGUMENTS = {"nbgen_key": "nbgen value", "nbgen_other": "nbgen text"}
 #: Nine letters and digits: some templates take no other ids.
 CALL_ID = "nbgenid00"
+#: The field of what ends a section of calls.
+END_OF_CALLS = "end_of_calls"
 _TEXT = {"type": "string", "description": "a text"}
 _PARAMETERS = {"type": "object", "properties": dict.fromkeys(ARGUMENTS, _TEXT), "required": list(ARGUMENTS)}
 #: The functions that the marked turns call.
@@ -153,7 +155,7 @@ def _named_fields(before: str, middle: str, separator: str, after: str) -> dict[
     elif separator.strip():
         field["close_pattern"] = rf"(?={_loose(separator)})"
     section_end = {"open_pattern": rf"\s*{re.escape(rest)}", "close_pattern": r"(?=.)", "content": "text"}
-    return {"tool_calls": field, **({"end_of_calls": section_end} if rest else {})}
+    return {"tool_calls": field, **({END_OF_CALLS: section_end} if rest else {})}
 
 
 def _of_tags(one: str, two: str, as_text: bool) -> CallFormat | None:

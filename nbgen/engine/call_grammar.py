@@ -34,9 +34,9 @@ def answer_grammar(
         format = _with_tools(answers, tools, format)
     if format is None or opened is None or answers.thought is None:
         return _tag(format) if tools is not None and format else None
-    open_tag, close = answers.thought
-    begun = opened.rstrip().endswith(open_tag)
-    thought = {"type": "tag", "begin": "" if begun else open_tag, "content": {"type": "any_text"}, "end": close}
+    before, after, _ = answers.thought
+    begun = opened.rstrip().endswith(before)
+    thought = {"type": "tag", "begin": "" if begun else before, "content": {"type": "any_text"}, "end": after}
     return _tag(_sequence(thought if begun else {"type": "optional", "content": thought}, SPACE, format))
 
 

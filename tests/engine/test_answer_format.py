@@ -96,6 +96,16 @@ def test_a_thought_may_have_been_opened_by_the_prompt() -> None:
     assert joined(read(found, "so", opened)) == ("", "so", [])
 
 
+def test_what_announces_text_is_no_text() -> None:
+    source = template(
+        "", "{% if m.reasoning_content %}<hm>{{ m.reasoning_content }}<stop><|assistant|><final>{% endif %}"
+    )
+    found = learned(source)
+    assert joined(read(found, "<hm>four?<stop><|assistant|><final>Four.")) == ("Four.", "four?", [])
+    assert joined(read(found, "<final>Four.")) == ("Four.", "", [])
+    assert joined(read(found, "Four.")) == ("Four.", "", [])
+
+
 def test_a_template_that_leaves_thoughts_out_is_known_by_its_tags() -> None:
     source = TURNS % ("", "") + "{# their thoughts: …</think> #}"
     found = learned(source)
