@@ -11,7 +11,7 @@ from typing import Any
 from nbgen.notebook.media import as_text, media_parts, text_of, with_media
 from nbgen.notebook.result import Result, visible, without_images
 from nbgen.notebook.text_stream import TextStream
-from nbgen.notebook.tools import MAX_ROUNDS, Tools
+from nbgen.notebook.tools import Tools
 from nbgen.notebook.turns import Turns, markdown_of, named
 
 Ask = Callable[..., TextStream]
@@ -37,13 +37,11 @@ class Conversation(Turns):
 
     def __call__(self, text: str, **options: Any) -> Result:
         """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn."""
-        answer = self.stream(text, **options)
-        for _ in range(MAX_ROUNDS):
+        later = {**options, "tool_choice": None}
+        first = self.stream(text, **options)
+        for answer in self._tools.rounds(first, lambda _, results: self._send(results, later)):
             for _ in answer:
                 pass
-            if not (results := self._tools.results(answer.result)):
-                break
-            answer = self._send(results, {**options, "tool_choice": None})
         return answer.result
 
     def stream(

@@ -25,6 +25,7 @@ from nbgen.notebook.display import Answer, in_notebook
 from nbgen.notebook.repair import SYSTEM, question
 from nbgen.notebook.template import fill
 from nbgen.notebook.text_stream import TextStream
+from nbgen.notebook.tools import Tools
 
 ACTIONS = ("status", "load", "unload", "models", "monitor", "fix", "connect")
 SAMPLING = (
@@ -84,6 +85,9 @@ class NbgenMagics(Magics):
     )
     @argument("--audio", action="append", metavar="NAME", help="the same of a sound")
     @argument("--video", action="append", metavar="NAME", help="the same of a video")
+    @argument(
+        "--tool", action="append", metavar="NAME", help="a function that the model may want called; may be repeated"
+    )
     @argument("--out", metavar="NAME", help="put the result into this variable, too (it is always in _)")
     @argument("--to-cell", action="store_true", help="put the answer's code into a new cell below")
     @argument("--background", action="store_true", help="let the kernel go on; _ can be cancelled and awaited")
@@ -98,8 +102,9 @@ class NbgenMagics(Magics):
         options = _parse(self.ask, line)
         if options.out and not options.out.isidentifier():
             raise UsageError(f"--out {options.out}: not a variable's name")
-        if options.background and options.to_cell:
-            raise UsageError("--to-cell needs the whole answer: it does not go with --background")
+        for name in ("to_cell", "tool"):
+            if options.background and getattr(options, name):
+                raise UsageError(f"--{name.replace('_', '-')} needs whole answers: it does not go with --background")
         try:
             self._ask(options, cell)
         except NbgenError as error:
@@ -112,13 +117,16 @@ class NbgenMagics(Magics):
         schema = self._schema(options.schema) if options.schema else None
         given = {"images": options.image, "audio": options.audio, "videos": options.video}
         media = {name: self._named(names) for name, names in given.items()}
-        asked = {"schema": schema, "complete": options.complete, "system": options.system, **media}
-        answer = session.stream(prompt, **asked, **sampling)
+        tools = Tools(self._named(options.tool))
+        asked = {"complete": options.complete, "system": options.system, **media}
+        later = {"schema": schema, "tools": tools, **sampling}
+        answer = first = session.stream(prompt, **asked, **later)
         if options.background:
             self._keep(_in_background(answer), options.out)
             return
         try:
-            show(answer)
+            for answer in tools.rounds(first, lambda before, told: session.stream([*before.turns, *told], **later)):
+                show(answer)
         finally:
             self._keep(answer.result, options.out)
         if options.to_cell and answer.result.text:

@@ -25,7 +25,7 @@ from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.status import Status
 from nbgen.notebook.text_stream import TextStream
-from nbgen.notebook.tools import MAX_ROUNDS, Tools, chat_body
+from nbgen.notebook.tools import Tools, chat_body
 
 if TYPE_CHECKING:
     from nbgen.live import LiveServer
@@ -64,17 +64,19 @@ def generate(
     if the answer is no whole value of the schema.
     """
     box = Tools(tools)
-    answer = stream(prompt, schema=schema, complete=complete, system=system, adapter=adapter, tools=box, **options)
+    asked = {"schema": schema, "adapter": adapter, "tools": box}
+    answer = first = stream(prompt, complete=complete, system=system, **asked, **options)
     forming = FormingValue() if schema is not None else None
     try:
-        for _ in range(MAX_ROUNDS):
+        later = {
+            **options,
+            "tool_choice": None,
+            **dict.fromkeys(("images", "audio", "videos")),
+        }  # these are in the turns
+        for answer in box.rounds(first, lambda before, told: stream([*before.turns, *told], **asked, **later)):
             for _ in answer:
                 if forming is not None:
                     forming.update(answer.result.text)
-            if not (results := box.results(answer.result)):
-                break
-            options |= {"tool_choice": None, "images": None, "audio": None, "videos": None}  # they are in the messages
-            answer = stream([*answer.result.turns, *results], schema=schema, adapter=adapter, tools=box, **options)
         return answer.result if schema is None else answer.result.value
     except (KeyboardInterrupt, InvalidAnswer) as error:
         error.result = answer.result  # type: ignore[union-attr]

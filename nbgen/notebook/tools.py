@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_type_hints
 
 import msgspec
@@ -15,8 +15,11 @@ import msgspec
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
+from nbgen.notebook.text_stream import TextStream
 
-#: Times that a model is told results before an answer is left to whoever asked.
+#: Asks again, after an answer and messages with what the functions that it called have returned.
+Ask = Callable[[Result, list[dict[str, Any]]], TextStream]
+#: Answers to one question, after which calls are left to whoever asked.
 MAX_ROUNDS = 16
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -42,9 +45,17 @@ class Tools:
                     f"a tool is a function, or a dict as OpenAI has it; got {each!r:.80}", field="tools"
                 )
 
+    def rounds(self, answer: TextStream, ask: Ask) -> Iterator[TextStream]:
+        """The answer, to be read, and after each that called functions the one that `ask` gives with what they told."""
+        for _ in range(MAX_ROUNDS):
+            yield answer
+            if not (results := self.results(answer.result)):
+                return
+            answer = ask(answer.result, results)
+
     def results(self, result: Result) -> list[dict[str, Any]]:
-        """Messages with what the functions that an answer calls have returned; none if it calls others, or nothing."""
-        if not all(call["name"] in self._functions for call in result.tool_calls):
+        """Messages with what the functions that an answer calls have returned; none if it calls others."""
+        if result.finish_reason == "abort" or not all(call["name"] in self._functions for call in result.tool_calls):
             return []
         return [
             {"role": "tool", "tool_call_id": call["id"], "content": self._functions[call["name"]](call["arguments"])}

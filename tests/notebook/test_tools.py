@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 from transformers import AutoTokenizer
 
 import nbgen
@@ -105,7 +107,8 @@ def client(request: pytest.FixtureRequest, caller: PrivateServer, monkeypatch: p
     return client
 
 
-OPTIONS = {"max_new_tokens": 300, "tool_choice": "get_weather", "temperature": 0.5}
+CHOICE = {"tool_choice": "get_weather", "temperature": 0.5}
+OPTIONS = {"max_new_tokens": 300, **CHOICE}
 
 
 @pytest.mark.usefixtures("client")
@@ -170,3 +173,19 @@ def test_pieces_of_calls_of_other_servers_are_put_together() -> None:
     assert thought[1]["reasoning"] == "hm"
     assert calls[1]["tool_calls"] == [{"id": "a", "name": "f", "arguments": '{"x": 1}'}]
     assert done[1]["finish_reason"] == {"type": "tool_calls"}
+
+
+def test_a_cell_shows_each_answer(
+    caller: PrivateServer, shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "_client", caller.client)
+    chosen = iter([CHOICE])
+    asked = session.stream
+    monkeypatch.setattr(session, "stream", lambda prompt, **more: asked(prompt, **{**next(chosen, {}), **more}))
+    shell.user_ns["get_weather"] = get_weather
+    shell.run_cell_magic("nbgen", "--tool get_weather --max-new-tokens 300 --out result", "What is the weather?")
+    roles = [turn["role"] for turn in shell.user_ns["result"].turns]
+    assert roles[:4] == ["user", "assistant", "tool", "assistant"]
+    assert "tokens" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="--tool needs whole answers"):
+        shell.run_cell_magic("nbgen", "--tool get_weather --background", "hi")
