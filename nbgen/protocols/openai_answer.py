@@ -228,12 +228,14 @@ def _usage(samples: list[list[Sample]]) -> dict[str, Any]:
     prompt = sum(group[0].prompt_tokens for group in samples)
     cached = sum(group[0].cached_tokens for group in samples)
     completion = sum(sample.completion_tokens for group in samples for sample in group)
+    reasoning = sum(sample.reasoning_tokens for group in samples for sample in group)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
-        "reasoning_tokens": 0,
+        "reasoning_tokens": reasoning,
+        **({"completion_tokens_details": {"reasoning_tokens": reasoning}} if reasoning else {}),
     }
 
 

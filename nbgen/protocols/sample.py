@@ -18,6 +18,8 @@ class Sample:
         self.output_ids: list[int] = []
         self.prompt_tokens = 0
         self.completion_tokens = 0
+        #: Of them, those of thoughts that came apart.
+        self.reasoning_tokens = 0
         self.cached_tokens = 0
         self.media_tokens: dict[str, int] = {}
         self.logprobs: list[TokenLogprobs] = []
@@ -31,8 +33,7 @@ class Sample:
         """Take in what a step gained."""
         self.text += output.text
         if output.parts is not None:
-            self.parts = self.parts or []
-            self.parts += output.parts
+            self._take_parts(output)
         self.output_ids += output.token_ids
         self.prompt_tokens = output.prompt_tokens or self.prompt_tokens
         self.completion_tokens = output.completion_tokens or self.completion_tokens
@@ -47,6 +48,12 @@ class Sample:
             self.tensors[piece.name] = kept
             kept.append(piece.data)
         self.finish_reason = output.finish_reason or self.finish_reason
+
+    def _take_parts(self, output: GenerateOutput) -> None:
+        self.parts = self.parts or []
+        self.parts += output.parts or ()
+        if self.parts and self.parts[-1].reasoning:
+            self.reasoning_tokens += len(output.token_ids)
 
     @property
     def content(self) -> str:

@@ -125,7 +125,9 @@ def test_tools_that_are_not_to_be_seen_are_not(client: openai.OpenAI) -> None:
 def test_thoughts_come_apart(client: openai.OpenAI, folder: Path) -> None:
     end = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>")
     opened = {"chat_template_kwargs": {"thinks": True}, "ignore_eos": True}
-    only = ask(client, max_tokens=9, temperature=0, extra_body=opened).choices[0].message
+    answer = ask(client, max_tokens=9, temperature=0, extra_body=opened)
+    assert answer.usage.completion_tokens_details.reasoning_tokens == answer.usage.completion_tokens == 9
+    only = answer.choices[0].message
     assert not only.content
     assert only.reasoning_content
     together = ask(client, max_tokens=9, temperature=0, extra_body={**opened, "separate_reasoning": False})
