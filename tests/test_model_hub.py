@@ -19,12 +19,24 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class Hub(BaseHTTPRequestHandler):
+    """Knows of each model by its name what to answer."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(int(self.path.split("/")[1]))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 @pytest.fixture
-def hub() -> Iterator[str]:
-    """A hub that knows no model."""
-    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    server = HTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    yield
     server.shutdown()
     server.server_close()
 
@@ -50,7 +62,19 @@ def test_what_is_not_here_is_refused_where_the_hub_is_not_either(cache: Path, mo
     model_hub.check("meta-llama/Llama-3")
 
 
-def test_what_a_hub_that_answers_may_have_is_left_to_loading(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setenv("HF_ENDPOINT", hub)
-    model_hub.check("meta-llama/Llama-3")
+def test_what_the_hub_does_not_have_is_refused(hub: None, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(cache))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    for status in (200, 500):
+        model_hub.check(f"{status}/model")
+    for status in (401, 403, 404):
+        with pytest.raises(ModelError, match="no such model"):
+            model_hub.check(f"{status}/model")
+
+
+def test_who_is_logged_in_may_have_more(hub: None, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(cache))
+    (cache / "token").touch()
+    model_hub.check("401/model")
+    with pytest.raises(ModelError, match="no such model"):
+        model_hub.check("404/model")
