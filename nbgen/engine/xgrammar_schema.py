@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nbgen.engine.grammar import GrammarError
-from nbgen.engine.grammar_limits import MANY, NAMED, ONE, check_schema, resolve
+from nbgen.engine.grammar_limits import MANY, NAMED, ONE, check_schema, resolve, schemas
 
 Schema = dict[str, Any]
 
@@ -36,20 +36,50 @@ TOGETHER = (
 
 def enforceable(schema: Any) -> Any:
     """A schema of the same values, or in places of fewer. Raises GrammarError for what would not be enforced."""
-    written = _rewritten(schema, lambda reference: resolve(reference, schema))
+    references = _References(schema)
+    written = _rewritten(schema, references)
+    if references.moved:
+        written = {**written, "$defs": {**written.get("$defs", {}), **references.moved}}
     check_schema(written)
     return written
 
 
-def _rewritten(node: Any, target: Callable[[str], Any]) -> Any:
+class _References:
+    """The references of a schema. What they mean outside of what is known for schemas is moved under `$defs`."""
+
+    def __init__(self, schema: Any) -> None:
+        self.moved: dict[str, Any] = {}
+        self._schema = schema
+        self._known = {id(node) for node in schemas(schema)}
+
+    def target(self, reference: str) -> Any:
+        """What a reference leads to at last. Raises GrammarError if that is nothing."""
+        found = resolve(reference, self._schema)
+        while isinstance(found, dict) and isinstance(found.get("$ref"), str):
+            found = resolve(found["$ref"], self._schema)
+        return found
+
+    def place(self, reference: str) -> str:
+        """The reference, or another to the same schema where that was moved."""
+        found = resolve(reference, self._schema)
+        if not isinstance(found, dict) or id(found) in self._known:
+            return reference
+        name = f"moved from {reference.replace('~', ' ').replace('/', ' ')}"
+        if name not in self.moved:
+            self.moved[name] = None  # it may lead to itself
+            self.moved[name] = _rewritten(found, self)
+        return f"#/$defs/{name}"
+
+
+def _rewritten(node: Any, references: _References) -> Any:
     if not isinstance(node, dict):
         return node
     node = _without_all_of(node)
     node = _with_branches(node)
-    node = _with_reference(node, target)
+    node = _with_reference(node, references)
     node = _with_values(node)
     node = _with_required(_with_type(node))
-    return _inside(node, lambda child: _rewritten(child, target))
+    return _inside(node, lambda child: _rewritten(child, references))
 
 
 def _inside(node: Schema, change: Callable[[Any], Any]) -> Schema:
@@ -99,18 +129,17 @@ def _with_branches(node: Schema) -> Schema:
     return {key: value for key, value in node.items() if key not in others} | {name: branches}
 
 
-def _with_reference(node: Schema, target: Callable[[str], Any]) -> Schema:
+def _with_reference(node: Schema, references: _References) -> Schema:
     """A reference without the type that it has anyway."""
-    others = _beside(node, "$ref")
-    if not isinstance(node.get("$ref"), str) or not others:
+    if not isinstance(node.get("$ref"), str):
         return node
-    found = target(node["$ref"])
-    while isinstance(found, dict) and isinstance(found.get("$ref"), str):
-        found = target(found["$ref"])
-    types = found.get("type") if isinstance(found, dict) else None
-    if others.keys() != {"type"} or not types or not set(_listed(types)) <= set(_listed(others["type"])):
-        raise _skipped("$ref", others)
-    return {key: value for key, value in node.items() if key != "type"}
+    if others := _beside(node, "$ref"):
+        found = references.target(node["$ref"])
+        types = found.get("type") if isinstance(found, dict) else None
+        if others.keys() != {"type"} or not types or not set(_listed(types)) <= set(_listed(others["type"])):
+            raise _skipped("$ref", others)
+    kept = {key: value for key, value in node.items() if key != "type"}
+    return kept | {"$ref": references.place(node["$ref"])}
 
 
 def _with_values(node: Schema) -> Schema:
@@ -214,7 +243,7 @@ def _types(value: Any) -> tuple[str, ...]:
     if isinstance(value, bool):
         return ("boolean",)
     if isinstance(value, int | float):
-        return ("number", "integer") if value == int(value) else ("number",)
+        return ("number", "integer") if float(value).is_integer() else ("number",)
     kinds: dict[type, str] = {str: "string", list: "array", dict: "object", type(None): "null"}
     return (kinds[type(value)],)
 

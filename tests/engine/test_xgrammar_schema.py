@@ -50,6 +50,21 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"x": {"a": 1}}],
         [{"x": {}}],
     ),
+    "references to elsewhere": (
+        {
+            "$ref": "#/components/schemas/T~1x",
+            "components": {
+                "schemas": {
+                    "T/x": {
+                        "type": "object",
+                        "properties": {"t": {"$ref": "#/components/schemas/T~1x"}, "m": {"minimum": 3}},
+                    },
+                }
+            },
+        },
+        [{"t": {"m": 4}}, {"t": {"t": {}}}],
+        [{"t": {"m": 1}}, 3],
+    ),
     "a described part": (
         {"allOf": [{"$ref": "#/$defs/A"}], "default": {}, "examples": [1], "readOnly": True, "$defs": DEFS},
         [{"a": 1}],
@@ -63,6 +78,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "parts of one text": ({"allOf": [{"pattern": "^a$"}, {"format": "date"}]}, "cannot be combined"),
     "no value of the type": ({"type": "string", "const": 5}, "no value of `const`"),
     "beside values": ({"enum": ["a", "bb"], "minLength": 2}, "`minLength` beside `enum`"),
+    "elsewhere": ({"$ref": "#/x", "x": {"uniqueItems": True}}, "`uniqueItems`"),
     "no type": ({"type": []}, "`type` names no type"),
     "bounds of two types": ({"minimum": 5, "minLength": 3}, "need a `type`"),
     "required and forbidden": ({**A, "required": ["q"], "additionalProperties": False}, "`required` names 'q'"),
