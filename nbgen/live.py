@@ -22,11 +22,9 @@ from nbgen.notebook.private_server import PrivateServer
 class LiveServer:
     """A model that lives in this kernel, being served."""
 
-    def __init__(
-        self, model: Any, tokenizer: Any, name: str, options: dict[str, Any], waiting: Callable[[int], None]
-    ) -> None:
-        """Raises InvalidRequest for what cannot be served, ModelError where it fails."""
-        self._model: LiveModel | None = LiveModel(model, tokenizer)
+    def __init__(self, model: LiveModel, name: str, options: dict[str, Any], waiting: Callable[[int], None]) -> None:
+        """Raises ServerNotFound where its server does not start."""
+        self._model: LiveModel | None = model
         self._folder = tempfile.TemporaryDirectory(prefix="nbgen-live-")
         path = Path(self._folder.name) / "engine"
         self._engine: LiveEngine | None = LiveEngine(self._model, path)

@@ -4,6 +4,7 @@ Only safetensors are read. For the engine, and for a server that has another mod
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ from nbgen.errors import ModelError
 
 OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.npz")
 
+#: What the hub takes as OWNER/NAME, besides `_is_hub_id`.
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<=\w)", re.ASCII)
+HUB_ID_LENGTH = 96
+
 
 def model_folder(name: str) -> Path | None:
     """The folder that a model's name stands for, or None for a hub id. Raises ModelError if it is neither."""
     folder = BUNDLED_FOLDER if name == BUNDLED else Path(name).expanduser()
     if folder.is_dir():
         return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+    if not _is_hub_id(name):
         raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either")
     return None
 
@@ -30,11 +35,18 @@ def check(name: str) -> Path | None:
     return folder
 
 
+def _is_hub_id(name: str) -> bool:
+    parts_apart = "--" not in name and ".." not in name and not name.endswith(".git")
+    return parts_apart and len(name) <= HUB_ID_LENGTH and HUB_ID.fullmatch(name) is not None
+
+
 def check_files(folder: Path, name: str) -> None:
-    """Raises ModelError for a folder without a configuration, without safetensors, or without some of them."""
+    """Raises ModelError for a folder without a configuration that can be read, and without all of its safetensors."""
     _refuse_other_formats(folder, name)
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name} has no config.json: it is not a model in transformers' format")
+    if not isinstance(read_json(folder / "config.json", name).get("model_type"), str):
+        raise ModelError(f"config.json of {name} has no model_type: it is not a model in transformers' format")
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{name} has no weights: no *.safetensors file is there")
     _check_shards(folder, name)
@@ -46,8 +58,10 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ModelError(f"{path.name} of {name} is damaged: it is not JSON") from None
+    except OSError as error:
+        raise ModelError(f"{path.name} of {name} cannot be read: {error.strerror}") from None
     return content if isinstance(content, dict) else {}
 
 

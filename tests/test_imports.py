@@ -15,6 +15,7 @@ SHARED = MESSAGES | {
     "engine_config",
     "errors",
     "model_files",
+    "model_hub",
     "sse",
     "logit_processor",
     "tensor_spec",

@@ -85,8 +85,9 @@ class BlockManager:
 
     def admit(self, sequence: Sequence, waiting: Iterable[Sequence]) -> None:
         """After `reuse`, of a sequence that runs from now on: the cached part of its next block, if there is room."""
-        rest = sequence.keys[sequence.num_computed : sequence.num_cacheable]
-        node, length = self._last(sequence).best_child(rest[: self.block_size]) if self.caches_prefixes else (None, 0)
+        end = min(sequence.num_computed + self.block_size, sequence.num_cacheable)
+        rest = tuple(sequence.keys[sequence.num_computed : end])
+        node, length = self._last(sequence).best_child(rest) if self.caches_prefixes else (None, 0)
         if node is None:
             return
         self.cache.lock([node])
@@ -138,8 +139,7 @@ class BlockManager:
 
     def _share_block(self, sequence: Sequence, index: int, tokens: tuple[int, ...]) -> None:
         parent, block = self._last(sequence), sequence.block_table[index]
-        node, length = parent.best_child(tokens)
-        if node is None or length < self.block_size:
+        if (node := parent.children.get(tokens)) is None:
             node = self.cache.add(parent, tokens, block)
         else:
             self._free.append(block)

@@ -23,6 +23,9 @@ IGNORED = (
     "maxContains",
     "dependentRequired",
     "dependentSchemas",
+    "dependencies",
+    "$dynamicRef",
+    "$recursiveRef",
     "if",
     "then",
     "else",
@@ -201,13 +204,14 @@ def _check_reference(node: dict[str, Any], root: Any) -> None:
         if reference in seen:
             raise GrammarError(f"$ref {reference!r:.80} leads back to itself")
         seen.append(reference)
-        found = _resolve(reference, root)
+        found = resolve(reference, root)
         if not isinstance(found, dict):
             return
         node = found
 
 
-def _resolve(reference: str, root: Any) -> Any:
+def resolve(reference: str, root: Any) -> Any:
+    """What a reference within the schema stands for. Raises GrammarError if that is nothing."""
     found = root
     for part in reference.removeprefix("#").split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")

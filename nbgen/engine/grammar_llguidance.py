@@ -131,7 +131,10 @@ def _own_form(grammar: Grammar) -> str:
 
 def _structures(tag: dict) -> str:
     if "structures" not in tag:
-        raise GrammarError("llguidance takes structural tags of the form `structures` and `triggers` only")
+        raise GrammarError(
+            "llguidance takes structural tags of the form `structures` and `triggers` only; those with `format`, which "
+            "calls of tools need too, take the default back end: start the server with --grammar-backend=xgrammar"
+        )
     tags = [
         llguidance.StructTag(
             trigger=next((t for t in tag["triggers"] if each["begin"].startswith(t)), ""),

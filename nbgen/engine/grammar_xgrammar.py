@@ -12,6 +12,7 @@ import xgrammar
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
 from nbgen.engine.grammar_limits import ANY_JSON, objects, schemas
+from nbgen.engine.xgrammar_schema import enforceable
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,7 @@ class XGrammarBackend:
     def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:
         match grammar.kind:
             case "json_schema":
-                schema = {} if grammar.text == ANY_JSON else _without_controls(json.loads(grammar.text))
+                schema = {} if grammar.text == ANY_JSON else _prepared(json.loads(grammar.text))
                 return self._compiler.compile_json_schema(json.dumps(schema), max_whitespace_cnt=MAX_WHITESPACE)
             case "regex":
                 return self._compiler.compile_regex(grammar.text)
@@ -72,7 +73,7 @@ class XGrammarBackend:
         tag = _current(json.loads(grammar.text))
         for node in objects(tag):
             if isinstance(node.get("json_schema"), dict):
-                _without_controls(node["json_schema"])
+                node["json_schema"] = _prepared(node["json_schema"])
             if node.get("type") == "json_schema" and node.get("style") in (None, "json"):
                 node.setdefault("max_whitespace_cnt", MAX_WHITESPACE)
         return self._compiler.compile_structural_tag(json.dumps(tag))
@@ -121,8 +122,9 @@ class XGrammarMatcher:
         return bool(bitmask.any())
 
 
-def _without_controls(schema: Any) -> Any:
-    """Lengths of strings as patterns, in place: xgrammar's own count lets control characters and half pairs in."""
+def _prepared(schema: Any) -> Any:
+    """All that is enforced, lengths as patterns: xgrammar's own count lets control characters and half pairs in."""
+    schema = enforceable(schema)
     for node in schemas(schema):
         low, high = node.get("minLength"), node.get("maxLength")
         if isinstance(low or high, int):

@@ -29,7 +29,7 @@ class LiveModel:
     """A causal LM of transformers and its tokenizer, whose weights may change between any two steps of the engine."""
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
-        """Raises InvalidRequest for what cannot be served."""
+        """Raises InvalidRequest for what cannot be served, ModelError for a model that lies on several devices."""
         model = getattr(model, "_orig_mod", model)  # torch.compile's
         _check(model, tokenizer)
         self.weights = WeightLock()
@@ -127,6 +127,7 @@ def _check(model: Any, tokenizer: Any) -> None:
         raise InvalidRequest(f"{type(model).__name__} is an encoder-decoder model; nbgen runs decoder-only models")
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise InvalidRequest(f"the tokenizer is a {type(tokenizer).__name__}; serve takes one of transformers'")
+    _device(model)
 
 
 def _device(model: PreTrainedModel) -> torch.device:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,27 +21,53 @@ from nbgen.engine.snapshots import Snapshots
 SLACK = 64
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Node:
-    """A cached block: `tokens` are those whose keys and values it holds, fewer than a block's only in a leaf."""
+    """A cached block: `tokens` are those whose keys and values it holds, fewer than a block's only in a leaf.
+
+    However many children it has, one is found in about the same time: by its tokens, or beside where they would stand
+    in `order`, which holds the tokens of all children, sorted.
+    """
 
     tokens: tuple[int, ...] = ()
     block: int = -1
     parent: Node | None = None
-    children: dict[int, list[Node]] = field(default_factory=dict)
+    children: dict[tuple[int, ...], Node] = field(default_factory=dict)
+    order: list[tuple[int, ...]] = field(default_factory=list)
     locks: int = 0
     used: int = 0
 
-    def common(self, tokens: Sequence[int]) -> int:
-        """How many tokens this block and `tokens` begin with alike."""
-        pairs = zip(self.tokens, tokens, strict=False)
-        return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self.tokens), len(tokens)))
+    def best_child(self, tokens: tuple[int, ...]) -> tuple[Node | None, int]:
+        """The child that begins most like `tokens`, and for how many of them; the first in order of those alike."""
+        if (child := self.children.get(tokens)) is not None:
+            return child, len(tokens)
+        at = bisect_left(self.order, tokens)
+        beside = [(_common(each, tokens), each) for each in self.order[max(at - 1, 0) : at + 1]]
+        length, best = max(beside, key=lambda pair: pair[0], default=(0, ()))
+        return (self.children[best], length) if length else (None, 0)
 
-    def best_child(self, tokens: Sequence[int]) -> tuple[Node | None, int]:
-        """The child that begins most like `tokens`, and for how many of them."""
-        alike = [(child.common(tokens), child) for child in self.children.get(tokens[0], ())] if tokens else []
-        length, child = max(alike, key=lambda pair: pair[0], default=(0, None))
-        return child, length
+    def beginnings(self, tokens: tuple[int, ...]) -> Iterator[Node]:
+        """The children whose tokens `tokens` begin with, the longest first."""
+        _, length = self.best_child(tokens)
+        found = (self.children.get(tokens[:end]) for end in range(length, 0, -1))
+        return (child for child in found if child is not None)
+
+    def adopt(self, child: Node) -> None:
+        """Take a child whose tokens no other has."""
+        assert child.tokens not in self.children
+        self.children[child.tokens] = child
+        insort(self.order, child.tokens)
+
+    def disown(self, child: Node) -> None:
+        """Let a child go."""
+        del self.children[child.tokens]
+        del self.order[bisect_left(self.order, child.tokens)]
+
+
+def _common(tokens: tuple[int, ...], others: tuple[int, ...]) -> int:
+    """How many tokens both begin with."""
+    pairs = zip(tokens, others, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(tokens), len(others)))
 
 
 class Match(NamedTuple):
@@ -81,7 +108,7 @@ class PrefixCache:
         nodes, node = [], self.root(namespace)
         while True:
             start = len(nodes) * self.block_size
-            child, length = node.best_child(tokens[start : start + self.block_size])
+            child, length = node.best_child(tuple(tokens[start : start + self.block_size]))
             if child is None or length < self.block_size:
                 return Match(nodes, child, length)
             nodes.append(child)
@@ -90,14 +117,13 @@ class PrefixCache:
     def add(self, parent: Node, tokens: tuple[int, ...], block: int) -> Node:
         """Keep `block`, which holds `tokens` after those of `parent`; a leaf that it extends is let go.
 
-        One with a snapshot stays: only there can others go on from it.
+        One with a snapshot stays: only there can others go on from it. No child of `parent` may have these tokens.
         """
-        for sibling in list(parent.children.get(tokens[0], ())):
-            needed = sibling.locks or sibling in self.snapshots
-            if not needed and sibling.common(tokens) == len(sibling.tokens):
-                self._remove(sibling)
+        for shorter in list(parent.beginnings(tokens)):
+            if not shorter.locks and shorter not in self.snapshots:
+                self._remove(shorter)
         node = Node(tokens, block, parent)
-        parent.children.setdefault(tokens[0], []).append(node)
+        parent.adopt(node)
         self.num_blocks += 1
         self._offer(node)
         return node
@@ -142,10 +168,7 @@ class PrefixCache:
 
     def _remove(self, node: Node) -> None:
         parent = node.parent
-        siblings = parent.children[node.tokens[0]]
-        siblings.remove(node)
-        if not siblings:
-            del parent.children[node.tokens[0]]
+        parent.disown(node)
         node.used = 0
         self.num_blocks -= 1
         self.snapshots.drop(node)

@@ -109,9 +109,8 @@ class StatefulBlocks(BlockManager):
         """The nodes with a snapshot whose tokens begin so, the longest way first; how many nodes are before each."""
         for depth in range(len(path), -1, -1):
             rest = tuple(tokens[depth * self.block_size : (depth + 1) * self.block_size])
-            siblings = (path[depth - 1] if depth else root).children.get(rest[0], ()) if rest else ()
-            found = [n for n in siblings if n in self.cache.snapshots and n.tokens == rest[: len(n.tokens)]]
-            yield from ((depth, node) for node in sorted(found, key=lambda n: len(n.tokens), reverse=True))
+            parent = path[depth - 1] if depth else root
+            yield from ((depth, node) for node in parent.beginnings(rest) if node in self.cache.snapshots)
 
     def _keep_partial(self, sequence: Sequence, block: int) -> bool:
         """Cache the last block with the state after it, if all tokens that are in it are known; whether it is kept."""
@@ -120,7 +119,7 @@ class StatefulBlocks(BlockManager):
         if not tokens or start + len(tokens) < sequence.num_computed:
             return False
         parent = self._last(sequence)
-        node = next((child for child in parent.children.get(tokens[0], ()) if child.tokens == tokens), None)
+        node = parent.children.get(tokens)
         new = node is None
         node = self.cache.add(parent, tokens, block) if node is None else node
         self._keep(sequence, node)

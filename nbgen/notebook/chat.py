@@ -12,6 +12,7 @@ from IPython.display import display
 
 from nbgen.errors import NbgenError
 from nbgen.notebook import session
+from nbgen.notebook.chat_name import chat_id
 from nbgen.notebook.comm import told
 from nbgen.notebook.media import media_parts, with_media
 from nbgen.notebook.panel import Panel
@@ -46,7 +47,7 @@ class Chat(Turns, Panel):
     ) -> None:
         super().__init__(
             panel="chat",
-            chat=name or uuid.uuid4().hex,
+            chat=chat_id(name) if name else uuid.uuid4().hex,
             params=chat_options(options),
             system=system or "",
             height=height,

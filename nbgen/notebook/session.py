@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status
+from nbgen import model_hub
+from nbgen.errors import InvalidAnswer, InvalidRequest, NbgenError, ServerNotFound, from_status
 from nbgen.notebook.conversation import Conversation
-from nbgen.notebook.discovery import find_server
+from nbgen.notebook.discovery import HELLO_SECONDS, find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
 from nbgen.notebook.logprobs import Logprobs
 from nbgen.notebook.media import media_parts
@@ -37,6 +38,8 @@ NONE_FOUND = "no nbgen server found: starting one for this kernel…"
 _lock = threading.RLock()
 _client: AnyClient | None = None
 _private: PrivateServer | LiveServer | None = None
+#: Whether the user has named the server of `_client`.
+_chosen = False
 
 
 @short_traceback
@@ -185,6 +188,10 @@ def load(model: str | None = None, quantization: str | None = None) -> Status:
                 progress(data)
             elif name == "error":
                 raise _load_error(data)
+    except KeyboardInterrupt:
+        progress.finish()
+        print("the server goes on loading; `%nbgen unload` stops it")
+        raise
     finally:
         progress.finish()
     return Status(client.url, client.model())
@@ -220,10 +227,10 @@ def connect(url: str | None = None, token: str = "", *, kind: str = "auto", mode
     It may be of another kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it.
     `model` names one of several that it serves.
     """
-    global _client
+    global _client, _chosen
     client = find_server() if url is None else open_client(url, token, kind, model)
     with _lock:
-        _client = client
+        _client, _chosen = client, True
     return client
 
 
@@ -242,28 +249,46 @@ def serve(
     LM of transformers with its `tokenizer`. Then every answer comes from its present weights: an optimizer's step
     waits for the token that is being computed, and what is generated next follows the new weights. The model itself
     is not touched. `name` is what clients call it ("live"); `context_length` is in tokens.
-    Raises InvalidRequest for what cannot be served.
+    Raises InvalidRequest or ModelError for what cannot be served; a server from an earlier call goes on then.
     """
-    sizes = {"context_length": context_length, "kv_cache_bytes": kv_cache_bytes}
-    options = {key: value for key, value in sizes.items() if value is not None}
+    options = _sizes(context_length=context_length, kv_cache_bytes=kv_cache_bytes)
     if model is None or isinstance(model, str):
         if tokenizer is not None or name is not None:
             raise InvalidRequest("tokenizer and name go with a model object; a model's name brings its own")
+        folder = place(model)
+        if folder is not None:
+            model_hub.check(folder)
         words = "starting an nbgen server for this kernel…"
-        return _start(words, lambda waiting: PrivateServer(place(model), waiting, options))
-    from nbgen.live import LiveServer  # imports torch, as the model already has
+        return _choose(words, lambda waiting: PrivateServer(folder, waiting, options))
+    from nbgen.live import LiveModel, LiveServer  # imports torch, as the model already has
 
+    live = LiveModel(model, tokenizer)
     words = "starting an nbgen server for this model…"
-    return _start(words, lambda waiting: LiveServer(model, tokenizer, name or "live", options, waiting))
+    return _choose(words, lambda waiting: LiveServer(live, name or "live", options, waiting))
 
 
 def default_client(start: bool = True) -> AnyClient:
-    """The client of this kernel. Without `start` raises ServerNotFound rather than starting a server."""
-    global _client
+    """The client of this kernel. Without `start` raises ServerNotFound rather than starting a server.
+
+    Where the server that the user chose is gone, it is said which one is used in its place.
+    """
+    global _client, _chosen
     with _lock:
-        if _client is None or _client.lost:
-            _client = _find(start)
+        if _client is None or (_client.lost and not (_chosen and _answers(_client))):
+            before, _client = _client, _find(start)
+            if _chosen and before is not None and before.url != _client.url:
+                print(f"the server at {before.url} is gone; the one at {_client.url} is used from now on")
+            _chosen = False
         return _client
+
+
+def _answers(client: AnyClient) -> bool:
+    """Whether a server that a call did not reach is there again."""
+    try:
+        client.hello(timeout=HELLO_SECONDS)
+    except (NbgenError, RuntimeError):  # httpx's own for what its server's `stop` has closed
+        return False
+    return True
 
 
 def _find(start: bool) -> AnyClient:
@@ -273,6 +298,23 @@ def _find(start: bool) -> AnyClient:
         if not start:
             raise
     return _start(NONE_FOUND, lambda waiting: PrivateServer(None, waiting)).client
+
+
+def _sizes(**sizes: int | None) -> dict[str, int]:
+    """Those that are given. Raises InvalidRequest for what is no size."""
+    given = {name: size for name, size in sizes.items() if size is not None}
+    for name, size in given.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidRequest(f"{name} must be a whole number from 1, got {size!r:.80}", field=name)
+    return given
+
+
+def _choose(words: str, server: Callable[[Waiting], S]) -> S:
+    global _chosen
+    with _lock:
+        started = _start(words, server)
+        _chosen = True
+        return started
 
 
 def _start(words: str, server: Callable[[Waiting], S]) -> S:

@@ -15,6 +15,9 @@ from nbgen.errors import Unavailable, from_status
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import EXPECTED, shortened
 
+#: Between the first text and the end; in less time nothing is told of how fast tokens come.
+RATE_SECONDS = 0.01
+
 Events = Iterator[tuple[str, dict[str, Any]]]
 Progress = Callable[[dict[str, Any] | None], None]
 #: Between two lines that say how long the model has been thinking.
@@ -151,15 +154,14 @@ class TextStream:
         self.result.finish_reason = data["finish_reason"]["type"]
         self.result.usage = data["usage"]
         self.result.ttft_s = data.get("ttft_s", self.result.ttft_s)
-        self.result.tokens_per_s = data.get("tokens_per_s") or self._rate()
+        self.result.tokens_per_s = data["tokens_per_s"] if "tokens_per_s" in data else self._rate()
         self.close()
 
     def _rate(self) -> float | None:
         """As seen from here, for servers that do not say."""
         tokens, first = self.result.usage.get("completion_tokens", 0), self.result.ttft_s
-        if tokens < 2 or first is None:
-            return None
-        return (tokens - 1) / max(time.monotonic() - self._started - first, 1e-9)
+        seconds = 0.0 if first is None else time.monotonic() - self._started - first
+        return (tokens - 1) / seconds if tokens > 1 and seconds >= RATE_SECONDS else None
 
     def _fail(self, error: dict[str, Any]) -> None:
         self.result.finish_reason = "error"

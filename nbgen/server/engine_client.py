@@ -12,7 +12,7 @@ from logging import Logger
 
 import msgspec
 
-from nbgen import model_files
+from nbgen import model_hub
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, ReleaseMemory, ResumeMemory
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
@@ -145,15 +145,15 @@ class EngineClient(EngineLife):
     async def load(self, model: str | None = None, quantization: str | None = None) -> None:
         """Make `model` (None: the configured one) the loaded one, replacing any other.
 
-        `quantization` is one of EngineConfig's or "none"; None leaves it as it is. A name that stands for nothing, or
-        for a folder that is no model, raises ModelError and leaves the present model alone.
+        `quantization` is one of EngineConfig's or "none"; None leaves it as it is. A name that stands for nothing, for
+        a folder that is no model or for what is not here while the hub is away raises ModelError and leaves the
+        present model alone.
         """
-        wanted = msgspec.structs.replace(self.config, model=model or self.config.model)
-        if quantization is not None:
-            wanted = msgspec.structs.replace(wanted, quantization=None if quantization == "none" else quantization)
         if not self._attached:
-            model_files.check(wanted.model)
-        elif wanted != self.config:
+            name = model or self.config.model
+            await asyncio.get_running_loop().run_in_executor(None, model_hub.check, name)
+        wanted = self._wanted(model, quantization)
+        if self._attached and wanted != self.config:
             raise ModelError(
                 f"this server serves the live model {self.config.model!r} of a notebook's kernel and no other; "
                 "nbgen.serve(name) starts one that loads models"
@@ -166,6 +166,12 @@ class EngineClient(EngineLife):
             self._restarts.forget()
             await self._stop()
         await self.start()
+
+    def _wanted(self, model: str | None, quantization: str | None) -> EngineConfig:
+        wanted = msgspec.structs.replace(self.config, model=model or self.config.model)
+        if quantization is None:
+            return wanted
+        return msgspec.structs.replace(wanted, quantization=None if quantization == "none" else quantization)
 
     # --- messages
 
@@ -220,7 +226,16 @@ class EngineClient(EngineLife):
                     self._log.warning("%s", message.error)
                 self.adapters.heard(message)
             case EngineFailed():
-                self._give_up(ModelError(message.message))
+                self._give_up(self._load_error(message.message))
+
+    def _load_error(self, cause: str) -> ModelError:
+        """What requests get from now on: why there is no model, and how to get one."""
+        if self._attached:
+            return ModelError(cause)
+        return ModelError(
+            f"the model {self.config.model!r} cannot be loaded: {cause}. No model is there now: load another one, "
+            "in a notebook with `%nbgen load bundled`"
+        )
 
     def _lost(self) -> None:
         while self._memory_replies:

@@ -22,6 +22,8 @@ KEEP_SECONDS = 600.0
 KEEP_RUNS = 512
 KEEP_OUTPUTS = 200_000
 MAX_LIVE = 4096
+#: Between two outputs; in less time nothing is told of how fast tokens come.
+RATE_SECONDS = 0.01
 #: Of the images and sounds of all that is alive.
 MAX_MEDIA_BYTES = 2**30
 
@@ -50,6 +52,9 @@ class Run:
         self.created = time.time()
         self.started = time.monotonic()
         self.first_token: float | None = None
+        self.last_token = 0.0
+        #: Tokens that came at once with the first.
+        self._first_tokens = 0
         self.ended: float | None = None
         self.watchers: set[Callable[[], None]] = set()
 
@@ -84,18 +89,30 @@ class Run:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens after the first, over the time they took."""
-        tokens = sum(sample.completion_tokens for sample in self.samples)
-        if self.first_token is None or tokens < 2:
+        """Tokens after those that came first, over the time they took; None where that is too short to tell."""
+        if self.first_token is None or self.last_token - self.first_token < RATE_SECONDS:
             return None
-        return (tokens - 1) / max((self.ended or time.monotonic()) - self.first_token, 1e-9)
+        return (self._tokens - self._first_tokens) / (self.last_token - self.first_token)
+
+    @property
+    def _tokens(self) -> int:
+        return sum(sample.completion_tokens for sample in self.samples)
 
     def add(self, *outputs: GenerateOutput) -> None:
-        """The next outputs of the engine."""
+        """The next outputs of the engine, which came at once."""
+        now, before = time.monotonic(), self._tokens
         for output in outputs:
             if self.ended is None and output.index < len(self.samples):
                 self._take(output)
+        if self._tokens > before:
+            self._came(now)
         self._notify()
+
+    def _came(self, now: float) -> None:
+        """Note when tokens came."""
+        self.last_token = now
+        if self.first_token is None:
+            self.first_token, self._first_tokens = now, self._tokens
 
     def _take(self, output: GenerateOutput) -> None:
         reason = output.finish_reason
@@ -105,8 +122,6 @@ class Run:
             return
         self.outputs.append(output)
         self.samples[output.index].add(output)
-        if self.first_token is None and output.token_ids:
-            self.first_token = time.monotonic()
         if reason is not None and all(sample.finish_reason for sample in self.samples):
             self.ended = time.monotonic()
 

@@ -241,6 +241,16 @@ def test_a_grammar_that_cannot_be_is_refused_in_words(engine: Assembly, kind: st
     assert not re.search(r"\.cc|0x|Traceback|site-packages", raised.value.message)
 
 
+def test_who_does_not_take_a_form_of_tags_says_who_does(tiny_model: Path) -> None:
+    engine = build(tiny_model, grammar_backend="llguidance")
+    tag = {"type": "structural_tag", "format": {"type": "any_text"}}
+    try:
+        with pytest.raises(InvalidRequest, match=r"--grammar-backend=xgrammar"):
+            engine.grammars.submit(Grammar("structural_tag", json.dumps(tag))).result()
+    finally:
+        engine.grammars.close()
+
+
 @pytest.mark.parametrize("ends", ["abort", "pause", "late"])
 def test_who_waits_for_a_grammar_may_be_ended(ends: str, tiny_model: Path) -> None:
     engine = build(tiny_model, queue_seconds=0.0).engine

@@ -18,6 +18,7 @@ def nested(depth: int) -> dict[str, object]:
 REFUSED = {
     "keyword": {"type": "array", "uniqueItems": True},
     "inside": {"properties": {"a": {"anyOf": [{"not": {"type": "null"}}]}}},
+    "older keyword": {"type": "object", "dependencies": {"a": ["b"]}},
     "branches": {"if": {"type": "string"}, "then": {"minLength": 1}},
     "format": {"type": "string", "format": "credit-card"},
     "combined": {"type": "string", "format": "date", "pattern": "a"},

@@ -27,7 +27,7 @@ def sequence(prompt: list[int] | int, output: int = 1, namespace: str = "", prio
 def cached_nodes(cache: PrefixCache) -> list[Node]:
     found, todo = [], list(cache._roots.values())
     while todo:
-        children = [child for siblings in todo.pop().children.values() for child in siblings]
+        children = list(todo.pop().children.values())
         found += children
         todo += children
     return found

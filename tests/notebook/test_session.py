@@ -42,7 +42,6 @@ def test_an_answer_has_text_and_numbers(connected: PrivateServer) -> None:
     assert result.usage["completion_tokens"] == 8
     assert result.finish_reason == "length"
     assert result.ttft_s is not None
-    assert result.tokens_per_s is not None
     assert result.messages == [{"role": "user", "content": "hi"}]
 
 
@@ -51,6 +50,7 @@ def test_a_stream_brings_the_same_text_in_pieces(connected: PrivateServer) -> No
     whole = nbgen.generate("count", **options)
     stream = nbgen.stream("count", **options)
     assert "".join(stream) == stream.result.text == whole.text
+    assert stream.result.tokens_per_s > 0
     assert stream.result.usage == {**whole.usage, "cached_tokens": stream.result.usage["cached_tokens"]}
 
 
@@ -172,6 +172,70 @@ def test_a_private_server_loads_unloads_and_ends(
     assert not server.running
     with pytest.raises(ServerNotFound):
         session.default_client(start=False)
+
+
+@pytest.fixture
+def served(connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> PrivateServer:
+    """The server is one that the user has started with `serve`."""
+    monkeypatch.setattr(session, "_private", connected)
+    monkeypatch.setattr(session, "_chosen", True)
+    return connected
+
+
+def test_a_serve_that_cannot_be_leaves_the_server_that_works(
+    served: PrivateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PrivateServer, "stop", lambda self: pytest.fail("it was stopped"))
+    (tmp_path / "config.json").write_text("{")
+    for model, options in (
+        ("nothere", {}),
+        ("Owner/Na me", {}),
+        (str(tmp_path), {}),
+        (None, {"context_length": "long"}),
+        (None, {"kv_cache_bytes": -1}),
+        (None, {"name": "mine"}),
+        (object(), {}),
+        (object(), {"tokenizer": object()}),
+    ):
+        with pytest.raises((ModelError, InvalidRequest)):
+            nbgen.serve(model, **options)
+    assert session.default_client() is served.client
+    assert nbgen.status().state == "ready"
+
+
+def test_whose_server_is_gone_hears_which_one_is_used(
+    served: PrivateServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = Client("http://127.0.0.1:9/")
+    gone.lost = True
+    monkeypatch.setattr(session, "_client", gone)
+    monkeypatch.setattr(session, "find_server", lambda: served.client)
+    for _ in range(2):
+        assert session.default_client() is served.client
+    said = f"the server at {gone.url} is gone; the one at {served.url} is used from now on\n"
+    assert capsys.readouterr().out == said
+    gone.close()
+
+
+def test_a_chosen_server_that_was_out_of_reach_for_a_moment_stays(
+    served: PrivateServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(served.client, "lost", True)
+    assert session.default_client() is served.client
+    assert capsys.readouterr().out == ""
+
+
+def test_an_interrupted_load_says_that_it_goes_on(
+    connected: PrivateServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object):
+        yield "progress", {"stage": "loading", "done": 1, "total": 2}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(connected.client, "load", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        nbgen.load()
+    assert "%nbgen unload" in capsys.readouterr().out
 
 
 def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:

@@ -29,6 +29,13 @@ def test_an_answer_is_its_deltas_and_its_end() -> None:
     assert (result.usage, result.ttft_s, result.tokens_per_s) == ({"completion_tokens": 2}, 0.1, 9.0)
 
 
+def test_tokens_that_came_at_once_have_no_rate() -> None:
+    for done in ({**DONE, "tokens_per_s": None}, {key: DONE[key] for key in ("finish_reason", "usage")}):
+        answer = stream(delta("a"), delta("b"), ("done", done))
+        assert list(answer) == ["a", "b"]
+        assert answer.result.tokens_per_s is None
+
+
 def test_further_samples_are_not_mixed_into_the_text() -> None:
     answer = stream(delta("a"), delta("x", 2), delta("b"), delta("y", 2), ("done", DONE))
     assert list(answer) == ["a", "b"]

@@ -134,6 +134,12 @@ def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
     empty = mortal.http.post("api/v1/model/load", json={"model": str(long_model.parent)})
     assert empty.status_code == 422, "what is told before loading begins is no stream"
     assert "no config.json" in empty.text
+    for name in ("meta-llama/Llama-3", "Owner/Na me", "Owner/a--b"):
+        assert mortal.http.post("api/v1/model/load", json={"model": name}).status_code == 422, name
+    broken = shutil.copytree(long_model, tmp_path / "broken")
+    for config, words in (("{", "not JSON"), ("[]", "no model_type"), ('{"hidden_size": 8}', "no model_type")):
+        (broken / "config.json").write_text(config)
+        assert words in mortal.http.post("api/v1/model/load", json={"model": str(broken)}).text
     half = shutil.copytree(long_model, tmp_path / "half", ignore=shutil.ignore_patterns("*.safetensors"))
     assert "no weights" in mortal.http.post("api/v1/model/load", json={"model": str(half)}).text
     assert mortal.http.post("generate", json={"text": "a", "sampling_params": {"max_new_tokens": 2}}).is_success
@@ -147,6 +153,8 @@ def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
     refused = mortal.http.post("generate", json={"text": "a"})
     assert refused.status_code == 503
     assert refused.json()["message"] == mortal.model()["error"]
+    assert repr(str(damaged)) in mortal.model()["error"]
+    assert "%nbgen load bundled" in mortal.model()["error"]
     assert events(mortal.http, "POST", "api/v1/model/load", json={"model": str(long_model)})[-1].event == "ready"
 
 

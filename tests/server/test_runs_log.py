@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from itertools import chain, repeat
 
 import pytest
 
@@ -52,6 +53,26 @@ def test_activity_is_told_while_runs_are_alive() -> None:
     end(run)
     runs.sweep()
     assert told == [1, 1, 0], "at its start, while it lives, at its end, and no more"
+
+
+def tokens(run: Run, *counts: int) -> list[GenerateOutput]:
+    """Outputs with one token each, after which there are so many."""
+    return [GenerateOutput(rid=run.id, index=0, token_ids=[1], completion_tokens=count) for count in counts]
+
+
+def test_how_fast_tokens_come_is_told_only_where_they_took_time(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = chain([0.0, 10.0, 10.004, 10.5], repeat(12.0))
+    monkeypatch.setattr(runs_module.time, "monotonic", lambda: next(clock))
+    run = start(runs, "r")
+    assert run.tokens_per_s is None
+    run.add(*tokens(run, 1, 2, 3))
+    assert run.tokens_per_s is None, "all came at once"
+    run.add(*tokens(run, 4))
+    assert run.tokens_per_s is None, "nearly so"
+    run.add(*tokens(run, 5))
+    assert run.tokens_per_s == 2 / 0.5, "those that came first took nobody knows how long"
+    run.add(GenerateOutput(rid="r", index=0, completion_tokens=5, finish_reason=DONE))
+    assert (run.ttft_s, run.tokens_per_s) == (10.0, 4.0), "the end brings no token"
 
 
 def test_an_id_in_flight_is_a_conflict_and_free_after_its_end(runs: Runs) -> None:

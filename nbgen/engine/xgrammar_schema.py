@@ -1,0 +1,253 @@
+"""JSON schemas, so written that xgrammar holds answers to all of what they ask.
+
+Of the keywords in `ALONE` it reads the first that is there and nothing beside it, and bounds only beside a `type`. What
+it would skip is drawn together where that is simple and means the same, and refused where it is not. Plain Python.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from nbgen.engine.grammar import GrammarError
+from nbgen.engine.grammar_limits import MANY, NAMED, ONE, check_schema, resolve, schemas
+
+Schema = dict[str, Any]
+
+#: The keywords that restrict values of one type; any others but `type` and `ALONE` are remarks.
+OF_TYPE = {
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "array": ("items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems"),
+    "object": (
+        *("properties", "patternProperties", "additionalProperties", "unevaluatedProperties"),
+        *("required", "propertyNames", "minProperties", "maxProperties"),
+    ),
+}
+TYPE_OF = {keyword: type_ for type_, keywords in OF_TYPE.items() for keyword in keywords}
+ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+RESTRICTIONS = {*ALONE, *TYPE_OF, "type"}
+
+#: Keywords that mean something else beside others of the same row.
+TOGETHER = (
+    ("properties", "patternProperties", "additionalProperties", "unevaluatedProperties"),
+    ("items", "prefixItems", "additionalItems", "unevaluatedItems"),
+)
+
+
+def enforceable(schema: Any) -> Any:
+    """A schema of the same values, or in places of fewer. Raises GrammarError for what would not be enforced."""
+    references = _References(schema)
+    written = _rewritten(schema, references)
+    if references.moved:
+        written = {**written, "$defs": {**written.get("$defs", {}), **references.moved}}
+    check_schema(written)
+    return written
+
+
+class _References:
+    """The references of a schema. What they mean outside of what is known for schemas is moved under `$defs`."""
+
+    def __init__(self, schema: Any) -> None:
+        self.moved: dict[str, Any] = {}
+        self._schema = schema
+        self._known = {id(node) for node in schemas(schema)}
+
+    def target(self, reference: str) -> Any:
+        """What a reference leads to at last. Raises GrammarError if that is nothing."""
+        found = resolve(reference, self._schema)
+        while isinstance(found, dict) and isinstance(found.get("$ref"), str):
+            found = resolve(found["$ref"], self._schema)
+        return found
+
+    def place(self, reference: str) -> str:
+        """The reference, or another to the same schema where that was moved."""
+        found = resolve(reference, self._schema)
+        if not isinstance(found, dict) or id(found) in self._known:
+            return reference
+        name = f"moved from {reference.replace('~', ' ').replace('/', ' ')}"
+        if name not in self.moved:
+            self.moved[name] = None  # it may lead to itself
+            self.moved[name] = _rewritten(found, self)
+        return f"#/$defs/{name}"
+
+
+def _rewritten(node: Any, references: _References) -> Any:
+    if not isinstance(node, dict):
+        return node
+    node = _without_all_of(node)
+    node = _with_branches(node)
+    node = _with_reference(node, references)
+    node = _with_values(node)
+    node = _with_required(_with_type(node))
+    return _inside(node, lambda child: _rewritten(child, references))
+
+
+def _inside(node: Schema, change: Callable[[Any], Any]) -> Schema:
+    """The node with all schemas right inside it changed."""
+    node = dict(node)
+    for name in ONE:
+        if isinstance(node.get(name), dict):
+            node[name] = change(node[name])
+    for name in MANY:
+        if isinstance(node.get(name), list):
+            node[name] = [change(each) for each in node[name]]
+    for name in NAMED:
+        if isinstance(node.get(name), dict):
+            node[name] = {key: change(each) for key, each in node[name].items()}
+    return node
+
+
+def _beside(node: Schema, *names: str) -> Schema:
+    """What the node asks besides these keywords."""
+    return {key: value for key, value in node.items() if key in RESTRICTIONS and key not in names}
+
+
+def _without_all_of(node: Schema) -> Schema:
+    """All parts of `allOf` as keywords of the node itself; one part that stands alone is read as it is."""
+    parts = node.get("allOf")
+    alone = isinstance(parts, list) and len(parts) == 1 and not _beside(node, "allOf")
+    return node if alone else _flat(node)
+
+
+def _flat(node: Any) -> Any:
+    parts = node.get("allOf") if isinstance(node, dict) else None
+    if not isinstance(parts, list):
+        return node
+    flat = {key: value for key, value in node.items() if key != "allOf"}
+    for part in parts:
+        flat = _joined(flat, _flat(part), "allOf")
+    return flat
+
+
+def _with_branches(node: Schema) -> Schema:
+    """What stands beside `anyOf` or `oneOf` as keywords of each branch."""
+    name = next((name for name in ("anyOf", "oneOf") if isinstance(node.get(name), list)), "")
+    others = _beside(node, name)
+    if not name or not others:
+        return node
+    branches = [_joined(others, branch, name) for branch in node[name] if branch is not False]
+    return {key: value for key, value in node.items() if key not in others} | {name: branches}
+
+
+def _with_reference(node: Schema, references: _References) -> Schema:
+    """A reference without the type that it has anyway."""
+    if not isinstance(node.get("$ref"), str):
+        return node
+    if others := _beside(node, "$ref"):
+        found = references.target(node["$ref"])
+        types = found.get("type") if isinstance(found, dict) else None
+        if others.keys() != {"type"} or not types or not set(_listed(types)) <= set(_listed(others["type"])):
+            raise _skipped("$ref", others)
+    kept = {key: value for key, value in node.items() if key != "type"}
+    return kept | {"$ref": references.place(node["$ref"])}
+
+
+def _with_values(node: Schema) -> Schema:
+    """`const` and `enum` without the values that are not of the node's type."""
+    name = next((name for name in ("const", "enum") if name in node), "")
+    values = [node["const"]] if name == "const" else node.get("enum")
+    others = _beside(node, name)
+    if not name or not isinstance(values, list) or not others:
+        return node
+    if name == "const" and isinstance(listed := others.pop("enum", None), list):
+        values = [value for value in values if _text(value) in map(_text, listed)]
+    types = _listed(others.pop("type", []))
+    values = [value for value in values if not types or set(types) & set(_types(value))]
+    if not values:
+        raise GrammarError(f"no value of `{name}` is of the `type` and the `enum` beside it")
+    if felt := {key: None for key in others if TYPE_OF.get(key) in (None, *(t for v in values for t in _types(v)))}:
+        raise _skipped(name, felt)
+    node = {key: value for key, value in node.items() if key not in RESTRICTIONS}
+    return node | ({"const": values[0]} if name == "const" else {"enum": values})
+
+
+def _with_type(node: Schema) -> Schema:
+    """Bounds without a type get theirs: whoever writes `minimum` means a number."""
+    if "type" in node:
+        if not _listed(node["type"]):
+            raise GrammarError("`type` names no type")
+        return node
+    if any(name in node for name in ALONE):
+        return node
+    types = {TYPE_OF[name]: name for name in node if name in TYPE_OF}
+    if len(types) > 1:
+        raise GrammarError(f"{_quoted(types.values())} need a `type` beside them: they are of different ones")
+    return node | {"type": next(iter(types))} if types else node
+
+
+def _with_required(node: Schema) -> Schema:
+    """What is required as a property, which may be any where it is not said what it is."""
+    names = node.get("properties")
+    names = names if isinstance(names, dict) else {}
+    if "propertyNames" in node and (names or "patternProperties" in node or node.get("required")):
+        raise GrammarError("`propertyNames` would not be held to beside named properties: leave it out")
+    required = node.get("required")
+    missing = [name for name in required if name not in names] if isinstance(required, list) else []
+    if not missing:
+        return node
+    rest = node.get("additionalProperties", node.get("unevaluatedProperties", True))
+    if rest is False or "patternProperties" in node:
+        raise GrammarError(f"`required` names {missing[0]!r:.80}: say under `properties` what it is")
+    return node | {"properties": {**names, **dict.fromkeys(missing, {} if rest is True else rest)}}
+
+
+def _joined(first: Schema, second: Any, name: str) -> Schema:
+    """A schema of what both ask, which are parts of `name`. Raises GrammarError where that is not simple."""
+    if second is True:
+        return first
+    if not isinstance(second, dict):
+        raise GrammarError(f"a part of `{name}` is no schema that anything matches")
+    for row in TOGETHER:
+        one, other = ({key: each[key] for key in row if each.get(key) not in (None, True)} for each in (first, second))
+        if one and other and one != other and not one.keys() == other.keys() == {"properties"}:
+            raise _not_one(name, {*one, *other})
+    joined = {**second, **first}
+    for key in first.keys() & second.keys() & RESTRICTIONS:
+        joined[key] = _both(key, first[key], second[key], name)
+    return joined
+
+
+def _both(key: str, first: Any, second: Any, name: str) -> Any:
+    """The value of a keyword that asks what both its values ask."""
+    if first == second:
+        return first
+    if key == "required" and isinstance(first, list) and isinstance(second, list):
+        return [*first, *(each for each in second if each not in first)]
+    if key == "properties" and isinstance(first, dict) and isinstance(second, dict):
+        properties = {**first, **second}
+        if all(properties[each] == first[each] for each in first):
+            return properties
+    raise _not_one(name, {key})
+
+
+def _skipped(name: str, others: Schema) -> GrammarError:
+    words = f"{_quoted(others)} beside `{name}` would not be held to"
+    return GrammarError(f"{words}: write one schema that says it all, or leave one of them out")
+
+
+def _not_one(name: str, keys: set[str]) -> GrammarError:
+    words = f"what the parts of `{name}` and the keywords beside it say by {_quoted(sorted(keys))}"
+    return GrammarError(f"{words} would not be held to: write one schema that says it all")
+
+
+def _quoted(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _listed(types: Any) -> list[Any]:
+    return types if isinstance(types, list) else [types]
+
+
+def _types(value: Any) -> tuple[str, ...]:
+    """The names of a JSON value's types."""
+    if isinstance(value, bool):
+        return ("boolean",)
+    if isinstance(value, int | float):
+        return ("number", "integer") if float(value).is_integer() else ("number",)
+    kinds: dict[type, str] = {str: "string", list: "array", dict: "object", type(None): "null"}
+    return (kinds[type(value)],)
+
+
+def _text(value: Any) -> str:
+    """The same for equal values only: Python holds 1 and true for equal."""
+    return json.dumps(value, sort_keys=True)

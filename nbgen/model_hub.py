@@ -1,0 +1,75 @@
+"""Whether a model's name can be loaded, as far as can be told in a moment: before another model is given up for it.
+
+Reads folders' names and asks the hub at most whether there is a configuration. Who is logged in may see more than is
+public: that is left to loading. Knows nothing of the hub's own library, which takes long to import.
+"""
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from nbgen import model_files
+from nbgen.errors import ModelError
+
+HUB_SECONDS = 3.0
+TRUE = ("1", "ON", "YES", "TRUE")
+
+
+def check(name: str) -> None:
+    """Raises ModelError for what is no model's name or folder, and for a hub id if neither it nor the hub is there."""
+    if model_files.check(name) is not None or _cached(name):
+        return
+    absent = f"{name!r} is not in the local cache, and"
+    if _is_true("HF_HUB_OFFLINE") or _is_true("TRANSFORMERS_OFFLINE"):
+        raise ModelError(f"{absent} HF_HUB_OFFLINE keeps it from being downloaded")
+    status = _status(name)
+    if status is None:
+        raise ModelError(f"{absent} the hub cannot be reached: check the name and the network")
+    if status == 404:
+        raise ModelError(f"{absent} the hub has no such model: check the name")
+    if status in (401, 403) and not _logged_in():
+        raise ModelError(f"{absent} the hub has no such model that is public: check the name, or log in")
+
+
+def _cached(name: str) -> bool:
+    snapshots = _cache() / f"models--{name.replace('/', '--')}" / "snapshots"
+    return any(snapshots.glob("*/config.json"))
+
+
+def _cache() -> Path:
+    """Where the hub's library keeps what it has downloaded."""
+    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(named).expanduser() if named else _home() / "hub"
+
+
+def _home() -> Path:
+    above = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("HF_HOME") or os.path.join(above, "huggingface")).expanduser()
+
+
+def _is_true(variable: str) -> bool:
+    return os.environ.get(variable, "").upper() in TRUE
+
+
+def _logged_in() -> bool:
+    named = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
+    return bool(named) or Path(os.environ.get("HF_TOKEN_PATH") or _home() / "token").expanduser().is_file()
+
+
+def _status(name: str) -> int | None:
+    """What the hub answers to who asks for the model's configuration, by the environment's proxy; None for nothing."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    if urlsplit(hub).scheme not in ("http", "https"):
+        return None
+    try:
+        with urlopen(Request(f"{hub}/{name}/resolve/main/config.json", method="HEAD"), timeout=HUB_SECONDS) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        error.close()
+        return error.code
+    except (OSError, ValueError, HTTPException):
+        return None

@@ -1,0 +1,117 @@
+"""What a schema asks is enforced, or the schema is refused: an answer that merely looks checked is worse."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+import xgrammar
+
+from nbgen.engine.grammar import Grammar, GrammarError
+from nbgen.engine.grammar_xgrammar import XGrammarBackend
+
+BYTES = XGrammarBackend(xgrammar.TokenizerInfo([chr(i) for i in range(128)]), [])
+A = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+B = {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]}
+DEFS = {"A": A, "N": {"type": "integer"}}
+
+#: A schema, values that it takes, values that it does not.
+ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "parts": ({"allOf": [A, B]}, [{"a": 1, "b": "x"}], [{"a": 1}, {"b": "x"}, 3]),
+    "parts of parts": ({"allOf": [{"allOf": [A]}, B]}, [{"a": 1, "b": "x"}], [{"a": 1}, {"b": "x"}]),
+    "part beside type": ({"type": "integer", "allOf": [{"minimum": 3}]}, [5], [1, "x"]),
+    "part beside properties": ({**A, "allOf": [{"required": ["b"]}]}, [{"a": 1, "b": 1}], [{"a": 1}, {"b": 1}]),
+    "branches beside type": ({"type": "integer", "anyOf": [{"minimum": 300}, {"maximum": -500}]}, [300], [1, "x"]),
+    "branches that require": (
+        {"type": "object", "properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1}],
+        [{}],
+    ),
+    "a type and references": ({"type": "object", "anyOf": [{"$ref": "#/$defs/A"}, B], "$defs": DEFS}, [{"a": 1}], [{}]),
+    "number": ({"minimum": 5}, [7], [3]),
+    "string": ({"type": "array", "items": {"maxLength": 2}}, [["ab"]], [["abc"]]),
+    "required alone": ({"type": "object", "required": ["q"]}, [{"q": 1}, {"q": []}], [{}]),
+    "required beside others": ({**A, "required": ["a", "q"]}, [{"a": 1, "q": None}], [{"a": 1}, {"q": 1}]),
+    "required of a type": (
+        {"type": "object", "required": ["q"], "additionalProperties": {"type": "integer"}},
+        [{"q": 1}],
+        [{}, {"q": "x"}],
+    ),
+    "values of a type": ({"type": "string", "enum": ["a", 5]}, ["a"], [5]),
+    "one and one are not true": ({"const": 1, "enum": [True, 1]}, [1], [True]),
+    "a tag as pydantic writes it": ({"const": "a", "enum": ["a"], "title": "T", "type": "string"}, ["a"], ["b"]),
+    "an optional": (
+        {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None, "title": "T"},
+        [5, None],
+        ["x"],
+    ),
+    "a described reference": (
+        {"properties": {"x": {"$ref": "#/$defs/A", "description": "d"}}, "required": ["x"], "$defs": DEFS},
+        [{"x": {"a": 1}}],
+        [{"x": {}}],
+    ),
+    "references to elsewhere": (
+        {
+            "$ref": "#/components/schemas/T~1x",
+            "components": {
+                "schemas": {
+                    "T/x": {
+                        "type": "object",
+                        "properties": {"t": {"$ref": "#/components/schemas/T~1x"}, "m": {"minimum": 3}},
+                    },
+                }
+            },
+        },
+        [{"t": {"m": 4}}, {"t": {"t": {}}}],
+        [{"t": {"m": 1}}, 3],
+    ),
+    "a described part": (
+        {"allOf": [{"$ref": "#/$defs/A"}], "default": {}, "examples": [1], "readOnly": True, "$defs": DEFS},
+        [{"a": 1}],
+        [{}],
+    ),
+}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "beside a reference": ({"$ref": "#/$defs/N", "minimum": 300, "$defs": DEFS}, "`minimum` beside `$ref`"),
+    "parts that meet": ({"allOf": [{"minimum": 3}, {"minimum": 5}]}, "`minimum`"),
+    "parts that close": ({"allOf": [{**A, "additionalProperties": False}, B]}, "`additionalProperties`, `properties`"),
+    "parts of one text": ({"allOf": [{"pattern": "^a$"}, {"format": "date"}]}, "cannot be combined"),
+    "no value of the type": ({"type": "string", "const": 5}, "no value of `const`"),
+    "beside values": ({"enum": ["a", "bb"], "minLength": 2}, "`minLength` beside `enum`"),
+    "elsewhere": ({"$ref": "#/x", "x": {"uniqueItems": True}}, "`uniqueItems`"),
+    "no type": ({"type": []}, "`type` names no type"),
+    "bounds of two types": ({"minimum": 5, "minLength": 3}, "need a `type`"),
+    "required and forbidden": ({**A, "required": ["q"], "additionalProperties": False}, "`required` names 'q'"),
+    "names of named": ({**A, "propertyNames": {"pattern": "^a+$"}}, "`propertyNames`"),
+}
+
+
+def takes(schema: dict[str, Any], value: Any) -> bool:
+    matcher = BYTES.load(BYTES.compile(Grammar("json_schema", json.dumps(schema)))).matcher()
+    try:
+        return [matcher.accept(ord(character)) for character in json.dumps(value)][-1] or matcher.may_end
+    except GrammarError:
+        return False
+
+
+@pytest.mark.parametrize("name", ENFORCED)
+def test_what_a_schema_asks_is_enforced(name: str) -> None:
+    schema, good, bad = ENFORCED[name]
+    for value in good:
+        jsonschema.validate(value, schema)
+        assert takes(schema, value), value
+    for value in bad:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(value, schema)
+        assert not takes(schema, value), value
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_not_be_enforced_is_refused_by_its_name(name: str) -> None:
+    schema, words = REFUSED[name]
+    with pytest.raises(GrammarError) as refused:
+        BYTES.compile(Grammar("json_schema", json.dumps(schema)))
+    assert words in str(refused.value)
+    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema}}
+    with pytest.raises(GrammarError):
+        BYTES.compile(Grammar("structural_tag", json.dumps(tag)))
