@@ -92,7 +92,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         except msgspec.ValidationError as error:
             raise _refusal(str(error)) from None
         params.check()
-        return params
+        return params if params.n else msgspec.structs.replace(params, n=1)  # none asked for is one, as in SGLang
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> SamplingParams:
         """The same with the five model defaults filled in: the request's, else `defaults`', else the constants."""
