@@ -215,7 +215,7 @@ def sampling_params(options: Mapping[str, Any], *, new_tokens: bool = True) -> S
     fields["top_p"] = _off(options.get("top_p"), (0.0,), 1.0)
     fields["top_k"] = _off(options.get("top_k"), (0,), -1)
     fields["no_stop_trim"] = options.get("include_stop_str_in_output")
-    fields["stop"] = [word for word in options.get("stop", ()) if isinstance(word, str) and word]
+    fields["stop"] = [word for word in options.get("stop", ()) if isinstance(word, str)]
     fields["stop_token_ids"] = _stop_ids(options)
     fields |= triton_grammar.grammar(options)
     if "seed" in options:

@@ -44,6 +44,17 @@ def test_no_samples_are_one(server: Server, path: str, question: dict[str, Any],
     assert tokens(answer.json(), path) == 3
 
 
+@pytest.mark.parametrize("stop", ["", [""]])
+@pytest.mark.parametrize(("path", "question", "limit"), DIALECTS)
+def test_an_empty_stop_string_stops_nothing(
+    server: Server, path: str, question: dict[str, Any], limit: str, stop: Any
+) -> None:
+    more = {"return_num_output_tokens": True} if path.startswith("v2") else {}
+    options = {"stop": stop, limit: 3, "temperature": 0, "ignore_eos": True}
+    answer = server.http.post(path, json=asked(question | more, options))
+    assert (answer.status_code, tokens(answer.json(), path)) == (200, 3)
+
+
 @pytest.mark.parametrize(("path", "question", "limit"), DIALECTS[:2])
 def test_a_stream_of_no_samples_is_one(server: Server, path: str, question: dict[str, Any], limit: str) -> None:
     body = question | {"n": 0, limit: 3, "stream": True, "stream_options": {"include_usage": True}}
