@@ -112,8 +112,11 @@ class NbgenHandler(AuthenticatedHandler):
         if length == 0:
             return
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if kind != "application/json" or "Content-Encoding" in self.request.headers:
+        if kind != "application/json":
             raise UnsupportedMedia(f"send JSON as Content-Type: application/json, not {kind[:80] or 'nothing'}")
+        encoding = self.request.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in ("", "identity"):
+            raise UnsupportedMedia(f"Content-Encoding {encoding[:80]} is not supported here: send the JSON as it is")
 
     def _body_length(self) -> int:
         """Bytes announced; -1 for a body in chunks, which says no length."""

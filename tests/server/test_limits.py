@@ -1,5 +1,7 @@
 """Bodies that are too much or malformed: refused early, in words, and nothing breaks."""
 
+import gzip
+import json
 import socket
 
 import psutil
@@ -58,6 +60,17 @@ def test_a_chunked_body_over_the_limit_is_413(server: Server) -> None:
         headers={"Content-Type": "application/json"},
     )
     assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("path", ["v1/completions", "generate", "api/v1/runs"])
+def test_a_body_may_say_that_nothing_is_encoded_and_else_is_refused_for_that(server: Server, path: str) -> None:
+    name = {"generate": "text"}.get(path, "prompt")
+    body, headers = {name: "a", "stream": False}, {"Content-Type": "application/json"}
+    for encoding in ("identity", "Identity", ""):
+        assert server.http.post(path, json=body, headers=headers | {"Content-Encoding": encoding}).status_code == 200
+    packed = gzip.compress(json.dumps(body).encode())
+    answer = server.http.post(path, content=packed, headers=headers | {"Content-Encoding": "gzip"})
+    assert (answer.status_code, "Content-Encoding gzip is not supported" in answer.text) == (415, True)
 
 
 def test_an_unknown_caller_cannot_make_the_server_hold_a_body(server: Server) -> None:
