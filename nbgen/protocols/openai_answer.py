@@ -16,7 +16,7 @@ import msgspec
 from nbgen import sse
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import ModelInfo
-from nbgen.errors import NbgenError
+from nbgen.errors import NbgenError, NotFound
 from nbgen.messages import GenerateRequest, Logprob, TokenLogprobs
 from nbgen.protocols.openai import Call
 from nbgen.protocols.openai_message import deltas, message
@@ -205,9 +205,11 @@ def error_event(error: NbgenError) -> bytes:
 
 
 def error_fields(error: NbgenError) -> dict[str, Any]:
-    """Message, type, field and status."""
+    """Message, type, field, and the status as a code; OpenAI's clients know a missing model by its name."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    return {"message": error.message, "type": kind, "param": error.field, "code": error.status}
+    of_model = isinstance(error, NotFound) and error.field == "model"
+    code = "model_not_found" if of_model else error.status
+    return {"message": error.message, "type": kind, "param": error.field, "code": code}
 
 
 def model_card(config: EngineConfig, model: ModelInfo | None, created: int) -> dict[str, Any]:

@@ -21,8 +21,9 @@ def client(server: Server) -> openai.OpenAI:
 def test_models(client: openai.OpenAI) -> None:
     (model,) = client.models.list().data
     assert client.models.retrieve(model.id).id == model.id
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError) as refusal:
         client.models.retrieve("gpt-0")
+    assert (refusal.value.code, refusal.value.param) == ("model_not_found", "model")
 
 
 def test_a_completion_is_what_generate_answers(server: Server, client: openai.OpenAI) -> None:
