@@ -51,7 +51,7 @@ class AuthenticatedHandler(APIHandler):
         if self.request.method == "OPTIONS" and (self.allow_origin or self.allow_origin_pat):
             return  # a preflight carries no credentials; without allowed origins it has no use
         if self.current_user is None:
-            raise Unauthorized("send the server's token: `Authorization: token …`, or nbgen's key as `Bearer …`")
+            raise Unauthorized("send `Authorization: Bearer <token>`, with the server's token or nbgen's key")
         action = HTTP_METHOD_TO_AUTH_ACTION[self.request.method or ""]
         allowed = self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)
         if not (await allowed if isinstance(allowed, Awaitable) else allowed):

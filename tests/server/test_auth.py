@@ -54,6 +54,7 @@ def test_wrong_credentials_are_denied(server: Server, method: str, path: str, he
     with server.anonymous() as client:
         answer = client.request(method, path, headers=encoded, json={"text": "x"} if method == "POST" else None)
     assert answer.status_code == 401, answer.text
+    assert "Authorization: Bearer <token>" in answer.text
 
 
 def test_tokens_and_the_key_open_nbgens_routes(jupyter: Server) -> None:
