@@ -42,7 +42,7 @@ class Message(Turn, kw_only=True):
     @property
     def text(self) -> str:
         """Its text alone."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return self.content if isinstance(self.content, str) else "".join(part.words or "" for part in self.content)
 
 
 class RunBody(Body):

@@ -60,6 +60,12 @@ def test_messages_of_every_written_form() -> None:
     assert request.messages == [ChatMessage(role="system", content="be short"), ChatMessage(role="user", content="ab")]
 
 
+def test_a_refusal_of_before_is_text() -> None:
+    parts = [{"type": "text", "text": "I say "}, {"type": "refusal", "refusal": "no"}]
+    (request,) = chat(messages=[{"role": "assistant", "content": parts}]).requests
+    assert request.messages == [ChatMessage(role="assistant", content="I say no")]
+
+
 def test_logprobs_of_both_kinds() -> None:
     assert completion(logprobs=3).requests[0].logprobs == LogprobOptions(top=3, text=True)
     assert completion(logprobs=0, echo=True).requests[0].logprobs == LogprobOptions(start=0, text=True)
