@@ -36,6 +36,8 @@ SMALL_BODY = 2**20
 GENERATE_BODY = 8 * 2**20
 #: Of a route whose prompts may be embeddings, or have images.
 MEDIA_BODY = 64 * 2**20
+#: Of a refused body: read and dropped before the answer.
+DISCARDED_BYTES = 2**31
 BODY_SECONDS = 60
 KEEP_ALIVE_SECONDS = 10.0
 T = TypeVar("T")
@@ -84,6 +86,8 @@ class NbgenHandler(AuthenticatedHandler):
         try:
             await self.admit()
             self._check_body()
+            if self._body_length() < 0:  # what is too much comes to light while it is read
+                connection.set_max_body_size(DISCARDED_BYTES)
         except (NbgenError, web.HTTPError) as error:
             self._refuse(error)
 

@@ -53,13 +53,16 @@ def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:
     assert small.status_code == 413
 
 
-def test_a_chunked_body_over_the_limit_is_413(server: Server) -> None:
-    answer = server.http.post(
-        "abort_request",
-        content=(b" " * 65536 for _ in range(20)),
-        headers={"Content-Type": "application/json"},
-    )
-    assert answer.status_code == 413
+@pytest.mark.parametrize(
+    ("path", "size"), [("abort_request", 20 * 2**16), ("v1/completions", 24 * 2**20), ("generate", 80 * 2**20)]
+)
+@pytest.mark.parametrize("chunk", [2**16, 2**30])
+def test_a_chunked_body_over_the_limit_is_413(server: Server, path: str, size: int, chunk: int) -> None:
+    """However large the chunks are, and however much is over it."""
+    chunk = min(chunk, size)
+    parts = (b" " * chunk for _ in range(size // chunk))
+    answer = server.http.post(path, content=parts, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json() != {}) == (413, True)
 
 
 @pytest.mark.parametrize("path", ["v1/completions", "generate", "api/v1/runs"])
