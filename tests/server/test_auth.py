@@ -84,6 +84,32 @@ def test_a_cookie_needs_the_xsrf_header_and_the_right_origin(jupyter: Server) ->
         assert browser.get("api/v1/hello", headers={"Origin": "https://evil.example"}).status_code == 404
 
 
+def test_a_token_opens_one_call_and_leaves_no_login_behind(jupyter: Server) -> None:
+    for options in ({"headers": {"Authorization": f"Bearer {TOKEN}"}}, {"params": {"token": TOKEN}}):
+        with jupyter.anonymous() as client:
+            assert client.get("api/v1/model", **options).status_code == 200
+            assert client.post("abort_request", json={}, **options).status_code == 200
+            assert not client.cookies
+            assert client.get("api/v1/model").status_code == 401
+
+
+def test_a_wrong_token_is_refused_whatever_cookie_comes_with_it(jupyter: Server) -> None:
+    with jupyter.anonymous() as browser:
+        browser.get(jupyter.root + "login", params={"token": TOKEN})
+        for value in ("Bearer wrong", "token wrong", "Bearer", f"Bearer {TOKEN}x"):
+            assert browser.get("api/v1/model", headers={"Authorization": value}).status_code == 401
+            assert browser.post("abort_request", json={}, headers={"Authorization": value}).status_code == 401
+        for value in (f"Bearer {TOKEN}", f"Bearer {jupyter.key}", "Basic YTpi"):  # the last is a proxy's
+            assert browser.get("api/v1/model", headers={"Authorization": value}).status_code == 200
+        assert browser.get("api/v1/model").status_code == 200, "still logged in"
+
+
+def test_jupyters_own_routes_log_in_by_token_as_ever(jupyter: Server) -> None:
+    with jupyter.anonymous() as client:
+        assert client.get(jupyter.root + "api/status", params={"token": TOKEN}).status_code == 200
+        assert client.get("api/v1/model").status_code == 200
+
+
 def test_hello_gives_a_cookie_only_page_its_xsrf_cookie(jupyter: Server) -> None:
     with jupyter.anonymous() as browser:
         browser.get(jupyter.root + "login", params={"token": TOKEN})
