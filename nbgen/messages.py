@@ -255,11 +255,17 @@ Logprob = tuple[float | None, int, str | None]
 
 
 class TokenLogprobs(Struct, frozen=True, tag=False, array_like=True):
-    """What the model thought at one position: of the token that stands there, of the likeliest, of chosen ones."""
+    """What the model thought at one position: of the token that stands there, of the likeliest, of chosen ones.
+
+    `raw` has the bytes of those of them that are part of a character, by their ids, as far as the vocabulary tells
+    them. `offset` counts the whole characters of the answer's text before the token; of a prompt's it is 0.
+    """
 
     token: Logprob
     top: list[Logprob] | None = None
     chosen: list[Logprob] | None = None
+    raw: dict[int, bytes] = {}
+    offset: int = 0
 
 
 class AnswerPart(Struct, frozen=True, tag=False):

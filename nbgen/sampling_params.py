@@ -81,8 +81,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """From a request's object; `null` means the default. Raises InvalidRequest naming the field."""
         fields = {name: value for name, value in options.items() if value is not None or name == "max_new_tokens"}
         for name in ("stop", "stop_regex"):
-            if isinstance(fields.get(name), str):
-                fields[name] = [fields[name]] if name == "stop" or fields[name] else []
+            if isinstance(given := fields.get(name), str | list):
+                fields[name] = [text for text in ([given] if isinstance(given, str) else given) if text != ""]
         fields = {name: value for name, value in fields.items() if value != "" or name not in GRAMMARS}
         if isinstance(fields.get("logit_bias"), Mapping):
             fields["logit_bias"] = _bias(fields["logit_bias"])
@@ -92,7 +92,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         except msgspec.ValidationError as error:
             raise _refusal(str(error)) from None
         params.check()
-        return params
+        return params if params.n else msgspec.structs.replace(params, n=1)  # none asked for is one, as in SGLang
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> SamplingParams:
         """The same with the five model defaults filled in: the request's, else `defaults`', else the constants."""

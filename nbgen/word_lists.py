@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
+
+from nbgen.errors import InvalidRequest
+
+MAX_WORDS = 256
 
 
 class WordLists(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -11,3 +18,11 @@ class WordLists(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bad: list[str] = []
     bad_ids: list[list[int]] = []
     stop_ids: list[list[int]] = []
+
+
+def bad_words(given: Sequence[Any]) -> list[str]:
+    """Those that are not empty. Raises InvalidRequest for too many, and for what is no text."""
+    words = [word for word in given if word != ""]
+    if not all(isinstance(word, str) for word in words) or len(words) > MAX_WORDS:
+        raise InvalidRequest(f"bad_words must be at most {MAX_WORDS} texts", field="bad_words")
+    return words

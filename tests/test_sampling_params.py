@@ -99,9 +99,15 @@ def test_only_one_grammar_at_a_time() -> None:
         SamplingParams.parse({"regex": "a", "ebnf": 'root ::= "a"'})
 
 
+@pytest.mark.parametrize("name", ["stop", "stop_regex"])
+def test_empty_stops_ask_for_nothing(name: str) -> None:
+    for nothing in ("", [], [""], [""] * 33):
+        assert SamplingParams.parse({name: nothing}) == SamplingParams()
+    assert SamplingParams.parse({name: ["", "x"]}) == SamplingParams.parse({name: "x"})
+
+
 def test_stop_regexes_are_bounded() -> None:
     assert SamplingParams.parse({"stop_regex": "a|b"}).stop_regex == ("a|b",)
-    assert SamplingParams.parse({"stop_regex": ""}).stop_regex == ()
     for value in (["a"] * 9, "a" * 257):
         with pytest.raises(InvalidRequest, match="stop_regex"):
             SamplingParams.parse({"stop_regex": value})

@@ -92,7 +92,7 @@ class Admission:
         if request.logit_processor is not None:
             self._processors.load(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
-        sequences = [self._sequence(request, i, prompt, params, seed + i) for i in range(max(1, params.n))]
+        sequences = [self._sequence(request, i, prompt, params, seed + i) for i in range(params.n)]
         for sequence in sequences:
             sequence.media = media
             sequence.parser = reading.parser and reading.parser()

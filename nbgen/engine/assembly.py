@@ -72,7 +72,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     scheduler = _provide(runner, loaded.context_length, config)
     model = _info(loaded, runner, config, scheduler.blocks)
     native = NativeDraws.of(runner.model.dtype) if runner.device.type == "cpu" else None
-    sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors, native), Logprobs(loaded.tokenizer.token_text)
+    sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors, native), Logprobs(loaded.tokenizer)
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
     engine = Engine(
         runner,

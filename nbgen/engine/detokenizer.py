@@ -25,9 +25,16 @@ class Detokenizer:
         self._ids = list(prompt_ids[-CONTEXT_TOKENS:])
         self._window = 0
         self._read = len(self._ids)
+        self._length = 0
         # A prompt may end inside a character: the whole of it is then part of the answer.
         while self._read and decode(self._ids[: self._read]).endswith(REPLACEMENT):
             self._read -= 1
+
+    @property
+    def length(self) -> int:
+        """Whole characters so far, those among them that are held back."""
+        held = self._pending().rstrip(REPLACEMENT) if self._read < len(self._ids) else ""
+        return self._length + len(held)
 
     def append(self, token_id: int) -> str:
         """Add a token; the text that is now certain."""
@@ -51,6 +58,7 @@ class Detokenizer:
     def _advance(self, text: str) -> str:
         if text:
             self._window, self._read = self._read, len(self._ids)
+            self._length += len(text)
         return text
 
 

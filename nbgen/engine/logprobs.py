@@ -5,17 +5,18 @@ not); prompt tokens the model's own. So does SGLang 0.5.23. Those of output toke
 Knows no wires.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 import torch
 
+from nbgen.engine.detokenizer import REPLACEMENT
 from nbgen.engine.draws import temperature
 from nbgen.engine.sequence import LOGPROB_CHUNK, Sequence
+from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine.upload import upload
 from nbgen.messages import Logprob, LogprobOptions, TokenLogprobs
-
-DecodeToken = Callable[[int], str]
 
 
 class Numbers(NamedTuple):
@@ -84,16 +85,17 @@ def _scaled(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 
 
 class Logprobs:
-    """Describes positions; `decode` gives the text of one token."""
+    """Describes positions."""
 
-    def __init__(self, decode: DecodeToken) -> None:
-        self._decode = decode
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
 
     def output(self, sequence: Sequence, token: int, numbers: Numbers | None) -> list[TokenLogprobs]:
         """Of a sampled token; empty if nobody asked."""
-        if sequence.logprobs is None or numbers is None:
+        if (options := sequence.logprobs) is None or numbers is None:
             return []
-        return self._describe(numbers, [token], sequence.logprobs)
+        (found,) = self._describe(numbers, [token], options)
+        return [msgspec.structs.replace(found, offset=sequence.detokenizer.length) if options.text else found]
 
     def prompt(self, sequence: Sequence, position: int, scores: torch.Tensor) -> None:
         """Add those of the prompt tokens after `position` and on, from the model's scores `[rows, vocab]` there.
@@ -117,13 +119,13 @@ class Logprobs:
             sequence.prompt_logprobs.append(self._unknown(sequence.prompt_ids[-1], options))
 
     def _unknown(self, token: int, options: LogprobOptions) -> TokenLogprobs:
-        return TokenLogprobs((None, token, self._text(token, options)))
+        return self._described((None, token, self._text(token, options)), None, None)
 
     def _describe(self, numbers: Numbers, tokens: list[int], options: LogprobOptions) -> list[TokenLogprobs]:
         top = self._rows(numbers.top, None if numbers.top_ids is None else numbers.top_ids.tolist(), options)
         chosen = self._rows(numbers.chosen, [options.token_ids] * len(tokens), options)
         return [
-            TokenLogprobs((value, token, self._text(token, options)), top and top[i], chosen and chosen[i])
+            self._described((value, token, self._text(token, options)), top and top[i], chosen and chosen[i])
             for i, (value, token) in enumerate(zip(numbers.own.tolist(), tokens, strict=True))
         ]
 
@@ -138,4 +140,11 @@ class Logprobs:
         return [(value, token, self._text(token, options)) for value, token in zip(values, ids, strict=True)]
 
     def _text(self, token: int, options: LogprobOptions) -> str | None:
-        return self._decode(token) if options.text else None
+        return self._tokenizer.token_text(token) if options.text else None
+
+    def _described(self, token: Logprob, top: list[Logprob] | None, chosen: list[Logprob] | None) -> TokenLogprobs:
+        if token[2] is None:
+            return TokenLogprobs(token, top, chosen)
+        parts = {id for _, id, text in (token, *(top or ()), *(chosen or ())) if REPLACEMENT in (text or "")}
+        known = {id: found for id in parts if (found := self._tokenizer.token_bytes(id)) is not None}
+        return TokenLogprobs(token, top, chosen, raw=known)

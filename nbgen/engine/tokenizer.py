@@ -1,5 +1,6 @@
 """Between text and token ids: encoding, the chat template, decoding, end tokens. Knows nothing of sequences."""
 
+import re
 from collections.abc import Callable, Mapping, Set
 from functools import cached_property, partial
 from typing import Any
@@ -101,6 +102,17 @@ class Tokenizer:
         """The text of one token alone, special ones included."""
         return self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
 
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The token's own bytes, which may be part of a character; None where the vocabulary does not tell them."""
+        piece: Any = self._tokenizer.convert_ids_to_tokens(token_id)
+        if self.is_byte(token_id):
+            return bytes.fromhex(piece[3:5])
+        try:
+            found = bytes(BYTE_LETTERS[letter] for letter in piece)
+        except KeyError:
+            return None
+        return found if found.decode("utf-8", "replace") == self.token_text(token_id) else None
+
     def text(self, ids: list[int]) -> str:
         """The text of tokens, special ones included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -127,4 +139,14 @@ def _decodes_plainly(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _is_byte(token: str) -> bool:
-    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+    return len(token) == 6 and re.fullmatch("<0x[0-9A-Fa-f]{2}>", token) is not None
+
+
+def _byte_letters() -> dict[str, int]:
+    """How byte-level vocabularies write the bytes: as themselves where they are letters, else from U+0100 on."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = sorted(set(range(0x100)).difference(shown))
+    return {chr(byte): byte for byte in shown} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+BYTE_LETTERS = _byte_letters()

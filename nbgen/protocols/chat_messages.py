@@ -45,14 +45,20 @@ class InputAudio(msgspec.Struct, omit_defaults=True):
 
 
 class Part(msgspec.Struct, omit_defaults=True):
-    """A piece of a message's content: text, or a medium under the name of its type."""
+    """A piece of a message's content: text, an earlier refusal, or a medium under the name of its type."""
 
     type: str
     text: str = ""
+    refusal: str = ""
     image_url: str | dict[str, Any] | None = None
     audio_url: str | dict[str, Any] | None = None
     video_url: str | dict[str, Any] | None = None
     input_audio: InputAudio | None = None
+
+    @property
+    def words(self) -> str | None:
+        """What the part says; None where it is a medium."""
+        return getattr(self, self.type) if self.type in ("text", "refusal") else None
 
 
 #: Types of parts that hold a medium, and its type.
@@ -130,12 +136,13 @@ def without_files(content: str | list[Part]) -> str | list[Part]:
     """A turn's content with the places of its media, and not the media."""
     if isinstance(content, str):
         return content
-    return [part if part.type == "text" else Part(type=part.type) for part in content]
+    return [part if part.words is not None else Part(type=part.type) for part in content]
 
 
 def part_size(part: Part) -> int:
     """Characters of a part."""
-    given = [part.text, part.image_url, part.audio_url, part.video_url, part.input_audio and part.input_audio.data]
+    sound = part.input_audio and part.input_audio.data
+    given = [part.text, part.refusal, part.image_url, part.audio_url, part.video_url, sound]
     return sum(len(each["url"] if isinstance(each, dict) else each) for each in given if each)
 
 
@@ -145,7 +152,7 @@ def part_item(part: Part) -> Item:
         return decode_base64(part.input_audio.data, "audio", "input_audio.data")
     given = getattr(part, part.type) if part.type in MEDIA_PARTS else None
     if given is None:
-        known = ", ".join(("text", "input_audio", *MEDIA_PARTS))
+        known = ", ".join(("text", "refusal", "input_audio", *MEDIA_PARTS))
         raise InvalidRequest(
             f"content of the type {part.type!r:.80} needs a member of that name, and must be one of {known}",
             field="messages",
@@ -161,16 +168,17 @@ def _message(turn: Turn, media: list[Item]) -> ChatMessage:
         raise InvalidRequest(f"messages of the role {turn.role!r:.80} are not supported", field="messages")
     if turn.content is None and not (role == "assistant" and turn.tool_calls):
         raise InvalidRequest(f"a message of the role {turn.role!r} has no content", field="messages")
-    content = turn.content or ""
-    if not isinstance(content, str) and all(part.type == "text" for part in content):
-        content = "".join(part.text for part in content)
-    if isinstance(content, str):
-        return ChatMessage(role=role, content=content, **_more(turn))  # type: ignore[arg-type]
+    parts = [Part(type="text", text=turn.content)] if isinstance(turn.content, str) else turn.content or []
+    other = next((part.type for part in parts if part.words is None), None)
+    if other is None:
+        text = "".join(part.words or "" for part in parts)
+        return ChatMessage(role=role, content=text, **_more(turn))  # type: ignore[arg-type]
     if role != "user":
         raise InvalidRequest(
-            f"a message of the role {role} has text only; images and sounds are a user's", field="messages"
+            f"a message of the role {role} has text only, not {other[:80]!r}; images and sounds are a user's",
+            field="messages",
         )
-    return ChatMessage(role="user", content=[_part(part, media) for part in content])
+    return ChatMessage(role="user", content=[_part(part, media) for part in parts])
 
 
 def _more(turn: Turn) -> dict[str, Any]:
@@ -189,8 +197,8 @@ def _call(call: Call) -> ToolCall:
 
 
 def _part(part: Part, media: list[Item]) -> ContentPart:
-    if part.type == "text":
-        return ContentPart(type="text", text=part.text)
+    if part.words is not None:
+        return ContentPart(type="text", text=part.words)
     if len(media) >= MAX_MEDIA:  # none is decoded for nothing
         raise InvalidRequest(f"the messages have more than {MAX_MEDIA} images and sounds", field="messages")
     media.append(part_item(part))

@@ -42,7 +42,7 @@ class Message(Turn, kw_only=True):
     @property
     def text(self) -> str:
         """Its text alone."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return self.content if isinstance(self.content, str) else "".join(part.words or "" for part in self.content)
 
 
 class RunBody(Body):
@@ -101,9 +101,6 @@ class RunBody(Body):
         if self.messages is not None:
             messages, media = conversation(self.messages)
         check_media(media, "media")
-        params = SamplingParams.parse(self.params)
-        if params.n == 0:
-            params = msgspec.structs.replace(params, n=1)
         request = GenerateRequest(
             rid=rid,
             text=self.prompt,
@@ -115,7 +112,7 @@ class RunBody(Body):
             prefix_ids=self.prefix_ids,
             logit_processor=self.logit_processor or None,
             adapter=self.adapter,
-            params=params,
+            params=SamplingParams.parse(self.params),
             logprobs=None if self.logprobs is None else LogprobOptions(top=self.logprobs, text=True),
             streamed=self.stream,
         )

@@ -6,7 +6,6 @@ ones that this server does not serve yet are refused. Knows nothing of how answe
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -20,7 +19,9 @@ from nbgen.protocols.json_body import parse_object
 from nbgen.protocols.media import Item
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.protocols.request_ids import namespace, request_ids
+from nbgen.protocols.structured_output import openai_grammar
 from nbgen.sampling_params import SamplingParams
+from nbgen.word_lists import WordLists, bad_words
 
 COMPLETION_TOKENS = 16
 MAX_SAMPLES = 1024
@@ -34,6 +35,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "suffix": (None, ""),
     "best_of": (None, 1),
     "chat_template": (None,),
+    "prompt_logprobs": (None,),
 }
 #: OpenAI's and SGLang's names of sampling options, and ours.
 SAMPLING = {
@@ -54,9 +56,6 @@ SAMPLING = {
     "ignore_eos": "ignore_eos",
     "skip_special_tokens": "skip_special_tokens",
     "stop_regex": "stop_regex",
-    "regex": "regex",
-    "ebnf": "ebnf",
-    "json_schema": "json_schema",
     "custom_params": "custom_params",
     "spaces_between_special_tokens": "spaces_between_special_tokens",
 }
@@ -99,6 +98,7 @@ class Body(msgspec.Struct, kw_only=True):
     return_hidden_states: bool | None = None
     return_routed_experts: bool | None = None
     routed_experts_start_len: int | None = None
+    bad_words: list[str] | None = None
 
 
 class CompletionBody(Body, kw_only=True):
@@ -220,7 +220,7 @@ def _sampling(fields: Mapping[str, Any], limit: int | None) -> SamplingParams:
     """Sampling options under our names; a refusal names the field as the caller wrote it."""
     if limit is not None and limit < 1:
         raise InvalidRequest(f"max_tokens must be at least 1, got {limit}", field="max_tokens")
-    ours = {own: fields[name] for name, own in SAMPLING.items() if name in fields} | _format(fields)
+    ours = {own: fields[name] for name, own in SAMPLING.items() if name in fields} | openai_grammar(fields)
     try:
         return SamplingParams.parse({**ours, "max_new_tokens": limit})
     except InvalidRequest as error:
@@ -229,29 +229,13 @@ def _sampling(fields: Mapping[str, Any], limit: int | None) -> SamplingParams:
         raise InvalidRequest(words, field=theirs) from None
 
 
-def _format(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The sampling option that a `response_format` stands for."""
-    given = fields.get("response_format") or {"type": "text"}
-    match given["type"]:
-        case "json_object":
-            return {"json_schema": '{"type": "object"}'}
-        case "json_schema":
-            if not given.get("json_schema"):
-                raise InvalidRequest(
-                    "response_format of the type json_schema needs json_schema", field="response_format"
-                )
-            return {"json_schema": json.dumps(given["json_schema"]["schema"])}
-        case "structural_tag":
-            return {"structural_tag": json.dumps(given)}
-    return {}
-
-
 def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> GenerateRequest:
     return GenerateRequest(
         rid=rid,
         namespace=namespace(body.extra_key, body.cache_salt),
         priority=body.priority or 0,
         logit_processor=body.custom_logit_processor or None,
+        words=WordLists(bad=bad) if (bad := bad_words(body.bad_words or ())) else None,
         params=params,
         tensors=_tensors(body),
         streamed=bool(body.stream),

@@ -16,9 +16,10 @@ import msgspec
 from nbgen import sse
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import ModelInfo
-from nbgen.errors import NbgenError
-from nbgen.messages import GenerateRequest, Logprob, TokenLogprobs
+from nbgen.errors import NbgenError, NotFound
+from nbgen.messages import GenerateRequest
 from nbgen.protocols.openai import Call
+from nbgen.protocols.openai_logprobs import chat_logprobs, completion_logprobs, prompt_offsets
 from nbgen.protocols.openai_message import deltas, message
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.sglang_tensors import last_state, routed_experts
@@ -37,7 +38,8 @@ class Choice:
         self._parts = 0
         self._calls = 0
         self._logprobs = 0
-        self._offset = 0
+        #: Where the answer begins: after the prompt, where that is echoed.
+        self._start = 0
         self._begun = False
         self._echoes_text = self._echoes_logprobs = call.echo
         self.ended = False
@@ -117,22 +119,14 @@ class Choice:
     def _take_logprobs(self, sample: Sample) -> dict[str, Any] | None:
         if not self._call.logprobs:
             return None
-        echoed = sample.prompt_logprobs if self._echoes_logprobs else []
-        self._echoes_logprobs = False
-        entries, self._logprobs = echoed + sample.logprobs[self._logprobs :], len(sample.logprobs)
-        return _chat_logprobs(entries) if self._call.chat else self._completion_logprobs(entries)
-
-    def _completion_logprobs(self, entries: list[TokenLogprobs]) -> dict[str, Any]:
-        offsets = []
-        for entry in entries:
-            offsets.append(self._offset)
-            self._offset += len(entry.token[2] or "")
-        return {
-            "text_offset": offsets,
-            "tokens": [entry.token[2] for entry in entries],
-            "token_logprobs": [entry.token[0] for entry in entries],
-            "top_logprobs": [{text: value for value, _, text in entry.top} if entry.top else None for entry in entries],
-        }
+        new, self._logprobs = sample.logprobs[self._logprobs :], len(sample.logprobs)
+        if self._call.chat:
+            return chat_logprobs(new)
+        echoed, offsets = [], []
+        if self._echoes_logprobs:
+            self._echoes_logprobs, self._start = False, len(self._prompt_text(sample))
+            echoed, offsets = sample.prompt_logprobs, prompt_offsets(self._request.text, sample.prompt_logprobs)
+        return completion_logprobs(echoed + new, offsets + [self._start + entry.offset for entry in new])
 
 
 class Answer:
@@ -205,9 +199,11 @@ def error_event(error: NbgenError) -> bytes:
 
 
 def error_fields(error: NbgenError) -> dict[str, Any]:
-    """Message, type, field and status."""
+    """Message, type, field, and the status as a code; OpenAI's clients know a missing model by its name."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    return {"message": error.message, "type": kind, "param": error.field, "code": error.status}
+    of_model = isinstance(error, NotFound) and error.field == "model"
+    code = "model_not_found" if of_model else error.status
+    return {"message": error.message, "type": kind, "param": error.field, "code": code}
 
 
 def model_card(config: EngineConfig, model: ModelInfo | None, created: int) -> dict[str, Any]:
@@ -237,12 +233,3 @@ def _usage(samples: list[list[Sample]]) -> dict[str, Any]:
         "reasoning_tokens": reasoning,
         **({"completion_tokens_details": {"reasoning_tokens": reasoning}} if reasoning else {}),
     }
-
-
-def _chat_logprobs(entries: list[TokenLogprobs]) -> dict[str, Any]:
-    return {"content": [{**_token(e.token), "top_logprobs": [_token(t) for t in e.top or ()]} for e in entries]}
-
-
-def _token(logprob: Logprob) -> dict[str, Any]:
-    value, _, text = logprob
-    return {"token": text, "bytes": list((text or "").encode()), "logprob": value}

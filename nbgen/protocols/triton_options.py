@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.protocols import triton_grammar
+from nbgen.protocols import structured_output
 from nbgen.sampling_params import SamplingParams
 from nbgen.tensor_spec import TensorSpec
-from nbgen.word_lists import WordLists
+from nbgen.word_lists import WordLists, bad_words
 
 PREFIX = "sampling_param_"
-MAX_WORDS = 256
 MAX_WORD_TOKENS = 4096
 #: Beyond this, Triton's priorities are all the same here.
 LOWEST_PRIORITY = 2**31
@@ -107,7 +106,7 @@ def specs(*, shown: bool) -> tuple[TensorSpec, ...]:
 def gather(parameters: Mapping[str, Any], tensors: Mapping[str, list[Any]]) -> dict[str, Any]:
     """Every known option by its canonical name: from its tensor, else `sampling_parameters`, else the parameters."""
     text, *_ = tensors.get("sampling_parameters") or [parameters.get("sampling_parameters", "")]
-    sampling = triton_grammar.text_object("sampling_parameters", text)
+    sampling = structured_output.text_object("sampling_parameters", text)
     options: dict[str, Any] = {}
     for source in (_named(parameters), _named(sampling), _tensor_values(tensors)):
         options |= source
@@ -215,9 +214,9 @@ def sampling_params(options: Mapping[str, Any], *, new_tokens: bool = True) -> S
     fields["top_p"] = _off(options.get("top_p"), (0.0,), 1.0)
     fields["top_k"] = _off(options.get("top_k"), (0,), -1)
     fields["no_stop_trim"] = options.get("include_stop_str_in_output")
-    fields["stop"] = [word for word in options.get("stop", ()) if isinstance(word, str) and word]
+    fields["stop"] = [word for word in options.get("stop", ()) if isinstance(word, str)]
     fields["stop_token_ids"] = _stop_ids(options)
-    fields |= triton_grammar.grammar(options)
+    fields |= structured_output.triton_grammar(options)
     if "seed" in options:
         fields["sampling_seed"] = (options["seed"] + 2**63) % 2**64 - 2**63
     return SamplingParams.parse(_within_reach(fields))
@@ -225,11 +224,8 @@ def sampling_params(options: Mapping[str, Any], *, new_tokens: bool = True) -> S
 
 def word_lists(options: Mapping[str, Any]) -> WordLists | None:
     """The words that must not come, or of several tokens end the answer. Raises InvalidRequest."""
-    bad = [word for word in _listed(options.get("bad_words")) if word != ""]
-    if not all(isinstance(word, str) for word in bad) or len(bad) > MAX_WORDS:
-        raise InvalidRequest(f"bad_words must be at most {MAX_WORDS} texts")
     lists = WordLists(
-        bad=bad,
+        bad=bad_words(_listed(options.get("bad_words"))),
         bad_ids=_word_list(options, "bad_words_list"),
         stop_ids=[word for word in _word_list(options, "stop_words_list") if len(word) > 1],
     )

@@ -29,7 +29,7 @@ from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.sampling_params import SamplingParams
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_options import EngineOptions
-from nbgen.server.handlers import PREFIX, routes
+from nbgen.server.handlers import PREFIX, SglangNotFoundHandler, routes
 from nbgen.server.language_model import LanguageModel
 from nbgen.server.launch_options import ALIASES, FLAGS
 from nbgen.server.media_options import MediaOptions
@@ -165,6 +165,8 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     def initialize_handlers(self) -> None:
         self.handlers.extend(routes(standalone=self._alone))
+        if isinstance(self.serverapp, StandaloneServerApp):
+            self.serverapp.answer_unknown_paths(SglangNotFoundHandler)
 
     def _own_repository(self) -> Path:
         """The configured folder of modules, or one of this server's own that nobody else can write."""

@@ -19,7 +19,7 @@ from nbgen.errors import Forbidden, Unauthorized
 
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 
-_BEARER = re.compile(r"(?:bearer|token)\s+(.+)", re.IGNORECASE)
+_BEARER = re.compile(r"(?:bearer|token)\b\s*(.*)", re.IGNORECASE)
 
 
 class AuthenticatedHandler(APIHandler):
@@ -50,34 +50,50 @@ class AuthenticatedHandler(APIHandler):
         await super().prepare()
         if self.request.method == "OPTIONS" and (self.allow_origin or self.allow_origin_pat):
             return  # a preflight carries no credentials; without allowed origins it has no use
-        if self.current_user is None:
-            raise Unauthorized("send the server's token: `Authorization: token …`, or nbgen's key as `Bearer …`")
+        if self.current_user is None or await self._only_a_cookie_knows():
+            raise Unauthorized("send `Authorization: Bearer <token>`, with the server's token or nbgen's key")
         action = HTTP_METHOD_TO_AUTH_ACTION[self.request.method or ""]
-        allowed = self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)
-        if not (await allowed if isinstance(allowed, Awaitable) else allowed):
+        if not await _settled(self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)):
             raise Forbidden(f"you may not {action} on nbgen")
 
     def check_xsrf_cookie(self) -> None:
         """Jupyter's check where a cookie vouches for the caller.
 
-        An unknown caller is refused later, in plainer words. Without authentication a cookie vouches for nothing;
-        a foreign page is told by its Origin, and cannot send JSON without a preflight.
+        An unknown caller is refused later, in plainer words, and so is who shows a wrong token, which no foreign page
+        can have a browser send. Without authentication a cookie vouches for nothing; a foreign page is told by its
+        Origin, and cannot send JSON without a preflight.
         """
         if self._has_key or getattr(self, "_jupyter_current_user", None) is None:
             return
-        if self.identity_provider.auth_enabled:
+        if not self.identity_provider.auth_enabled:
+            if not self.check_origin():
+                raise Forbidden("requests from other origins are not allowed")
+        elif not self._shows_token():
             super().check_xsrf_cookie()
-        elif not self.check_origin():
-            raise Forbidden("requests from other origins are not allowed")
 
     def skip_check_origin(self) -> bool:
         """The key is never sent by a browser on its own."""
         return self._has_key or super().skip_check_origin()
 
+    def set_secure_cookie(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing for who shows a token: it opens this one call, and Jupyter's login would outlive it."""
+        if not self._shows_token() and not self.get_query_argument("token", ""):
+            super().set_secure_cookie(*args, **kwargs)
+
     @property
     def token_authenticated(self) -> bool:
         """Whether the caller showed a secret, not just a cookie."""
         return self._has_key or super().token_authenticated
+
+    def _shows_token(self) -> bool:
+        """Whether the Authorization header is of the kind that Jupyter reads, right or wrong."""
+        return _BEARER.fullmatch(self.request.headers.get("Authorization", "").strip()) is not None
+
+    async def _only_a_cookie_knows(self) -> bool:
+        """Whether a login cookie vouches for a caller whose token is wrong."""
+        if not self._shows_token() or self.token_authenticated or not self.identity_provider.auth_enabled:
+            return False
+        return await _settled(self.identity_provider.get_user_cookie(self)) is not None
 
     def _presents_key(self) -> bool:
         key: str = self.settings["nbgen"].key
@@ -89,3 +105,8 @@ def bearer(authorization: str) -> str:
     """The secret in an Authorization header, empty if there is none."""
     match = _BEARER.fullmatch(authorization.strip())
     return match[1] if match else ""
+
+
+async def _settled(value: Any) -> Any:
+    """What Jupyter's own classes return at once, and others may have to wait for."""
+    return await value if isinstance(value, Awaitable) else value

@@ -36,6 +36,8 @@ SMALL_BODY = 2**20
 GENERATE_BODY = 8 * 2**20
 #: Of a route whose prompts may be embeddings, or have images.
 MEDIA_BODY = 64 * 2**20
+#: Of a refused body: read and dropped before the answer.
+DISCARDED_BYTES = 2**31
 BODY_SECONDS = 60
 KEEP_ALIVE_SECONDS = 10.0
 T = TypeVar("T")
@@ -84,6 +86,8 @@ class NbgenHandler(AuthenticatedHandler):
         try:
             await self.admit()
             self._check_body()
+            if self._body_length() < 0:  # what is too much comes to light while it is read
+                connection.set_max_body_size(DISCARDED_BYTES)
         except (NbgenError, web.HTTPError) as error:
             self._refuse(error)
 
@@ -112,8 +116,11 @@ class NbgenHandler(AuthenticatedHandler):
         if length == 0:
             return
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if kind != "application/json" or "Content-Encoding" in self.request.headers:
+        if kind != "application/json":
             raise UnsupportedMedia(f"send JSON as Content-Type: application/json, not {kind[:80] or 'nothing'}")
+        encoding = self.request.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in ("", "identity"):
+            raise UnsupportedMedia(f"Content-Encoding {encoding[:80]} is not supported here: send the JSON as it is")
 
     def _body_length(self) -> int:
         """Bytes announced; -1 for a body in chunks, which says no length."""

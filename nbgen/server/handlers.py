@@ -8,6 +8,7 @@ import msgspec
 
 from nbgen import __version__
 from nbgen.errors import NotFound
+from nbgen.protocols import openai_answer, sglang_answer
 from nbgen.server import (
     adapter_handlers,
     embedding_handlers,
@@ -35,12 +36,25 @@ class PageHandler(NbgenHandler):
 
 
 class NotFoundHandler(NbgenHandler):
-    """Every other path below the prefix, for every method."""
+    """Every other path below the prefix, for every method and any body."""
 
-    async def get(self) -> None:
+    def _check_body(self) -> None:
         raise NotFound(f"nbgen has no route {self.request.path[:200]!r}")
 
-    head = post = put = patch = delete = get
+
+class OpenaiNotFoundHandler(NotFoundHandler):
+    """The same where OpenAI's clients look."""
+
+    error_body = staticmethod(openai_answer.error_body)
+
+
+class SglangNotFoundHandler(NotFoundHandler):
+    """The same at the root, in SGLang's words."""
+
+    error_body = staticmethod(sglang_answer.error_body)
+
+    def _check_body(self) -> None:
+        raise NotFound("Not Found")
 
 
 HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
@@ -51,7 +65,6 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *kserve_handlers.HANDLERS,
     *triton_generate_handlers.HANDLERS,
     *kserve_settings_handlers.HANDLERS,
-    *kserve_handlers.LAST_HANDLERS,
     *model_handlers.HANDLERS,
     *memory_handlers.HANDLERS,
     *adapter_handlers.HANDLERS,
@@ -60,7 +73,12 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
 
 
 def routes(*, standalone: bool) -> list[tuple[Any, ...]]:
-    """Patterns below Jupyter's base URL, most special first."""
-    below = [(PREFIX + pattern, handler) for pattern, handler in HANDLERS]
-    at_root = HANDLERS if standalone else []
-    return [*below, ("nbgen/?", PageHandler), *at_root, (PREFIX + ".*", NotFoundHandler)]
+    """Patterns below Jupyter's base URL, most special first. A slash at the end changes nothing, but for Triton."""
+    known = [(_with_slash(pattern), handler) for pattern, handler in HANDLERS]
+    own = [*known, *kserve_handlers.LAST_HANDLERS, ("v1/.*", OpenaiNotFoundHandler)]
+    below = [(PREFIX + pattern, handler) for pattern, handler in own]
+    return [*below, ("nbgen/?", PageHandler), (PREFIX + ".*", NotFoundHandler), *(own if standalone else [])]
+
+
+def _with_slash(pattern: str) -> str:
+    return pattern if pattern.startswith("v2") else pattern.removesuffix("/?") + "/?"

@@ -15,12 +15,9 @@ from tornado import web
 from nbgen.errors import BodyTooLarge, InvalidRequest, NbgenError
 from nbgen.protocols import kserve_answer
 from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES
-from nbgen.server.base_handler import SMALL_BODY, NbgenHandler
+from nbgen.server.base_handler import DISCARDED_BYTES, SMALL_BODY, NbgenHandler
 from nbgen.server.models import Models
 from nbgen.server.off_loop import INLINE_BYTES, off_loop
-
-#: Bytes of a refused body that are read and dropped before the answer.
-DISCARDED_BYTES = 2**31
 
 
 class TooLarge(InvalidRequest):

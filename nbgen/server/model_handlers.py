@@ -21,7 +21,8 @@ class HelloHandler(NbgenHandler):
     _track_activity = False
 
     async def get(self) -> None:
-        self.xsrf_token  # noqa: B018  reading it sets the cookie
+        if not self.token_authenticated:
+            self.xsrf_token  # noqa: B018  reading it sets the cookie
         app, engine = self.settings["nbgen"], self.engine
         hello = {
             "version": __version__,

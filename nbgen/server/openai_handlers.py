@@ -105,5 +105,5 @@ HANDLERS = [
     (r"v1/completions", CompletionsHandler),
     (r"v1/chat/completions", ChatCompletionsHandler),
     (r"v1/models", ModelsHandler),
-    (r"v1/models/(.+)", OneModelHandler),
+    (r"v1/models/(.+?)", OneModelHandler),
 ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 
+from jupyter_server.base.handlers import Template404, TrailingSlashHandler
 from jupyter_server.serverapp import ServerApp
+from tornado.web import RequestHandler
 
 
 class StandaloneServerApp(ServerApp):
@@ -22,6 +24,12 @@ class StandaloneServerApp(ServerApp):
                 self.ip or "''",
             )
             self.exit(1)
+
+    def answer_unknown_paths(self, handler: type[RequestHandler]) -> None:
+        """Let `handler` answer where Jupyter has no route either: Jupyter's page is for people, and holds the token."""
+        for rule in self.web_app.wildcard_router.rules:
+            if rule.target in (Template404, TrailingSlashHandler):
+                rule.target = handler
 
 
 def is_loopback(ip: str) -> bool:

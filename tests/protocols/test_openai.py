@@ -8,6 +8,7 @@ import pytest
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, LogprobOptions
 from nbgen.protocols.openai import UNSUPPORTED, Call, parse_chat, parse_completion
+from nbgen.word_lists import WordLists
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -60,6 +61,12 @@ def test_messages_of_every_written_form() -> None:
     assert request.messages == [ChatMessage(role="system", content="be short"), ChatMessage(role="user", content="ab")]
 
 
+def test_a_refusal_of_before_is_text() -> None:
+    parts = [{"type": "text", "text": "I say "}, {"type": "refusal", "refusal": "no"}]
+    (request,) = chat(messages=[{"role": "assistant", "content": parts}]).requests
+    assert request.messages == [ChatMessage(role="assistant", content="I say no")]
+
+
 def test_logprobs_of_both_kinds() -> None:
     assert completion(logprobs=3).requests[0].logprobs == LogprobOptions(top=3, text=True)
     assert completion(logprobs=0, echo=True).requests[0].logprobs == LogprobOptions(start=0, text=True)
@@ -91,6 +98,54 @@ def test_what_cannot_work_is_refused_by_the_callers_name(body: dict[str, Any], f
         completion(**body)
     assert refusal.value.field == field
     assert field in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "grammar"),
+    [
+        ({"guided_json": {"type": "object"}}, ("json_schema", '{"type":"object"}')),
+        ({"guided_json": '{"type": "object"}'}, ("json_schema", '{"type": "object"}')),
+        ({"guided_regex": "a|b"}, ("regex", "a|b")),
+        ({"guided_choice": ["a.", "b"]}, ("regex", r"a\.|b")),
+        ({"guided_grammar": 'root ::= "a"'}, ("ebnf", 'root ::= "a"')),
+        ({"structured_outputs": {"json": {"type": "object"}}}, ("json_schema", '{"type":"object"}')),
+        ({"structured_outputs": {"json_object": True}}, ("json_schema", '{"type":"object"}')),
+        ({"structured_outputs": {"regex": "a", "json": None, "disable_fallback": False}}, ("regex", "a")),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, ("regex", "a|b")),
+        ({"structured_outputs": {"grammar": 'root ::= "a"'}}, ("ebnf", 'root ::= "a"')),
+        ({"structured_outputs": None, "guided_json": None, "guided_regex": "", "regex": None}, None),
+        ({"guided_regex": None, "regex": "a"}, ("regex", "a")),
+    ],
+)
+def test_vllms_structured_output_is_ours(fields: dict[str, Any], grammar: tuple[str, str] | None) -> None:
+    assert chat(**fields).requests[0].params.grammar == grammar
+    assert completion(**fields).requests[0].params.grammar == grammar
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
+        ({"guided_choice": "a"}, "guided_choice"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"structured_outputs": {"regex": "a", "disable_any_whitespace": True}}, "structured_outputs"),
+        ({"structured_outputs": "a"}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+        ({"regex": "a", "guided_regex": "b"}, "guided_regex"),
+        ({"response_format": {"type": "json_object"}, "guided_json": {}}, "guided_json"),
+        ({"bad_words": ["a"] * 257}, "bad_words"),
+        ({"bad_words": [1]}, "bad_words"),
+    ],
+)
+def test_what_structured_output_cannot_be_is_refused_by_its_name(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest, match=field) as refusal:
+        chat(**fields)
+    assert (refusal.value.field or "").startswith(field)
+
+
+def test_bad_words_are_taken_and_empty_ones_are_none() -> None:
+    assert completion(bad_words=["a", ""]).requests[0].words == WordLists(bad=["a"])
+    assert completion(bad_words=[""]).requests[0].words is None
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)

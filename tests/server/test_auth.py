@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import tornado.web
@@ -21,7 +22,7 @@ def example(pattern: str) -> str:
     return path
 
 
-PATHS = [example(pattern) for pattern, _ in routes(standalone=True)]
+PATHS = [*(example(pattern) for pattern, _ in routes(standalone=True)), "nope", "nope/", "a/b"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 NOBODY: list[dict[str, str]] = [
     {},
@@ -53,6 +54,7 @@ def test_wrong_credentials_are_denied(server: Server, method: str, path: str, he
     with server.anonymous() as client:
         answer = client.request(method, path, headers=encoded, json={"text": "x"} if method == "POST" else None)
     assert answer.status_code == 401, answer.text
+    assert "Authorization: Bearer <token>" in answer.text
 
 
 def test_tokens_and_the_key_open_nbgens_routes(jupyter: Server) -> None:
@@ -80,6 +82,32 @@ def test_a_cookie_needs_the_xsrf_header_and_the_right_origin(jupyter: Server) ->
         foreign = {**xsrf, "Origin": "https://evil.example"}
         assert browser.post("abort_request", json={}, headers=foreign).status_code == 404
         assert browser.get("api/v1/hello", headers={"Origin": "https://evil.example"}).status_code == 404
+
+
+def test_a_token_opens_one_call_and_leaves_no_login_behind(jupyter: Server) -> None:
+    for options in ({"headers": {"Authorization": f"Bearer {TOKEN}"}}, {"params": {"token": TOKEN}}):
+        with jupyter.anonymous() as client:
+            assert client.get("api/v1/hello", **options).status_code == 200
+            assert client.post("abort_request", json={}, **options).status_code == 200
+            assert not client.cookies
+            assert client.get("api/v1/hello").status_code == 401
+
+
+def test_a_wrong_token_is_refused_whatever_cookie_comes_with_it(jupyter: Server) -> None:
+    with jupyter.anonymous() as browser:
+        browser.get(jupyter.root + "login", params={"token": TOKEN})
+        for value in ("Bearer wrong", "token wrong", "Bearer", f"Bearer {TOKEN}x"):
+            assert browser.get("api/v1/model", headers={"Authorization": value}).status_code == 401
+            assert browser.post("abort_request", json={}, headers={"Authorization": value}).status_code == 401
+        for value in (f"Bearer {TOKEN}", f"Bearer {jupyter.key}", "Basic YTpi"):  # the last is a proxy's
+            assert browser.get("api/v1/model", headers={"Authorization": value}).status_code == 200
+        assert browser.get("api/v1/model").status_code == 200, "still logged in"
+
+
+def test_jupyters_own_routes_log_in_by_token_as_ever(jupyter: Server) -> None:
+    with jupyter.anonymous() as client:
+        assert client.get(jupyter.root + "api/status", params={"token": TOKEN}).status_code == 200
+        assert client.get("api/v1/model").status_code == 200
 
 
 def test_hello_gives_a_cookie_only_page_its_xsrf_cookie(jupyter: Server) -> None:
@@ -116,6 +144,48 @@ def test_standing_alone_there_is_no_shell_and_the_routes_are_at_the_root(server:
     for path in ("api/kernels", "api/contents", "api/terminals", "files/x", "lab"):
         assert server.http.get(server.root + path).status_code == 404
     assert server.http.get(server.root + "model_info").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["v1/responses", "v1/moderations", "v1/nope/", "nbgen/v1/responses"])
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_an_unknown_path_of_openais_is_a_404_in_its_shape(server: Server, path: str, method: str) -> None:
+    answer = server.http.request(method, server.root + path, content=b"x" if method == "POST" else None)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (404, "invalid_request_error")
+    assert path in answer.json()["message"]
+    assert TOKEN not in answer.text
+
+
+@pytest.mark.parametrize("path", ["concate_and_append_request", "nope/", "a/b.html", "v3", "api/nope", "nbgenx"])
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+def test_standing_alone_any_other_path_is_a_404_as_sglangs(server: Server, path: str, method: str) -> None:
+    answer = server.http.request(method, server.root + path)
+    assert (answer.status_code, answer.json()) == (404, {"detail": "Not Found"})
+    with server.anonymous(Authorization="Bearer wrong") as nobody:
+        assert nobody.request(method, server.root + path).status_code == 401
+
+
+def test_jupyters_own_routes_stay_where_they_are(server: Server, jupyter: Server) -> None:
+    with server.anonymous() as browser:
+        for path, status in (("login", 200), ("logout", 200), ("static/favicon.ico", 200), ("favicon.ico", 200)):
+            assert browser.get(server.root + path).status_code == status, path
+        assert browser.get(server.root).headers["location"].startswith("/nbgen/")
+    for path in ("api", "api/me", "static/nbgen/panel.js"):
+        assert server.http.get(server.root + path).status_code == 200, path
+    for path in ("nope", "v1/responses", "v1/models"):
+        assert "text/html" in jupyter.http.get(jupyter.root + path).headers["content-type"], path
+    assert jupyter.http.get(jupyter.root + "nope/").status_code == 302
+
+
+def test_a_slash_at_the_end_changes_nothing(server: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    for root in (server.root, f"{server.root}nbgen/"):
+        assert server.http.post(f"{root}v1/chat/completions/", json=body).json()["object"] == "chat.completion"
+        assert server.http.post(f"{root}generate/", json={"text": "a"}).status_code == 200
+        (model,) = server.http.get(f"{root}v1/models/").json()["data"]
+        assert server.http.get(f"{root}v1/models/{quote(model['id'], safe='')}/").json()["id"] == model["id"]
+        with server.anonymous(Authorization="Bearer wrong") as nobody:
+            assert nobody.post(f"{root}v1/chat/completions/", json=body).status_code == 401
+            assert nobody.get(f"{root}v1/models/").status_code == 401
 
 
 READ_ONLY = """

@@ -1,5 +1,7 @@
 """Bodies that are too much or malformed: refused early, in words, and nothing breaks."""
 
+import gzip
+import json
 import socket
 
 import psutil
@@ -51,13 +53,27 @@ def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:
     assert small.status_code == 413
 
 
-def test_a_chunked_body_over_the_limit_is_413(server: Server) -> None:
-    answer = server.http.post(
-        "abort_request",
-        content=(b" " * 65536 for _ in range(20)),
-        headers={"Content-Type": "application/json"},
-    )
-    assert answer.status_code == 413
+@pytest.mark.parametrize(
+    ("path", "size"), [("abort_request", 20 * 2**16), ("v1/completions", 24 * 2**20), ("generate", 80 * 2**20)]
+)
+@pytest.mark.parametrize("chunk", [2**16, 2**30])
+def test_a_chunked_body_over_the_limit_is_413(server: Server, path: str, size: int, chunk: int) -> None:
+    """However large the chunks are, and however much is over it."""
+    chunk = min(chunk, size)
+    parts = (b" " * chunk for _ in range(size // chunk))
+    answer = server.http.post(path, content=parts, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json() != {}) == (413, True)
+
+
+@pytest.mark.parametrize("path", ["v1/completions", "generate", "api/v1/runs"])
+def test_a_body_may_say_that_nothing_is_encoded_and_else_is_refused_for_that(server: Server, path: str) -> None:
+    name = {"generate": "text"}.get(path, "prompt")
+    body, headers = {name: "a", "stream": False}, {"Content-Type": "application/json"}
+    for encoding in ("identity", "Identity", ""):
+        assert server.http.post(path, json=body, headers=headers | {"Content-Encoding": encoding}).status_code == 200
+    packed = gzip.compress(json.dumps(body).encode())
+    answer = server.http.post(path, content=packed, headers=headers | {"Content-Encoding": "gzip"})
+    assert (answer.status_code, "Content-Encoding gzip is not supported" in answer.text) == (415, True)
 
 
 def test_an_unknown_caller_cannot_make_the_server_hold_a_body(server: Server) -> None:

@@ -87,7 +87,21 @@ def test_openais_chat_refuses_what_the_model_does_not_take(server: Server, part:
 def test_images_are_a_users(server: Server) -> None:
     messages = [{"role": "system", "content": [image_part(f"data:image/png;base64,{IMAGE}")]}]
     answer = server.http.post("v1/chat/completions", json={"messages": messages})
-    assert "role system has text only" in answer.json()["message"]
+    assert "role system has text only, not 'image_url'" in answer.json()["message"]
+
+
+HELLO = {"role": "user", "content": "hello"}
+REFUSALS = [{"type": "refusal", "refusal": "no"}, {"type": "text", "text": "no"}]
+
+
+def test_a_refusal_of_before_is_part_of_a_chat_and_what_is_unknown_is_named(server: Server) -> None:
+    def ask(part: dict[str, str]) -> httpx.Response:
+        messages = [HELLO, {"role": "assistant", "content": [part]}, HELLO]
+        return server.http.post("v1/chat/completions", json={"messages": messages, "max_tokens": 2})
+
+    tokens = [ask(part).json()["usage"]["prompt_tokens"] for part in REFUSALS]
+    assert tokens[0] == tokens[1]
+    assert "'hologram'" in ask({"type": "hologram"}).json()["message"]
 
 
 def test_a_prompt_of_the_native_api_has_its_media_beside_it(server: Server) -> None:

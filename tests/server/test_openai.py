@@ -21,8 +21,9 @@ def client(server: Server) -> openai.OpenAI:
 def test_models(client: openai.OpenAI) -> None:
     (model,) = client.models.list().data
     assert client.models.retrieve(model.id).id == model.id
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError) as refusal:
         client.models.retrieve("gpt-0")
+    assert (refusal.value.code, refusal.value.param) == ("model_not_found", "model")
 
 
 def test_a_completion_is_what_generate_answers(server: Server, client: openai.OpenAI) -> None:
@@ -86,6 +87,44 @@ def test_chat_logprobs(client: openai.OpenAI) -> None:
     for token in choice.logprobs.content:
         assert token.logprob == token.top_logprobs[0].logprob
         assert len(token.top_logprobs) == 2
+
+
+#: Letters of one, two and four bytes, each byte a token of the tests' vocabulary.
+LETTERS = {"temperature": 0, "max_tokens": 20, "extra_body": {"regex": "aé🙂b"}}
+
+
+def test_the_bytes_of_a_chats_tokens_join_to_its_text(client: openai.OpenAI) -> None:
+    asked = {"model": "a", "messages": CHAT, "logprobs": True, "top_logprobs": 2, **LETTERS}
+    choice = client.chat.completions.create(**asked).choices[0]
+    entries = choice.logprobs.content
+    assert [entry.bytes for entry in entries[:8]] == [[byte] for byte in "aé🙂b".encode()]
+    assert [entry.top_logprobs[0].bytes for entry in entries] == [entry.bytes for entry in entries]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("prompt", ["hé ", [75, 76]])
+def test_text_offsets_are_where_tokens_begin_in_the_text(client: openai.OpenAI, prompt, stream: bool) -> None:
+    def offsets(**options) -> list[int]:
+        answer = client.completions.create(model="a", prompt=prompt, logprobs=1, stream=stream, **LETTERS, **options)
+        choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+        assert "".join(choice.text for choice in choices).endswith("aé🙂b")
+        return [at for choice in choices if choice.logprobs for at in choice.logprobs.text_offset]
+
+    own = [0, 1, 1, 2, 2, 2, 2, 3]
+    echoed, start = ([0, 1, 1, 2], 3) if prompt == "hé " else ([0, 1], 2)
+    assert offsets()[:8] == own
+    assert offsets(echo=True)[: len(echoed) + 8] == [*echoed, *(start + at for at in own)]
+
+
+def test_tokens_that_are_not_in_the_text_take_no_room_in_it(client: openai.OpenAI) -> None:
+    def answer(**extra):
+        extra = {"extra_body": {"ignore_eos": True, **extra}}
+        bias = {"logit_bias": {"2": 100}, "temperature": 0, "max_tokens": 3, "logprobs": 1}
+        return client.completions.create(model="a", prompt="a", **bias, **extra).choices[0]
+
+    skipped, shown = answer(), answer(skip_special_tokens=False)
+    assert (skipped.text, skipped.logprobs.text_offset) == ("", [0, 0, 0])
+    assert (shown.text, shown.logprobs.text_offset) == ("<|user|>" * 3, [0, 8, 16])
 
 
 @pytest.mark.parametrize("stream", [False, True])

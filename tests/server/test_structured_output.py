@@ -18,6 +18,8 @@ SCHEMA = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+#: Of the tokens "a" and "b" of the tests' tokenizer.
+LETTERS = {"68": 100, "69": 50}
 KINDS: list[dict[str, Any]] = [
     {"json_schema": json.dumps(SCHEMA)},
     {"regex": r"\d{3}-[a-f]{4}"},
@@ -189,3 +191,29 @@ def test_a_custom_logit_processor_needs_the_owners_word(server: Server) -> None:
     assert answer.status_code == 400
     assert "not configured to enable custom logit processor" in answer.json()["error"]["message"]
     assert TOKEN not in answer.text
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"structured_outputs": {"choice": ["yes", "no"]}},
+        {"guided_choice": ["yes", "no"]},
+        {"guided_regex": "yes|no"},
+        {"guided_grammar": 'root ::= "yes" | "no"'},
+        {"guided_json": {"enum": ["yes", "no"]}},
+    ],
+    ids=str,
+)
+def test_vllms_fields_constrain_on_openais_routes(server: Server, path: str, options: dict[str, Any]) -> None:
+    prompt = {"messages": [{"role": "user", "content": "?"}]} if "chat" in path else {"prompt": "?"}
+    (choice,) = server.http.post(path, json=prompt | options | {"max_tokens": 9}).json()["choices"]
+    assert (choice.get("text") or choice["message"]["content"]).strip('"') in ("yes", "no")
+
+
+def test_bad_words_never_come_on_openais_routes(server: Server) -> None:
+    def text(**options: Any) -> str:
+        body = {"prompt": "hello", "temperature": 0, "max_tokens": 8, "ignore_eos": True, "logit_bias": LETTERS}
+        return server.http.post("v1/completions", json=body | options).json()["choices"][0]["text"]
+
+    assert (text(), text(bad_words=["a"])) == ("a" * 8, "b" * 8)

@@ -1,0 +1,59 @@
+"""Log-probabilities in OpenAI's two shapes: a chat's tokens with their bytes, a completion's with their places in it.
+
+Follows OpenAI's API reference. Knows nothing of streams.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from typing import Any
+
+from nbgen.messages import Logprob, TokenLogprobs
+
+#: Characters between two tokens of a prompt that a tokenizer may drop, as the space before a word.
+DROPPED = 8
+
+
+def chat_logprobs(entries: Iterable[TokenLogprobs]) -> dict[str, Any]:
+    """Of a chat's tokens: the bytes are None of what is part of a character, unless the vocabulary tells them."""
+    return {
+        "content": [
+            {**_token(e.token, e.raw), "top_logprobs": [_token(t, e.raw) for t in e.top or ()]} for e in entries
+        ]
+    }
+
+
+def completion_logprobs(entries: list[TokenLogprobs], offsets: list[int]) -> dict[str, Any]:
+    """Of a completion's tokens, and where each of them begins in its text."""
+    return {
+        "text_offset": offsets,
+        "tokens": [entry.token[2] for entry in entries],
+        "token_logprobs": [entry.token[0] for entry in entries],
+        "top_logprobs": [{text: value for value, _, text in entry.top} if entry.top else None for entry in entries],
+    }
+
+
+def prompt_offsets(text: str | None, entries: list[TokenLogprobs]) -> list[int]:
+    """Where the prompt's tokens begin in its text; None stands for the texts of its tokens, one after the other.
+
+    A character's place is that of all its parts. What the tokenizer added itself is nowhere, and takes no room.
+    """
+    if text is None:
+        return list(accumulate((len(entry.token[2] or "") for entry in entries), initial=0))[:-1]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    end, offsets = 0, []
+    for entry in entries:
+        _, id, own = entry.token
+        word = decoder.decode(entry.raw.get(id) or (own or "").encode())
+        begin = text.find(word, end, end + len(word) + DROPPED) if word else -1
+        offsets.append(end if begin < 0 else begin)
+        end = end if begin < 0 else begin + len(word)
+    return offsets
+
+
+def _token(logprob: Logprob, raw: Mapping[int, bytes]) -> dict[str, Any]:
+    value, id, text = logprob
+    own = raw.get(id) if "\ufffd" in (text or "") else (text or "").encode()
+    return {"token": text, "bytes": None if own is None else list(own), "logprob": value}

@@ -1,0 +1,104 @@
+"""Structured output as OpenAI's, SGLang's, vLLM's and TensorRT-LLM's clients ask for it.
+
+All become the engine's own options: `json_schema`, `regex`, `ebnf`, `structural_tag`. Knows no model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from nbgen.errors import InvalidRequest
+from nbgen.protocols.json_body import parse_object
+from nbgen.sampling_params import GRAMMARS
+
+#: Fields of earlier versions of vLLM, and the kinds that `structured_outputs` has for them.
+GUIDED = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "guided_whitespace_pattern": "whitespace_pattern",
+}
+_UNSET = (None, "", False)
+
+
+def text_object(name: str, text: Any) -> Mapping[str, Any]:
+    """The JSON object that an option holds as text. Raises InvalidRequest."""
+    words = f"{name} must be a JSON object as text"
+    if not isinstance(text, str):
+        raise InvalidRequest(words)
+    try:
+        return parse_object(text.encode("utf-8", "replace"))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{words}: {error.message}") from None
+
+
+def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The option that a body of OpenAI's routes asks for in any field of its own, SGLang's or vLLM's.
+
+    Raises InvalidRequest naming the field.
+    """
+    asked = [(name, name, fields[name]) for name in GRAMMARS if name in fields]
+    asked += [("response_format", *found) for found in _response_format(fields.get("response_format"))]
+    if not isinstance(named := fields.get("structured_outputs") or {}, dict):
+        raise InvalidRequest("structured_outputs must be a JSON object", field="structured_outputs")
+    vllm = [("structured_outputs", kind, value) for kind, value in named.items()]
+    vllm += [(name, kind, fields.get(name)) for name, kind in GUIDED.items()]
+    asked += [(name, *_constraint(kind, value, name)) for name, kind, value in vllm if value not in _UNSET]
+    given = [name for name, _, value in asked if value not in _UNSET]
+    if len(given) > 1:
+        raise InvalidRequest(f"Only one grammar can be set, got {' and '.join(given)}", field=given[1])
+    return {option: value for _, option, value in asked}
+
+
+def _response_format(given: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    match given and given["type"]:
+        case "json_object":
+            return [("json_schema", '{"type": "object"}')]
+        case "json_schema" if given:
+            if not given.get("json_schema"):
+                raise InvalidRequest(
+                    "response_format of the type json_schema needs json_schema", field="response_format"
+                )
+            return [("json_schema", json.dumps(given["json_schema"]["schema"]))]
+        case "structural_tag":
+            return [("structural_tag", json.dumps(given))]
+    return []
+
+
+def triton_grammar(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Structured output as vLLM's JSON object or TensorRT-LLM's type and guide say it. Raises InvalidRequest."""
+    kind, guide = options.get("guided_decoding_guide_type", ""), options.get("guided_decoding_guide", "")
+    asked = {kind: guide} if kind else {}
+    if guide and not kind:
+        raise InvalidRequest("guided_decoding_guide needs guided_decoding_guide_type")
+    if text := options.get("structured_outputs", ""):
+        named = text_object("structured_outputs", text)
+        asked |= {name: value for name, value in named.items() if value not in _UNSET}
+    return dict(_constraint(name, value) for name, value in asked.items())
+
+
+def _constraint(kind: str, value: Any, field: str | None = None) -> tuple[str, Any]:
+    match kind:
+        case "json" | "json_object" if kind == "json_object" or value in ("", True):
+            return "json_schema", '{"type":"object"}'
+        case "json" | "json_schema":
+            return "json_schema", value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        case "regex":
+            return "regex", value
+        case "grammar" | "ebnf_grammar":
+            return "ebnf", value
+        case "structural_tag":
+            return "structural_tag", value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        case "choice" if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+            return "regex", "|".join(map(re.escape, value))
+    raise InvalidRequest(
+        f"{field or 'structured output'} of the kind {kind[:80]!r} is not supported: there are json, json_object, "
+        "regex, choice (texts), grammar and structural_tag, and TensorRT-LLM's json_schema and ebnf_grammar",
+        field=field,
+    )

@@ -1,0 +1,29 @@
+"""What single tokens are: the bytes of those that are part of a character, in each kind of vocabulary."""
+
+from pathlib import Path
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from nbgen.engine.tokenizer import Tokenizer
+from tests.conftest import save_tokenizer
+
+TEXT = "aé🙂 \ufffd"
+
+
+def test_a_byte_level_vocabulary_tells_every_tokens_bytes(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    tokenizer = Tokenizer(AutoTokenizer.from_pretrained(tmp_path), {0}, 512)
+    found = [tokenizer.token_bytes(token) for token in tokenizer.encode(TEXT)]
+    assert found == [bytes([byte]) for byte in TEXT.encode()]
+
+
+def test_byte_fallback_tells_those_of_its_bytes_and_not_those_of_what_is_lost() -> None:
+    vocab = {"<unk>": 0, "a": 1, "\u2581": 2, "\ufffd": 3, "<0xZZ>": 4} | {f"<0x{b:02X}>": 5 + b for b in range(256)}
+    backend = Backend(models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token="<unk>"))
+    backend.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend), {0}, 512)
+    assert [tokenizer.token_bytes(5 + byte) for byte in (0x0A, 0xC3, 0xFF)] == [b"\n", b"\xc3", b"\xff"]
+    assert tokenizer.token_bytes(vocab["\ufffd"]) is None
+    assert not tokenizer.is_byte(vocab["<0xZZ>"])

@@ -1,0 +1,41 @@
+"""OpenAI's log-probabilities: bytes that are a token's own, and places in the text that is there."""
+
+import pytest
+
+from nbgen.messages import TokenLogprobs
+from nbgen.protocols.openai_logprobs import chat_logprobs, prompt_offsets
+
+
+def entries(*tokens: str | bytes) -> list[TokenLogprobs]:
+    """Of texts, and of bytes that are part of a character."""
+    return [
+        TokenLogprobs((-1.0, id, "\ufffd"), raw={id: token})
+        if isinstance(token, bytes)
+        else TokenLogprobs((-1.0, id, token))
+        for id, token in enumerate(tokens)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "offsets"),
+    [
+        ("a bc", ["a", " b", "c"], [0, 1, 3]),
+        ("a bc", ["<s>", "a", " b", "c"], [0, 0, 1, 3]),
+        ("one two", ["<s>", "one", "two"], [0, 0, 4]),
+        ("é!", [b"\xc3", b"\xa9", "!"], [0, 0, 1]),
+        ("a🙂b", ["a", b"\xf0\x9f", b"\x99", b"\x82", "b"], [0, 1, 1, 1, 2]),
+        ("a b", ["a", "\ufffd", " b"], [0, 1, 1]),
+        (None, ["<s>", "\ufffd", "b"], [0, 3, 4]),
+        ("", [], []),
+        (None, [], []),
+    ],
+)
+def test_a_prompts_tokens_are_where_its_text_has_them(text: str | None, tokens: list, offsets: list[int]) -> None:
+    assert prompt_offsets(text, entries(*tokens)) == offsets
+
+
+def test_bytes_are_the_tokens_own_or_none() -> None:
+    found = chat_logprobs(entries("é", b"\xc3", "\ufffd", ""))["content"]
+    assert [token["bytes"] for token in found] == [[0xC3, 0xA9], [0xC3], None, []]
+    top = TokenLogprobs((-1.0, 0, "a"), [(-1.0, 0, "a"), (-2.0, 7, "\ufffd"), (-3.0, 8, "\ufffd")], raw={7: b"\x80"})
+    assert [token["bytes"] for token in chat_logprobs([top])["content"][0]["top_logprobs"]] == [[97], [0x80], None]
