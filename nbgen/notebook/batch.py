@@ -64,18 +64,19 @@ class Batch:
 
     async def _all(self, rows: Iterator[tuple[int, Result]], ended: Callable[[int], None]) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        async with self._client.kept(self._concurrency), asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
                 group.create_task(self._worker(rows, ended))
 
     async def _worker(self, rows: Iterator[tuple[int, Result]], ended: Callable[[int], None]) -> None:
-        for number, result in rows:
-            try:
-                self.results[number] = await self._answer(result)
-                self.tokens += result.usage.get("completion_tokens", 0)
-            except NbgenError as error:
-                self.errors[number] = str(error)
-            ended(number)
+        async with self._client.kept():
+            for number, result in rows:
+                try:
+                    self.results[number] = await self._answer(result)
+                    self.tokens += result.usage.get("completion_tokens", 0)
+                except NbgenError as error:
+                    self.errors[number] = str(error)
+                ended(number)
 
     async def _answer(self, result: Result) -> Result:
         for tries in range(1, TRIES + 1):

@@ -47,7 +47,7 @@ class Connection:
         self.token = token
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(**self._settings())
-        self._kept: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[asyncio.Task[Any], httpx.AsyncClient] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -106,20 +106,22 @@ class Connection:
             raise self._unreachable(error) from None
 
     @asynccontextmanager
-    async def kept(self, connections: int) -> AsyncIterator[None]:
-        """Meanwhile awaited calls of this event loop share connections, at most so many."""
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        async with httpx.AsyncClient(limits=limits, **self._settings()) as http:
-            self._kept[asyncio.get_running_loop()] = http
+    async def kept(self) -> AsyncIterator[None]:
+        """Meanwhile awaited calls of this task share a connection. Each task has its own: looking for a free one among
+        many costs httpx more than the calls themselves.
+        """
+        task = asyncio.current_task()
+        async with httpx.AsyncClient(**self._settings()) as http:
+            self._kept[task] = http
             try:
                 yield
             finally:
-                del self._kept[asyncio.get_running_loop()]
+                del self._kept[task]
 
     @asynccontextmanager
     async def _async(self) -> AsyncIterator[httpx.AsyncClient]:
-        """A client of the running event loop: an httpx client serves only the loop that made it."""
-        http = self._kept.get(asyncio.get_running_loop())
+        """The running task's client, or one for this call alone: an httpx client serves only the loop that made it."""
+        http = self._kept.get(asyncio.current_task())
         if http is not None:
             yield http
             return

@@ -95,6 +95,16 @@ def test_a_cache_file_answers_what_was_asked_before(connected: PrivateServer, tm
     assert other.completion_tokens.tolist() == [2]
 
 
+def test_many_rows_in_flight_cost_no_more_than_a_few(connected: PrivateServer) -> None:
+    def cpu_seconds(concurrency: int) -> float:
+        started = time.process_time()
+        nbgen.map([f"row {i}" for i in range(256)], concurrency=concurrency, **{**OPTIONS, "max_new_tokens": 1})
+        return time.process_time() - started
+
+    few, many = cpu_seconds(16), cpu_seconds(128)
+    assert many < 3 * few
+
+
 def test_a_map_works_inside_a_running_event_loop(connected: PrivateServer) -> None:
     import asyncio
 
