@@ -41,6 +41,17 @@ def test_rows_of_a_frame_name_their_columns(connected: PrivateServer) -> None:
     assert nbgen.map(["Rome in 2000"], **OPTIONS).text.tolist() == [expected]
 
 
+def test_values_of_a_row_keep_the_types_of_their_columns(connected: PrivateServer) -> None:
+    frame = pd.DataFrame({"id": [1, 2**53 + 1], "score": [0.5, 0.7]}, index=["a", "b"])
+    asked: list[str] = []
+    nbgen.map(frame, lambda row: asked.append(f"{row.id} {row['score']}") or "x", **OPTIONS)
+    assert asked == ["1 0.5", "9007199254740993 0.7"]
+    answers = nbgen.map(frame, "{{id}} {{row.id}}", **OPTIONS)
+    expected = nbgen.map(["1 1", "9007199254740993 9007199254740993"], **OPTIONS)
+    assert answers.prompt_tokens.tolist() == expected.prompt_tokens.tolist()
+    assert answers.text.tolist() == expected.text.tolist()
+
+
 def test_a_row_that_fails_leaves_the_others_alone(connected: PrivateServer) -> None:
     answers = nbgen.map(["a", "x" * 20_000, " ", "b"], "{{value}}", **OPTIONS)
     assert answers.error.notna().tolist() == [False, True, True, False]
