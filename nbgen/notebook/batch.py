@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nbgen.errors import NbgenError
+from nbgen.errors import NbgenError, in_words
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.result import Result
 from nbgen.notebook.text_stream import TextStream
@@ -74,8 +74,8 @@ class Batch:
                 try:
                     self.results[number] = await self._answer(result)
                     self.tokens += result.usage.get("completion_tokens", 0)
-                except NbgenError as error:
-                    self.errors[number] = str(error)
+                except Exception as error:  # Whatever is wrong with a row, the others are answered.
+                    self.errors[number] = in_words(error)
                 ended(number)
 
     async def _answer(self, result: Result) -> Result:

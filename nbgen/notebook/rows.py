@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nbgen.errors import InvalidAnswer, InvalidRequest, NbgenError
+from nbgen.errors import InvalidRequest, NbgenError, in_words
 from nbgen.notebook.media import media_parts
 from nbgen.notebook.request import Prompt, run_body
 from nbgen.notebook.result import Result
@@ -50,8 +50,8 @@ class Rows:
                 result.messages, result.prompt = body.get("messages"), body.get("prompt")
                 result.media = body.get("media", [])
                 result.params = body["params"]
-            except InvalidRequest as error:
-                self.errors[number] = str(error)
+            except Exception as error:  # A row, or a function of the user's, may be wrong in any way.
+                self.errors[number] = in_words(error)
             self.results.append(result)
 
     def take(self, earlier: Any) -> None:
@@ -88,11 +88,11 @@ class Rows:
         if self._schema is not None and result.finish_reason:
             try:
                 fields = _fields(result.value)
-            except InvalidAnswer as failure:
-                error = error or str(failure)
+            except Exception as failure:  # So may a class that was given as the schema.
+                error = error or in_words(failure)
         row["text"] = row["text"] if row["text"] or result.finish_reason in DONE else None
-        fields = {f"value_{name}" if name in row else name: value for name, value in fields.items()}
-        return {**fields, **row, "error": error}
+        row["error"] = error
+        return {**_apart(fields, row), **row}
 
     def _medium(self, name: str, names: dict[str, Any]) -> Any:
         column = self._media[name]
@@ -135,6 +135,17 @@ def _names(columns: Any, values: tuple[Any, ...]) -> dict[str, Any]:
 
     row = pandas.Series(list(values), index=columns, dtype=object)
     return {**dict(zip(map(str, columns), values, strict=True)), "row": row}
+
+
+def _apart(fields: Mapping[str, Any], taken: Iterable[str]) -> dict[str, Any]:
+    """The fields of a value by names that no other column has."""
+    named: dict[str, Any] = {}
+    for name, value in fields.items():
+        column = name
+        while column in taken or (column != name and column in fields):
+            column = f"value_{column}"
+        named[column] = value
+    return named
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -4,7 +4,9 @@ import _thread
 import json
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pandas as pd
 import psutil
@@ -58,6 +60,44 @@ def test_a_row_that_fails_leaves_the_others_alone(connected: PrivateServer) -> N
     assert "16384" in answers.error[1]
     assert "empty" in answers.error[2]
     assert answers.text.isna().tolist() == [False, True, True, False]
+
+
+def test_whatever_is_wrong_with_a_row_leaves_the_others_alone(connected: PrivateServer) -> None:
+    def prompt(row: int) -> Any:
+        return ("a", None, 5, "\ud800")[row]
+
+    answers = nbgen.map([0, 1, 2, 3, 4], prompt, **OPTIONS)
+    assert answers.error.notna().tolist() == [False, True, True, True, True]
+    assert answers.error[4] == "IndexError: tuple index out of range"
+    assert answers.text.isna().tolist() == [False, True, True, True, True]
+
+
+def test_a_class_that_refuses_an_answer_leaves_the_others_alone(connected: PrivateServer) -> None:
+    @dataclass
+    class Picky:
+        error: Literal["yes"]
+        text: Literal["no"]
+
+        def __post_init__(self) -> None:
+            refused.append(self)
+            if len(refused) == 1:
+                raise LookupError("the first one")
+
+    refused: list[Picky] = []
+    rows = nbgen.map(["a", "b"], schema=Picky, progress=False, max_new_tokens=100)
+    assert rows.error[0] == "LookupError: the first one"
+    assert rows.error.isna().tolist() == [False, True]
+    assert rows.value_error.tolist()[1:] == ["yes"]
+    assert rows.value_text.tolist()[1:] == ["no"]
+    assert rows.text.str.contains("yes").all()
+
+
+def test_an_interrupt_in_a_prompt_stops_all(connected: PrivateServer) -> None:
+    def prompt(row: str) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        nbgen.map(["a"], prompt, **OPTIONS)
 
 
 def test_what_no_row_can_have_is_refused_at_once(connected: PrivateServer) -> None:
