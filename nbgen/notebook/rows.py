@@ -14,7 +14,7 @@ from nbgen.notebook.request import Prompt, run_body
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.table import plain
-from nbgen.notebook.template import fill
+from nbgen.notebook.template import UnknownName, fill, missing
 
 DONE = ("stop", "length")
 COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -50,6 +50,8 @@ class Rows:
                 result.messages, result.prompt = body.get("messages"), body.get("prompt")
                 result.media = body.get("media", [])
                 result.params = body["params"]
+            except UnknownName as error:
+                raise InvalidRequest(f"{error} There {_listed(names)}.") from None
             except Exception as error:  # A row, or a function of the user's, may be wrong in any way.
                 self.errors[number] = in_words(error)
             self.results.append(result)
@@ -103,12 +105,12 @@ class Rows:
         elif column in names:
             given = names[column]
         else:
-            raise InvalidRequest(f"{name}: there is no column {column!r}", field=name)
-        return None if isinstance(given, float) and given != given else given  # pandas' "nothing"
+            raise UnknownName(f"{name}: there is no column {column!r}.", field=name)
+        return None if missing(given) else given
 
     def _asked(self, names: dict[str, Any]) -> Prompt:
         if isinstance(self._prompt, str):
-            return fill(self._prompt, names)
+            return fill(self._prompt, names, whole=True)
         return self._prompt(names.get("row", names.get("value")))
 
 
@@ -135,6 +137,13 @@ def _names(columns: Any, values: tuple[Any, ...]) -> dict[str, Any]:
 
     row = pandas.Series(list(values), index=columns, dtype=object)
     return {**dict(zip(map(str, columns), values, strict=True)), "row": row}
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    """What a template may name, in words."""
+    if "row" not in names:
+        return "is only value, the item"
+    return f"are row and the columns {', '.join(name for name in names if name != 'row')}"
 
 
 def _apart(fields: Mapping[str, Any], taken: Iterable[str]) -> dict[str, Any]:

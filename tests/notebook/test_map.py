@@ -92,6 +92,26 @@ def test_a_class_that_refuses_an_answer_leaves_the_others_alone(connected: Priva
     assert rows.text.str.contains("yes").all()
 
 
+def test_a_value_that_is_missing_is_not_asked_for(connected: PrivateServer) -> None:
+    frame = pd.DataFrame({"city": ["Oslo", None, "Rome", "Bonn"], "year": [1.0, 2, None, 4], "left": [1, pd.NA, 1, 1]})
+    answers = nbgen.map(frame, "{{city}} {{year}} {{left}}", **OPTIONS)
+    assert answers.error[1:2].tolist() == ["city is missing"]
+    assert answers.error[2:3].tolist() == ["year is missing"]
+    assert answers.error.isna().tolist() == answers.text.notna().tolist() == [True, False, False, True]
+    assert nbgen.map(["a", None, float("nan"), pd.NaT], **OPTIONS).error.tolist()[1:] == ["value is missing"] * 3
+    assert nbgen.map(frame, "{{city if city == city else 'nowhere'}}", **OPTIONS).error.isna().all()
+
+
+def test_a_name_that_is_no_column_is_refused_at_once(connected: PrivateServer) -> None:
+    frame = pd.DataFrame({"city": ["Oslo"], "a year": [1900]})
+    with pytest.raises(InvalidRequest, match=r"'town' is not defined.* columns city, a year"):
+        nbgen.map(frame, "{{town}}", **OPTIONS)
+    with pytest.raises(InvalidRequest, match=r"no column 'photo'.* columns city, a year"):
+        nbgen.map(frame, "{{city}}", images="photo", **OPTIONS)
+    with pytest.raises(InvalidRequest, match="only value"):
+        nbgen.map(["a"], "{{text}}", **OPTIONS)
+
+
 def test_an_interrupt_in_a_prompt_stops_all(connected: PrivateServer) -> None:
     def prompt(row: str) -> str:
         raise KeyboardInterrupt
