@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nbgen.errors import NbgenError, in_words
@@ -23,14 +23,18 @@ PAUSE_SECONDS = 0.5
 
 
 class Batch:
-    """The rows of one job. `results` fills as they end; `errors` says in words why a row has none."""
+    """The rows of one job. `results` fills as they end; `errors` says in words why a row has none.
 
-    def __init__(self, client: AnyClient, concurrency: int) -> None:
+    `extras` go with every run.
+    """
+
+    def __init__(self, client: AnyClient, concurrency: int, extras: Mapping[str, str]) -> None:
         self.results: dict[int, Result] = {}
         self.errors: dict[int, str] = {}
         self.tokens = 0
         self._client = client
         self._concurrency = concurrency
+        self._extras = extras
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -93,7 +97,7 @@ class Batch:
     def _body(self, result: Result) -> dict[str, Any]:
         asked = {"prompt": result.prompt} if result.messages is None else {"messages": result.messages}
         asked |= {"media": result.media} if result.media else {}
-        return {**asked, "params": result.params, "stream": False}
+        return {**asked, **self._extras, "params": result.params, "stream": False}
 
     def _cancel(self) -> None:
         """Ends every run on the server: each is attached to a connection that closes now."""

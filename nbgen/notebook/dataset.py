@@ -12,6 +12,7 @@ from typing import Any
 
 from nbgen.notebook import session
 from nbgen.notebook.batch import Batch
+from nbgen.notebook.request import beside
 from nbgen.notebook.row_cache import RowCache
 from nbgen.notebook.rows import Column, Rows, Template
 from nbgen.notebook.schema import Schema
@@ -31,6 +32,8 @@ def map(
     images: Column = None,
     audio: Column = None,
     videos: Column = None,
+    adapter: str = "",
+    logit_processor: Any = None,
     concurrency: int = CONCURRENCY,
     cache: str | Path | None = None,
     resume: Any = None,
@@ -53,9 +56,10 @@ def map(
     work.prepare(complete=complete, system=system, options=options)
     if resume is not None:
         work.take(resume)
+    extras = beside(adapter, logit_processor)
     client = session.default_client()
-    kept = RowCache(cache, str(client.hello()["model"]["name"])) if cache is not None else None
-    batch = Batch(client, max(1, min(concurrency, len(work.results))))
+    kept = RowCache(cache, str(client.hello()["model"]["name"]), extras) if cache is not None else None
+    batch = Batch(client, max(1, min(concurrency, len(work.results))), extras)
     try:
         _run(work, batch, kept, progress)
     finally:

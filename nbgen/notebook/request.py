@@ -39,6 +39,12 @@ def run_body(
     return {"messages": messages, "params": chat_options(options)}
 
 
+def beside(adapter: str = "", logit_processor: Any = None) -> dict[str, str]:
+    """What goes with a run beside its prompt and its options, as far as it is given."""
+    code = "" if logit_processor is None else processor_text(logit_processor)
+    return {name: text for name, text in (("adapter", adapter), ("logit_processor", code)) if text}
+
+
 def processor_text(processor: Any) -> str:
     """A logit processor as the API takes it. Raises InvalidRequest for what is none."""
     try:

@@ -19,7 +19,7 @@ from nbgen.notebook.media import media_parts
 from nbgen.notebook.models import Models, place
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import AnyClient, open_client
-from nbgen.notebook.request import Prompt, chat_messages, processor_text, run_body
+from nbgen.notebook.request import Prompt, beside, chat_messages, run_body
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
@@ -101,10 +101,7 @@ def stream(
         show_as_table(schema)
     media = media_parts(images, audio, videos)
     body = run_body(prompt, complete=complete, system=system, media=media, options=options)
-    if logit_processor is not None:
-        body["logit_processor"] = processor_text(logit_processor)
-    if adapter:
-        body["adapter"] = adapter
+    body |= beside(adapter, logit_processor)
     result = Result(params=body["params"], messages=body.get("messages"), prompt=body.get("prompt"), schema=wanted)
     result.media = body.get("media", [])
     client = default_client()

@@ -176,6 +176,16 @@ def test_many_rows_in_flight_cost_no_more_than_a_few(connected: PrivateServer) -
     assert many < 3 * few
 
 
+def test_adapters_and_logit_processors_are_as_in_generate(connected: PrivateServer, tmp_path: Path) -> None:
+    only_b = {"name": "allowed_tokens", "args": {"token_ids": nbgen.tokenize("b")}}
+    cache = tmp_path / "rows.jsonl"
+    free = nbgen.map(["a"], cache=cache, **OPTIONS).text[0]
+    assert nbgen.map(["a"], cache=cache, logit_processor=only_b, **OPTIONS).text[0] == "bbb" != free
+    assert "poet" in nbgen.map(["a"], adapter="poet", **OPTIONS).error[0]
+    with pytest.raises(InvalidRequest, match="logit_processor"):
+        nbgen.map(["a"], logit_processor=5)
+
+
 def test_a_map_works_inside_a_running_event_loop(connected: PrivateServer) -> None:
     import asyncio
 
