@@ -201,7 +201,7 @@ def show(answer: TextStream) -> None:
 def _in_background(answer: TextStream) -> BackgroundRun:
     """A terminal is left alone: its prompt is there again."""
     if not in_notebook():
-        return BackgroundRun(answer, lambda result, text: None, lambda result: None)
+        return BackgroundRun(answer, lambda result, text: None, lambda result, error: None)
     shown = Answer(table=answer.result.schema is not None)
     shown.begin()
     return BackgroundRun(answer, shown.update, shown.finish)
