@@ -15,7 +15,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.panel import Panel
-from nbgen.notebook.request import chat_options, sampling_options
+from nbgen.notebook.request import builtin, chat_options, sampling_options
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
 
@@ -67,8 +67,8 @@ def compare(
 ) -> Compare:
     """Answers to one prompt under several settings or from several models, streaming side by side.
 
-    Every option given as a list makes the grid wider: `compare("Hi", temperature=[0, 0.7, 1.2], top_p=[0.5, 1])` shows
-    six answers. All have the same seed unless `sampling_seed` is such a list.
+    Every option given as a list, an array or a range makes the grid wider: `compare("Hi", temperature=[0, 0.7, 1.2],
+    top_p=[0.5, 1])` shows six answers. All have the same seed unless `sampling_seed` is such a list.
 
     `model` is a list, too, or a mapping with labels as its keys. A text names a loaded adapter, or a model as
     `nbgen.load` takes it: one server loads such models one after the other, and the last one stays. What
@@ -76,8 +76,9 @@ def compare(
     Raises InvalidRequest for a wrong option and for more than 16 answers.
     """
     named, servers = ([Contender()], []) if model is None else contenders(model, session.default_client())
-    axes = {name: value for name, value in options.items() if _is_axis(name, value)}
-    fixed = {"sampling_seed": secrets.randbelow(2**31), **{k: v for k, v in options.items() if k not in axes}}
+    given = builtin(options)
+    axes = {name: value for name, value in given.items() if _is_axis(name, value)}
+    fixed = {"sampling_seed": secrets.randbelow(2**31), **{k: v for k, v in given.items() if k not in axes}}
     checked = sampling_options if complete else chat_options
     cells = []
     for one, *values in itertools.product(named, *axes.values()):
@@ -101,7 +102,7 @@ def compare(
 def _is_axis(name: str, value: Any) -> bool:
     if name in LISTS:
         return isinstance(value, list) and any(isinstance(item, list) for item in value)
-    return isinstance(value, list | tuple)
+    return isinstance(value, list)
 
 
 def _cell(one: Contender, chosen: Mapping[str, Any], params: dict[str, Any]) -> dict[str, Any]:

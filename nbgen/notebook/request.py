@@ -72,4 +72,15 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Checked options, without those that say what is the default anyway."""
-    return msgspec.to_builtins(SamplingParams.parse(options), str_keys=True)
+    return msgspec.to_builtins(SamplingParams.parse(builtin(options)), str_keys=True)
+
+
+def builtin(value: Any) -> Any:
+    """Numbers and arrays of numpy, torch and others as Python's own numbers and lists, also within a value."""
+    if isinstance(value, str | bytes):
+        return value
+    if isinstance(value, Mapping):
+        return {builtin(key): builtin(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [builtin(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -19,7 +19,7 @@ from nbgen.notebook.media import media_parts
 from nbgen.notebook.models import Models, place
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import AnyClient, open_client
-from nbgen.notebook.request import Prompt, beside, chat_messages, run_body
+from nbgen.notebook.request import Prompt, beside, builtin, chat_messages, run_body
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
@@ -122,8 +122,9 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options
     """
     asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": tokenize(prompt)}
     params = run_body("-", complete=True, options={**options, "max_new_tokens": max_new_tokens})["params"]
-    wanted = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": top, "return_text_in_logprobs": True}
-    answer = default_client().generate({**asked, "sampling_params": params, **wanted})
+    wanted = {"return_logprob": True, "logprob_start_len": 0, "return_text_in_logprobs": True}
+    body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top)}
+    answer = default_client().generate(body)
     return Logprobs.read(answer, generated=max_new_tokens > 0)
 
 
@@ -137,7 +138,7 @@ def tokenize(prompt: Prompt) -> list[int]:
 @short_traceback
 def detokenize(ids: Sequence[int]) -> str:
     """The text of token ids."""
-    return default_client().detokenize({"tokens": list(ids)})["text"]
+    return default_client().detokenize({"tokens": builtin(list(ids))})["text"]
 
 
 @short_traceback

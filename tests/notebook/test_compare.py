@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nbgen
@@ -33,6 +34,16 @@ def test_lists_of_stop_strings_are_values_and_lists_of_those_are_axes(connected:
     assert [list(cell["params"]["stop"]) for cell in two.cells] == [["a"], ["b"]]
     one.close()
     two.close()
+
+
+def test_arrays_and_ranges_are_axes(connected: PrivateServer) -> None:
+    grid = nbgen.compare("hi", temperature=np.linspace(0, 1, 3), sampling_seed=range(2), top_p=np.float64(0.5))
+    assert [cell["label"] for cell in grid.cells[:3]] == [
+        *(f"temperature 0.0 · sampling_seed {seed}" for seed in (0, 1)),
+        "temperature 0.5 · sampling_seed 0",
+    ]
+    assert {cell["params"]["top_p"] for cell in grid.cells} == {0.5}
+    grid.close()
 
 
 def test_a_wrong_option_or_too_many_answers_are_refused(connected: PrivateServer) -> None:

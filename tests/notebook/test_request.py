@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.request import run_body
@@ -26,6 +28,15 @@ def test_a_completion_keeps_the_apis_own_limit() -> None:
 
 def test_defaults_that_were_asked_for_are_kept() -> None:
     assert body("hi", max_new_tokens=128, sampling_seed=7)["params"] == {"max_new_tokens": 128, "sampling_seed": 7}
+
+
+def test_numbers_and_arrays_of_other_libraries_are_options_too() -> None:
+    given = {"temperature": np.float64(0.5), "sampling_seed": np.int64(3), "top_k": torch.tensor(4)}
+    lists = {"stop_token_ids": np.array([1, 2]), "logit_bias": {np.int64(7): np.float32(0.5)}}
+    assert body("hi", **given, **lists)["params"] == {
+        **{"max_new_tokens": None, "temperature": 0.5, "sampling_seed": 3, "top_k": 4},
+        **{"stop_token_ids": (1, 2), "logit_bias": {"7": 0.5}},
+    }
 
 
 @pytest.mark.parametrize(
