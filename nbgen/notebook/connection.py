@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import httpx
 
 from nbgen import sse
-from nbgen.errors import NbgenError, ServerNotFound, Unauthorized, Unavailable, from_status
+from nbgen.errors import NbgenError, ServerNotFound, Unauthorized, Unavailable, from_status, no_character
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: The server sends a comment every ten seconds, so a silent minute is a dead connection.
@@ -33,6 +33,16 @@ class Call(NamedTuple):
     method: str
     path: str
     body: Any = None
+
+    def sent(self) -> dict[str, Any]:
+        """The body as httpx takes it. Raises InvalidRequest for text that cannot be sent."""
+        if self.body is None:
+            return {}
+        try:
+            content = json.dumps(self.body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        except UnicodeEncodeError as error:
+            raise no_character(error) from None
+        return {"content": content, "headers": {"Content-Type": "application/json"}}
 
 
 class Connection:
@@ -60,7 +70,7 @@ class Connection:
         """What a call answers; {} where that is no JSON. Raises the error that the server words."""
         limits = httpx.USE_CLIENT_DEFAULT if timeout is None else httpx.Timeout(timeout)
         try:
-            response = self._http.request(call.method, call.path, json=call.body, timeout=limits)
+            response = self._http.request(call.method, call.path, **call.sent(), timeout=limits)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
         self.lost = False
@@ -73,7 +83,7 @@ class Connection:
         patience = httpx.Timeout(None, connect=CONNECT_SECONDS)
         try:
             async with self._async() as http:
-                response = await http.request(call.method, call.path, json=call.body, timeout=patience)
+                response = await http.request(call.method, call.path, **call.sent(), timeout=patience)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
         if response.is_success:
@@ -84,7 +94,7 @@ class Connection:
         """The events that a call answers. Closing the iterator closes the connection."""
         decoder = sse.Decoder()
         try:
-            with self._http.stream(call.method, call.path, json=call.body) as response:
+            with self._http.stream(call.method, call.path, **call.sent()) as response:
                 if not response.is_success:
                     raise error_of(response.status_code, response.read(), self.url)
                 for chunk in response.iter_bytes():
@@ -96,7 +106,7 @@ class Connection:
         """As `stream`, awaited."""
         decoder = sse.Decoder()
         try:
-            async with self._async() as http, http.stream(call.method, call.path, json=call.body) as response:
+            async with self._async() as http, http.stream(call.method, call.path, **call.sent()) as response:
                 if not response.is_success:
                     raise error_of(response.status_code, await response.aread(), self.url)
                 async for chunk in response.aiter_bytes():

@@ -5,11 +5,13 @@ What a row asks is the rows' own, how prompts reach the server the batch's.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.batch import Batch
 from nbgen.notebook.request import beside
@@ -56,16 +58,24 @@ def map(
     work.prepare(complete=complete, system=system, options=options)
     if resume is not None:
         work.take(resume)
+    workers = max(1, min(_count(concurrency), len(work.results)))
     extras = beside(adapter, logit_processor)
     client = session.default_client()
     kept = RowCache(cache, str(client.hello()["model"]["name"]), extras) if cache is not None else None
-    batch = Batch(client, max(1, min(concurrency, len(work.results))), extras)
+    batch = Batch(client, workers, extras)
     try:
         _run(work, batch, kept, progress)
     finally:
         if kept is not None:
             kept.close()
     return work.to_df()
+
+
+def _count(concurrency: Any) -> int:
+    try:
+        return operator.index(concurrency)
+    except TypeError:
+        raise InvalidRequest(f"concurrency is a whole number, got {concurrency!r}", field="concurrency") from None
 
 
 def _run(work: Rows, batch: Batch, kept: RowCache | None, progress: bool) -> None:

@@ -5,12 +5,12 @@ Names and ranges of options belong to SamplingParams.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, no_character
 from nbgen.logit_processor import wire
 from nbgen.notebook.media import Part, is_content, with_media
 from nbgen.sampling_params import SamplingParams
@@ -56,13 +56,28 @@ def processor_text(processor: Any) -> str:
 
 def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
     """Messages as the API takes them, the system prompt first."""
-    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in _listed(prompt)]
     for turn in turns:
         if set(turn) != {"role", "content"} or not isinstance(turn["role"], str) or not is_content(turn["content"]):
             raise InvalidRequest(f'a message is {{"role": "user", "content": "…"}}, got {turn!r}')
     if not turns or (isinstance(prompt, str) and not prompt.strip()):
         raise InvalidRequest("the prompt is empty")
     return [{"role": "system", "content": system}, *turns] if system else turns
+
+
+def _listed(prompt: Any) -> list[Any]:
+    """What should be messages. Raises InvalidRequest for what people give in place of a list of them."""
+    takes = "a prompt is a text or a list of messages"
+    if isinstance(prompt, Mapping):
+        raise InvalidRequest(f"{takes}: put a message alone into a list, [{prompt!r:.80}]")
+    if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+        raise InvalidRequest(f"{takes}, got {type(prompt).__name__}")
+    turns = list(prompt)
+    if turns and all(isinstance(turn, str) for turn in turns):
+        raise InvalidRequest(f"{takes}, got {len(turns)} texts: for an answer to each there is nbgen.map")
+    if wrong := [turn for turn in turns if not isinstance(turn, Mapping)]:
+        raise InvalidRequest(f"{takes}, got a list with {type(wrong[0]).__name__}")
+    return turns
 
 
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +87,10 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Checked options, without those that say what is the default anyway."""
-    return msgspec.to_builtins(SamplingParams.parse(builtin(options)), str_keys=True)
+    try:
+        return msgspec.to_builtins(SamplingParams.parse(builtin(options)), str_keys=True)
+    except UnicodeEncodeError as error:
+        raise no_character(error) from None
 
 
 def builtin(value: Any) -> Any:

@@ -58,6 +58,11 @@ class Rows:
 
     def take(self, earlier: Any) -> None:
         """The rows that an earlier result has whole, found by their index."""
+        needed = ("text", "finish_reason", "ttft_s", *COUNTS)
+        if absent := [name for name in needed if name not in getattr(earlier, "columns", ())]:
+            raise InvalidRequest(
+                f"resume is what nbgen.map returned; this has no column {', '.join(absent)}", field="resume"
+            )
         if not (earlier.index.is_unique and self.index.is_unique):
             raise InvalidRequest("resume needs an index whose labels are unique", field="resume")
         places = {label: place for place, label in enumerate(self.index)}
@@ -120,8 +125,12 @@ def _rows(data: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
         import pandas
     except ImportError:
         raise NbgenError("nbgen.map returns a pandas DataFrame: pip install pandas") from None
-    if isinstance(data, str | bytes):
-        raise InvalidRequest("nbgen.map takes a list, a Series or a DataFrame; for one text there is nbgen.generate")
+    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        raise InvalidRequest(
+            f"nbgen.map takes a list, a Series or a DataFrame, got {type(data).__name__}; for one text there is "
+            "nbgen.generate",
+            field="data",
+        )
     if isinstance(data, pandas.DataFrame):
         return data.index, [_names(data.columns, values) for values in data.itertuples(index=False, name=None)]
     if isinstance(data, Mapping):

@@ -138,7 +138,10 @@ def tokenize(prompt: Prompt) -> list[int]:
 @short_traceback
 def detokenize(ids: Sequence[int]) -> str:
     """The text of token ids."""
-    return default_client().detokenize({"tokens": builtin(list(ids))})["text"]
+    tokens = builtin(ids)
+    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+        raise InvalidRequest(f"ids are a list of integers, got {ids!r:.80}", field="ids")
+    return default_client().detokenize({"tokens": tokens})["text"]
 
 
 @short_traceback
@@ -158,10 +161,11 @@ def load(model: str | None = None, quantization: str | None = None) -> Status:
     `quantization` rounds its weights: "int8" (half the memory of bfloat16) or "int4" (a third); "none" does not, and
     None leaves it to the server's own option.
     """
+    wanted = place(model)
     client = default_client()
-    progress = LoadProgress(model or "model")
+    progress = LoadProgress(str(model or "model"))
     try:
-        for name, data in client.load(place(model), quantization):
+        for name, data in client.load(wanted, quantization):
             if name == "progress":
                 progress(data)
             elif name == "error":

@@ -24,6 +24,9 @@ _KINDS = {datatype: np.dtype(name) for name, datatype in _DATATYPES.items()} | {
 
 def to_tensors(arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Each array by its name; texts become BYTES. Raises InvalidRequest for a type that JSON cannot carry."""
+    if not isinstance(arrays, Mapping):
+        kind = type(arrays).__name__
+        raise InvalidRequest(f"inputs are arrays by their names, {{'x': …}}, got {kind}", field="inputs")
     return [_tensor(name, np.asarray(value)) for name, value in arrays.items()]
 
 

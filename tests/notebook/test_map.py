@@ -68,6 +68,7 @@ def test_whatever_is_wrong_with_a_row_leaves_the_others_alone(connected: Private
 
     answers = nbgen.map([0, 1, 2, 3, 4], prompt, **OPTIONS)
     assert answers.error.notna().tolist() == [False, True, True, True, True]
+    assert "surrogate" in answers.error[3]
     assert answers.error[4] == "IndexError: tuple index out of range"
     assert answers.text.isna().tolist() == [False, True, True, True, True]
 
@@ -125,6 +126,12 @@ def test_what_no_row_can_have_is_refused_at_once(connected: PrivateServer) -> No
         nbgen.map(["a"], temprature=0)
     with pytest.raises(InvalidRequest, match=r"nbgen\.generate"):
         nbgen.map("a text")
+    with pytest.raises(InvalidRequest, match="got int"):
+        nbgen.map(5)
+    with pytest.raises(InvalidRequest, match="concurrency is a whole number"):
+        nbgen.map(["a"], concurrency="5", **OPTIONS)
+    with pytest.raises(InvalidRequest, match="no column finish_reason, ttft_s"):
+        nbgen.map(["a"], resume=pd.DataFrame({"text": ["a"]}), **OPTIONS)
 
 
 def test_an_interrupt_keeps_what_is_done_and_the_rest_can_be_done_later(

@@ -51,6 +51,11 @@ def test_numbers_and_arrays_of_other_libraries_are_options_too() -> None:
         (" \n", {}, "the prompt is empty"),
         ([], {}, "the prompt is empty"),
         ([{"role": "user"}], {}, "a message is"),
+        ([5], {}, "got a list with int"),
+        (None, {}, "a list of messages, got NoneType"),
+        (5, {}, "a list of messages, got int"),
+        ({"role": "user", "content": "x"}, {}, "put a message alone into a list"),
+        (["a", "b"], {}, "got 2 texts: for an answer to each there is nbgen.map"),
         ([{"role": "user", "content": "x"}], {"complete": True}, "complete=True continues one text"),
     ],
 )
