@@ -16,7 +16,7 @@ from nbgen.notebook.comm import told
 from nbgen.notebook.media import media_parts, with_media
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
-from nbgen.notebook.request import chat_messages, chat_options
+from nbgen.notebook.request import chat_messages, chat_options, one_answer
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.transcript import Transcript
 from nbgen.notebook.turns import Turns
@@ -47,7 +47,7 @@ class Chat(Turns, Panel):
         super().__init__(
             panel="chat",
             chat=name or uuid.uuid4().hex,
-            params=chat_options(options),
+            params=one_answer(chat_options(options)),
             system=system or "",
             height=height,
             transport=transport,

@@ -15,7 +15,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.panel import Panel
-from nbgen.notebook.request import builtin, chat_options, sampling_options
+from nbgen.notebook.request import builtin, chat_options, one_answer, sampling_options
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
 
@@ -83,7 +83,7 @@ def compare(
     cells = []
     for one, *values in itertools.product(named, *axes.values()):
         chosen = dict(zip(axes, values, strict=True))
-        cells.append(_cell(one, chosen, checked({**fixed, **chosen})))
+        cells.append(_cell(one, chosen, one_answer(checked({**fixed, **chosen}))))
     if not 0 < len(cells) <= MAX_CELLS:
         raise InvalidRequest(f"these settings make {len(cells)} answers; 1 to {MAX_CELLS} can be compared")
     return Compare(

@@ -56,7 +56,7 @@ def processor_text(processor: Any) -> str:
 
 def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
     """Messages as the API takes them, the system prompt first."""
-    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in _listed(prompt)]
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else _listed(prompt)
     for turn in turns:
         if set(turn) != {"role", "content"} or not isinstance(turn["role"], str) or not is_content(turn["content"]):
             raise InvalidRequest(f'a message is {{"role": "user", "content": "…"}}, got {turn!r}')
@@ -65,7 +65,7 @@ def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, A
     return [{"role": "system", "content": system}, *turns] if system else turns
 
 
-def _listed(prompt: Any) -> list[Any]:
+def _listed(prompt: Any) -> list[dict[str, Any]]:
     """What should be messages. Raises InvalidRequest for what people give in place of a list of them."""
     takes = "a prompt is a text or a list of messages"
     if isinstance(prompt, Mapping):
@@ -77,7 +77,7 @@ def _listed(prompt: Any) -> list[Any]:
         raise InvalidRequest(f"{takes}, got {len(turns)} texts: for an answer to each there is nbgen.map")
     if wrong := [turn for turn in turns if not isinstance(turn, Mapping)]:
         raise InvalidRequest(f"{takes}, got a list with {type(wrong[0]).__name__}")
-    return turns
+    return [dict(turn) for turn in turns]
 
 
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,6 +91,14 @@ def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
         return msgspec.to_builtins(SamplingParams.parse(builtin(options)), str_keys=True)
     except UnicodeEncodeError as error:
         raise no_character(error) from None
+
+
+def one_answer(params: dict[str, Any]) -> dict[str, Any]:
+    """The same options, for what has place for one answer. Raises InvalidRequest for more."""
+    if params.get("n", 1) > 1:
+        words = "n: one answer has place here; nbgen.generate(…, n=3) has all of them in .texts"
+        raise InvalidRequest(words, field="n")
+    return params
 
 
 def builtin(value: Any) -> Any:

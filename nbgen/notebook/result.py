@@ -104,13 +104,14 @@ class Result(Turns):
 
     @property
     def caption(self) -> str:
-        """One line of numbers: tokens, seconds to the first one, tokens per second, why it ended."""
+        """One line of numbers: tokens, seconds to the first one, tokens per second, why it ended, how many more."""
         tokens = self.usage.get("completion_tokens")
         parts = [
             None if tokens is None else f"{tokens} token{'' if tokens == 1 else 's'}",
             None if self.ttft_s is None else f"{self.ttft_s:.2f} s to first token",
             None if self.tokens_per_s is None else f"{self.tokens_per_s:.0f} tokens/s",
             "stopped" if self.finish_reason == "abort" else self.finish_reason,
+            f"{len(self.others)} more in .texts" if self.others else None,
         ]
         return " · ".join(part for part in parts if part)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from nbgen.errors import InvalidRequest, NbgenError, in_words
 from nbgen.notebook.media import media_parts
-from nbgen.notebook.request import Prompt, run_body
+from nbgen.notebook.request import Prompt, one_answer, run_body
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.table import plain
@@ -41,7 +41,7 @@ class Rows:
         """Write every prompt. Options are checked first, for they are the same for all rows."""
         if self._schema is not None:
             options = {**options, "json_schema": self._schema.json}
-        run_body("-", complete=complete, system=system, options=options)
+        one_answer(run_body("-", complete=complete, system=system, options=options)["params"])
         for number, names in enumerate(self._names):
             result = Result(schema=self._schema)
             try:

@@ -19,7 +19,7 @@ from nbgen.notebook.media import media_parts
 from nbgen.notebook.models import Models, place
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import AnyClient, open_client
-from nbgen.notebook.request import Prompt, beside, builtin, chat_messages, run_body
+from nbgen.notebook.request import Prompt, beside, builtin, chat_messages, one_answer, run_body, sampling_options
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
@@ -121,7 +121,7 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options
     for so many tokens, which follow with their own probabilities. Needs a server of nbgen or SGLang.
     """
     asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": tokenize(prompt)}
-    params = run_body("-", complete=True, options={**options, "max_new_tokens": max_new_tokens})["params"]
+    params = one_answer(sampling_options({**options, "max_new_tokens": max_new_tokens}))
     wanted = {"return_logprob": True, "logprob_start_len": 0, "return_text_in_logprobs": True}
     body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top)}
     answer = default_client().generate(body)

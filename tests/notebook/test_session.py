@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,14 @@ def test_values_of_a_wrong_type_are_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(InvalidRequest, match=words):
         mistake()
+
+
+def test_several_answers_are_told_of_and_refused_where_one_has_place(connected: PrivateServer) -> None:
+    result = nbgen.generate("hi", n=3, max_new_tokens=2, ignore_eos=True)
+    assert len(result.texts) == 3
+    assert result.caption.endswith("2 more in .texts")
+    for helper in (nbgen.Chat, nbgen.Stream, partial(nbgen.compare, "hi"), partial(nbgen.logprobs, "hi")):
+        with pytest.raises(InvalidRequest, match="one answer has place here"):
+            helper(n=2)
+    with pytest.raises(InvalidRequest, match="one answer has place here"):
+        nbgen.map(["hi"], n=2)
