@@ -1,6 +1,7 @@
 """Typed objects from the real server: every way to say the type, streams, maps, magics, other dialects."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 import msgspec
@@ -46,6 +47,17 @@ def test_an_answer_is_an_object_of_the_class(connected: PrivateServer, kind: typ
 
 def test_a_json_schema_gives_a_dict(connected: PrivateServer) -> None:
     assert nbgen.generate("How was it?", schema=JSON, **OPTIONS)["mood"] in ("good", "bad")
+
+
+def test_types_that_grammars_do_not_know_in_whole_are_asked_for(connected: PrivateServer) -> None:
+    class Odd(pydantic.BaseModel):
+        price: Decimal
+        tags: set[int]
+        data: bytes
+
+    for kind in (Odd, list[Odd], Decimal, set[int]):
+        stream = nbgen.stream("How was it?", schema=kind, temperature=0, max_new_tokens=4)
+        assert "".join(stream)
 
 
 async def test_a_stream_has_the_object_as_its_value(connected: PrivateServer) -> None:
