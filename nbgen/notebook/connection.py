@@ -27,6 +27,10 @@ SILENCE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
 
 
+class NoAnswer(Unavailable):
+    """Something is there, but no answer of HTTP came."""
+
+
 class Call(NamedTuple):
     """One request to a route, given relative to the server's root."""
 
@@ -158,8 +162,8 @@ class Connection:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return ServerNotFound(f"nothing answers at {self.url}")
         if isinstance(error, httpx.TimeoutException):
-            return Unavailable(f"{self.url} did not answer in time")
-        return Unavailable(f"the connection to {self.url} was lost")
+            return NoAnswer(f"{self.url} did not answer in time")
+        return NoAnswer(f"the connection to {self.url} was lost")
 
 
 def error_of(status: int, body: bytes, url: str) -> NbgenError:
