@@ -25,6 +25,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: The server sends a comment every ten seconds, so a silent minute is a dead connection.
 SILENCE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
+#: Of KServe's binary tensor data extension.
+JSON_LENGTH = "Inference-Header-Content-Length"
+BINARY = {"Content-Type": "application/octet-stream"}
 
 
 class NoAnswer(Unavailable):
@@ -32,11 +35,12 @@ class NoAnswer(Unavailable):
 
 
 class Call(NamedTuple):
-    """One request to a route, given relative to the server's root."""
+    """One request to a route, given relative to the server's root. `rest` are KServe's bytes that follow the JSON."""
 
     method: str
     path: str
     body: Any = None
+    rest: bytes = b""
 
     def sent(self) -> dict[str, Any]:
         """The body as httpx takes it. Raises InvalidRequest for text that cannot be sent."""
@@ -46,6 +50,8 @@ class Call(NamedTuple):
             content = json.dumps(self.body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         except UnicodeEncodeError as error:
             raise no_character(error) from None
+        if self.rest:
+            return {"content": content + self.rest, "headers": {**BINARY, JSON_LENGTH: str(len(content))}}
         return {"content": content, "headers": {"Content-Type": "application/json"}}
 
 
@@ -72,6 +78,15 @@ class Connection:
 
     def json(self, call: Call, timeout: float | None = None) -> Any:
         """What a call answers; {} where that is no JSON. Raises the error that the server words."""
+        return parse_json(self._answer(call, timeout).content)
+
+    def framed(self, call: Call) -> tuple[dict[str, Any], bytes]:
+        """As `json`, of a call that KServe's bytes may follow, and these bytes."""
+        response = self._answer(call)
+        length = int(response.headers.get(JSON_LENGTH, len(response.content)))
+        return parse_object(response.content[:length]), response.content[length:]
+
+    def _answer(self, call: Call, timeout: float | None = None) -> httpx.Response:
         limits = httpx.USE_CLIENT_DEFAULT if timeout is None else httpx.Timeout(timeout)
         try:
             response = self._http.request(call.method, call.path, **call.sent(), timeout=limits)
@@ -79,7 +94,7 @@ class Connection:
             raise self._unreachable(error) from None
         self.lost = False
         if response.is_success:
-            return parse_json(response.content)
+            return response
         raise error_of(response.status_code, response.content, self.url)
 
     async def ajson(self, call: Call) -> Any:

@@ -97,11 +97,11 @@ class RemoteClient(Connection):
         """SGLang's `/detokenize`, where there is one."""
         return self.json(Call("POST", "detokenize", body)) if self._is_sglang else self._refuse("detokenize")
 
-    def infer(self, model: str, body: dict[str, Any]) -> dict[str, Any]:
+    def infer(self, model: str, body: dict[str, Any], rest: bytes = b"") -> tuple[dict[str, Any], bytes]:
         """KServe v2's `infer`, where the server is a Triton."""
         if not isinstance(self.backend, TritonBackend):
             self._refuse("infer")
-        return self.json(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body))
+        return self.framed(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body, rest))
 
     def load(self, model: str | None = None, quantization: str | None = None) -> Iterator[Event]:
         """Refused: its owner decides what it serves."""

@@ -149,9 +149,11 @@ def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (),
     """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along."""
     from nbgen.notebook.tensors import from_tensors, to_tensors
 
-    body = {"inputs": to_tensors(inputs), "parameters": parameters, "outputs": [{"name": name} for name in outputs]}
-    answer = default_client().infer(model, {name: value for name, value in body.items() if value})
-    return from_tensors(answer["outputs"])
+    tensors, numbers = to_tensors(inputs)
+    wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
+    body = {"inputs": tensors, "parameters": {**parameters, "binary_data_output": True}}
+    answer, data = default_client().infer(model, body | ({"outputs": wanted} if wanted else {}), numbers)
+    return from_tensors(answer["outputs"], data)
 
 
 @short_traceback
