@@ -14,6 +14,7 @@ from nbgen.notebook.media import Part, with_media
 from nbgen.notebook.shown_media import media_html, media_markdown
 from nbgen.notebook.table import html_table
 from nbgen.notebook.turns import Turns
+from nbgen.sampling_params import DEFAULT_NEW_TOKENS
 
 if TYPE_CHECKING:
     from nbgen.notebook.schema import Schema
@@ -78,10 +79,17 @@ class Result(Turns):
         if self.schema is None:
             raise InvalidAnswer("this answer was asked for without a schema")
         if self.finish_reason in ("length", "abort", "error"):
-            raise InvalidAnswer(
-                f"the answer ended before it was whole ({self.caption}); max_new_tokens sets its length"
-            )
+            raise InvalidAnswer(f"the answer ended before it was whole ({self.caption}){self._limit()}")
         return self.schema.parse(self.text)
+
+    def _limit(self) -> str:
+        """What cut the answer off, as far as it can be known from here."""
+        if self.finish_reason != "length":
+            return ""
+        most = self.params.get("max_new_tokens", DEFAULT_NEW_TOKENS)
+        if most is not None and self.usage.get("completion_tokens", most) >= most:
+            return f": max_new_tokens, {most}, was reached"
+        return ": the context is full; a shorter prompt or a schema with limits (maxLength, maxItems) leaves room"
 
     @property
     def turns(self) -> list[dict[str, Any]]:
