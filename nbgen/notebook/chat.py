@@ -13,10 +13,10 @@ from IPython.display import display
 from nbgen.errors import NbgenError
 from nbgen.notebook import session
 from nbgen.notebook.comm import told
-from nbgen.notebook.media import media_parts, with_media
+from nbgen.notebook.media import media_parts
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
-from nbgen.notebook.request import chat_messages, chat_options, one_answer
+from nbgen.notebook.request import chat_messages, chat_options, one_answer, question
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.transcript import Transcript
 from nbgen.notebook.turns import Turns
@@ -79,8 +79,8 @@ class Chat(Turns, Panel):
         Images, sounds and videos are what `nbgen.generate` takes.
         """
         turns = [turn for turn in self.turns if turn["role"] != "system"]
-        messages = chat_messages([*turns, {"role": "user", "content": text}], self.system or None)
-        messages = with_media(messages, media_parts(images, audio, videos))
+        asked = question(text, media_parts(images, audio, videos))
+        messages = chat_messages([*turns, asked], self.system or None)
         body = {"id": uuid.uuid4().hex, "chat": self.chat, "messages": messages, "params": dict(self.params)}
         client = session.default_client()
         if isinstance(client, RemoteClient):  # its runs end with their reader

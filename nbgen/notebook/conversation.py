@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nbgen.notebook.media import as_text, media_parts, text_of, with_media
+from nbgen.notebook.media import as_text, media_parts, text_of
+from nbgen.notebook.request import question
 from nbgen.notebook.result import Result, visible, without_images
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.turns import Turns, markdown_of, named
@@ -38,7 +39,7 @@ class Conversation(Turns):
         self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None, **options: Any
     ) -> TextStream:
         """As calling it, but an iterator of text; the turn is kept when the answer has ended."""
-        (asked,) = with_media([{"role": "user", "content": text}], media_parts(images, audio, videos))
+        asked = question(text, media_parts(images, audio, videos))
         answer = self._ask([*self.messages, asked], **{**self.options, **options})
         answer.on_end = lambda result: self._keep(asked, result)
         return answer

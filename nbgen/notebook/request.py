@@ -39,6 +39,15 @@ def run_body(
     return {"messages": messages, "params": chat_options(options)}
 
 
+def question(text: Any, media: list[Part]) -> dict[str, Any]:
+    """A user's message, with media or without. Raises InvalidRequest for an empty one."""
+    if not isinstance(text, str):
+        raise InvalidRequest(f"a message is a text, got {type(text).__name__}")
+    if not text.strip() and not media:
+        raise InvalidRequest("the message is empty")
+    return with_media([{"role": "user", "content": text}], media)[0]
+
+
 def beside(adapter: str = "", logit_processor: Any = None) -> dict[str, str]:
     """What goes with a run beside its prompt and its options, as far as it is given."""
     code = "" if logit_processor is None else processor_text(logit_processor)
@@ -87,8 +96,12 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Checked options, without those that say what is the default anyway."""
+    given = builtin(options)
+    stop = given.get("stop")
+    if stop == "" or (isinstance(stop, list) and "" in stop):  # SGLang's API takes it, and never stops there.
+        raise InvalidRequest("stop: an empty text is no place to stop at", field="stop")
     try:
-        return msgspec.to_builtins(SamplingParams.parse(builtin(options)), str_keys=True)
+        return msgspec.to_builtins(SamplingParams.parse(given), str_keys=True)
     except UnicodeEncodeError as error:
         raise no_character(error) from None
 

@@ -41,6 +41,9 @@ class TextStream:
         self._open = True
         self._started = time.monotonic()
 
+    def __repr__(self) -> str:
+        return f"<stream, {self.result.finish_reason or 'open'}: {self.result.text[-60:]!r}>"
+
     def __iter__(self) -> TextStream:
         return self
 

@@ -57,6 +57,15 @@ def test_a_conversation_can_be_led_from_python(chat: Chat) -> None:
     assert json.loads(chat.to_jsonl()) == {"messages": chat.messages}
 
 
+def test_an_empty_message_is_refused(chat: Chat) -> None:
+    for say in (chat.ask, nbgen.chat()):
+        with pytest.raises(InvalidRequest, match="the message is empty"):
+            say(" ")
+        with pytest.raises(InvalidRequest, match="a message is a text, got NoneType"):
+            say(None)
+    assert chat.messages == []
+
+
 def test_what_the_notebook_kept_is_the_conversation_until_the_server_knows_it(chat: Chat) -> None:
     talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "1"}]
     chat._receive({"type": "kept", "chat": chat.chat, "messages": talk})

@@ -67,6 +67,8 @@ def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
         ("%nbgen load 'open quote", "No closing quotation"),
         ("%%nbgen --schema nowhere\nhi", "there is no variable of this name"),
         ("%%nbgen --schema nowhere.json\nhi", "No such file"),
+        ("%nbgen unload foo", "unload takes nothing more"),
+        ("%nbgen fix abc", "fix abc: not the number of a cell"),
         ("%%nbgen --background --to-cell\nhi", "does not go with --background"),
         ("%%nbgen\n{{Err[77]}}", "cell 77 has no error"),
         ("%nbgen fix", "no cell has failed yet"),

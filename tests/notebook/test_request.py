@@ -49,6 +49,8 @@ def test_numbers_and_arrays_of_other_libraries_are_options_too() -> None:
         ("hi", {"temperature": -1}, "temperature must be at least 0"),
         ("hi", {"max_new_tokens": 1.5}, "max_new_tokens must be an integer"),
         (" \n", {}, "the prompt is empty"),
+        ("hi", {"stop": ""}, "no place to stop at"),
+        ("hi", {"stop": ["a", ""]}, "no place to stop at"),
         ([], {}, "the prompt is empty"),
         ([{"role": "user"}], {}, "a message is"),
         ([5], {}, "got a list with int"),
