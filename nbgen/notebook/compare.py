@@ -14,8 +14,9 @@ import traitlets
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.contenders import Contender, contenders
+from nbgen.notebook.display import in_notebook
 from nbgen.notebook.panel import Panel
-from nbgen.notebook.request import builtin, chat_options, one_answer, sampling_options
+from nbgen.notebook.request import builtin, chat_messages, chat_options, one_answer, sampling_options
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
 
@@ -34,25 +35,53 @@ class Compare(Panel):
     cells = traitlets.List(help="A label and the sampling options of each answer.").tag(sync=True)
     columns = traitlets.Int(help="Answers in a row.").tag(sync=True)
 
+    _shown = False
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        self._shown = in_notebook()
+        return super()._repr_mimebundle_(**options)
+
     @property
     def results(self) -> list[Result]:
         """The newest answer of each cell as far as it has come, in the order of the grid."""
-        turns = [*session.default_client().chat(self.chat)["turns"], *self._runs.turns()]
-        newest = {turn["run"].rpartition(".")[2]: turn for turn in turns if turn.get("run")}
+        newest = {turn["run"].rpartition(".")[2]: turn for turn in self._turns() if turn.get("run")}
         return [_result(newest.get(str(place), {}), cell["params"]) for place, cell in enumerate(self.cells)]
 
     @short_traceback
     def wait(self, seconds: float = 60.0) -> list[Result]:
         """The answers once all are there, or what has come after so many seconds.
 
-        Answers that come through the kernel come only while it is free, and so not during this.
+        Before the panel is shown, which asks for them, they are asked for here. Answers that the panel reads through
+        the kernel come only while it is free, and so not during this.
         """
         end = time.monotonic() + seconds
+        if not self._shown and not self._turns():
+            self._ask(end)
         found = self.results
         while not all(result.finish_reason for result in found) and time.monotonic() < end:
             time.sleep(POLL_SECONDS)
             found = self.results
         return found
+
+    def _turns(self) -> list[dict[str, Any]]:
+        return [*session.default_client().chat(self.chat)["turns"], *self._runs.turns()]
+
+    def _ask(self, end: float) -> None:
+        """Ask for all answers; models that the kernel's own server has to load first take turns."""
+        said = {"prompt": self.prompt} if self.complete else {"messages": chat_messages(self.prompt, self.system)}
+        asked = uuid.uuid4().hex
+        turns: dict[str, list[int]] = {"": []}
+        for place, cell in enumerate(self.cells):
+            turns.setdefault("" if "server" in cell else cell.get("load", ""), []).append(place)
+        for load, places in turns.items():
+            while load and self._runs.live() and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+            if load:
+                session.load(load)
+            for place in places:
+                chosen = {name: self.cells[place][name] for name in ("params", "adapter") if name in self.cells[place]}
+                body = {"id": f"{asked}.{place}", "chat": self.chat, **said, **chosen}
+                self._runs.start(body, self.cells[place].get("server"))
 
 
 @short_traceback

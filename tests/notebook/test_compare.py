@@ -1,5 +1,6 @@
 """Settings side by side: the grid that Python makes of them, and the results it reads back."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +110,7 @@ def test_answers_of_other_servers_are_among_the_results(connected: PrivateServer
 
 def test_results_are_the_newest_answers_in_the_order_of_the_grid(connected: PrivateServer) -> None:
     grid = nbgen.compare("hi", complete=True, temperature=0, max_new_tokens=[2, 3])
-    assert [repr(result) for result in grid.wait(0.2)] == ["Result('', still to come)"] * 2
+    assert [repr(result) for result in grid.results] == ["Result('', still to come)"] * 2
     for place in (1, 0):
         params = grid.cells[place]["params"]
         body = {"id": f"round.{place}", "chat": grid.chat, "prompt": "hi", "params": params, "attached": False}
@@ -118,4 +119,25 @@ def test_results_are_the_newest_answers_in_the_order_of_the_grid(connected: Priv
     assert [result.usage["completion_tokens"] for result in grid.wait()] == [2, 3]
     assert grid.results[1].text.startswith(grid.results[0].text)
     assert [result.finish_reason for result in grid.results] == ["length", "length"]
+    grid.close()
+
+
+def test_answers_are_asked_for_where_no_panel_is_shown(connected: PrivateServer) -> None:
+    grid = nbgen.compare("hi", system="be short", temperature=0, max_new_tokens=[2, 3])
+    found = grid.wait()
+    assert [result.usage["completion_tokens"] for result in found] == [2, 3]
+    assert found[1].text == nbgen.generate("hi", system="be short", temperature=0, max_new_tokens=3).text
+    asked = [turn["run"] for turn in grid._runs.turns()]
+    grid.wait()
+    assert [turn["run"] for turn in grid._runs.turns()] == asked
+    grid.close()
+
+
+def test_models_that_are_asked_without_a_panel_take_turns(connected: PrivateServer, tmp_path: Path) -> None:
+    own = connected.client.model()["name"]
+    copy = shutil.copytree(own, tmp_path / "copy")
+    grid = nbgen.compare("hi", model=[str(copy), own], complete=True, temperature=0, max_new_tokens=3)
+    first, second = grid.wait()
+    assert first.text == second.text != ""
+    assert connected.client.model()["name"] == own
     grid.close()
