@@ -10,7 +10,7 @@ from typing import Any
 import traitlets
 from IPython.display import display
 
-from nbgen.errors import NbgenError
+from nbgen.errors import NbgenError, from_status
 from nbgen.notebook import session
 from nbgen.notebook.comm import told
 from nbgen.notebook.media import media_parts
@@ -93,10 +93,13 @@ class Chat(Turns, Panel):
 
     @short_traceback
     def wait(self) -> None:
-        """Return once no answer is being written, and the transcript has it."""
+        """Return once no answer is being written, and the transcript has it. Raises the error that ended the last."""
         while self._live():
             time.sleep(POLL_SECONDS)
         self._write_down()
+        run = session.default_client().chat(self.chat)["run"]
+        if error := run["error"] if run else self._runs.failure():
+            raise from_status(int(error.get("code") or 500), error["message"])
 
     def stop(self) -> None:
         """End the answer that is being written, if any."""

@@ -84,6 +84,20 @@ def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
     chat.close()
 
 
+def test_an_answer_that_fails_is_told_to_who_waits(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = nbgen.notebook.session.default_client()
+    chat.ask("x" * 20_000)
+    with pytest.raises(InvalidRequest, match="16384"):
+        chat.wait()
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    client = nbgen.connect(own.url.removesuffix("nbgen/"), own.token, kind="openai")
+    chat.chat = "of another kind"
+    chat.ask("x" * 20_000)
+    with pytest.raises(InvalidRequest, match="16384"):
+        chat.wait()
+    client.close()
+
+
 def test_stopping_nothing_is_no_error(chat: Chat) -> None:
     chat.stop()
 
