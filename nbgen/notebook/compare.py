@@ -104,6 +104,8 @@ def compare(
     `nbgen.connect` or `nbgen.serve` returned is a server of its own, which answers beside the others.
     Raises InvalidRequest for a wrong option and for more than 16 answers.
     """
+    if not isinstance(prompt, str):
+        raise InvalidRequest(f"one text is the prompt of all answers, got {type(prompt).__name__}", field="prompt")
     named, servers = ([Contender()], []) if model is None else contenders(model, session.default_client())
     given = builtin(options)
     axes = {name: value for name, value in given.items() if _is_axis(name, value)}

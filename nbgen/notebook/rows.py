@@ -125,7 +125,7 @@ def _rows(data: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
         import pandas
     except ImportError:
         raise NbgenError("nbgen.map returns a pandas DataFrame: pip install pandas") from None
-    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+    if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         raise InvalidRequest(
             f"nbgen.map takes a list, a Series or a DataFrame, got {type(data).__name__}; for one text there is "
             "nbgen.generate",

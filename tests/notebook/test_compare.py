@@ -50,6 +50,8 @@ def test_arrays_and_ranges_are_axes(connected: PrivateServer) -> None:
 def test_a_wrong_option_or_too_many_answers_are_refused(connected: PrivateServer) -> None:
     with pytest.raises(InvalidRequest, match="temperature"):
         nbgen.compare("hi", temperature=[0, -1])
+    with pytest.raises(InvalidRequest, match="got list"):
+        nbgen.compare(["hi", "ho"])
     with pytest.raises(InvalidRequest, match="17 answers"):
         nbgen.compare("hi", sampling_seed=list(range(17)))
     with pytest.raises(InvalidRequest, match="0 answers"):
