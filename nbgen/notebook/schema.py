@@ -51,7 +51,9 @@ def _known(kind: Any) -> tuple[Any, dict[str, Any]]:
     if hasattr(kind, "model_json_schema"):
         return kind, _asked(kind.model_json_schema())
     try:
-        return kind, _asked(msgspec.json.schema(kind))
+        schema = msgspec.json.schema(kind)
+        _name_keys(schema, msgspec.inspect.type_info(kind), schema.get("$defs", {}), set())
+        return kind, _asked(schema)
     except TypeError as error:
         if adapted := _adapted(kind):
             return adapted, _asked(adapted.json_schema())
@@ -59,6 +61,29 @@ def _known(kind: Any) -> tuple[Any, dict[str, Any]]:
             f"schema must be a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model: {error}",
             field="schema",
         ) from None
+
+
+def _name_keys(node: Any, kind: Any, defs: Mapping[str, Any], seen: set[int]) -> None:
+    """Write the keys of every `dict[Literal[…], …]` into its schema, which msgspec leaves open. `kind` is msgspec's."""
+    if not isinstance(node, dict):
+        return
+    node = defs.get(node.get("$ref", "").removeprefix("#/$defs/"), node)
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    inside: list[tuple[Any, Any]] = []
+    if isinstance(kind, msgspec.inspect.DictType) and node.get("type") == "object":
+        if isinstance(kind.key_type, msgspec.inspect.LiteralType):
+            node["propertyNames"] = {"enum": [str(value) for value in kind.key_type.values]}
+        inside = [(node.get("additionalProperties"), kind.value_type)]
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        inside = list(zip(node.get("anyOf", ()), kind.types, strict=False))
+    elif hasattr(kind, "fields"):
+        inside = [(node.get("properties", {}).get(field.encode_name), field.type) for field in kind.fields]
+    elif hasattr(kind, "item_type"):
+        inside = [(node.get("items"), kind.item_type)]
+    for inner, of in inside:
+        _name_keys(inner, of, defs, seen)
 
 
 def _adapted(kind: Any) -> Any:

@@ -1,5 +1,6 @@
 """Typed objects from the real server: every way to say the type, streams, maps, magics, other dialects."""
 
+import json
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
@@ -12,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import nbgen
 from nbgen.errors import InvalidAnswer
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.schema import Schema
 
 OPTIONS = {"temperature": 0, "max_new_tokens": 200}
 
@@ -58,6 +60,20 @@ def test_types_that_grammars_do_not_know_in_whole_are_asked_for(connected: Priva
     for kind in (Odd, list[Odd], Decimal, set[int]):
         stream = nbgen.stream("How was it?", schema=kind, temperature=0, max_new_tokens=4)
         assert "".join(stream)
+
+
+@dataclass
+class Counted:
+    of: list[dict[Literal["a", "b"], bool]]
+    again: "Counted | None"
+
+
+def test_keys_of_a_dict_are_held_to_their_literals(connected: PrivateServer) -> None:
+    fields = json.loads(Schema(Counted).json)["properties"]
+    assert fields["of"]["items"]["propertyNames"] == {"enum": ["a", "b"]}
+    value = nbgen.generate("How was it?", schema=dict[Literal["good", "bad"], Literal["very"]], **OPTIONS)
+    assert value.keys() <= {"good", "bad"}
+    assert value
 
 
 async def test_a_stream_has_the_object_as_its_value(connected: PrivateServer) -> None:
