@@ -133,3 +133,14 @@ def from_status(status: int, message: str, field: str | None = None) -> NbgenErr
     if status in known:
         return known[status](message, field=field)
     return InvalidRequest(message, field=field) if 400 <= status < 500 else InternalError(message, field=field)
+
+
+def in_words(error: BaseException) -> str:
+    """An error as one line of a table. What is not nbgen's own begins with its type."""
+    return str(error) if isinstance(error, NbgenError) else f"{type(error).__name__}: {error}"
+
+
+def no_character(error: UnicodeEncodeError) -> InvalidRequest:
+    """The refusal of a text that is no Unicode."""
+    half = error.object[error.start]
+    return InvalidRequest(f"the text has {half!r}, half of a surrogate pair, which is no character: take it out")

@@ -29,6 +29,15 @@ MAX_N = 128
 #: The options of which one may say what the whole answer must look like.
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
+#: The formats that a JSON schema's strings can be held to.
+STRING_FORMATS = frozenset(
+    {
+        *("date", "date-time", "duration", "time"),
+        *("email", "hostname", "ipv4", "ipv6", "uri", "uri-reference", "uri-template"),
+        *("json-pointer", "relative-json-pointer", "uuid"),
+    }
+)
+
 #: What applies when neither the request nor the model's `generation_config.json` says otherwise.
 MODEL_DEFAULTS: dict[str, float | int] = {
     "temperature": 1.0,

@@ -23,7 +23,7 @@ export class Compare {
     delta: ({ text, tokens, reasoning, index = 0 }, cell) => index === 0 && cell.answer.add(text, tokens, reasoning),
     restart: (_, cell) => cell.answer.restart(),
     done: (data, cell) => this.#ended(cell, () => cell.answer.finish(numbers(data))),
-    error: ({ error }, cell) => this.#ended(cell, () => cell.answer.fail(error)),
+    error: ({ error }, cell) => this.#failed(cell, error),
   };
 
   constructor(model, name) {
@@ -121,7 +121,7 @@ export class Compare {
     try {
       await this.#transport.load(model);
     } catch (error) {
-      for (const cell of cells) this.#ended(cell, () => cell.answer.fail(error));
+      for (const cell of cells) this.#failed(cell, error);
     }
     this.#frame.loaded();
   }
@@ -157,7 +157,12 @@ export class Compare {
     this.#frame.say(left ? `${left} of ${this.#cells.length} still to come` : "");
     if (left) return;
     this.#compose.busy = false;
-    this.#frame.rest(`${this.#cells.length} answers ready`);
+    this.#frame.rest(ready(this.#cells));
+  }
+
+  #failed(cell, error) {
+    cell.failed = true;
+    this.#ended(cell, () => cell.answer.fail(error));
   }
 
   async #stop() {
@@ -174,10 +179,19 @@ export class Compare {
   }
 }
 
+/** What came of all cells, in words. */
+export function ready(cells) {
+  const failed = cells.filter((cell) => cell.failed).length;
+  const there = cells.length - failed;
+  const words = `${there} ${there === 1 ? "answer" : "answers"} ready`;
+  return failed ? `${words}, ${failed} failed` : words;
+}
+
 /** One model and setting, and its answer: "waiting" for its turn, "live", or "idle" once it is there. */
 class Cell {
   run = null;
   state = "idle";
+  failed = false;
   answer;
   over;
   #ends;
@@ -189,6 +203,7 @@ class Cell {
 
   wait() {
     this.state = "waiting";
+    this.failed = false;
     this.over = new Promise((resolve) => (this.#ends = resolve));
     this.#renew();
   }

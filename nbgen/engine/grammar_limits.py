@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nbgen.engine.grammar import LABELS, Grammar, GrammarError
+from nbgen.sampling_params import STRING_FORMATS
 
 MAX_DEPTH = 64
 MAX_COUNT = 10_000
@@ -32,13 +33,6 @@ IGNORED = (
     "not",
     "multipleOf",
     "uniqueItems",
-)
-FORMATS = frozenset(
-    {
-        *("date", "date-time", "duration", "time"),
-        *("email", "hostname", "ipv4", "ipv6", "uri", "uri-reference", "uri-template"),
-        *("json-pointer", "relative-json-pointer", "uuid"),
-    }
 )
 #: Keywords whose value is a schema, a list of them, or a mapping to them.
 ONE = ("items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "propertyNames")
@@ -188,8 +182,8 @@ def _check_text(node: dict[str, Any]) -> None:
     if isinstance(pattern := node.get("pattern"), str):
         check_regex(pattern)
     form = node.get("format")
-    if isinstance(form, str) and form not in FORMATS and node.get("type") in ("string", None):
-        raise GrammarError(f"the format {form!r:.80} is not known; known are {', '.join(sorted(FORMATS))}")
+    if isinstance(form, str) and form not in STRING_FORMATS and node.get("type") in ("string", None):
+        raise GrammarError(f"the format {form!r:.80} is not known; known are {', '.join(sorted(STRING_FORMATS))}")
     given = [name for name in ("format", "pattern", "minLength", "maxLength") if node.get(name) is not None]
     if len(given) > 1 and given != ["minLength", "maxLength"]:
         raise GrammarError(f"{' and '.join(given)} cannot be combined on one string")

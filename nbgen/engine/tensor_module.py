@@ -19,7 +19,7 @@ from nbgen.engine.batcher import Computed
 from nbgen.errors import InternalError
 from nbgen.messages import Tensor
 from nbgen.tensor_messages import InferRequest
-from nbgen.tensor_spec import ModelSpec, TensorSpec
+from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
 
 DTYPES = {
     "BOOL": torch.bool,
@@ -57,6 +57,8 @@ class TensorModule:
         loaded = time.monotonic_ns()
         given = self._module(**inputs) if self._by_name else self._module(*inputs.values())
         outputs = self._named(given)
+        if absent := [name for name in requests[0].outputs if name not in outputs]:
+            raise InternalError(f"the module of {self.spec.name} declares {', '.join(absent)} and does not give it")
         wanted = [name for name in outputs if name in requests[0].outputs]
         arrays = {name: self._array(outputs[name], name) for name in wanted}
         computed = time.monotonic_ns()
@@ -101,10 +103,19 @@ class TensorModule:
             array = bytes_array.from_module(output, name)
         else:
             array = output.detach().to("cpu", DTYPES[declared.datatype]).contiguous()
+        self._check_shape(list(array.shape), declared)
         if declared.reshape is None:
             return array
         batch = array.shape[:1] if self.spec.max_batch_size else ()
         return array.reshape(*batch, *declared.dims)
+
+    def _check_shape(self, shape: list[int], declared: TensorSpec) -> None:
+        dims = declared.dims if declared.reshape is None else declared.reshape
+        expected = [VARIABLE] * bool(self.spec.max_batch_size) + list(dims)
+        fits = len(shape) == len(expected) and all(map(lambda given, size: size in (given, VARIABLE), shape, expected))
+        if not fits:
+            words = f"gave {declared.name} of shape {shape}, where {expected} is declared"
+            raise InternalError(f"the module of {self.spec.name} {words}")
 
     def _split(self, arrays: dict[str, Array], entries: list[int]) -> list[list[Tensor]]:
         """Each request's part of every output, row by row where there is a batch dimension."""

@@ -11,18 +11,19 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
-from nbgen.errors import NbgenError
 from nbgen.notebook.result import Result
+from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.text_stream import TextStream
 
 Shown = Callable[[Result, str], None]
+Ended = Callable[[Result, Exception | None], None]
 
 
 class BackgroundRun:
     """`run.text` so far; `run.cancel()` stops it on the server; `run.wait()` or `await run` gives the result."""
 
-    def __init__(self, answer: TextStream, shown: Shown, ended: Callable[[Result], None]) -> None:
-        self.error: NbgenError | None = None
+    def __init__(self, answer: TextStream, shown: Shown, ended: Ended) -> None:
+        self.error: Exception | None = None
         self._answer = answer
         self._shown = shown
         self._ended = ended
@@ -49,6 +50,7 @@ class BackgroundRun:
         if self._loop is not None and self._task is not None and self.running:
             self._loop.call_soon_threadsafe(self._task.cancel)
 
+    @short_traceback
     def wait(self, timeout: float | None = None) -> Result:
         """The result, once there is one. Raises TimeoutError, or the error that ended the run."""
         self._thread.join(timeout)
@@ -62,6 +64,8 @@ class BackgroundRun:
         return asyncio.to_thread(self.wait).__await__()
 
     def __repr__(self) -> str:
+        if self.error is not None and not self.running:
+            return f"<{type(self.error).__name__}: {self.error}>"
         state = "running" if self.running else self._answer.result.finish_reason
         return f"<{state}: {self.text[-60:]!r}>"
 
@@ -70,11 +74,11 @@ class BackgroundRun:
             asyncio.run(self._read())
         except asyncio.CancelledError:
             pass
-        except NbgenError as error:
+        except Exception as error:  # Raised where it is waited for; here nobody would see it.
             self.error = error
         finally:
             self._started.set()
-            self._ended(self._answer.result)
+            self._ended(self._answer.result, self.error)
 
     async def _read(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nbgen.errors import NbgenError
+from nbgen.errors import NbgenError, in_words
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.result import Result
 from nbgen.notebook.text_stream import TextStream
@@ -23,14 +23,18 @@ PAUSE_SECONDS = 0.5
 
 
 class Batch:
-    """The rows of one job. `results` fills as they end; `errors` says in words why a row has none."""
+    """The rows of one job. `results` fills as they end; `errors` says in words why a row has none.
 
-    def __init__(self, client: AnyClient, concurrency: int) -> None:
+    `extras` go with every run.
+    """
+
+    def __init__(self, client: AnyClient, concurrency: int, extras: Mapping[str, str]) -> None:
         self.results: dict[int, Result] = {}
         self.errors: dict[int, str] = {}
         self.tokens = 0
         self._client = client
         self._concurrency = concurrency
+        self._extras = extras
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -64,18 +68,19 @@ class Batch:
 
     async def _all(self, rows: Iterator[tuple[int, Result]], ended: Callable[[int], None]) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        async with self._client.kept(self._concurrency), asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
                 group.create_task(self._worker(rows, ended))
 
     async def _worker(self, rows: Iterator[tuple[int, Result]], ended: Callable[[int], None]) -> None:
-        for number, result in rows:
-            try:
-                self.results[number] = await self._answer(result)
-                self.tokens += result.usage.get("completion_tokens", 0)
-            except NbgenError as error:
-                self.errors[number] = str(error)
-            ended(number)
+        async with self._client.kept():
+            for number, result in rows:
+                try:
+                    self.results[number] = await self._answer(result)
+                    self.tokens += result.usage.get("completion_tokens", 0)
+                except Exception as error:  # Whatever is wrong with a row, the others are answered.
+                    self.errors[number] = in_words(error)
+                ended(number)
 
     async def _answer(self, result: Result) -> Result:
         for tries in range(1, TRIES + 1):
@@ -92,7 +97,7 @@ class Batch:
     def _body(self, result: Result) -> dict[str, Any]:
         asked = {"prompt": result.prompt} if result.messages is None else {"messages": result.messages}
         asked |= {"media": result.media} if result.media else {}
-        return {**asked, "params": result.params, "stream": False}
+        return {**asked, **self._extras, "params": result.params, "stream": False}
 
     def _cancel(self) -> None:
         """Ends every run on the server: each is attached to a connection that closes now."""

@@ -10,14 +10,14 @@ from typing import Any
 import traitlets
 from IPython.display import display
 
-from nbgen.errors import NbgenError
+from nbgen.errors import NbgenError, from_status
 from nbgen.notebook import session
 from nbgen.notebook.chat_name import chat_id
 from nbgen.notebook.comm import told
-from nbgen.notebook.media import media_parts, with_media
+from nbgen.notebook.media import media_parts
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
-from nbgen.notebook.request import chat_messages, chat_options
+from nbgen.notebook.request import chat_messages, chat_options, one_answer, question
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.transcript import Transcript
 from nbgen.notebook.turns import Turns
@@ -48,7 +48,7 @@ class Chat(Turns, Panel):
         super().__init__(
             panel="chat",
             chat=chat_id(name) if name else uuid.uuid4().hex,
-            params=chat_options(options),
+            params=one_answer(chat_options(options)),
             system=system or "",
             height=height,
             transport=transport,
@@ -80,8 +80,8 @@ class Chat(Turns, Panel):
         Images, sounds and videos are what `nbgen.generate` takes.
         """
         turns = [turn for turn in self.turns if turn["role"] != "system"]
-        messages = chat_messages([*turns, {"role": "user", "content": text}], self.system or None)
-        messages = with_media(messages, media_parts(images, audio, videos))
+        asked = question(text, media_parts(images, audio, videos))
+        messages = chat_messages([*turns, asked], self.system or None)
         body = {"id": uuid.uuid4().hex, "chat": self.chat, "messages": messages, "params": dict(self.params)}
         client = session.default_client()
         if isinstance(client, RemoteClient):  # its runs end with their reader
@@ -94,10 +94,13 @@ class Chat(Turns, Panel):
 
     @short_traceback
     def wait(self) -> None:
-        """Return once no answer is being written, and the transcript has it."""
+        """Return once no answer is being written, and the transcript has it. Raises the error that ended the last."""
         while self._live():
             time.sleep(POLL_SECONDS)
         self._write_down()
+        run = session.default_client().chat(self.chat)["run"]
+        if error := run["error"] if run else self._runs.failure():
+            raise from_status(int(error.get("code") or 500), error["message"])
 
     def stop(self) -> None:
         """End the answer that is being written, if any."""

@@ -106,9 +106,9 @@ class Client(Connection):
         """The answer of `/detokenize`: `text`."""
         return self.json(Call("POST", "detokenize", body))
 
-    def infer(self, model: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer of KServe v2's `infer`, in JSON."""
-        return self.json(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body))
+    def infer(self, model: str, body: dict[str, Any], rest: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        """The answer of KServe v2's `infer`; both have bytes of tensors behind their JSON."""
+        return self.framed(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body, rest))
 
     def _events(self, call: Call) -> Iterator[Event]:
         for event in self.stream(call):

@@ -72,6 +72,12 @@ class CommRuns:
         unfinished = (turn["run"] for turn in self.turns() if not (turn.get("finish_reason") or turn.get("error")))
         return next(unfinished, None)
 
+    def failure(self) -> dict[str, Any] | None:
+        """The error that ended the last run, if one did."""
+        with self._lock:
+            last = next(reversed(self._pieces.values()), None)
+        return last.failure if last else None
+
     def turns(self) -> list[dict[str, Any]]:
         """The answers of the last runs, as far as they have come."""
         with self._lock:
@@ -183,6 +189,12 @@ class RunPieces:
             self._flush()
             if self._end is not None:
                 self._send(self._end)
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """The error that ended the run, if one did."""
+        with self._lock:
+            return self._end["data"].get("error") if self._end else None
 
     def turn(self) -> dict[str, Any]:
         """The answer so far, as a server tells the turns of its chats."""

@@ -14,8 +14,9 @@ import traitlets
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.contenders import Contender, contenders
+from nbgen.notebook.display import in_notebook
 from nbgen.notebook.panel import Panel
-from nbgen.notebook.request import chat_options, sampling_options
+from nbgen.notebook.request import builtin, chat_messages, chat_options, one_answer, sampling_options
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
 
@@ -34,25 +35,53 @@ class Compare(Panel):
     cells = traitlets.List(help="A label and the sampling options of each answer.").tag(sync=True)
     columns = traitlets.Int(help="Answers in a row.").tag(sync=True)
 
+    _shown = False
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        self._shown = in_notebook()
+        return super()._repr_mimebundle_(**options)
+
     @property
     def results(self) -> list[Result]:
         """The newest answer of each cell as far as it has come, in the order of the grid."""
-        turns = [*session.default_client().chat(self.chat)["turns"], *self._runs.turns()]
-        newest = {turn["run"].rpartition(".")[2]: turn for turn in turns if turn.get("run")}
+        newest = {turn["run"].rpartition(".")[2]: turn for turn in self._turns() if turn.get("run")}
         return [_result(newest.get(str(place), {}), cell["params"]) for place, cell in enumerate(self.cells)]
 
     @short_traceback
     def wait(self, seconds: float = 60.0) -> list[Result]:
         """The answers once all are there, or what has come after so many seconds.
 
-        Answers that come through the kernel come only while it is free, and so not during this.
+        Before the panel is shown, which asks for them, they are asked for here. Answers that the panel reads through
+        the kernel come only while it is free, and so not during this.
         """
         end = time.monotonic() + seconds
+        if not self._shown and not self._turns():
+            self._ask(end)
         found = self.results
         while not all(result.finish_reason for result in found) and time.monotonic() < end:
             time.sleep(POLL_SECONDS)
             found = self.results
         return found
+
+    def _turns(self) -> list[dict[str, Any]]:
+        return [*session.default_client().chat(self.chat)["turns"], *self._runs.turns()]
+
+    def _ask(self, end: float) -> None:
+        """Ask for all answers; models that the kernel's own server has to load first take turns."""
+        said = {"prompt": self.prompt} if self.complete else {"messages": chat_messages(self.prompt, self.system)}
+        asked = uuid.uuid4().hex
+        turns: dict[str, list[int]] = {"": []}
+        for place, cell in enumerate(self.cells):
+            turns.setdefault("" if "server" in cell else cell.get("load", ""), []).append(place)
+        for load, places in turns.items():
+            while load and self._runs.live() and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+            if load:
+                session.load(load)
+            for place in places:
+                chosen = {name: self.cells[place][name] for name in ("params", "adapter") if name in self.cells[place]}
+                body = {"id": f"{asked}.{place}", "chat": self.chat, **said, **chosen}
+                self._runs.start(body, self.cells[place].get("server"))
 
 
 @short_traceback
@@ -67,22 +96,25 @@ def compare(
 ) -> Compare:
     """Answers to one prompt under several settings or from several models, streaming side by side.
 
-    Every option given as a list makes the grid wider: `compare("Hi", temperature=[0, 0.7, 1.2], top_p=[0.5, 1])` shows
-    six answers. All have the same seed unless `sampling_seed` is such a list.
+    Every option given as a list, an array or a range makes the grid wider: `compare("Hi", temperature=[0, 0.7, 1.2],
+    top_p=[0.5, 1])` shows six answers. All have the same seed unless `sampling_seed` is such a list.
 
     `model` is a list, too, or a mapping with labels as its keys. A text names a loaded adapter, or a model as
     `nbgen.load` takes it: one server loads such models one after the other, and the last one stays. What
     `nbgen.connect` or `nbgen.serve` returned is a server of its own, which answers beside the others.
     Raises InvalidRequest for a wrong option and for more than 16 answers.
     """
+    if not isinstance(prompt, str):
+        raise InvalidRequest(f"one text is the prompt of all answers, got {type(prompt).__name__}", field="prompt")
     named, servers = ([Contender()], []) if model is None else contenders(model, session.default_client())
-    axes = {name: value for name, value in options.items() if _is_axis(name, value)}
-    fixed = {"sampling_seed": secrets.randbelow(2**31), **{k: v for k, v in options.items() if k not in axes}}
+    given = builtin(options)
+    axes = {name: value for name, value in given.items() if _is_axis(name, value)}
+    fixed = {"sampling_seed": secrets.randbelow(2**31), **{k: v for k, v in given.items() if k not in axes}}
     checked = sampling_options if complete else chat_options
     cells = []
     for one, *values in itertools.product(named, *axes.values()):
         chosen = dict(zip(axes, values, strict=True))
-        cells.append(_cell(one, chosen, checked({**fixed, **chosen})))
+        cells.append(_cell(one, chosen, one_answer(checked({**fixed, **chosen}))))
     if not 0 < len(cells) <= MAX_CELLS:
         raise InvalidRequest(f"these settings make {len(cells)} answers; 1 to {MAX_CELLS} can be compared")
     return Compare(
@@ -101,7 +133,7 @@ def compare(
 def _is_axis(name: str, value: Any) -> bool:
     if name in LISTS:
         return isinstance(value, list) and any(isinstance(item, list) for item in value)
-    return isinstance(value, list | tuple)
+    return isinstance(value, list)
 
 
 def _cell(one: Contender, chosen: Mapping[str, Any], params: dict[str, Any]) -> dict[str, Any]:

@@ -19,20 +19,40 @@ from weakref import WeakKeyDictionary
 import httpx
 
 from nbgen import sse
-from nbgen.errors import NbgenError, ServerNotFound, Unauthorized, Unavailable, from_status
+from nbgen.errors import NbgenError, ServerNotFound, Unauthorized, Unavailable, from_status, no_character
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: The server sends a comment every ten seconds, so a silent minute is a dead connection.
 SILENCE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
+#: Of KServe's binary tensor data extension.
+JSON_LENGTH = "Inference-Header-Content-Length"
+BINARY = {"Content-Type": "application/octet-stream"}
+
+
+class NoAnswer(Unavailable):
+    """Something is there, but no answer of HTTP came."""
 
 
 class Call(NamedTuple):
-    """One request to a route, given relative to the server's root."""
+    """One request to a route, given relative to the server's root. `rest` are KServe's bytes that follow the JSON."""
 
     method: str
     path: str
     body: Any = None
+    rest: bytes = b""
+
+    def sent(self) -> dict[str, Any]:
+        """The body as httpx takes it. Raises InvalidRequest for text that cannot be sent."""
+        if self.body is None:
+            return {}
+        try:
+            content = json.dumps(self.body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        except UnicodeEncodeError as error:
+            raise no_character(error) from None
+        if self.rest:
+            return {"content": content + self.rest, "headers": {**BINARY, JSON_LENGTH: str(len(content))}}
+        return {"content": content, "headers": {"Content-Type": "application/json"}}
 
 
 class Connection:
@@ -47,7 +67,7 @@ class Connection:
         self.token = token
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(**self._settings())
-        self._kept: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[asyncio.Task[Any], httpx.AsyncClient] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
@@ -58,14 +78,23 @@ class Connection:
 
     def json(self, call: Call, timeout: float | None = None) -> Any:
         """What a call answers; {} where that is no JSON. Raises the error that the server words."""
+        return parse_json(self._answer(call, timeout).content)
+
+    def framed(self, call: Call) -> tuple[dict[str, Any], bytes]:
+        """As `json`, of a call that KServe's bytes may follow, and these bytes."""
+        response = self._answer(call)
+        length = int(response.headers.get(JSON_LENGTH, len(response.content)))
+        return parse_object(response.content[:length]), response.content[length:]
+
+    def _answer(self, call: Call, timeout: float | None = None) -> httpx.Response:
         limits = httpx.USE_CLIENT_DEFAULT if timeout is None else httpx.Timeout(timeout)
         try:
-            response = self._http.request(call.method, call.path, json=call.body, timeout=limits)
+            response = self._http.request(call.method, call.path, **call.sent(), timeout=limits)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
         self.lost = False
         if response.is_success:
-            return parse_json(response.content)
+            return response
         raise error_of(response.status_code, response.content, self.url)
 
     async def ajson(self, call: Call) -> Any:
@@ -73,7 +102,7 @@ class Connection:
         patience = httpx.Timeout(None, connect=CONNECT_SECONDS)
         try:
             async with self._async() as http:
-                response = await http.request(call.method, call.path, json=call.body, timeout=patience)
+                response = await http.request(call.method, call.path, **call.sent(), timeout=patience)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
         if response.is_success:
@@ -84,7 +113,7 @@ class Connection:
         """The events that a call answers. Closing the iterator closes the connection."""
         decoder = sse.Decoder()
         try:
-            with self._http.stream(call.method, call.path, json=call.body) as response:
+            with self._http.stream(call.method, call.path, **call.sent()) as response:
                 if not response.is_success:
                     raise error_of(response.status_code, response.read(), self.url)
                 for chunk in response.iter_bytes():
@@ -96,7 +125,7 @@ class Connection:
         """As `stream`, awaited."""
         decoder = sse.Decoder()
         try:
-            async with self._async() as http, http.stream(call.method, call.path, json=call.body) as response:
+            async with self._async() as http, http.stream(call.method, call.path, **call.sent()) as response:
                 if not response.is_success:
                     raise error_of(response.status_code, await response.aread(), self.url)
                 async for chunk in response.aiter_bytes():
@@ -106,20 +135,22 @@ class Connection:
             raise self._unreachable(error) from None
 
     @asynccontextmanager
-    async def kept(self, connections: int) -> AsyncIterator[None]:
-        """Meanwhile awaited calls of this event loop share connections, at most so many."""
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        async with httpx.AsyncClient(limits=limits, **self._settings()) as http:
-            self._kept[asyncio.get_running_loop()] = http
+    async def kept(self) -> AsyncIterator[None]:
+        """Meanwhile awaited calls of this task share a connection. Each task has its own: looking for a free one among
+        many costs httpx more than the calls themselves.
+        """
+        task = asyncio.current_task()
+        async with httpx.AsyncClient(**self._settings()) as http:
+            self._kept[task] = http
             try:
                 yield
             finally:
-                del self._kept[asyncio.get_running_loop()]
+                del self._kept[task]
 
     @asynccontextmanager
     async def _async(self) -> AsyncIterator[httpx.AsyncClient]:
-        """A client of the running event loop: an httpx client serves only the loop that made it."""
-        http = self._kept.get(asyncio.get_running_loop())
+        """The running task's client, or one for this call alone: an httpx client serves only the loop that made it."""
+        http = self._kept.get(asyncio.current_task())
         if http is not None:
             yield http
             return
@@ -146,8 +177,8 @@ class Connection:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return ServerNotFound(f"nothing answers at {self.url}")
         if isinstance(error, httpx.TimeoutException):
-            return Unavailable(f"{self.url} did not answer in time")
-        return Unavailable(f"the connection to {self.url} was lost")
+            return NoAnswer(f"{self.url} did not answer in time")
+        return NoAnswer(f"the connection to {self.url} was lost")
 
 
 def error_of(status: int, body: bytes, url: str) -> NbgenError:

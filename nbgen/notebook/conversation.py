@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nbgen.notebook.media import as_text, media_parts, text_of, with_media
+from nbgen.notebook.media import as_text, media_parts, text_of
+from nbgen.notebook.request import question
 from nbgen.notebook.result import Result, visible, without_images
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
@@ -37,9 +38,11 @@ class Conversation(Turns):
 
     def __call__(self, text: str, **options: Any) -> Result:
         """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn."""
-        later = {**options, "tool_choice": None}
-        first = self.stream(text, **options)
-        for answer in self._tools.rounds(first, lambda _, results: self._send(results, later)):
+        tools = Tools(options.pop("tools")) if "tools" in options else self._tools
+        first = self.stream(text, tools=tools, **options)
+        later = {name: value for name, value in options.items() if name not in ("images", "audio", "videos")}
+        later |= {"tools": tools, "tool_choice": None}
+        for answer in tools.rounds(first, lambda _, results: self._send(results, later)):
             for _ in answer:
                 pass
         return answer.result
@@ -48,12 +51,11 @@ class Conversation(Turns):
         self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None, **options: Any
     ) -> TextStream:
         """As calling it, but an iterator of text; the turn is kept when the answer has ended."""
-        (asked,) = with_media([{"role": "user", "content": text}], media_parts(images, audio, videos))
-        return self._send([asked], options)
+        return self._send([question(text, media_parts(images, audio, videos))], options)
 
     def undo(self) -> None:
         """Forget the last question and its answer."""
-        while self.messages and self.messages[-1]["role"] == "assistant":
+        while self.messages and self.messages[-1]["role"] in ("assistant", "tool"):
             self.messages.pop()
         if self.messages and self.messages[-1]["role"] == "user":
             self.messages.pop()
@@ -72,7 +74,7 @@ class Conversation(Turns):
         return {"text/plain": plain or nothing, "text/markdown": shown or nothing}
 
     def _send(self, asked: list[dict[str, Any]], options: dict[str, Any]) -> TextStream:
-        answer = self._ask([*self.messages, *asked], tools=self._tools, **{**self.options, **options})
+        answer = self._ask([*self.messages, *asked], **{"tools": self._tools, **self.options, **options})
         answer.on_end = lambda result: self._keep(asked, result)
         return answer
 

@@ -63,17 +63,22 @@ class Answer:
             self._output.show(forming_bundle(result.text) if self._table else text_bundle(result.text))
             self._next = time.monotonic() + UPDATE_SECONDS
 
-    def finish(self, result: Result) -> None:
-        """Show all of it, and a line about it unless it failed."""
-        caption = "" if result.finish_reason == "error" else result.caption
+    def finish(self, result: Result, error: Exception | None = None) -> None:
+        """Show all of it, and a line about it: its numbers, or an error that nothing else shows."""
+        failed = "" if error is None else f"{type(error).__name__}: {error}"
+        caption = failed if result.finish_reason == "error" else result.caption
         if not result.text and not caption:
             return
         if self._output is None:
             print(f"\n({caption})" if caption else "")
             return
+        line = {"text/plain": caption, "text/html": _muted(caption)}
+        if failed and not result.text:
+            self._output.show(line)
+            return
         self._output.show(*result._repr_mimebundle_())
         if caption:
-            Output().show({"text/plain": caption, "text/html": _muted(caption)})
+            Output().show(line)
 
 
 def forming_bundle(text: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
 
 ACTIONS = ("status", "load", "unload", "models", "monitor", "fix", "connect")
+TARGETED = ("load", "fix", "connect")
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "max_new_tokens", "sampling_seed", "stop"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
@@ -59,6 +60,8 @@ class NbgenMagics(Magics):
             raise UsageError(f"%nbgen {options.action}: unknown; choose from {', '.join(ACTIONS)}")
         if options.quantization and options.action != "load":
             raise UsageError("--quantization goes with load")
+        if options.target and options.action not in TARGETED:
+            raise UsageError(f"%nbgen {options.action} {options.target}: {options.action} takes nothing more")
         try:
             if options.action == "load":
                 return session.load(options.target, options.quantization)
@@ -180,9 +183,11 @@ class NbgenMagics(Magics):
 
     def _fix(self, number: str | None) -> None:
         """The model's advice, and its code in the next cell."""
+        if number and not number.isdecimal():
+            raise UsageError(f"%nbgen fix {number}: not the number of a cell")
         try:
             failed = self.errors.last(int(number) if number else None)
-        except (KeyError, ValueError) as error:
+        except KeyError as error:
             raise UsageError(f"%nbgen fix: {error.args[0]}") from None
         answer = session.stream(question(failed), system=SYSTEM, temperature=0)
         try:
@@ -209,7 +214,7 @@ def show(answer: TextStream) -> None:
 def _in_background(answer: TextStream) -> BackgroundRun:
     """A terminal is left alone: its prompt is there again."""
     if not in_notebook():
-        return BackgroundRun(answer, lambda result, text: None, lambda result: None)
+        return BackgroundRun(answer, lambda result, text: None, lambda result, error: None)
     shown = Answer(table=answer.result.schema is not None)
     shown.begin()
     return BackgroundRun(answer, shown.update, shown.finish)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from nbgen.errors import InvalidRequest
 from nbgen.notebook.table import html_table, markdown_table
 
 
@@ -26,7 +28,11 @@ class Models(list[dict[str, Any]]):
         return [{"model": name, "state": "loaded" if name == self.current else ""} for name in names]
 
 
-def place(model: str | None) -> str | None:
+def place(model: str | PathLike[str] | None) -> str | None:
     """A model's name as the server knows it: a folder by its full path, for the server runs in another one."""
-    folder = Path(model).expanduser() if model else None
-    return str(folder.resolve()) if folder and folder.is_dir() else model
+    if model is None:
+        return None
+    if not isinstance(model, str | PathLike):
+        raise InvalidRequest(f"a model is a folder, a hub id or 'bundled', got {type(model).__name__}", field="model")
+    folder = Path(model).expanduser()
+    return str(folder.resolve()) if model and folder.is_dir() else str(model)

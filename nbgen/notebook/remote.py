@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, ServerNotFound, Unauthorized
 from nbgen.notebook.backend import Backend
 from nbgen.notebook.client import Client, Event, token_in
-from nbgen.notebook.connection import CONNECT_SECONDS, Call, Connection
+from nbgen.notebook.connection import CONNECT_SECONDS, Call, Connection, NoAnswer
 from nbgen.notebook.openai_backend import OpenAIBackend
 from nbgen.notebook.sglang_backend import SGLangBackend
 from nbgen.notebook.triton_backend import TritonBackend
@@ -97,11 +97,11 @@ class RemoteClient(Connection):
         """SGLang's `/detokenize`, where there is one."""
         return self.json(Call("POST", "detokenize", body)) if self._is_sglang else self._refuse("detokenize")
 
-    def infer(self, model: str, body: dict[str, Any]) -> dict[str, Any]:
+    def infer(self, model: str, body: dict[str, Any], rest: bytes = b"") -> tuple[dict[str, Any], bytes]:
         """KServe v2's `infer`, where the server is a Triton."""
         if not isinstance(self.backend, TritonBackend):
             self._refuse("infer")
-        return self.json(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body))
+        return self.framed(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body, rest))
 
     def load(self, model: str | None = None, quantization: str | None = None) -> Iterator[Event]:
         """Refused: its owner decides what it serves."""
@@ -133,15 +133,20 @@ AnyClient = Client | RemoteClient
 
 
 def open_client(url: str, token: str = "", kind: str = "auto", model: str | None = None) -> AnyClient:
-    """A client of the server at `url`, whatever it is. Raises ServerNotFound, or Unauthorized."""
+    """A client of the server at `url`, whatever it is; an address without a scheme is one of http.
+
+    Raises ServerNotFound, Unauthorized, or InvalidRequest for what is no address.
+    """
     if kind not in ("auto", *KINDS):
         raise InvalidRequest(f"a server's kind is auto, {', '.join(KINDS)}; got {kind!r}")
-    tried = []
+    url, tried = _address(url), []
     for name in KINDS if kind == "auto" else (kind,):
         try:
             return _OPENERS[name](url, token or token_in(url), model)
         except Unauthorized:
             raise
+        except NoAnswer as error:
+            raise ServerNotFound(f"{url} does not answer as a web server does: {error}") from None
         except NbgenError as error:
             tried.append(error)
             if str(error).startswith("nothing answers") or "certificate" in str(error):
@@ -149,6 +154,19 @@ def open_client(url: str, token: str = "", kind: str = "auto", model: str | None
     if len(tried) == 1:
         raise tried[0]
     raise ServerNotFound(f"{url} answers, but neither as nbgen nor as SGLang, Triton or OpenAI's API")
+
+
+def _address(url: str) -> str:
+    """A URL of http, from what a person writes. Raises InvalidRequest for what is none."""
+    whole = url if not isinstance(url, str) or "://" in url else f"http://{url.strip()}"
+    try:
+        parts = urlsplit(whole)
+        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+    except (ValueError, TypeError, AttributeError):
+        good = False
+    if not good:
+        raise InvalidRequest(f"a server's address is like http://127.0.0.1:8888/, got {url!r}", field="url")
+    return whole
 
 
 def server_root(url: str) -> str:

@@ -5,12 +5,12 @@ Names and ranges of options belong to SamplingParams.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, no_character
 from nbgen.logit_processor import wire
 from nbgen.notebook.media import Part, is_content, with_media
 from nbgen.sampling_params import SamplingParams
@@ -41,6 +41,21 @@ def run_body(
     return {"messages": messages, "params": chat_options(options)}
 
 
+def question(text: Any, media: list[Part]) -> dict[str, Any]:
+    """A user's message, with media or without. Raises InvalidRequest for an empty one."""
+    if not isinstance(text, str):
+        raise InvalidRequest(f"a message is a text, got {type(text).__name__}")
+    if not text.strip() and not media:
+        raise InvalidRequest("the message is empty")
+    return with_media([{"role": "user", "content": text}], media)[0]
+
+
+def beside(adapter: str = "", logit_processor: Any = None) -> dict[str, str]:
+    """What goes with a run beside its prompt and its options, as far as it is given."""
+    code = "" if logit_processor is None else processor_text(logit_processor)
+    return {name: text for name, text in (("adapter", adapter), ("logit_processor", code)) if text}
+
+
 def processor_text(processor: Any) -> str:
     """A logit processor as the API takes it. Raises InvalidRequest for what is none."""
     try:
@@ -52,7 +67,7 @@ def processor_text(processor: Any) -> str:
 
 def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, Any]]:
     """Messages as the API takes them, the system prompt first."""
-    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else _listed(prompt)
     for turn in turns:
         if (
             {"role", "content"} - set(turn)
@@ -66,6 +81,21 @@ def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, A
     return [{"role": "system", "content": system}, *turns] if system else turns
 
 
+def _listed(prompt: Any) -> list[dict[str, Any]]:
+    """What should be messages. Raises InvalidRequest for what people give in place of a list of them."""
+    takes = "a prompt is a text or a list of messages"
+    if isinstance(prompt, Mapping):
+        raise InvalidRequest(f"{takes}: put a message alone into a list, [{prompt!r:.80}]")
+    if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+        raise InvalidRequest(f"{takes}, got {type(prompt).__name__}")
+    turns = list(prompt)
+    if turns and all(isinstance(turn, str) for turn in turns):
+        raise InvalidRequest(f"{takes}, got {len(turns)} texts: for an answer to each there is nbgen.map")
+    if wrong := [turn for turn in turns if not isinstance(turn, Mapping)]:
+        raise InvalidRequest(f"{takes}, got a list with {type(wrong[0]).__name__}")
+    return [dict(turn) for turn in turns]
+
+
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """As `sampling_options`, but an answer may be as long as the context holds: a turn ends by itself."""
     return {"max_new_tokens": None, **sampling_options(options)}
@@ -73,4 +103,30 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Checked options, without those that say what is the default anyway."""
-    return msgspec.to_builtins(SamplingParams.parse(options), str_keys=True)
+    given = builtin(options)
+    stop = given.get("stop")
+    if stop == "" or (isinstance(stop, list) and "" in stop):  # SGLang's API takes it, and never stops there.
+        raise InvalidRequest("stop: an empty text is no place to stop at", field="stop")
+    try:
+        return msgspec.to_builtins(SamplingParams.parse(given), str_keys=True)
+    except UnicodeEncodeError as error:
+        raise no_character(error) from None
+
+
+def one_answer(params: dict[str, Any]) -> dict[str, Any]:
+    """The same options, for what has place for one answer. Raises InvalidRequest for more."""
+    if params.get("n", 1) > 1:
+        words = "n: one answer has place here; nbgen.generate(…, n=3) has all of them in .texts"
+        raise InvalidRequest(words, field="n")
+    return params
+
+
+def builtin(value: Any) -> Any:
+    """Numbers and arrays of numpy, torch and others as Python's own numbers and lists, also within a value."""
+    if isinstance(value, str | bytes):
+        return value
+    if isinstance(value, Mapping):
+        return {builtin(key): builtin(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [builtin(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value

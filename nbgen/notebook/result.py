@@ -14,6 +14,7 @@ from nbgen.notebook.media import Part, with_media
 from nbgen.notebook.shown_media import media_html, media_markdown
 from nbgen.notebook.table import html_table
 from nbgen.notebook.turns import Turns, spoken
+from nbgen.sampling_params import DEFAULT_NEW_TOKENS
 
 if TYPE_CHECKING:
     from nbgen.notebook.schema import Schema
@@ -83,10 +84,17 @@ class Result(Turns):
         if self.schema is None:
             raise InvalidAnswer("this answer was asked for without a schema")
         if self.finish_reason in ("length", "abort", "error"):
-            raise InvalidAnswer(
-                f"the answer ended before it was whole ({self.caption}); max_new_tokens sets its length"
-            )
+            raise InvalidAnswer(f"the answer ended before it was whole ({self.caption}){self._limit()}")
         return self.schema.parse(self.text)
+
+    def _limit(self) -> str:
+        """What cut the answer off, as far as it can be known from here."""
+        if self.finish_reason != "length":
+            return ""
+        most = self.params.get("max_new_tokens", DEFAULT_NEW_TOKENS)
+        if most is not None and self.usage.get("completion_tokens", most) >= most:
+            return f": max_new_tokens, {most}, was reached"
+        return ": the context is full; a shorter prompt or a schema with limits (maxLength, maxItems) leaves room"
 
     @property
     def turns(self) -> list[dict[str, Any]]:
@@ -118,13 +126,14 @@ class Result(Turns):
 
     @property
     def caption(self) -> str:
-        """One line of numbers: tokens, seconds to the first one, tokens per second, why it ended."""
+        """One line of numbers: tokens, seconds to the first one, tokens per second, why it ended, how many more."""
         tokens = self.usage.get("completion_tokens")
         parts = [
             None if tokens is None else f"{tokens} token{'' if tokens == 1 else 's'}",
             None if self.ttft_s is None else f"{self.ttft_s:.2f} s to first token",
             None if self.tokens_per_s is None else f"{self.tokens_per_s:.0f} tokens/s",
             "stopped" if self.finish_reason == "abort" else self.finish_reason,
+            f"{len(self.others)} more in .texts" if self.others else None,
         ]
         return " · ".join(part for part in parts if part)
 

@@ -1,6 +1,7 @@
 """Finished rows of a map in a file, so that the same map goes on where it was stopped, also in another kernel.
 
-A line of JSON a row, written when the row ends. Knows what makes two rows the same: prompt, options, schema, model.
+A line of JSON a row, written when the row ends. Knows what makes two rows the same: prompt, options, schema,
+adapter, logit processor, model.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,16 +21,16 @@ _KEPT = ("text", "finish_reason", "usage", "ttft_s", "tokens_per_s", "model")
 class RowCache:
     """The rows of one file. The second row that asks the same has an answer of its own."""
 
-    def __init__(self, path: str | Path, model: str) -> None:
+    def __init__(self, path: str | Path, model: str, extras: Mapping[str, str]) -> None:
         self._path = Path(path)
-        self._model = model
+        self._common = [model, *([dict(extras)] if extras else [])]
         self._asked: Counter[str] = Counter()
         self._known = dict(self._read())
         self._file: TextIO | None = None
 
     def key(self, result: Result) -> str:
         """What this row is kept under; ask once a row."""
-        body = [result.messages, result.prompt, *result.media, result.params, self._model]
+        body = [result.messages, result.prompt, *result.media, result.params, *self._common]
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]
         self._asked[digest] += 1
         return f"{digest}-{self._asked[digest]}"

@@ -1,27 +1,33 @@
 """What a person gives as `schema=`, as a JSON schema to ask with and a type to read the answer into.
 
-Takes a JSON schema (a dict), a dataclass, a msgspec Struct, a TypedDict or any other type that msgspec knows, and a
-pydantic model. Knows nothing of how the answer is made to follow it.
+Takes a JSON schema (a dict), a dataclass, a msgspec Struct, a TypedDict or any other type that msgspec knows, and
+pydantic's models, types with these in them, and TypeAdapters. Knows nothing of how the answer is made to follow it.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
+from inspect import isroutine
 from typing import Any
 
 import msgspec
 
 from nbgen.errors import InvalidAnswer, InvalidRequest
 from nbgen.notebook.table import html_table
+from nbgen.sampling_params import STRING_FORMATS
+
+#: How a Decimal is written, which msgspec calls a format.
+DECIMAL = r"^-?[0-9]+(\.[0-9]+)?$"
 
 
 class Schema:
     """`json` is the schema as the server takes it; `parse` makes the typed value of an answer."""
 
     def __init__(self, kind: Any) -> None:
-        self.kind = kind
-        self.json = json.dumps(_json_schema(kind))
+        self.kind, schema = _known(kind)
+        self.json = json.dumps(schema)
 
     def parse(self, text: str) -> Any:
         """The value that `text` spells. Raises InvalidAnswer if it is not one of this schema."""
@@ -38,30 +44,85 @@ class Record(dict[str, Any]):
         return html_table(self)
 
 
-def _json_schema(kind: Any) -> dict[str, Any]:
+def _known(kind: Any) -> tuple[Any, dict[str, Any]]:
+    """What reads the answers, and the schema to ask with. Raises InvalidRequest for what is no type."""
     if isinstance(kind, Mapping):
-        return dict(kind)
+        return kind, dict(kind)
     if hasattr(kind, "model_json_schema"):
-        return kind.model_json_schema()
+        return kind, _asked(kind.model_json_schema())
     try:
-        return _without_root_reference(msgspec.json.schema(kind))
+        schema = msgspec.json.schema(kind)
+        _name_keys(schema, msgspec.inspect.type_info(kind), schema.get("$defs", {}), set())
+        return kind, _asked(schema)
     except TypeError as error:
+        if adapted := _adapted(kind):
+            return adapted, _asked(adapted.json_schema())
         raise InvalidRequest(
             f"schema must be a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model: {error}",
             field="schema",
         ) from None
 
 
-def _without_root_reference(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema whose root is written out, as some grammar compilers want it."""
+def _name_keys(node: Any, kind: Any, defs: Mapping[str, Any], seen: set[int]) -> None:
+    """Write the keys of every `dict[Literal[…], …]` into its schema, which msgspec leaves open. `kind` is msgspec's."""
+    if not isinstance(node, dict):
+        return
+    node = defs.get(node.get("$ref", "").removeprefix("#/$defs/"), node)
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    inside: list[tuple[Any, Any]] = []
+    if isinstance(kind, msgspec.inspect.DictType) and node.get("type") == "object":
+        if isinstance(kind.key_type, msgspec.inspect.LiteralType):
+            node["propertyNames"] = {"enum": [str(value) for value in kind.key_type.values]}
+        inside = [(node.get("additionalProperties"), kind.value_type)]
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        inside = list(zip(node.get("anyOf", ()), kind.types, strict=False))
+    elif hasattr(kind, "fields"):
+        inside = [(node.get("properties", {}).get(field.encode_name), field.type) for field in kind.fields]
+    elif hasattr(kind, "item_type"):
+        inside = [(node.get("items"), kind.item_type)]
+    for inner, of in inside:
+        _name_keys(inner, of, defs, seen)
+
+
+def _adapted(kind: Any) -> Any:
+    """A type that has pydantic's models in it, by pydantic's TypeAdapter; None for what is none."""
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is None or isroutine(kind):
+        return None
+    try:
+        adapter = kind if isinstance(kind, pydantic.TypeAdapter) else pydantic.TypeAdapter(kind)
+        adapter.json_schema()
+    except pydantic.PydanticUserError:
+        return None
+    return adapter
+
+
+def _asked(schema: dict[str, Any]) -> dict[str, Any]:
+    """A type's schema as grammar compilers take it: its root is written out, and nothing in it is beyond them."""
     name = schema.get("$ref", "").removeprefix("#/$defs/")
-    return {**schema["$defs"][name], "$defs": schema["$defs"]} if name else schema
+    return _held({**schema["$defs"][name], "$defs": schema["$defs"]} if name else schema)
+
+
+def _held(node: Any) -> Any:
+    """The schema without what no grammar holds answers to. Reading them into the type checks it all the same."""
+    if isinstance(node, list):
+        return [_held(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    form = node.get("format")
+    unheld = [name for name in ("uniqueItems",) if node.get(name) is True]
+    unheld += ["format"] if isinstance(form, str) and form not in STRING_FORMATS else []
+    pattern = {"pattern": DECIMAL} if form == "decimal" else {}
+    return {name: _held(value) for name, value in node.items() if name not in unheld} | pattern
 
 
 def _read(text: str, kind: Any) -> Any:
     if isinstance(kind, Mapping):
         value = json.loads(text)
         return Record(value) if isinstance(value, dict) else value
-    if hasattr(kind, "model_validate_json"):
-        return kind.model_validate_json(text)
+    for name in ("model_validate_json", "validate_json"):  # a model's, an adapter's
+        if read := getattr(kind, name, None):
+            return read(text)
     return msgspec.json.decode(text, type=kind)

@@ -20,7 +20,7 @@ from nbgen.notebook.media import media_parts
 from nbgen.notebook.models import Models, place
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import AnyClient, open_client
-from nbgen.notebook.request import Prompt, chat_messages, processor_text, run_body
+from nbgen.notebook.request import Prompt, beside, builtin, chat_messages, one_answer, run_body, sampling_options
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
@@ -121,10 +121,7 @@ def stream(
         show_as_table(schema)
     media = media_parts(images, audio, videos)
     body = run_body(prompt, complete=complete, system=system, media=media, options=options)
-    if logit_processor is not None:
-        body["logit_processor"] = processor_text(logit_processor)
-    body |= {"adapter": adapter} if adapter else {}
-    body |= chat_body(tools, tool_choice, template_options)
+    body |= beside(adapter, logit_processor) | chat_body(tools, tool_choice, template_options)
     result = Result(params=body["params"], messages=body.get("messages"), prompt=body.get("prompt"), schema=wanted)
     result.media = body.get("media", [])
     client = default_client()
@@ -144,9 +141,10 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options
     for so many tokens, which follow with their own probabilities. Needs a server of nbgen or SGLang.
     """
     asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": tokenize(prompt)}
-    params = run_body("-", complete=True, options={**options, "max_new_tokens": max_new_tokens})["params"]
-    wanted = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": top, "return_text_in_logprobs": True}
-    answer = default_client().generate({**asked, "sampling_params": params, **wanted})
+    params = one_answer(sampling_options({**options, "max_new_tokens": max_new_tokens}))
+    wanted = {"return_logprob": True, "logprob_start_len": 0, "return_text_in_logprobs": True}
+    body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top)}
+    answer = default_client().generate(body)
     return Logprobs.read(answer, generated=max_new_tokens > 0)
 
 
@@ -160,7 +158,10 @@ def tokenize(prompt: Prompt) -> list[int]:
 @short_traceback
 def detokenize(ids: Sequence[int]) -> str:
     """The text of token ids."""
-    return default_client().detokenize({"tokens": list(ids)})["text"]
+    tokens = builtin(ids)
+    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+        raise InvalidRequest(f"ids are a list of integers, got {ids!r:.80}", field="ids")
+    return default_client().detokenize({"tokens": tokens})["text"]
 
 
 @short_traceback
@@ -168,9 +169,11 @@ def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (),
     """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along."""
     from nbgen.notebook.tensors import from_tensors, to_tensors
 
-    body = {"inputs": to_tensors(inputs), "parameters": parameters, "outputs": [{"name": name} for name in outputs]}
-    answer = default_client().infer(model, {name: value for name, value in body.items() if value})
-    return from_tensors(answer["outputs"])
+    tensors, numbers = to_tensors(inputs)
+    wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
+    body = {"inputs": tensors, "parameters": {**parameters, "binary_data_output": True}}
+    answer, data = default_client().infer(model, body | ({"outputs": wanted} if wanted else {}), numbers)
+    return from_tensors(answer["outputs"], data)
 
 
 @short_traceback
@@ -180,10 +183,11 @@ def load(model: str | None = None, quantization: str | None = None) -> Status:
     `quantization` rounds its weights: "int8" (half the memory of bfloat16) or "int4" (a third); "none" does not, and
     None leaves it to the server's own option.
     """
+    wanted = place(model)
     client = default_client()
-    progress = LoadProgress(model or "model")
+    progress = LoadProgress(str(model or "model"))
     try:
-        for name, data in client.load(place(model), quantization):
+        for name, data in client.load(wanted, quantization):
             if name == "progress":
                 progress(data)
             elif name == "error":

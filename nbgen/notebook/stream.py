@@ -9,7 +9,7 @@ import traitlets
 
 from nbgen.notebook import session
 from nbgen.notebook.panel import Panel
-from nbgen.notebook.request import sampling_options
+from nbgen.notebook.request import one_answer, sampling_options
 from nbgen.notebook.short_traceback import short_traceback
 
 MAX_ALTERNATIVES = 20
@@ -39,7 +39,7 @@ class Stream(Panel):
             chat=uuid.uuid4().hex,
             prompt=prompt,
             alternatives=alternatives,
-            params=sampling_options(options),
+            params=one_answer(sampling_options(options)),
             height=height,
             transport=transport,
         )

@@ -25,7 +25,14 @@ def markdown_table(columns: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str
 
 def plain(value: Any) -> Any:
     """A typed value as dicts, lists and scalars."""
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else msgspec.to_builtins(value)
+    return msgspec.to_builtins(value, enc_hook=_of_model)
+
+
+def _of_model(value: Any) -> Any:
+    """An object of pydantic's as plain values."""
+    if not hasattr(value, "model_dump"):
+        raise NotImplementedError
+    return value.model_dump(mode="json")
 
 
 def _html(value: Any) -> str:

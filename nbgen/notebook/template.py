@@ -14,8 +14,15 @@ from nbgen.errors import InvalidRequest
 from nbgen.notebook.table import markdown_table
 
 
-def fill(template: str, names: Mapping[str, Any]) -> str:
-    """The text with every `{{expression}}` replaced. Raises InvalidRequest naming the one that fails."""
+class UnknownName(InvalidRequest):
+    """An expression uses a name that is not there."""
+
+
+def fill(template: str, names: Mapping[str, Any], whole: bool = False) -> str:
+    """The text with every `{{expression}}` replaced. Raises InvalidRequest naming the one that fails.
+
+    With `whole` none of them may be a missing value.
+    """
     parts: list[str] = []
     rest = template
     while True:
@@ -24,7 +31,7 @@ def fill(template: str, names: Mapping[str, Any]) -> str:
         if not opening:
             return "".join(parts)
         code, rest = _expression(after)
-        parts.append(opening if code is None else as_text(_value(code, names)))
+        parts.append(opening if code is None else as_text(_value(code, names, whole)))
 
 
 def as_text(value: Any) -> str:
@@ -35,6 +42,14 @@ def as_text(value: Any) -> str:
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(value)
     return str(value)
+
+
+def missing(value: Any) -> bool:
+    """Whether it is what a table has where there is no value: None, NaN, or a NA or NaT of pandas."""
+    pandas = sys.modules.get("pandas")
+    if value is None or pandas is None:
+        return value is None
+    return bool(pandas.api.types.is_scalar(value) and pandas.isna(value))
 
 
 def _expression(text: str) -> tuple[CodeType | None, str]:
@@ -51,13 +66,16 @@ def _expression(text: str) -> tuple[CodeType | None, str]:
     return None, text
 
 
-def _value(code: CodeType, names: Mapping[str, Any]) -> Any:
+def _value(code: CodeType, names: Mapping[str, Any], whole: bool) -> Any:
     try:
-        return eval(code, dict(names))
+        value = eval(code, dict(names))
     except NameError as error:
-        raise _wrong(code.co_filename, str(error)) from None
+        raise UnknownName(str(_wrong(code.co_filename, str(error)))) from None
     except Exception as error:  # The user's own code may raise anything.
         raise _wrong(code.co_filename, f"{type(error).__name__}: {error}") from error
+    if whole and missing(value):
+        raise InvalidRequest(f"{code.co_filename} is missing")
+    return value
 
 
 def _wrong(source: str, reason: str) -> InvalidRequest:

@@ -1,7 +1,7 @@
-"""Arrays as the tensors of KServe v2's JSON, and back.
+"""Arrays as the tensors of KServe v2, and back: numbers as bytes behind the JSON, texts in it.
 
-Follows the Open Inference Protocol's `$request_input` and `$response_output` (datatypes and row-major data). Knows
-nothing of models.
+Follows the Open Inference Protocol and its binary tensor data extension (row-major, little-endian), which carries every
+number, NaN among them. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -11,37 +11,72 @@ from typing import Any
 
 import numpy as np
 
+from nbgen.bytes_elements import unpack_bytes
 from nbgen.errors import InvalidRequest
 
 _DATATYPES = {
     "bool": "BOOL",
     **{f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    "float32": "FP32",
-    "float64": "FP64",
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
 }
 _KINDS = {datatype: np.dtype(name) for name, datatype in _DATATYPES.items()} | {"BYTES": np.dtype(object)}
 
 
-def to_tensors(arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each array by its name; texts become BYTES. Raises InvalidRequest for a type that JSON cannot carry."""
-    return [_tensor(name, np.asarray(value)) for name, value in arrays.items()]
+def to_tensors(arrays: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bytes]:
+    """Each array by its name, and the bytes of those that are numbers; texts become BYTES.
+
+    Tensors of torch may need gradients; bfloat16, which numpy has not, becomes float32. Raises InvalidRequest for a
+    type that KServe has not.
+    """
+    if not isinstance(arrays, Mapping):
+        kind = type(arrays).__name__
+        raise InvalidRequest(f"inputs are arrays by their names, {{'x': …}}, got {kind}", field="inputs")
+    tensors, parts = [], []
+    for name, value in arrays.items():
+        tensor, data = _tensor(name, _array(value))
+        tensors.append(tensor)
+        parts.append(data)
+    return tensors, b"".join(parts)
 
 
-def from_tensors(tensors: list[dict[str, Any]]) -> dict[str, Any]:
-    """The arrays of an answer by their names; BYTES are str."""
-    return {
-        tensor["name"]: np.asarray(tensor["data"], _KINDS[tensor["datatype"]]).reshape(tensor["shape"])
-        for tensor in tensors
-    }
+def from_tensors(tensors: list[dict[str, Any]], data: bytes = b"") -> dict[str, Any]:
+    """The arrays of an answer by their names, from the bytes that follow it or the JSON; BYTES are str."""
+    arrays, rest = {}, memoryview(data)
+    for tensor in tensors:
+        size = tensor.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            flat = np.asarray(tensor["data"], _KINDS[tensor["datatype"]])
+        else:
+            flat, rest = _from_bytes(rest[:size], tensor["datatype"]), rest[size:]
+        arrays[tensor["name"]] = flat.reshape(tensor["shape"])
+    return arrays
 
 
-def _tensor(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    text = array.dtype.kind in "US" or (array.dtype == object and all(isinstance(item, str) for item in array.flat))
-    datatype = "BYTES" if text else _DATATYPES.get(array.dtype.name)
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    if hasattr(value, "detach"):  # torch's, known without importing it
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    return np.asarray(value)
+
+
+def _tensor(name: str, array: np.ndarray[Any, Any]) -> tuple[dict[str, Any], bytes]:
+    fields = {"name": name, "shape": list(array.shape)}
+    if array.dtype.kind in "US" or (array.dtype == object and all(isinstance(item, str) for item in array.flat)):
+        return {**fields, "datatype": "BYTES", "data": array.ravel().tolist()}, b""
+    datatype = _DATATYPES.get(array.dtype.name)
     if datatype is None:
         raise InvalidRequest(
-            f"{name} is an array of {array.dtype.name}, which JSON tensors cannot carry: use {', '.join(_DATATYPES)} "
-            "or texts",
+            f"{name} is an array of {array.dtype.name}, which no tensor has: use {', '.join(_DATATYPES)} or texts",
             field=name,
         )
-    return {"name": name, "shape": list(array.shape), "datatype": datatype, "data": array.ravel().tolist()}
+    data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return {**fields, "datatype": datatype, "parameters": {"binary_data_size": len(data)}}, data
+
+
+def _from_bytes(data: memoryview, datatype: str) -> np.ndarray[Any, Any]:
+    """Elements of a tensor behind each other, in memory of their own."""
+    if datatype == "BYTES":
+        return np.array([item.decode(errors="replace") for item in unpack_bytes(data)], dtype=object)
+    if datatype == "BF16":  # the upper halves of float32
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, _KINDS[datatype].newbyteorder("<")).astype(_KINDS[datatype])

@@ -49,6 +49,9 @@ class TextStream:
         #: Whether no text has come.
         self._silent = True
 
+    def __repr__(self) -> str:
+        return f"<stream, {self.result.finish_reason or 'open'}: {self.result.text[-60:]!r}>"
+
     def __iter__(self) -> TextStream:
         return self
 

@@ -57,6 +57,15 @@ def test_a_conversation_can_be_led_from_python(chat: Chat) -> None:
     assert json.loads(chat.to_jsonl()) == {"messages": chat.messages}
 
 
+def test_an_empty_message_is_refused(chat: Chat) -> None:
+    for say in (chat.ask, nbgen.chat()):
+        with pytest.raises(InvalidRequest, match="the message is empty"):
+            say(" ")
+        with pytest.raises(InvalidRequest, match="a message is a text, got NoneType"):
+            say(None)
+    assert chat.messages == []
+
+
 def test_what_the_notebook_kept_is_the_conversation_until_the_server_knows_it(chat: Chat) -> None:
     talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "1"}]
     chat._receive({"type": "kept", "chat": chat.chat, "messages": talk})
@@ -73,6 +82,20 @@ def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
     chat.stop()
     assert settled(chat)["finish_reason"]["type"] == "abort"
     chat.close()
+
+
+def test_an_answer_that_fails_is_told_to_who_waits(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = nbgen.notebook.session.default_client()
+    chat.ask("x" * 20_000)
+    with pytest.raises(InvalidRequest, match="16384"):
+        chat.wait()
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    client = nbgen.connect(own.url.removesuffix("nbgen/"), own.token, kind="openai")
+    chat.chat = "of another kind"
+    chat.ask("x" * 20_000)
+    with pytest.raises(InvalidRequest, match="16384"):
+        chat.wait()
+    client.close()
 
 
 def test_stopping_nothing_is_no_error(chat: Chat) -> None:

@@ -1,7 +1,9 @@
 """Settings side by side: the grid that Python makes of them, and the results it reads back."""
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import nbgen
@@ -35,9 +37,21 @@ def test_lists_of_stop_strings_are_values_and_lists_of_those_are_axes(connected:
     two.close()
 
 
+def test_arrays_and_ranges_are_axes(connected: PrivateServer) -> None:
+    grid = nbgen.compare("hi", temperature=np.linspace(0, 1, 3), sampling_seed=range(2), top_p=np.float64(0.5))
+    assert [cell["label"] for cell in grid.cells[:3]] == [
+        *(f"temperature 0.0 · sampling_seed {seed}" for seed in (0, 1)),
+        "temperature 0.5 · sampling_seed 0",
+    ]
+    assert {cell["params"]["top_p"] for cell in grid.cells} == {0.5}
+    grid.close()
+
+
 def test_a_wrong_option_or_too_many_answers_are_refused(connected: PrivateServer) -> None:
     with pytest.raises(InvalidRequest, match="temperature"):
         nbgen.compare("hi", temperature=[0, -1])
+    with pytest.raises(InvalidRequest, match="got list"):
+        nbgen.compare(["hi", "ho"])
     with pytest.raises(InvalidRequest, match="17 answers"):
         nbgen.compare("hi", sampling_seed=list(range(17)))
     with pytest.raises(InvalidRequest, match="0 answers"):
@@ -98,7 +112,7 @@ def test_answers_of_other_servers_are_among_the_results(connected: PrivateServer
 
 def test_results_are_the_newest_answers_in_the_order_of_the_grid(connected: PrivateServer) -> None:
     grid = nbgen.compare("hi", complete=True, temperature=0, max_new_tokens=[2, 3])
-    assert [repr(result) for result in grid.wait(0.2)] == ["Result('', still to come)"] * 2
+    assert [repr(result) for result in grid.results] == ["Result('', still to come)"] * 2
     for place in (1, 0):
         params = grid.cells[place]["params"]
         body = {"id": f"round.{place}", "chat": grid.chat, "prompt": "hi", "params": params, "attached": False}
@@ -107,4 +121,25 @@ def test_results_are_the_newest_answers_in_the_order_of_the_grid(connected: Priv
     assert [result.usage["completion_tokens"] for result in grid.wait()] == [2, 3]
     assert grid.results[1].text.startswith(grid.results[0].text)
     assert [result.finish_reason for result in grid.results] == ["length", "length"]
+    grid.close()
+
+
+def test_answers_are_asked_for_where_no_panel_is_shown(connected: PrivateServer) -> None:
+    grid = nbgen.compare("hi", system="be short", temperature=0, max_new_tokens=[2, 3])
+    found = grid.wait()
+    assert [result.usage["completion_tokens"] for result in found] == [2, 3]
+    assert found[1].text == nbgen.generate("hi", system="be short", temperature=0, max_new_tokens=3).text
+    asked = [turn["run"] for turn in grid._runs.turns()]
+    grid.wait()
+    assert [turn["run"] for turn in grid._runs.turns()] == asked
+    grid.close()
+
+
+def test_models_that_are_asked_without_a_panel_take_turns(connected: PrivateServer, tmp_path: Path) -> None:
+    own = connected.client.model()["name"]
+    copy = shutil.copytree(own, tmp_path / "copy")
+    grid = nbgen.compare("hi", model=[str(copy), own], complete=True, temperature=0, max_new_tokens=3)
+    first, second = grid.wait()
+    assert first.text == second.text != ""
+    assert connected.client.model()["name"] == own
     grid.close()

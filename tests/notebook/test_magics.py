@@ -67,6 +67,8 @@ def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
         ("%nbgen load 'open quote", "No closing quotation"),
         ("%%nbgen --schema nowhere\nhi", "there is no variable of this name"),
         ("%%nbgen --schema nowhere.json\nhi", "No such file"),
+        ("%nbgen unload foo", "unload takes nothing more"),
+        ("%nbgen fix abc", "fix abc: not the number of a cell"),
         ("%%nbgen --background --to-cell\nhi", "does not go with --background"),
         ("%%nbgen\n{{Err[77]}}", "cell 77 has no error"),
         ("%nbgen fix", "no cell has failed yet"),
@@ -190,6 +192,8 @@ def test_a_kernel_shows_markdown_and_a_caption(connected: PrivateServer, monkeyp
     token = connected.client._http.headers["Authorization"].removeprefix("Bearer ")
     monkeypatch.setenv("NBGEN_TOKEN", token)
     cells = ["%load_ext nbgen", "%%nbgen --max-new-tokens 8 -t 0\nhi", "print(len(_.text), len(Out[2].text))", "%nbgen"]
+    background = "get_ipython().run_cell_magic('nbgen', '--background --complete --out run', 'x' * 20_000)"
+    cells += [f"{background}\nwhile run.running: pass", "print(run)"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     answer, caption = notebook.cells[1].outputs
@@ -199,3 +203,7 @@ def test_a_kernel_shows_markdown_and_a_caption(connected: PrivateServer, monkeyp
     lengths = notebook.cells[2].outputs[0].text.split()
     assert lengths[0] == lengths[1] != "0"
     assert "ready" in notebook.cells[3].outputs[0].data["text/html"]
+    (failed,) = notebook.cells[4].outputs
+    assert re.match(r"InvalidRequest: .*16384", failed.data["text/plain"])
+    assert "InvalidRequest: " in failed.data["text/html"]
+    assert notebook.cells[5].outputs[0].text.startswith("<InvalidRequest: ")

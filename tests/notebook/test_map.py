@@ -4,7 +4,9 @@ import _thread
 import json
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pandas as pd
 import psutil
@@ -41,6 +43,17 @@ def test_rows_of_a_frame_name_their_columns(connected: PrivateServer) -> None:
     assert nbgen.map(["Rome in 2000"], **OPTIONS).text.tolist() == [expected]
 
 
+def test_values_of_a_row_keep_the_types_of_their_columns(connected: PrivateServer) -> None:
+    frame = pd.DataFrame({"id": [1, 2**53 + 1], "score": [0.5, 0.7]}, index=["a", "b"])
+    asked: list[str] = []
+    nbgen.map(frame, lambda row: asked.append(f"{row.id} {row['score']}") or "x", **OPTIONS)
+    assert asked == ["1 0.5", "9007199254740993 0.7"]
+    answers = nbgen.map(frame, "{{id}} {{row.id}}", **OPTIONS)
+    expected = nbgen.map(["1 1", "9007199254740993 9007199254740993"], **OPTIONS)
+    assert answers.prompt_tokens.tolist() == expected.prompt_tokens.tolist()
+    assert answers.text.tolist() == expected.text.tolist()
+
+
 def test_a_row_that_fails_leaves_the_others_alone(connected: PrivateServer) -> None:
     answers = nbgen.map(["a", "x" * 20_000, " ", "b"], "{{value}}", **OPTIONS)
     assert answers.error.notna().tolist() == [False, True, True, False]
@@ -49,11 +62,76 @@ def test_a_row_that_fails_leaves_the_others_alone(connected: PrivateServer) -> N
     assert answers.text.isna().tolist() == [False, True, True, False]
 
 
+def test_whatever_is_wrong_with_a_row_leaves_the_others_alone(connected: PrivateServer) -> None:
+    def prompt(row: int) -> Any:
+        return ("a", None, 5, "\ud800")[row]
+
+    answers = nbgen.map([0, 1, 2, 3, 4], prompt, **OPTIONS)
+    assert answers.error.notna().tolist() == [False, True, True, True, True]
+    assert "surrogate" in answers.error[3]
+    assert answers.error[4] == "IndexError: tuple index out of range"
+    assert answers.text.isna().tolist() == [False, True, True, True, True]
+
+
+def test_a_class_that_refuses_an_answer_leaves_the_others_alone(connected: PrivateServer) -> None:
+    @dataclass
+    class Picky:
+        error: Literal["yes"]
+        text: Literal["no"]
+
+        def __post_init__(self) -> None:
+            refused.append(self)
+            if len(refused) == 1:
+                raise LookupError("the first one")
+
+    refused: list[Picky] = []
+    rows = nbgen.map(["a", "b"], schema=Picky, progress=False, max_new_tokens=100)
+    assert rows.error[0] == "LookupError: the first one"
+    assert rows.error.isna().tolist() == [False, True]
+    assert rows.value_error.tolist()[1:] == ["yes"]
+    assert rows.value_text.tolist()[1:] == ["no"]
+    assert rows.text.str.contains("yes").all()
+
+
+def test_a_value_that_is_missing_is_not_asked_for(connected: PrivateServer) -> None:
+    frame = pd.DataFrame({"city": ["Oslo", None, "Rome", "Bonn"], "year": [1.0, 2, None, 4], "left": [1, pd.NA, 1, 1]})
+    answers = nbgen.map(frame, "{{city}} {{year}} {{left}}", **OPTIONS)
+    assert answers.error[1:2].tolist() == ["city is missing"]
+    assert answers.error[2:3].tolist() == ["year is missing"]
+    assert answers.error.isna().tolist() == answers.text.notna().tolist() == [True, False, False, True]
+    assert nbgen.map(["a", None, float("nan"), pd.NaT], **OPTIONS).error.tolist()[1:] == ["value is missing"] * 3
+    assert nbgen.map(frame, "{{city if city == city else 'nowhere'}}", **OPTIONS).error.isna().all()
+
+
+def test_a_name_that_is_no_column_is_refused_at_once(connected: PrivateServer) -> None:
+    frame = pd.DataFrame({"city": ["Oslo"], "a year": [1900]})
+    with pytest.raises(InvalidRequest, match=r"'town' is not defined.* columns city, a year"):
+        nbgen.map(frame, "{{town}}", **OPTIONS)
+    with pytest.raises(InvalidRequest, match=r"no column 'photo'.* columns city, a year"):
+        nbgen.map(frame, "{{city}}", images="photo", **OPTIONS)
+    with pytest.raises(InvalidRequest, match="only value"):
+        nbgen.map(["a"], "{{text}}", **OPTIONS)
+
+
+def test_an_interrupt_in_a_prompt_stops_all(connected: PrivateServer) -> None:
+    def prompt(row: str) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        nbgen.map(["a"], prompt, **OPTIONS)
+
+
 def test_what_no_row_can_have_is_refused_at_once(connected: PrivateServer) -> None:
     with pytest.raises(InvalidRequest, match="did you mean 'temperature'"):
         nbgen.map(["a"], temprature=0)
     with pytest.raises(InvalidRequest, match=r"nbgen\.generate"):
         nbgen.map("a text")
+    with pytest.raises(InvalidRequest, match="got int"):
+        nbgen.map(5)
+    with pytest.raises(InvalidRequest, match="concurrency is a whole number"):
+        nbgen.map(["a"], concurrency="5", **OPTIONS)
+    with pytest.raises(InvalidRequest, match="no column finish_reason, ttft_s"):
+        nbgen.map(["a"], resume=pd.DataFrame({"text": ["a"]}), **OPTIONS)
 
 
 def test_an_interrupt_keeps_what_is_done_and_the_rest_can_be_done_later(
@@ -93,6 +171,26 @@ def test_a_cache_file_answers_what_was_asked_before(connected: PrivateServer, tm
     assert again.drop(columns="text").equals(first.drop(columns="text"))
     other = nbgen.map(["a"], cache=cache, **{**OPTIONS, "max_new_tokens": 2})
     assert other.completion_tokens.tolist() == [2]
+
+
+def test_many_rows_in_flight_cost_no_more_than_a_few(connected: PrivateServer) -> None:
+    def cpu_seconds(concurrency: int) -> float:
+        started = time.process_time()
+        nbgen.map([f"row {i}" for i in range(256)], concurrency=concurrency, **{**OPTIONS, "max_new_tokens": 1})
+        return time.process_time() - started
+
+    few, many = cpu_seconds(16), cpu_seconds(128)
+    assert many < 3 * few
+
+
+def test_adapters_and_logit_processors_are_as_in_generate(connected: PrivateServer, tmp_path: Path) -> None:
+    only_b = {"name": "allowed_tokens", "args": {"token_ids": nbgen.tokenize("b")}}
+    cache = tmp_path / "rows.jsonl"
+    free = nbgen.map(["a"], cache=cache, **OPTIONS).text[0]
+    assert nbgen.map(["a"], cache=cache, logit_processor=only_b, **OPTIONS).text[0] == "bbb" != free
+    assert "poet" in nbgen.map(["a"], adapter="poet", **OPTIONS).error[0]
+    with pytest.raises(InvalidRequest, match="logit_processor"):
+        nbgen.map(["a"], logit_processor=5)
 
 
 def test_a_map_works_inside_a_running_event_loop(connected: PrivateServer) -> None:

@@ -192,7 +192,8 @@ def test_rows_bring_their_own(connected) -> None:
         assert f"takes no {kind}" in error
     assert answers.error.isna().tolist() == [False, False, True]
     assert answers.completion_tokens[2] == 2
-    assert "audio: there is no column 'sound'" in nbgen.map(frame, "{{ask}}", audio="sound", **options).error[0]
+    with pytest.raises(InvalidRequest, match="audio: there is no column 'sound'"):
+        nbgen.map(frame, "{{ask}}", audio="sound", **options)
 
 
 HOSTILE = "![x](https://evil.test/a.png)"

@@ -1,6 +1,8 @@
 """Servers of other kinds: found out or named, asked in their own dialect."""
 
 import json
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -78,6 +80,31 @@ def test_an_address_is_taken_as_people_write_it() -> None:
 def read(reader: Any, *chunks: Any) -> list[Any]:
     data = [chunk if isinstance(chunk, str) else json.dumps(chunk) for chunk in chunks]
     return [event for text in data for event in reader.feed(sse.Event(text))] + reader.end()
+
+
+def test_an_address_without_a_scheme_is_one_of_http(connected: PrivateServer) -> None:
+    url, token = place(connected)
+    client = open_client(url.removeprefix("http://"), token)
+    assert client.url == connected.client.url
+    client.close()
+    for wrong in ("", "ftp://127.0.0.1/", "http://", "http://a:b/", 5):
+        with pytest.raises(InvalidRequest, match="address is like"):
+            open_client(wrong)
+    with pytest.raises(ServerNotFound, match="nothing answers"):
+        open_client("127.0.0.1:9")
+
+
+def test_what_does_not_speak_http_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            there, _ = listening.accept()
+            with there:
+                there.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        threading.Thread(target=greet, daemon=True).start()
+        with pytest.raises(ServerNotFound, match="does not answer as a web server"):
+            open_client(f"http://127.0.0.1:{listening.getsockname()[1]}/")
 
 
 def test_triton_is_asked_for_text_and_answers_in_pieces() -> None:

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.request import run_body
@@ -28,6 +30,15 @@ def test_defaults_that_were_asked_for_are_kept() -> None:
     assert body("hi", max_new_tokens=128, sampling_seed=7)["params"] == {"max_new_tokens": 128, "sampling_seed": 7}
 
 
+def test_numbers_and_arrays_of_other_libraries_are_options_too() -> None:
+    given = {"temperature": np.float64(0.5), "sampling_seed": np.int64(3), "top_k": torch.tensor(4)}
+    lists = {"stop_token_ids": np.array([1, 2]), "logit_bias": {np.int64(7): np.float32(0.5)}}
+    assert body("hi", **given, **lists)["params"] == {
+        **{"max_new_tokens": None, "temperature": 0.5, "sampling_seed": 3, "top_k": 4},
+        **{"stop_token_ids": (1, 2), "logit_bias": {"7": 0.5}},
+    }
+
+
 @pytest.mark.parametrize(
     ("prompt", "options", "words"),
     [
@@ -38,8 +49,15 @@ def test_defaults_that_were_asked_for_are_kept() -> None:
         ("hi", {"temperature": -1}, "temperature must be at least 0"),
         ("hi", {"max_new_tokens": 1.5}, "max_new_tokens must be an integer"),
         (" \n", {}, "the prompt is empty"),
+        ("hi", {"stop": ""}, "no place to stop at"),
+        ("hi", {"stop": ["a", ""]}, "no place to stop at"),
         ([], {}, "the prompt is empty"),
         ([{"role": "user"}], {}, "a message is"),
+        ([5], {}, "got a list with int"),
+        (None, {}, "a list of messages, got NoneType"),
+        (5, {}, "a list of messages, got int"),
+        ({"role": "user", "content": "x"}, {}, "put a message alone into a list"),
+        (["a", "b"], {}, "got 2 texts: for an answer to each there is nbgen.map"),
         ([{"role": "user", "content": "x"}], {"complete": True}, "complete=True continues one text"),
     ],
 )

@@ -1,6 +1,7 @@
 """Every way to say what an answer should be gives a JSON schema and a typed value."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
@@ -57,6 +58,27 @@ def test_a_json_schema_gives_a_dict_that_shows_itself() -> None:
 def test_other_types_work_too() -> None:
     assert Schema(list[int]).parse("[1, 2]") == [1, 2]
     assert Schema(list[Plain]).parse(f"[{TEXT}]")[0].minutes == 20
+
+
+def test_types_with_models_of_pydantic_in_them_work_too() -> None:
+    for kind in (list[Model], pydantic.TypeAdapter(list[Model])):
+        (value,) = Schema(kind).parse(f"[{TEXT}]")
+        assert (type(value), value.minutes) == (Model, 20)
+    assert Schema(Model | None).parse("null") is None
+    assert Schema(Model | None).parse(TEXT).name == "Pancakes"
+    assert "Pancakes" in html_table([Schema(Model).parse(TEXT)])
+    with pytest.raises(InvalidAnswer, match="does not fit the schema"):
+        Schema(list[Model]).parse("[{}]")
+
+
+def test_what_no_grammar_can_hold_is_left_to_reading() -> None:
+    prices = Schema(dict[str, Decimal])
+    assert "format" not in prices.json
+    assert prices.parse('{"a": "1.50"}') == {"a": Decimal("1.50")}
+    assert "uniqueItems" not in Schema(set[int]).json
+    assert Schema(set[int]).parse("[1, 2, 1]") == {1, 2}
+    own = {"type": "object", "properties": {"format": {"type": "string", "format": "x"}}}
+    assert msgspec.json.decode(Schema(own).json) == own
 
 
 @pytest.mark.parametrize("kind", [Plain, Struct, Model, {"type": "object"}])

@@ -3,7 +3,10 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -243,3 +246,36 @@ def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
     pid = int(done.stdout)
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "it is gone")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (lambda: nbgen.generate("a\ud800"), r"'\\ud800', half of a surrogate pair"),
+        (lambda: nbgen.generate("a", stop="\ud800"), "half of a surrogate pair"),
+        (lambda: nbgen.tokenize("a\ud800"), "half of a surrogate pair"),
+        (lambda: nbgen.tokenize(["a", "b"]), r"got 2 texts: .*nbgen\.map"),
+        (lambda: nbgen.logprobs(["a", "b"]), r"got 2 texts: .*nbgen\.map"),
+        (lambda: nbgen.logprobs(5), "got int"),
+        (lambda: nbgen.detokenize(["a"]), "a list of integers"),
+        (lambda: nbgen.detokenize(5), "a list of integers"),
+        (lambda: nbgen.load(5), "a model is a folder"),
+        (lambda: nbgen.infer("m", [1.0]), "arrays by their names"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused_in_a_sentence(
+    connected: PrivateServer, mistake: Callable[[], Any], words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        mistake()
+
+
+def test_several_answers_are_told_of_and_refused_where_one_has_place(connected: PrivateServer) -> None:
+    result = nbgen.generate("hi", n=3, max_new_tokens=2, ignore_eos=True)
+    assert len(result.texts) == 3
+    assert result.caption.endswith("2 more in .texts")
+    for helper in (nbgen.Chat, nbgen.Stream, partial(nbgen.compare, "hi"), partial(nbgen.logprobs, "hi")):
+        with pytest.raises(InvalidRequest, match="one answer has place here"):
+            helper(n=2)
+    with pytest.raises(InvalidRequest, match="one answer has place here"):
+        nbgen.map(["hi"], n=2)

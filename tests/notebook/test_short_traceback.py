@@ -18,6 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
         ("nbgen.compare('x', temperature=[-1])", "temperature"),
         ("nbgen.connect('http://127.0.0.1:9/')", "nothing answers"),
         ("for text in nbgen.stream('x', json_schema='[]'): pass", "json_schema"),
+        ("get_ipython().run_cell_magic('nbgen', '--background --out run', 'x' * 20_000); run.wait()", "16384"),
     ],
 )
 def test_only_the_persons_own_lines_are_shown(

@@ -1,6 +1,8 @@
 """Typed objects from the real server: every way to say the type, streams, maps, magics, other dialects."""
 
+import json
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 import msgspec
@@ -11,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import nbgen
 from nbgen.errors import InvalidAnswer
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.schema import Schema
 
 OPTIONS = {"temperature": 0, "max_new_tokens": 200}
 
@@ -48,6 +51,31 @@ def test_a_json_schema_gives_a_dict(connected: PrivateServer) -> None:
     assert nbgen.generate("How was it?", schema=JSON, **OPTIONS)["mood"] in ("good", "bad")
 
 
+def test_types_that_grammars_do_not_know_in_whole_are_asked_for(connected: PrivateServer) -> None:
+    class Odd(pydantic.BaseModel):
+        price: Decimal
+        tags: set[int]
+        data: bytes
+
+    for kind in (Odd, list[Odd], Decimal, set[int]):
+        stream = nbgen.stream("How was it?", schema=kind, temperature=0, max_new_tokens=4)
+        assert "".join(stream)
+
+
+@dataclass
+class Counted:
+    of: list[dict[Literal["a", "b"], bool]]
+    again: "Counted | None"
+
+
+def test_keys_of_a_dict_are_held_to_their_literals(connected: PrivateServer) -> None:
+    fields = json.loads(Schema(Counted).json)["properties"]
+    assert fields["of"]["items"]["propertyNames"] == {"enum": ["a", "b"]}
+    value = nbgen.generate("How was it?", schema=dict[Literal["good", "bad"], Literal["very"]], **OPTIONS)
+    assert value.keys() <= {"good", "bad"}
+    assert value
+
+
 async def test_a_stream_has_the_object_as_its_value(connected: PrivateServer) -> None:
     stream = nbgen.stream("How was it?", schema=Verdict, **OPTIONS)
     assert "".join(stream) == stream.result.text
@@ -55,9 +83,11 @@ async def test_a_stream_has_the_object_as_its_value(connected: PrivateServer) ->
 
 
 def test_an_answer_that_was_cut_off_is_no_object(connected: PrivateServer) -> None:
-    with pytest.raises(InvalidAnswer, match="before it was whole") as caught:
+    with pytest.raises(InvalidAnswer, match=r"before it was whole .*: max_new_tokens, 3, was reached") as caught:
         nbgen.generate("How was it?", schema=Verdict, temperature=0, max_new_tokens=3)
     assert caught.value.result.finish_reason == "length"
+    with pytest.raises(InvalidAnswer, match="the context is full"):
+        nbgen.generate("x" * 16_375, schema=Verdict, temperature=0)
 
 
 def test_fields_become_columns(connected: PrivateServer) -> None:

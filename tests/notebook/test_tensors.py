@@ -4,26 +4,44 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.tensors import from_tensors, to_tensors
 
 
-@pytest.mark.parametrize("kind", ["bool", "int8", "uint16", "int64", "float32", "float64"])
+@pytest.mark.parametrize("kind", ["bool", "int8", "uint16", "int64", "float16", "float32", "float64"])
 def test_numbers_keep_type_and_shape(kind: str) -> None:
     array = np.arange(6).reshape(2, 3).astype(kind)
-    back = from_tensors(to_tensors({"x": array}))["x"]
+    back = from_tensors(*to_tensors({"a": np.array([7]), "x": array}))["x"]
     assert back.dtype == array.dtype
     assert np.array_equal(back, array)
 
 
+def test_numbers_that_json_cannot_write_and_tensors_of_torch_are_carried() -> None:
+    given = {
+        "odd": np.array([np.nan, np.inf, -np.inf, 1]),
+        "grown": torch.nn.Parameter(torch.tensor([1.5])),
+        "short": torch.tensor([0.5, float("nan")], dtype=torch.bfloat16),
+    }
+    back = from_tensors(*to_tensors(given))
+    assert np.array_equal(back["odd"], given["odd"], equal_nan=True)
+    assert back["grown"].tolist() == [1.5]
+    assert back["short"].dtype == np.float32
+    assert np.array_equal(back["short"], [0.5, np.nan], equal_nan=True)
+    short = {"name": "y", "datatype": "BF16", "shape": [2], "parameters": {"binary_data_size": 4}}
+    assert from_tensors([short], b"\x00\x3f\x80\xff")["y"].tolist()[0] == 0.5
+
+
 def test_texts_are_bytes_on_the_wire() -> None:
-    (tensor,) = to_tensors({"text": [["a", "ä"]]})
+    (tensor,), _ = to_tensors({"text": [["a", "ä"]]})
     assert (tensor["datatype"], tensor["shape"], tensor["data"]) == ("BYTES", [1, 2], ["a", "ä"])
     assert from_tensors([tensor])["text"].tolist() == [["a", "ä"]]
+    binary = {"name": "text", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 6}}
+    assert from_tensors([binary], b"\2\0\0\0\xc3\xa4")["text"].tolist() == ["ä"]
 
 
-@pytest.mark.parametrize("value", [np.zeros(1, "float16"), np.zeros(1, "complex64"), [object()]])
-def test_what_json_cannot_carry_is_refused(value: Any) -> None:
+@pytest.mark.parametrize("value", [np.zeros(1, "complex64"), [object()]])
+def test_what_tensors_cannot_carry_is_refused(value: Any) -> None:
     with pytest.raises(InvalidRequest, match="x is an array of"):
         to_tensors({"x": value})

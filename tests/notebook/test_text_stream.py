@@ -23,7 +23,10 @@ def stream(*events: tuple[str, dict[str, Any]], steps: list[Any] | None = None) 
 def test_an_answer_is_its_deltas_and_its_end() -> None:
     events = [("run", {"model": "m", "state": "running"}), delta("a"), delta("", 0), delta("b"), ("done", DONE)]
     answer = stream(*events)
-    assert list(answer) == ["a", "b"]
+    assert next(answer) == "a"
+    assert repr(answer) == "<stream, open: 'a'>"
+    assert list(answer) == ["b"]
+    assert repr(answer) == "<stream, stop: 'ab'>"
     result = answer.result
     assert (result.text, result.model, result.finish_reason) == ("ab", "m", "stop")
     assert (result.usage, result.ttft_s, result.tokens_per_s) == ({"completion_tokens": 2}, 0.1, 9.0)

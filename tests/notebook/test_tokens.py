@@ -1,5 +1,8 @@
 """Texts and their tokens, by the model's own tokenizer."""
 
+import numpy as np
+import torch
+
 import nbgen
 from nbgen.notebook.private_server import PrivateServer
 
@@ -7,7 +10,7 @@ from nbgen.notebook.private_server import PrivateServer
 def test_a_text_becomes_tokens_and_tokens_a_text(connected: PrivateServer) -> None:
     ids = nbgen.tokenize("hello")
     assert len(ids) == 5
-    assert nbgen.detokenize(ids) == "hello"
+    assert nbgen.detokenize(ids) == nbgen.detokenize(np.array(ids)) == nbgen.detokenize(torch.tensor(ids)) == "hello"
 
 
 def test_a_chat_is_tokenized_as_its_template_writes_it(connected: PrivateServer) -> None:

@@ -138,9 +138,14 @@ def test_a_conversation_calls_them_too() -> None:
     roles = [turn["role"] for turn in talk.messages]
     assert (roles[:3], roles[-1]) == (["user", "assistant", "tool"], "assistant")
     assert set(json.loads(talk.messages[2]["content"])) == {"city", "days", "unit"}
-    turns = len(talk)
-    talk("And then?")
-    assert len(talk) >= turns + 2
+    turns = list(talk.messages)
+    talk("And then?", tools=[locate])
+    assert len(talk) >= len(turns) + 2
+    while len(talk) > len(turns):
+        talk.undo()
+    assert talk.messages == turns
+    talk.undo()
+    assert len(talk) == 0
 
 
 @pytest.mark.usefixtures("client")

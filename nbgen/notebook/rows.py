@@ -1,0 +1,172 @@
+"""The rows of a map: what each of a list, a Series or a DataFrame asks, and the DataFrame of what came of it.
+
+Knows data, templates and tables; nothing of servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nbgen.errors import InvalidRequest, NbgenError, in_words
+from nbgen.notebook.media import media_parts
+from nbgen.notebook.request import Prompt, one_answer, run_body
+from nbgen.notebook.result import Result
+from nbgen.notebook.schema import Schema
+from nbgen.notebook.table import plain
+from nbgen.notebook.template import UnknownName, fill, missing
+
+DONE = ("stop", "length")
+COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
+
+Template = str | Callable[[Any], Prompt]
+#: A column with images, sounds or videos, or a function of the row.
+Column = str | Callable[[Any], Any] | None
+
+
+class Rows:
+    """The rows of a map: what each asks, and what came of it."""
+
+    def __init__(
+        self, data: Iterable[Any], prompt: Template, schema: Schema | None, media: Mapping[str, Column]
+    ) -> None:
+        self._media = media
+        self.index, self._names = _rows(data)
+        self._prompt = prompt
+        self._schema = schema
+        self.results: list[Result] = []
+        self.errors: dict[int, str] = {}
+
+    def prepare(self, *, complete: bool, system: str | None, options: Mapping[str, Any]) -> None:
+        """Write every prompt. Options are checked first, for they are the same for all rows."""
+        if self._schema is not None:
+            options = {**options, "json_schema": self._schema.json}
+        one_answer(run_body("-", complete=complete, system=system, options=options)["params"])
+        for number, names in enumerate(self._names):
+            result = Result(schema=self._schema)
+            try:
+                media = media_parts(**{name: self._medium(name, names) for name in self._media})
+                body = run_body(self._asked(names), complete=complete, system=system, media=media, options=options)
+                result.messages, result.prompt = body.get("messages"), body.get("prompt")
+                result.media = body.get("media", [])
+                result.params = body["params"]
+            except UnknownName as error:
+                raise InvalidRequest(f"{error} There {_listed(names)}.") from None
+            except Exception as error:  # A row, or a function of the user's, may be wrong in any way.
+                self.errors[number] = in_words(error)
+            self.results.append(result)
+
+    def take(self, earlier: Any) -> None:
+        """The rows that an earlier result has whole, found by their index."""
+        needed = ("text", "finish_reason", "ttft_s", *COUNTS)
+        if absent := [name for name in needed if name not in getattr(earlier, "columns", ())]:
+            raise InvalidRequest(
+                f"resume is what nbgen.map returned; this has no column {', '.join(absent)}", field="resume"
+            )
+        if not (earlier.index.is_unique and self.index.is_unique):
+            raise InvalidRequest("resume needs an index whose labels are unique", field="resume")
+        places = {label: place for place, label in enumerate(self.index)}
+        for label, row in earlier[earlier["finish_reason"].isin(DONE)].iterrows():
+            if label in places:
+                result = self.results[places[label]]
+                result.text, result.finish_reason, result.ttft_s = row["text"], row["finish_reason"], row["ttft_s"]
+                result.usage = {name: int(row[name]) for name in COUNTS if row[name] == row[name]}
+
+    def open(self) -> list[tuple[int, Result]]:
+        """The rows that are still to be asked."""
+        return [
+            (number, result)
+            for number, result in enumerate(self.results)
+            if result.finish_reason not in DONE and number not in self.errors
+        ]
+
+    def to_df(self) -> Any:
+        import pandas
+
+        rows = [self._row(number, result) for number, result in enumerate(self.results)]
+        last = [*Result().row(), "error"]
+        fields = dict.fromkeys(name for row in rows for name in row if name not in last)
+        frame = pandas.DataFrame(rows, index=self.index, columns=[*fields, *last])
+        return frame.astype(dict.fromkeys(COUNTS, "Int64"))
+
+    def _row(self, number: int, result: Result) -> dict[str, Any]:
+        row, error = result.row(), self.errors.get(number)
+        fields: dict[str, Any] = {}
+        if self._schema is not None and result.finish_reason:
+            try:
+                fields = _fields(result.value)
+            except Exception as failure:  # So may a class that was given as the schema.
+                error = error or in_words(failure)
+        row["text"] = row["text"] if row["text"] or result.finish_reason in DONE else None
+        row["error"] = error
+        return {**_apart(fields, row), **row}
+
+    def _medium(self, name: str, names: dict[str, Any]) -> Any:
+        column = self._media[name]
+        if column is None:
+            return None
+        if callable(column):
+            given = column(names.get("row", names.get("value")))
+        elif column in names:
+            given = names[column]
+        else:
+            raise UnknownName(f"{name}: there is no column {column!r}.", field=name)
+        return None if missing(given) else given
+
+    def _asked(self, names: dict[str, Any]) -> Prompt:
+        if isinstance(self._prompt, str):
+            return fill(self._prompt, names, whole=True)
+        return self._prompt(names.get("row", names.get("value")))
+
+
+def _rows(data: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
+    """The index, and for each row the names that its prompt may use."""
+    try:
+        import pandas
+    except ImportError:
+        raise NbgenError("nbgen.map returns a pandas DataFrame: pip install pandas") from None
+    if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+        raise InvalidRequest(
+            f"nbgen.map takes a list, a Series or a DataFrame, got {type(data).__name__}; for one text there is "
+            "nbgen.generate",
+            field="data",
+        )
+    if isinstance(data, pandas.DataFrame):
+        return data.index, [_names(data.columns, values) for values in data.itertuples(index=False, name=None)]
+    if isinstance(data, Mapping):
+        data = pandas.Series(data)
+    values = list(data)
+    index = data.index if isinstance(data, pandas.Series) else pandas.RangeIndex(len(values))
+    return index, [{"value": value} for value in values]
+
+
+def _names(columns: Any, values: tuple[Any, ...]) -> dict[str, Any]:
+    """A DataFrame's row by its columns, and whole; values keep their columns' types beside each other."""
+    import pandas
+
+    row = pandas.Series(list(values), index=columns, dtype=object)
+    return {**dict(zip(map(str, columns), values, strict=True)), "row": row}
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    """What a template may name, in words."""
+    if "row" not in names:
+        return "is only value, the item"
+    return f"are row and the columns {', '.join(name for name in names if name != 'row')}"
+
+
+def _apart(fields: Mapping[str, Any], taken: Iterable[str]) -> dict[str, Any]:
+    """The fields of a value by names that no other column has."""
+    named: dict[str, Any] = {}
+    for name, value in fields.items():
+        column = name
+        while column in taken or (column != name and column in fields):
+            column = f"value_{column}"
+        named[column] = value
+    return named
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The columns of a typed value: an object's fields, anything else in one column."""
+    simple = plain(value)
+    return dict(simple) if isinstance(simple, Mapping) else {"value": simple}

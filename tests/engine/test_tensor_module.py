@@ -1,0 +1,54 @@
+"""A torch module is held to the outputs that it declares."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nbgen.engine.tensor_module import TensorModule
+from nbgen.errors import InternalError
+from nbgen.messages import Tensor
+from nbgen.tensor_messages import InferRequest
+from nbgen.tensor_spec import ModelSpec, TensorSpec
+
+
+class Twice(torch.nn.Module):
+    """One output, as a tensor or under a name."""
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return {self.name: 2 * x} if self.name else 2 * x
+
+
+def computed(module: torch.nn.Module, *outputs: tuple[str, tuple[int, ...]], batch: int = 0) -> list[Tensor]:
+    given = (TensorSpec(name="x", datatype="FP32", dims=(2,)),)
+    declared = tuple(TensorSpec(name=name, datatype="FP32", dims=dims) for name, dims in outputs)
+    spec = ModelSpec(name="m", inputs=given, outputs=declared, max_batch_size=batch)
+    shape = (1, 2) if batch else (2,)
+    tensor = Tensor(name="x", datatype="FP32", shape=shape, data=np.array([1, 2], "float32").tobytes())
+    request = InferRequest(rid="r", model="m", inputs=[tensor], outputs=[name for name, _ in outputs])
+    return TensorModule(module, spec, torch.device("cpu")).compute([request]).outputs[0]
+
+
+@pytest.mark.parametrize("batch", [0, 4])
+@pytest.mark.parametrize("size", [2, -1])
+def test_what_is_declared_is_given(batch: int, size: int) -> None:
+    (tensor,) = computed(Twice("y"), ("y", (size,)), batch=batch)
+    assert np.frombuffer(tensor.data, "float32").tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("module", [Twice(), Twice("y")])
+def test_an_output_that_never_comes_is_an_error(module: torch.nn.Module) -> None:
+    with pytest.raises(InternalError, match="declares z and does not give it"):
+        computed(module, ("y", (2,)), ("z", (2,)))
+
+
+@pytest.mark.parametrize("dims", [(3,), (1, 2), ()])
+@pytest.mark.parametrize("batch", [0, 4])
+def test_an_output_of_another_shape_is_an_error(dims: tuple[int, ...], batch: int) -> None:
+    with pytest.raises(InternalError, match=r"gave y of shape .* is declared"):
+        computed(Twice(), ("y", dims), batch=batch)
