@@ -56,7 +56,7 @@ class Tokenizer:
         """
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
-        self._check_length("".join(m.text for m in messages))
+        self._check_length("".join(m.text for m in messages))  # before a template works on it
         as_text = any(m.tool_calls for m in messages) and self.answers is not None and self.answers.arguments_as_text
         try:
             text = self._render(
@@ -71,7 +71,7 @@ class Tokenizer:
                 f"the model's chat template refuses these messages (roles: {', '.join(m.role for m in messages)})",
                 field="messages",
             ) from None
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        return self.encode(text, add_special_tokens=False)
 
     @cached_property
     def answers(self) -> AnswerFormat | None:

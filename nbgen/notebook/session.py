@@ -71,11 +71,9 @@ def generate(
     answer = first = stream(prompt, complete=complete, system=system, **asked, **options)
     forming = FormingValue() if schema is not None else None
     try:
-        later = {
-            **options,
-            "tool_choice": None,
-            **dict.fromkeys(("images", "audio", "videos")),
-        }  # these are in the turns
+        later = options | dict.fromkeys(
+            ("tool_choice", "images", "audio", "videos")
+        )  # said once, they are in the turns
         for answer in box.rounds(first, lambda before, told: stream([*before.turns, *told], **asked, **later)):
             for _ in answer:
                 if forming is not None:

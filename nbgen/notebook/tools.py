@@ -5,9 +5,11 @@ Follows OpenAI's API reference in how tools, calls and results look. Knows neith
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_type_hints
 
 import msgspec
@@ -27,13 +29,11 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 class Tools:
     """What was given as `tools=`: functions of the notebook, and tools as OpenAI's JSON, which nobody here can call."""
 
-    def __init__(self, given: Iterable[Callable[..., Any] | Mapping[str, Any]] = ()) -> None:
+    def __init__(self, given: Any = ()) -> None:
         """Raises InvalidRequest for what is neither, and for functions that cannot be described."""
         self._functions: dict[str, _Function] = {}
         self.json: list[dict[str, Any]] = []
-        if callable(given) or isinstance(given, Mapping):
-            given = [given]
-        for each in given:
+        for each in _several(given):
             if callable(each):
                 function = _Function(each)
                 self._functions[function.name] = function
@@ -72,6 +72,13 @@ def chat_body(tools: Any, choice: Any = None, template_options: Mapping[str, Any
     return {name: value for name, value in body.items() if value}
 
 
+def _several(given: Any) -> Iterable[Any]:
+    """One tool, several, or none."""
+    if callable(given) or not isinstance(given, Iterable | None) or isinstance(given, Mapping | str):
+        return [given]
+    return given or ()
+
+
 class _Function:
     """A function with the type of its arguments."""
 
@@ -83,7 +90,10 @@ class _Function:
     @property
     def json(self) -> dict[str, Any]:
         """As OpenAI's API has it. The description is the docstring."""
-        schema = json.loads(Schema(self._arguments).json)
+        try:
+            schema = json.loads(Schema(self._arguments).json)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"the tool {self.name} cannot be described: {error}", field="tools") from None
         schema.pop("title", None)
         told = {"name": self.name, "description": inspect.getdoc(self._function) or "", "parameters": schema}
         return {"type": "function", "function": {name: value for name, value in told.items() if value}}
@@ -92,10 +102,22 @@ class _Function:
         """What it returns, as text; what went wrong, for the model to read."""
         try:
             given = msgspec.json.decode(arguments or "{}", type=self._arguments, strict=False)
-            value = self._function(**msgspec.structs.asdict(given))
+            value = _waited_for(self._function(**msgspec.structs.asdict(given)))
         except Exception as error:  # the model may do better the next time
             return f"{type(error).__name__}: {error}"
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _waited_for(value: Any) -> Any:
+    """What a coroutine returns: in a thread, for the kernel's own event loop runs already."""
+    if not inspect.isawaitable(value):
+        return value
+
+    async def wait() -> Any:
+        return await value
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, wait()).result()
 
 
 def _fields(function: Callable[..., Any], name: str) -> list[Any]:

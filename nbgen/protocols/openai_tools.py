@@ -11,6 +11,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import ToolOptions
 
 MAX_TOOLS = 128
+MAX_TOOL_BYTES = 2**20
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -55,8 +56,11 @@ def tool_options(
     if choice == "none":
         return None
     _check(tools, choice)
+    shown = [_for_template(tool) for tool in tools]
+    if (size := len(msgspec.json.encode(shown))) > MAX_TOOL_BYTES:
+        raise InvalidRequest(f"the tools have {size} bytes as JSON; at most {MAX_TOOL_BYTES}", field="tools")
     return ToolOptions(
-        tools=[_for_template(tool) for tool in tools],
+        tools=shown,
         required=choice == "required",
         function=choice.function.name if isinstance(choice, Choice) else "",
         strict=any(tool.function.strict for tool in tools),

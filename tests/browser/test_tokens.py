@@ -103,7 +103,7 @@ def test_models_answer_side_by_side_wherever_they_are_served(
 
     notebook.run(2)
     notebook.run(3)
-    expect(page.locator(".nbgen").get_by_role("status").last).to_have_text("3 answers ready")
+    expect(page.locator(".nbgen").get_by_role("status").last).to_have_text("2 answers ready, 1 failed")
     expect(page.get_by_role("region", name=tiny_model.name, exact=True)).to_contain_text("8 tokens")
     expect(page.get_by_role("region", name="such", exact=True).get_by_role("alert")).to_contain_text("no folder")
     expect(page.get_by_role("region", name=long_model.name, exact=True)).to_contain_text("8 tokens")

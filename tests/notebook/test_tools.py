@@ -1,5 +1,6 @@
 """Functions of the notebook that a model calls: how they are described, and called by a real model's wish."""
 
+import asyncio
 import dataclasses
 import enum
 import json
@@ -48,6 +49,11 @@ def locate(place: Place, tags: list[str] = []) -> str:  # noqa: B006
     return f"{type(place).__name__} {place.city}, {place.country}, {tags}"
 
 
+async def later(x: int) -> int:
+    await asyncio.sleep(0)
+    return x + 1
+
+
 def asked(*calls: tuple[str, str]) -> Result:
     return Result(tool_calls=[{"id": str(i), "name": name, "arguments": text} for i, (name, text) in enumerate(calls)])
 
@@ -67,9 +73,14 @@ def test_what_cannot_be_a_tool_is_refused() -> None:
 
     def odd(value: "Missing") -> None: ...  # noqa: F821
 
-    for tool, words in ((many, "values cannot be told"), (odd, "odd cannot be described"), (5, "a tool is a function")):
-        with pytest.raises(InvalidRequest, match=words):
-            Tools([tool])
+    def custom(value: Tools) -> None: ...
+
+    described = [(many, "values cannot be told"), (odd, "odd cannot be described"), (custom, "custom cannot be")]
+    for tool, words in (*described, (5, "a tool is a function"), ("f", "a tool is a function")):
+        for given in (tool, [tool]):
+            with pytest.raises(InvalidRequest, match=words):
+                Tools(given)
+    assert Tools(None).json == Tools([]).json == []
 
 
 def test_functions_get_values_of_their_types_and_return_text() -> None:
@@ -85,6 +96,7 @@ def test_functions_get_values_of_their_types_and_return_text() -> None:
     assert place == "Place Rom, it, []"
     assert wrong.startswith("ValidationError: Expected `object`")
     assert broken.startswith("DecodeError")
+    assert Tools(later).results(asked(("later", '{"x": "3"}')))[0]["content"] == "4"
     assert tools.results(asked(("other", "{}"))) == tools.results(Result()) == []
 
 

@@ -182,6 +182,7 @@ def test_the_panels_runs_bring_thoughts_and_calls(server: Server) -> None:
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "letters"),
         ({"tools": [{"type": "web_search"}]}, "web_search"),
         ({"tools": TOOLS * 65}, "at most 128"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "description": "a" * 2**20}}]}, "at most 1048576"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "odd"}}}],
           "tool_choice": "required"}, "grammar"),
         ({"messages": [*ASK, {"role": "function", "content": "x", "name": "f"}]}, "role 'function'"),
