@@ -143,7 +143,7 @@ def test_thoughts_come_apart(client: openai.OpenAI, folder: Path) -> None:
 def test_an_answer_of_a_form_may_follow_a_thought(client: openai.OpenAI, folder: Path) -> None:
     end = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>")
     opened = {"chat_template_kwargs": {"thinks": True}}
-    for more in ({}, {"tools": TOOLS}):
+    for more in ({}, {"tools": TOOLS, "parallel_tool_calls": False}):
         said = ask(client, response_format=FORMAT, logit_bias={str(end): 100}, extra_body=opened, **more).choices[0]
         assert said.message.reasoning_content is None
         if said.message.content:
