@@ -304,6 +304,11 @@ class GenerateOutput(Struct, frozen=True, gc=False):
     prompt_ids: Sequence[int] = ()
     tensors: Sequence[TensorPiece] = ()
 
+    @property
+    def content(self) -> str:
+        """The new text without thoughts and calls."""
+        return self.text if self.parts is None else "".join(part.content for part in self.parts)
+
 
 class TokenizerAnswer(Struct, frozen=True):
     """The ids of texts, or the texts of ids. A refusal is a GenerateOutput that ends in an error."""

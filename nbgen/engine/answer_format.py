@@ -52,12 +52,7 @@ class AnswerFormat:
             return cls(own, calls, thought)
         if calls is None and thought is None:
             return None
-        fields = {
-            "content": {"content": "text"},
-            **(calls.fields if calls else {}),
-            **(thought.fields if thought else {}),
-        }
-        return cls({"start_anchor_pattern": thought.anchor if thought else r"\Z", "fields": fields}, calls, thought)
+        return cls(_response_template(calls, thought), calls, thought)
 
     @classmethod
     def of_model(
@@ -101,20 +96,23 @@ class AnswerFormat:
         return load_response_template({**self._template, "fields": fields})
 
 
+def _response_template(calls: CallFormat | None, thought: ThoughtFormat | None) -> dict[str, Any]:
+    fields = {"content": {"content": "text"}, **(calls.fields if calls else {}), **(thought.fields if thought else {})}
+    return {"start_anchor_pattern": thought.anchor if thought else r"\Z", "fields": fields}
+
+
 def _calls(turns: TemplateTurns) -> CallFormat | None:
     """The format of calls, if what the template writes is read as what was to be written."""
     calls = CallFormat.of(turns)
     if calls is None:
         return None
     try:
-        template = load_response_template(
-            {"start_anchor_pattern": r"\Z", "fields": {"content": {"content": "text"}, **calls.fields}}
-        )
+        answers = AnswerFormat(_response_template(calls, None), calls, None)
     except ValueError:
         return None
     for names in (NAMES[:1], NAMES) if calls.separator else (NAMES[:1],):
         text = call_turn(turns, names, as_text=calls.arguments_as_text)
-        parts = AnswerParser(template, "", TOOLS).feed(text, last=True)
+        parts = answers.parser("", TOOLS, thoughts=False).feed(text, last=True)
         found = [(part.tool_call.name, json.loads(part.tool_call.arguments)) for part in parts if part.tool_call]
         if found != [(name, ARGUMENTS) for name in names]:
             return None

@@ -69,16 +69,16 @@ def chat_messages(prompt: Prompt, system: str | None = None) -> list[dict[str, A
     """Messages as the API takes them, the system prompt first."""
     turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else _listed(prompt)
     for turn in turns:
-        if (
-            {"role", "content"} - set(turn)
-            or set(turn) - MEMBERS
-            or not isinstance(turn["role"], str)
-            or not is_content(turn["content"])
-        ):
+        if not _is_message(turn):
             raise InvalidRequest(f'a message is {{"role": "user", "content": "…"}}, got {turn!r}')
     if not turns or (isinstance(prompt, str) and not prompt.strip()):
         raise InvalidRequest("the prompt is empty")
     return [{"role": "system", "content": system}, *turns] if system else turns
+
+
+def _is_message(turn: Mapping[str, Any]) -> bool:
+    known = {"role", "content"} <= set(turn) <= MEMBERS
+    return known and isinstance(turn["role"], str) and is_content(turn["content"])
 
 
 def _listed(prompt: Any) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Checked options, without those that say what is the default anyway."""
     given = builtin(options)
     stop = given.get("stop")
-    if stop == "" or (isinstance(stop, list) and "" in stop):  # SGLang's API takes it, and never stops there.
+    if stop == "" or (isinstance(stop, list) and "" in stop):  # servers take it for nothing; here it is a mistake
         raise InvalidRequest("stop: an empty text is no place to stop at", field="stop")
     try:
         return msgspec.to_builtins(SamplingParams.parse(given), str_keys=True)

@@ -46,10 +46,8 @@ class Choice:
 
     def whole(self, sample: Sample) -> dict[str, Any]:
         """The choice of a call without `stream`."""
-        text, states = self._take_text(sample), self._hidden_states(sample)
-        if self._call.chat:
-            return self._choice(sample, {"message": message(sample)}, self._take_logprobs(sample)) | states
-        return self._choice(sample, {"text": text}, self._take_logprobs(sample)) | states
+        said = {"message": message(sample)} if self._call.chat else {"text": self._take_text(sample)}
+        return self._choice(sample, said, self._take_logprobs(sample)) | self._hidden_states(sample)
 
     def states(self, sample: Sample) -> list[dict[str, Any]]:
         """The choice of the chunk that follows all others, where hidden states are wanted."""

@@ -63,12 +63,12 @@ class RunEvents:
 
     def _delta(self, group: list[GenerateOutput]) -> bytes:
         self._offset += len(group)
-        parts = [part for output in group for part in output.parts or ()]
-        text = "".join(output.text for output in group if output.parts is None) + "".join(p.content for p in parts)
+        text = "".join(output.content for output in group)
         tokens = sum(len(output.token_ids) for output in group)
         if not text and not tokens:
             return b""
-        more = native.part_fields(parts)
+        parts = [part for output in group for part in output.parts or ()]
+        more = native.part_fields(parts) if parts else {}
         logprobs = [native.token_fields(entry) for output in group for entry in output.logprobs]
         more |= {"logprobs": logprobs} if logprobs else {}
         return self._event("delta", index=group[0].index, text=text, tokens=tokens, **more)
