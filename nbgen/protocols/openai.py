@@ -144,7 +144,7 @@ T = TypeVar("T")
 
 def parse_completion(raw: bytes) -> Call:
     """The call in a body of `/v1/completions`. Raises InvalidRequest."""
-    fields, body = _parse(raw, CompletionBody)
+    body = _body(fields := parse_object(raw), CompletionBody)
     echo, top = bool(body.echo), body.logprobs
     _within("logprobs", top, MAX_TOP_LOGPROBS)
     limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
@@ -169,7 +169,12 @@ def parse_completion(raw: bytes) -> Call:
 
 def parse_chat(raw: bytes) -> Call:
     """The call in a body of `/v1/chat/completions`. Raises InvalidRequest."""
-    fields, body = _parse(raw, ChatBody)
+    return chat_call(parse_object(raw))
+
+
+def chat_call(fields: dict[str, Any]) -> Call:
+    """The call that the fields of such a body ask for. Raises InvalidRequest."""
+    body = _body(fields, ChatBody)
     _within("top_logprobs", body.top_logprobs, MAX_TOP_LOGPROBS)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
@@ -193,10 +198,9 @@ def parse_chat(raw: bytes) -> Call:
     return _call(body, [request], chat=True)._replace(logprobs=wanted is not None, media=[media])
 
 
-def _parse(raw: bytes, kind: type[B]) -> tuple[dict[str, Any], B]:
-    fields = parse_object(raw)
+def _body(fields: dict[str, Any], kind: type[B]) -> B:
     refuse_unsupported(fields)
-    return fields, convert(fields, kind)
+    return convert(fields, kind)
 
 
 def refuse_unsupported(fields: Mapping[str, Any]) -> None:

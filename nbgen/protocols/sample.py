@@ -50,10 +50,11 @@ class Sample:
         self.finish_reason = output.finish_reason or self.finish_reason
 
     def _take_parts(self, output: GenerateOutput) -> None:
+        before = 0 if self.parts else len(self.output_ids)  # tokens that had no text of their own yet
         self.parts = self.parts or []
         self.parts += output.parts or ()
         if self.parts and self.parts[-1].reasoning:
-            self.reasoning_tokens += len(output.token_ids)
+            self.reasoning_tokens += before + len(output.token_ids)
 
     @property
     def content(self) -> str:

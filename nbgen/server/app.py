@@ -35,6 +35,7 @@ from nbgen.server.launch_options import ALIASES, FLAGS
 from nbgen.server.media_options import MediaOptions
 from nbgen.server.metrics import Metrics
 from nbgen.server.models import Models
+from nbgen.server.responses import Responses
 from nbgen.server.runs import Runs
 from nbgen.server.runtime_file import RuntimeFile
 from nbgen.server.standalone import StandaloneServerApp
@@ -155,6 +156,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
             self.allow_auto_truncate,
         )
         self.runs = Runs(self.engine, self._touch, self.metrics.follow)
+        self.responses = Responses()
         self.tensor_engine = TensorEngine(config, self.log)
         self.media = self.media_intake()
         self.repository = self._own_repository()

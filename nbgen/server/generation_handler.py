@@ -25,7 +25,9 @@ class ModelNeededHandler(NbgenHandler):
 
 
 class GenerationHandler(ModelNeededHandler):
-    """Runs that live as long as their caller stays: whoever leaves aborts them."""
+    """Runs that live as long as their caller stays: whoever leaves aborts them, unless they are `detached`."""
+
+    detached = False
 
     def whole(self, runs: list[Run]) -> bytes:
         """The answer to a call without streaming, once all runs have ended well."""
@@ -46,13 +48,14 @@ class GenerationHandler(ModelNeededHandler):
         runs: list[Run] = []
         try:
             for request in requests:
-                runs.append(self._start(request))
+                runs.append(self.start(request))
             await (self._stream(runs) if stream else self._answer(runs))
         finally:
-            for run in runs:
+            for run in runs if not self.detached else ():
                 self.runs.abort(run.id)
 
-    def _start(self, request: GenerateRequest) -> Run:
+    def start(self, request: GenerateRequest) -> Run:
+        """A run of the request, which wakes this handler."""
         run = Run(request)
         self.reader.watch(run.watchers)
         try:

@@ -7,6 +7,7 @@ import time
 import msgspec
 
 from nbgen.errors import InvalidRequest, NbgenError, NotFound
+from nbgen.messages import GenerateRequest
 from nbgen.protocols import openai, openai_answer
 from nbgen.protocols.openai import Call
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
@@ -34,11 +35,19 @@ class CallHandler(OpenaiHandler, GenerationHandler):
 
     async def serve(self, call: Call) -> None:
         """Answer the call, whole or as a stream."""
-        adapter = self._adapter(call.model)
-        self._answer_to = openai_answer.Answer(call, call.model if adapter else self.engine.config.model)
-        requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter) for r in call.requests]
-        requests = await self.with_media(requests, call.media)
+        requests = await self.ready(call)
+        self._answer_to = openai_answer.Answer(call, self.model_name(call))
         await self.generate(requests, stream=call.stream)
+
+    async def ready(self, call: Call) -> list[GenerateRequest]:
+        """The call's requests with their adapters and their media. Raises what is not there or not allowed."""
+        adapter = self._adapter(call.model)
+        requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter) for r in call.requests]
+        return await self.with_media(requests, call.media)
+
+    def model_name(self, call: Call) -> str:
+        """What answers to the call: an adapter under the name that the caller has for it, or the model."""
+        return call.model if self._adapter(call.model) else self.engine.config.model
 
     def _adapter(self, model: str) -> str | None:
         """The adapter that "adapter" or "base:adapter" names, if any. Raises InvalidRequest for one not there."""

@@ -182,6 +182,29 @@ def seeing_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def calling_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose template has calls and thoughts; `</think>` is one token."""
+    from transformers import AutoTokenizer
+
+    from tests.chat_templates import CALLS, THOUGHT, template
+
+    folder = save_model(tmp_path_factory.mktemp("models") / "caller", vocab_size=300, max_position_embeddings=2048)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["</think>"])
+    tokenizer.chat_template = template(CALLS["objects"], THOUGHT)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def calling_server(tmp_path_factory: pytest.TempPathFactory, calling_model: Path) -> Iterator[Server]:
+    """That model's server."""
+    server = Server(tmp_path_factory.mktemp("tools"), f"--model={calling_model}")
+    yield server.ready()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
 def reference(seeing_model: Path) -> Reference:
     """What transformers makes of that model's prompts."""
     from tests.engine.test_images import Reference

@@ -1,7 +1,6 @@
 """Calls of tools and thoughts over OpenAI's endpoint, with the real client and a model whose template has both."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import openai
 import pytest
 from transformers import AutoTokenizer
 
-from tests.chat_templates import CALLS, THOUGHT, template
-from tests.conftest import save_model
 from tests.server.conftest import Server, events
 
 ASK = [{"role": "user", "content": "What is the weather?"}]
@@ -30,26 +27,8 @@ FORMAT = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose template has calls and thoughts; `</think>` is one token."""
-    found = save_model(tmp_path_factory.mktemp("models") / "caller", vocab_size=300, max_position_embeddings=2048)
-    tokenizer = AutoTokenizer.from_pretrained(found)
-    tokenizer.add_tokens(["</think>"])
-    tokenizer.chat_template = template(CALLS["objects"], THOUGHT)
-    tokenizer.save_pretrained(found)
-    return found
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("tools"), f"--model={folder}")
-    yield server.ready()
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.root}nbgen/v1", api_key=server.key, max_retries=0)
+def client(calling_server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{calling_server.root}nbgen/v1", api_key=calling_server.key, max_retries=0)
 
 
 def ask(client: openai.OpenAI, messages: list[Any] = ASK, **options: Any) -> Any:
@@ -122,8 +101,8 @@ def test_tools_that_are_not_to_be_seen_are_not(client: openai.OpenAI) -> None:
     assert seen > unseen == none
 
 
-def test_thoughts_come_apart(client: openai.OpenAI, folder: Path) -> None:
-    end = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>")
+def test_thoughts_come_apart(client: openai.OpenAI, calling_model: Path) -> None:
+    end = AutoTokenizer.from_pretrained(calling_model).convert_tokens_to_ids("</think>")
     opened = {"chat_template_kwargs": {"thinks": True}, "ignore_eos": True}
     answer = ask(client, max_tokens=9, temperature=0, extra_body=opened)
     assert answer.usage.completion_tokens_details.reasoning_tokens == answer.usage.completion_tokens == 9
@@ -140,8 +119,8 @@ def test_thoughts_come_apart(client: openai.OpenAI, folder: Path) -> None:
     assert over.content == "</think></think>"
 
 
-def test_an_answer_of_a_form_may_follow_a_thought(client: openai.OpenAI, folder: Path) -> None:
-    end = AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids("</think>")
+def test_an_answer_of_a_form_may_follow_a_thought(client: openai.OpenAI, calling_model: Path) -> None:
+    end = AutoTokenizer.from_pretrained(calling_model).convert_tokens_to_ids("</think>")
     opened = {"chat_template_kwargs": {"thinks": True}}
     for more in ({}, {"tools": TOOLS, "parallel_tool_calls": False}):
         said = ask(client, response_format=FORMAT, logit_bias={str(end): 100}, extra_body=opened, **more).choices[0]
@@ -152,22 +131,22 @@ def test_an_answer_of_a_form_may_follow_a_thought(client: openai.OpenAI, folder:
             checked(call)
 
 
-def test_the_panels_runs_bring_thoughts_and_calls(server: Server) -> None:
+def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> None:
     thinks = {"messages": ASK, "params": {"max_new_tokens": 9, "ignore_eos": True}, "chat": "c"}
-    found = events(server.http, "POST", "api/v1/runs", json={**thinks, "template_options": {"thinks": True}})
+    found = events(calling_server.http, "POST", "api/v1/runs", json={**thinks, "template_options": {"thinks": True}})
     deltas = [json.loads(event.data) for event in found if event.event == "delta"]
     reasoning = "".join(delta.get("reasoning", "") for delta in deltas)
     assert reasoning
     assert not any(delta["text"] for delta in deltas)
-    (asked, said) = server.http.get("api/v1/chats/c").json()["turns"]
+    (asked, said) = calling_server.http.get("api/v1/chats/c").json()["turns"]
     assert (asked["content"], said["content"], said["reasoning"]) == (ASK[0]["content"], "", reasoning)
     chosen = {"type": "function", "function": {"name": "get_time"}}
     params = {"max_new_tokens": 1200, "sampling_seed": 1}
     body = {"messages": ASK, "tools": TOOLS, "tool_choice": chosen, "stream": False, "params": params}
-    answer = server.http.post("api/v1/runs", json=body).json()
+    answer = calling_server.http.post("api/v1/runs", json=body).json()
     assert answer["text"] == ""
     assert [(call["name"], json.loads(call["arguments"])) for call in answer["tool_calls"]] == [("get_time", {})]
-    refused = server.http.post("api/v1/runs", json={"prompt": "a", "tools": TOOLS})
+    refused = calling_server.http.post("api/v1/runs", json={"prompt": "a", "tools": TOOLS})
     assert (refused.status_code, refused.json()["error"]["field"]) == (400, "tools")
 
 

@@ -1,0 +1,137 @@
+"""The items of OpenAI's responses: what came before an answer, as the turns of a chat.
+
+Follows OpenAI's API reference of `/v1/responses`, `input`. Items stay JSON as they came, since callers get them again.
+Knows no model, and not where items are kept.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from nbgen.errors import InvalidRequest
+
+Item = dict[str, Any]
+#: Types of items and the beginnings of their ids.
+ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_"}
+#: Types of a message's parts, and what chat messages call them.
+_TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+
+
+class Message(msgspec.Struct, tag="message", tag_field="type"):
+    """A turn of anybody's: text, or parts."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[dict[str, Any]]
+
+
+class Text(msgspec.Struct):
+    text: str
+
+
+class Reasoning(msgspec.Struct, tag="reasoning", tag_field="type"):
+    """Thoughts of the model's, whole or as a summary."""
+
+    summary: list[Text] = []
+    content: list[Text] | None = None
+
+
+class FunctionCall(msgspec.Struct, tag="function_call", tag_field="type"):
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionCallOutput(msgspec.Struct, tag="function_call_output", tag_field="type"):
+    call_id: str
+    output: str | list[dict[str, Any]]
+
+
+_Known = Message | Reasoning | FunctionCall | FunctionCallOutput
+
+
+def input_items(given: str | Sequence[Item]) -> list[Item]:
+    """The items of a body's `input`, each with its type and an id. Raises InvalidRequest."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]
+    return [_item(item, f"input[{place}]") for place, item in enumerate(given)]
+
+
+def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """Items as a chat's messages: what the model said, thought and called in a row is one turn of its own."""
+    turns: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for item in items:
+        match msgspec.convert(item, _Known):
+            case Message() as message:
+                _say(turns, message)
+            case Reasoning(summary, content):
+                _own_turn(turns, "reasoning_content", "content", "tool_calls")["reasoning_content"] = "".join(
+                    each.text for each in content or summary
+                )
+            case FunctionCall(call_id, name, arguments):
+                names[call_id] = name
+                called = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+                _own_turn(turns).setdefault("tool_calls", []).append(called)
+            case FunctionCallOutput(call_id, output):
+                result = {"tool_call_id": call_id, "name": names.get(call_id, ""), "content": _content(output)}
+                turns.append({"role": "tool", **result})
+    for turn in turns:
+        if "tool_calls" not in turn:
+            turn.setdefault("content", "")
+    return turns
+
+
+def new_id(kind: str) -> str:
+    """An id for an item of this type."""
+    return ID_PREFIXES[kind] + uuid.uuid4().hex
+
+
+def _item(item: Item, place: str) -> Item:
+    kind = item.get("type") or ("message" if "role" in item else None)
+    if kind == "item_reference":
+        return item
+    if kind not in ID_PREFIXES:
+        known = ", ".join([*ID_PREFIXES, "item_reference"])
+        raise InvalidRequest(f"{place} has the type {kind!r:.80}; there are {known}", field="input")
+    found = {"id": new_id(kind), "type": kind, "status": "completed"} | {k: v for k, v in item.items() if v is not None}
+    try:
+        msgspec.convert(found, _Known)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{place}: {error}", field="input") from None
+    return found
+
+
+def _say(turns: list[dict[str, Any]], message: Message) -> None:
+    if message.role == "assistant":
+        _own_turn(turns, "content", "tool_calls")["content"] = _content(message.content)
+    else:
+        turns.append({"role": message.role, "content": _content(message.content)})
+
+
+def _own_turn(turns: list[dict[str, Any]], *unless: str) -> dict[str, Any]:
+    """The model's turn that is last, or a new one if there is none, or it has one of those fields."""
+    if not turns or turns[-1]["role"] != "assistant" or any(name in turns[-1] for name in unless):
+        turns.append({"role": "assistant"})
+    return turns[-1]
+
+
+def _content(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    return content if isinstance(content, str) else [_part(part) for part in content]
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    """A part as chat messages have it; a type that they do not know is left for them to refuse."""
+    match part:
+        case {"type": "input_image", "image_url": str(url)}:
+            return {"type": "image_url", "image_url": {"url": url, "detail": part.get("detail") or "auto"}}
+        case {"type": "input_image" | "input_file", "file_id": str()}:
+            raise InvalidRequest("there are no uploaded files here: send an image as its URL", field="input")
+        case {"type": "refusal", "refusal": str(text)}:
+            return {"type": "refusal", "refusal": text}
+        case {"type": kind, "text": str(text)} if kind in _TEXTS:
+            return {"type": _TEXTS[kind], "text": text}
+    return part

@@ -1,0 +1,159 @@
+"""The items of a response, growing output by output, and the events that tell of each change.
+
+Follows OpenAI's API reference, "Streaming events" of `/v1/responses`. Text and thoughts are items of one part; a call
+comes whole. Knows nothing of the response around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from nbgen.messages import AnswerPart, GenerateOutput, ToolCall
+from nbgen.protocols.openai_logprobs import chat_logprobs
+from nbgen.protocols.responses_items import ID_PREFIXES
+
+Event = dict[str, Any]
+Status = str
+
+
+class Kind(NamedTuple):
+    """A type of items with text, and the type of their part, which its events are named after."""
+
+    type: str
+    part: str
+
+
+MESSAGE = Kind("message", "output_text")
+REASONING = Kind("reasoning", "reasoning_text")
+
+
+class TextItem:
+    """A message or a thought."""
+
+    def __init__(self, kind: Kind, id: str, index: int, logprobs: bool) -> None:
+        self.kind = kind
+        self._id = id
+        self._index = index
+        self._pieces: list[str] = []
+        self._logprobs: list[dict[str, Any]] | None = [] if logprobs and kind is MESSAGE else None
+
+    def fields(self, status: Status) -> dict[str, Any]:
+        """The item as it stands."""
+        own: dict[str, Any] = (
+            {"role": "assistant"} if self.kind is MESSAGE else {"summary": [], "encrypted_content": None}
+        )
+        part = [self._part(self._text)] if self._pieces else []
+        return {"id": self._id, "type": self.kind.type, "status": status, **own, "content": part}
+
+    def begin(self) -> list[Event]:
+        """It is there, and has an empty part."""
+        item = {"type": "response.output_item.added", "output_index": self._index, "item": self.fields("in_progress")}
+        self._pieces.append("")
+        return [item, self._event("content_part.added", part=self._part(""))]
+
+    def grow(self, text: str, logprobs: list[dict[str, Any]]) -> Event:
+        """More of its text has come."""
+        self._pieces.append(text)
+        if self.kind is REASONING:
+            return self._event(f"{self.kind.part}.delta", delta=text)
+        if self._logprobs is not None:
+            self._logprobs += logprobs
+        return self._event(f"{self.kind.part}.delta", delta=text, logprobs=logprobs)
+
+    def end(self, status: Status) -> list[Event]:
+        """It is complete, or nothing more will come."""
+        more = {"logprobs": self._logprobs or []} if self.kind is MESSAGE else {}
+        return [
+            self._event(f"{self.kind.part}.done", text=self._text, **more),
+            self._event("content_part.done", part=self._part(self._text)),
+            {"type": "response.output_item.done", "output_index": self._index, "item": self.fields(status)},
+        ]
+
+    @property
+    def _text(self) -> str:
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+    def _part(self, text: str) -> dict[str, Any]:
+        more = {"annotations": [], "logprobs": (self._logprobs or []) if text else []} if self.kind is MESSAGE else {}
+        return {"type": self.kind.part, "text": text, **more}
+
+    def _event(self, name: str, **fields: Any) -> Event:
+        place = {"item_id": self._id, "output_index": self._index, "content_index": 0}
+        return {"type": f"response.{name}", **place, **fields}
+
+
+class Output:
+    """All items of one response. Their ids follow from `id`, so that the same outputs make the same items again."""
+
+    def __init__(self, id: str, *, logprobs: bool) -> None:
+        self._id = id
+        self._logprobs = logprobs
+        #: Of tokens whose text has not come yet.
+        self._pending: list[dict[str, Any]] = []
+        self._done: list[dict[str, Any]] = []
+        self._open: TextItem | None = None
+
+    def items(self, status: Status = "in_progress") -> list[dict[str, Any]]:
+        """As far as they have come; `status` is that of the one that is not complete."""
+        return [*self._done, self._open.fields(status)] if self._open else list(self._done)
+
+    def add(self, output: GenerateOutput) -> list[Event]:
+        """Take in what a step gained."""
+        parts: Sequence[AnswerPart] = output.parts or ()
+        if output.parts is None and output.text:
+            parts = [AnswerPart(content=output.text)]
+        if self._logprobs:
+            self._pending += chat_logprobs(output.logprobs)["content"]
+        events: list[Event] = []
+        for part in parts:
+            if part.tool_call:
+                events += self._call(part.tool_call)
+            elif part.reasoning:
+                events += self._grow(REASONING, part.reasoning)
+            elif part.content:
+                events += self._grow(MESSAGE, part.content)
+            self._pending = []
+        return events
+
+    def end(self, status: Status) -> list[Event]:
+        """Nothing more will come. An answer of nothing at all is an empty message."""
+        events = [] if self._open or self._done else self._begin(MESSAGE)
+        return events + self._close(status)
+
+    def _grow(self, kind: Kind, text: str) -> list[Event]:
+        events = [] if self._open and self._open.kind is kind else [*self._close("completed"), *self._begin(kind)]
+        assert self._open
+        return [*events, self._open.grow(text, self._pending)]
+
+    def _begin(self, kind: Kind) -> list[Event]:
+        self._open = TextItem(kind, self._next_id(kind.type), len(self._done), self._logprobs)
+        return self._open.begin()
+
+    def _close(self, status: Status) -> list[Event]:
+        if self._open is None:
+            return []
+        events = self._open.end(status)
+        self._done.append(self._open.fields(status))
+        self._open = None
+        return events
+
+    def _call(self, call: ToolCall) -> list[Event]:
+        events, index = self._close("completed"), len(self._done)
+        named = {"id": self._next_id("function_call"), "type": "function_call", "call_id": call.id, "name": call.name}
+        whole = {**named, "status": "completed", "arguments": call.arguments}
+        self._done.append(whole)
+        place = {"item_id": named["id"], "output_index": index}
+        kind = "response.function_call_arguments"
+        item = {"output_index": index, "item": {**named, "status": "in_progress", "arguments": ""}}
+        return [
+            *events,
+            {"type": "response.output_item.added", **item},
+            {"type": f"{kind}.delta", **place, "delta": call.arguments},
+            {"type": f"{kind}.done", **place, "name": call.name, "arguments": call.arguments},
+            {"type": "response.output_item.done", "output_index": index, "item": whole},
+        ]
+
+    def _next_id(self, type: str) -> str:
+        return f"{ID_PREFIXES[type]}{self._id.removeprefix('resp_')}{len(self._done):04x}"

@@ -1,0 +1,130 @@
+"""Responses that can be fetched, continued and referred to later, as OpenAI's are.
+
+Kept in memory, the oldest forgotten first. Knows no HTTP; a run is read, never changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbgen.errors import InvalidRequest, NotFound
+from nbgen.protocols.responses import Asked
+from nbgen.protocols.responses_answer import Answer
+from nbgen.protocols.responses_items import Item
+from nbgen.server.runs import Run
+
+KEEP_RESPONSES = 1024
+#: Of all of them, as they came and as they were answered.
+KEEP_BYTES = 64 * 2**20
+#: Of an output, about.
+OUTPUT_BYTES = 500
+
+
+class Response:
+    """One response: as far as its run has come, or as it ended. In background its run is kept, to be read again."""
+
+    def __init__(self, asked: Asked, model: str, run: Run, size: int) -> None:
+        """`size` is that of its body, in bytes."""
+        self.id = asked.id
+        self.run_id = run.id
+        self.input = asked.input
+        self.size = size
+        self._background = bool(asked.body.background)
+        self._about = asked.id, asked.body, model, run.created
+        self._items = asked.items
+        self._run: Run | None = run
+        self._ended: dict[str, Any] | None = None
+
+    def answer(self, *, after: int = -1) -> Answer:
+        """What renders it, from its first output on; in a stream, from the event after that number."""
+        return Answer(*self._about, after=after)
+
+    def body(self) -> dict[str, Any]:
+        """The response as it stands."""
+        if self._ended is not None:
+            return self._ended
+        run = self._run
+        assert run is not None
+        begun = bool(run.outputs) or run.ended is not None
+        return self.answer().body(run.outputs, run.samples[0], run.error, begun=begun)
+
+    def run_in_background(self, what: str) -> Run:
+        """The run that goes on whoever leaves. Raises InvalidRequest, if it is no such run that is to be `what`."""
+        if not self._background or self._run is None:
+            raise InvalidRequest(f"only a response in background can be {what}")
+        return self._run
+
+    def settle(self) -> bool:
+        """Whether its run is over: then it stays as it is."""
+        if self._ended is None and self._run and self._run.ended is not None:
+            self._ended = self.body()
+            self.size += len(self._run.outputs) * OUTPUT_BYTES
+            self._run = self._run if self._background else None
+        return self._ended is not None
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is an error, and its caller was told so."""
+        return not self._background and self.body()["status"] == "failed"
+
+    def items(self) -> list[Item]:
+        """All that was said up to its end. Raises InvalidRequest before that."""
+        if self._ended is None:
+            raise InvalidRequest(f"the response {self.id} has not ended yet", field="previous_response_id")
+        return self._items + self._ended["output"]
+
+
+class Responses:
+    """Those of this server."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Response] = {}
+
+    def add(self, response: Response, run: Run) -> None:
+        """Keep it, and with its end forget what is too much."""
+        self._kept[response.id] = response
+        run.watchers.add(lambda: self._settle(response))
+        self._settle(response)
+
+    def get(self, id: str) -> Response:
+        """The response of this id. Raises NotFound."""
+        if (found := self._kept.get(id)) is None:
+            raise NotFound(f"there is no response {id[:80]!r} here, or no more", field="response_id")
+        return found
+
+    def delete(self, id: str) -> None:
+        """Forget it. Raises NotFound."""
+        del self._kept[self.get(id).id]
+
+    def history(self, id: str) -> list[Item]:
+        """All items up to the end of this response. Raises InvalidRequest."""
+        if id not in self._kept:
+            raise InvalidRequest(
+                f"there is no response {id[:80]!r} here, or no more: send what was said before as `input`",
+                field="previous_response_id",
+            )
+        return self._kept[id].items()
+
+    def item(self, id: str) -> Item:
+        """An item of a response that has ended, by its own id. Raises InvalidRequest."""
+        ended = [response for response in self._kept.values() if response.settle()]
+        for response in reversed(ended):
+            for item in response.items():
+                if item["id"] == id:
+                    return item
+        raise InvalidRequest(f"there is no item {id[:80]!r} here, or no more: send it whole", field="input")
+
+    def _settle(self, response: Response) -> None:
+        if not response.settle():
+            return
+        if response.refused:
+            self._kept.pop(response.id, None)
+        self._forget()
+
+    def _forget(self) -> None:
+        size = sum(response.size for response in self._kept.values())
+        for id, response in list(self._kept.items())[:-1]:
+            if len(self._kept) <= KEEP_RESPONSES and size <= KEEP_BYTES:
+                return
+            if response.settle():
+                size -= self._kept.pop(id).size

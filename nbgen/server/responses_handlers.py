@@ -1,0 +1,133 @@
+"""OpenAI's responses: made, fetched, followed, cancelled, counted."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from nbgen.errors import NbgenError
+from nbgen.messages import GenerateRequest, TokenizerAnswer
+from nbgen.protocols import responses
+from nbgen.protocols.responses import Again, Page
+from nbgen.protocols.responses_answer import item_page
+from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
+from nbgen.server.openai_handlers import CallHandler, OpenaiHandler
+from nbgen.server.question import ask
+from nbgen.server.responses import Response, Responses
+from nbgen.server.runs import Run
+
+
+class KeptHandler(NbgenHandler):
+    """Knows the responses of this server."""
+
+    @property
+    def kept(self) -> Responses:
+        return self.settings["nbgen"].responses
+
+
+class ResponsesHandler(CallHandler, KeptHandler):
+    """Makes a response. One in background goes on whoever leaves."""
+
+    body_limit = MEDIA_BODY
+    limit_name = "max_output_tokens"
+
+    async def post(self) -> None:
+        asked = self._asked = await self.parsed(partial(responses.parse_response, memory=self.kept))
+        self.detached = bool(asked.body.background)
+        (request,) = await self.ready(asked.call)
+        if self.detached and not asked.call.stream:
+            self.check_code(request)
+            self.start(request)
+            self.finish(msgspec.json.encode(self._response.body()))
+        else:
+            await self.generate([request], stream=asked.call.stream)
+
+    def start(self, request: GenerateRequest) -> Run:
+        run = super().start(request)
+        self._response = Response(self._asked, self.model_name(self._asked.call), run, len(self._body))
+        self._rendered = self._response.answer()
+        if self._asked.body.kept:
+            self.kept.add(self._response, run)
+        return run
+
+    def whole(self, runs: list[Run]) -> bytes:
+        return msgspec.json.encode(self._response.body())
+
+    def chunk(self, runs: list[Run]) -> bytes:
+        return self._rendered.chunk(runs[0].outputs)
+
+    def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
+        return self._rendered.end(runs[0].outputs, runs[0].samples[0], error)
+
+
+class ResponseHandler(OpenaiHandler, KeptHandler):
+    """A response as it stands, or its events from one on; and its end."""
+
+    async def get(self, id: str) -> None:
+        response = self.kept.get(id)
+        again = responses.parse_query(self.request.query_arguments, Again)
+        if not again.stream:
+            return self.finish(msgspec.json.encode(response.body()))
+        await self._follow(response, again.starting_after)
+
+    async def delete(self, id: str) -> None:
+        response = self.kept.get(id)
+        self.kept.delete(id)
+        self.runs.abort(response.run_id)
+        self.finish(msgspec.json.encode({"id": id, "object": "response", "deleted": True}))
+
+    async def _follow(self, response: Response, after: int) -> None:
+        run, answer, over = response.run_in_background("streamed again"), response.answer(after=after), False
+        self.reader.watch(run.watchers)
+        while not (over or self.reader.gone):
+            over = run.ended is not None
+            chunk = answer.end(run.outputs, run.samples[0], run.error) if over else answer.chunk(run.outputs)
+            if chunk:
+                await self.write_event(chunk)
+            if not over:
+                await self.reader.wait()
+        self.end_events()
+
+
+class CancelHandler(OpenaiHandler, KeptHandler):
+    """Ends a response in background; once ended it stays as it is."""
+
+    async def post(self, id: str) -> None:
+        response = self.kept.get(id)
+        run = response.run_in_background("cancelled: another ends when its caller leaves")
+        self.reader.watch(run.watchers)
+        self.runs.abort(run.id)
+        while run.ended is None and not self.reader.gone:
+            await self.reader.wait()
+        self.finish(msgspec.json.encode(response.body()))
+
+
+class InputItemsHandler(OpenaiHandler, KeptHandler):
+    """What a response was made from, page by page."""
+
+    async def get(self, id: str) -> None:
+        page = responses.parse_query(self.request.query_arguments, Page)
+        self.finish(item_page(self.kept.get(id).input, page))
+
+
+class InputTokensHandler(CallHandler, KeptHandler):
+    """How many tokens the prompt of a response would have."""
+
+    async def post(self) -> None:
+        request = await self.parsed(partial(responses.parse_count, memory=self.kept))
+        answer = await ask(self.engine, request)
+        assert isinstance(answer, TokenizerAnswer)
+        tokens = sum(map(len, answer.token_ids))
+        self.finish(msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens}))
+
+
+ID = r"([^/]+)"
+
+HANDLERS = [
+    (r"v1/responses", ResponsesHandler),
+    (r"v1/responses/input_tokens", InputTokensHandler),
+    (rf"v1/responses/{ID}", ResponseHandler),
+    (rf"v1/responses/{ID}/cancel", CancelHandler),
+    (rf"v1/responses/{ID}/input_items", InputItemsHandler),
+]

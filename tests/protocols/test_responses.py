@@ -1,0 +1,100 @@
+"""The items of responses as a chat's turns, and the events of outputs, without a server."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from nbgen.errors import InternalError
+from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, ToolCall
+from nbgen.protocols.responses import Body
+from nbgen.protocols.responses_answer import Answer
+from nbgen.protocols.responses_items import chat_turns, input_items
+from nbgen.protocols.sample import Sample
+from nbgen.sse import Decoder
+
+CALL = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "done"}]}
+CALLED = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+THOUGHT = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+SAID = {"role": "assistant", "content": [{"type": "output_text", "text": "yes"}]}
+TEXT = [{"type": "text", "text": "yes"}]
+OUTPUTS = [
+    GenerateOutput(rid="r", parts=[AnswerPart(reasoning="h")], token_ids=(1,)),
+    GenerateOutput(rid="r", parts=[AnswerPart(reasoning="m"), AnswerPart(content="ye")], token_ids=(2, 3)),
+    GenerateOutput(rid="r", parts=[AnswerPart(content="s"), AnswerPart(tool_call=ToolCall("1", "f", "{}"))]),
+    GenerateOutput(rid="r", parts=[AnswerPart(tool_call=ToolCall("2", "g", "{}"))], finish_reason=FinishReason("stop")),
+]
+
+
+@pytest.mark.parametrize(
+    ("items", "turns"),
+    [
+        ([THOUGHT, SAID, CALL], [{"reasoning_content": "hm", "content": TEXT, "tool_calls": [CALLED]}]),
+        ([SAID, SAID], [{"content": TEXT}, {"content": TEXT}]),
+        ([CALL, THOUGHT, CALL], [{"tool_calls": [CALLED]}, {"reasoning_content": "hm", "tool_calls": [CALLED]}]),
+        ([THOUGHT], [{"reasoning_content": "hm", "content": ""}]),
+        ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}, SAID],
+         [{"reasoning_content": "so", "content": TEXT}]),
+    ],
+)  # fmt: skip
+def test_what_the_model_said_in_a_row_is_one_turn(items: list[Any], turns: list[Any]) -> None:
+    assert chat_turns(input_items(items)) == [{"role": "assistant", **turn} for turn in turns]
+
+
+def test_a_result_has_the_name_of_its_call() -> None:
+    _, result = chat_turns(input_items([CALL, RESULT]))
+    assert result == {
+        "role": "tool",
+        "tool_call_id": "1",
+        "name": "f",
+        "content": [{"type": "text", "text": "done"}],
+    }
+
+
+def made() -> Answer:
+    return Answer("resp_1", Body(input="hello"), "m", 1.0)
+
+
+def sample() -> Sample:
+    found = Sample()
+    for output in OUTPUTS:
+        found.add(output)
+    return found
+
+
+def events(chunk: bytes) -> list[Any]:
+    return [json.loads(event.data) for event in Decoder().feed(chunk)]
+
+
+def test_items_are_the_same_however_they_came() -> None:
+    whole = made().body(OUTPUTS, sample())
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "function_call", "function_call"]
+    assert {item["status"] for item in whole["output"]} == {whole["status"]} == {"completed"}
+    streamed = made()
+    told = b"".join(streamed.chunk(OUTPUTS[:end]) for end in range(1, 5)) + streamed.end(OUTPUTS, sample(), None)
+    assert events(told)[-1]["response"]["output"] == whole["output"]
+    done = [event["item"] for event in events(told) if event["type"] == "response.output_item.done"]
+    assert done == whole["output"]
+    again = made()
+    at_once = again.chunk(OUTPUTS) + again.end(OUTPUTS, sample(), None)
+    assert events(at_once)[:-1] == events(told)[:-1]
+    later = Answer("resp_1", Body(input="hello"), "m", 1.0, after=4).end(OUTPUTS, sample(), None)
+    assert events(later)[:-1] == events(told)[5:-1]
+
+
+def test_a_response_that_fails_says_why_and_keeps_what_came() -> None:
+    told = events(made().end(OUTPUTS[:2], Sample(), InternalError("the engine died")))
+    assert told[-1]["type"] == "response.failed"
+    response = told[-1]["response"]
+    assert (response["status"], response["error"]["message"]) == ("failed", "the engine died")
+    assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
+
+
+def test_an_answer_of_nothing_is_an_empty_message() -> None:
+    over = Sample()
+    over.add(GenerateOutput(rid="r", finish_reason=FinishReason("stop")))
+    (item,) = made().body([], over)["output"]
+    assert (item["status"], item["content"][0]["text"]) == ("completed", "")
+    assert msgspec.json.encode(made().body([], Sample(), begun=False)["output"]) == b"[]"

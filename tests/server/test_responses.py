@@ -1,0 +1,228 @@
+"""OpenAI's responses with the real client: whole, streamed, continued, in background."""
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any, Literal
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.conftest import wait_for
+from tests.server.conftest import Server
+from tests.server.test_tools import CITY, NOTHING
+
+WEATHER = {"type": "function", "name": "get_weather", "description": "the weather", "parameters": CITY}
+TIME = {"type": "function", "name": "get_time", "parameters": NOTHING}
+TOOLS = [WEATHER, TIME]
+CALL = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 1200}
+THINKS = {"chat_template_kwargs": {"thinks": True}, "ignore_eos": True}
+TOGETHER = {"separate_reasoning": False, "ignore_eos": True}
+LONG = {"input": "hello", "max_output_tokens": 1900, "extra_body": TOGETHER}
+
+
+class Forecast(BaseModel):
+    city: Literal["Rom", "Oslo"]
+    sunny: bool
+
+
+@pytest.fixture(scope="module")
+def client(calling_server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{calling_server.root}nbgen/v1", api_key=calling_server.key, max_retries=0)
+
+
+def ask(client: openai.OpenAI, **options: Any) -> Any:
+    asked = {"model": "any", "input": "hello", "temperature": 0, "max_output_tokens": 8, "extra_body": TOGETHER}
+    return client.responses.create(**{**asked, **options})
+
+
+def test_a_response_says_what_a_chat_says(client: openai.OpenAI) -> None:
+    turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+    chat = client.chat.completions.create(model="any", messages=turns, temperature=0, max_tokens=8, extra_body=TOGETHER)
+    response = ask(client, instructions="be brief", metadata={"a": "b"})
+    assert response.output_text == chat.choices[0].message.content
+    assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (chat.usage.prompt_tokens, 8)
+    assert (response.metadata, response.instructions, response.temperature) == ({"a": "b"}, "be brief", 0)
+    assert client.responses.retrieve(response.id) == response
+
+
+@pytest.mark.parametrize("extra", [TOGETHER, THINKS])
+def test_a_stream_builds_the_response(client: openai.OpenAI, extra: dict[str, Any]) -> None:
+    told = list(ask(client, stream=True, extra_body=extra))
+    assert [event.sequence_number for event in told] == list(range(len(told)))
+    deltas = [event for event in told if event.type.endswith(".delta")]
+    part = "reasoning_text" if extra is THINKS else "output_text"
+    assert {event.type for event in deltas} == {f"response.{part}.delta"}
+    around = [event.type.removeprefix("response.") for event in told if event not in deltas]
+    item = ["output_item.added", "content_part.added", f"{part}.done", "content_part.done", "output_item.done"]
+    assert around == ["created", "in_progress", *item, "incomplete"]
+    whole = ask(client, extra_body=extra)
+    said = told[-1].response.output[0]
+    assert "".join(event.delta for event in deltas) == said.content[0].text == whole.output[0].content[0].text
+    assert said.status == "incomplete"
+    assert told[-1].response == client.responses.retrieve(told[0].response.id)
+    reasoning = told[-1].response.usage.output_tokens_details.reasoning_tokens
+    assert reasoning == (8 if extra is THINKS else 0)
+
+
+def test_log_probabilities_come_with_the_text(client: openai.OpenAI) -> None:
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    tokens = ask(client, **asked).output[0].content[0].logprobs
+    assert 0 < len(tokens) <= 8  # those at the end may have no text
+    assert tokens[0].logprob == tokens[0].top_logprobs[0].logprob
+    told = [event for event in ask(client, stream=True, **asked) if event.type == "response.output_text.delta"]
+    assert [t.token for event in told for t in event.logprobs] == [t.token for t in tokens]
+
+
+def test_a_form_is_kept(client: openai.OpenAI) -> None:
+    for seed in range(3):
+        response = client.responses.parse(
+            model="any",
+            input="hello",
+            text_format=Forecast,
+            max_output_tokens=300,
+            extra_body=TOGETHER | {"seed": seed},
+        )
+        assert response.status == "completed"
+        assert isinstance(response.output_parsed, Forecast)
+
+
+def test_a_call_and_its_result_go_on_in_three_ways(client: openai.OpenAI) -> None:
+    first = ask(client, input="What is the weather?", **CALL)
+    (call,) = first.output
+    assert (call.type, call.status, first.status) == ("function_call", "completed", "completed")
+    assert set(json.loads(call.arguments)) == set(CITY["properties"] if call.name == "get_weather" else ())
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    question = {"role": "user", "content": "What is the weather?"}
+    ways: list[dict[str, Any]] = [
+        {"input": [question, call.model_dump(exclude_none=True), result]},
+        {"input": [question, {"type": "item_reference", "id": call.id}, result]},
+        {"input": [result], "previous_response_id": first.id},
+    ]
+    answers = [ask(client, tools=TOOLS, **way) for way in ways]
+    assert len({(answer.usage.input_tokens, answer.output_text) for answer in answers}) == 1
+    assert answers[0].usage.input_tokens > first.usage.input_tokens
+    counted = client.responses.input_tokens.count(model="any", tools=TOOLS, **ways[2])
+    assert counted.input_tokens == answers[0].usage.input_tokens
+
+
+def test_a_streamed_call_has_events_of_its_own(client: openai.OpenAI) -> None:
+    told = list(ask(client, stream=True, **CALL))
+    names = [event.type.removeprefix("response.") for event in told]
+    call = ["function_call_arguments.delta", "function_call_arguments.done"]
+    assert names == ["created", "in_progress", "output_item.added", *call, "output_item.done", "completed"]
+    assert told[-1].response.output == [told[-2].item]
+    assert told[3].delta == told[4].arguments == told[-2].item.arguments
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "function", "name": "get_time"},
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]},
+    ],
+)
+def test_a_choice_narrows_the_tools(client: openai.OpenAI, choice: dict[str, Any]) -> None:
+    (call,) = ask(client, **{**CALL, "tool_choice": choice}).output
+    assert (call.name, call.arguments) == ("get_time", "{}")
+
+
+def test_input_items_come_in_pages(client: openai.OpenAI) -> None:
+    turns = [{"role": "user", "content": str(number)} for number in range(5)]
+    response = ask(client, input=turns, max_output_tokens=1)
+    pages = client.responses.input_items.list(response.id, limit=2, order="asc")
+    assert [item.content for item in pages] == list("01234")
+    assert len(pages.data) == 2
+    assert [item.content for item in client.responses.input_items.list(response.id)] == list("43210")
+
+
+def test_what_is_not_stored_is_not_there(client: openai.OpenAI) -> None:
+    response = ask(client, store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(response.id)
+    kept = ask(client)
+    client.responses.delete(kept.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(kept.id)
+
+
+def test_a_response_in_background_is_followed_by_anybody(client: openai.OpenAI) -> None:
+    begun = client.responses.create(model="any", background=True, **LONG)
+    assert begun.status in ("queued", "in_progress")
+    first = list(itertools.islice(client.responses.retrieve(begun.id, stream=True), 20))
+    rest = list(client.responses.retrieve(begun.id, stream=True, starting_after=first[-1].sequence_number))
+    assert [event.sequence_number for event in first + rest] == list(range(len(first + rest)))
+    response = client.responses.retrieve(begun.id)
+    assert rest[-1].response == response
+    told = "".join(event.delta for event in first + rest if event.type == "response.output_text.delta")
+    assert (told, response.usage.output_tokens) == (response.output_text, 1900)
+
+
+def test_a_response_in_background_outlives_its_stream_until_cancelled(client: openai.OpenAI) -> None:
+    with client.responses.create(model="any", background=True, stream=True, **LONG) as stream:
+        id = next(iter(stream)).response.id
+    with pytest.raises(openai.BadRequestError, match="not ended"):
+        ask(client, previous_response_id=id)
+    cancelled = client.responses.cancel(id)
+    assert cancelled.status == "cancelled"
+    assert 0 < cancelled.usage.output_tokens < 1900
+    assert client.responses.cancel(id) == cancelled
+
+
+def test_who_leaves_another_ends_it(client: openai.OpenAI) -> None:
+    with client.responses.create(model="any", stream=True, **LONG) as stream:
+        id = next(iter(stream)).response.id
+    wait_for(lambda: client.responses.retrieve(id).status == "cancelled", "it ends")
+    with pytest.raises(openai.BadRequestError, match="in background"):
+        client.responses.cancel(id)
+    with pytest.raises(openai.BadRequestError, match="in background"):
+        client.responses.retrieve(id, stream=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("options", "words", "field"),
+    [
+        ({"input": []}, "input must hold 1", "input"),
+        ({"input": [{"type": "computer_call"}]}, r"input\[0\].*'computer_call'", "input"),
+        ({"input": [{"role": "user"}]}, r"input\[0\].*content", "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "uploaded", "input"),
+        ({"input": [{"type": "item_reference", "id": "msg_0"}]}, "no item 'msg_0'", "input"),
+        ({"previous_response_id": "resp_0"}, "no response 'resp_0'", "previous_response_id"),
+        ({"max_output_tokens": 0}, "max_output_tokens must be at least 1", "max_output_tokens"),
+        ({"max_output_tokens": 10**6}, "max_output_tokens is too large", "max_output_tokens"),
+        ({"tools": [{"type": "web_search"}]}, "web_search", "tools"),
+        ({"tool_choice": "required"}, "no tools", "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "mcp", "server_label": "x"}}, "'mcp'", "tool_choice"),
+        ({"truncation": "auto"}, "`truncation`", "truncation"),
+        ({"conversation": "conv_1"}, "`conversation`", "conversation"),
+        ({"include": ["everything"]}, "'everything'", "include"),
+        ({"background": True, "store": False}, "needs store", "background"),
+        ({"metadata": {"a" * 65: "b"}}, "metadata", "metadata"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "needs a schema", "text.format"),
+        ({"temperature": -1}, "temperature", "temperature"),
+        ({"extra_body": {"n": 2}}, "`n`", "n"),
+    ],
+)  # fmt: skip
+def test_refusals_say_what_is_wrong(
+    client: openai.OpenAI, options: dict[str, Any], words: str, field: str, stream: bool
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=words) as refusal:
+        ask(client, stream=stream, **options)
+    assert refusal.value.param == field
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda responses: responses.retrieve("resp_0"),
+        lambda responses: responses.delete("resp_0"),
+        lambda responses: responses.cancel("resp_0"),
+        lambda responses: responses.input_items.list("resp_0"),
+    ],
+)
+def test_an_unknown_response_is_not_found(client: openai.OpenAI, call: Callable[[Any], object]) -> None:
+    with pytest.raises(openai.NotFoundError, match="resp_0"):
+        call(client.responses)

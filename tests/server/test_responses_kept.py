@@ -1,0 +1,67 @@
+"""Which responses are kept, and how long, without a server."""
+
+import pytest
+
+from nbgen.errors import InternalError, InvalidRequest, NotFound
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.protocols.openai import Call
+from nbgen.protocols.responses import Asked, Body
+from nbgen.protocols.responses_items import input_items
+from nbgen.server import responses
+from nbgen.server.responses import Response, Responses
+from nbgen.server.runs import Run
+
+END = GenerateOutput(rid="r", text="yes", token_ids=(1,), finish_reason=FinishReason("stop"))
+
+
+def add(kept: Responses, id: str, *, background: bool = False, size: int = 1) -> Run:
+    items = input_items(id)
+    request = GenerateRequest(rid=f"run-{id}", text="")
+    asked = Asked(id, Body(input=id, background=background), Call([request], chat=True), items, items)
+    run = Run(request)
+    kept.add(Response(asked, "m", run, size), run)
+    return run
+
+
+def test_a_response_ends_with_its_run_and_can_be_continued() -> None:
+    kept = Responses()
+    run = add(kept, "resp_a")
+    assert kept.get("resp_a").body()["status"] == "queued"
+    with pytest.raises(InvalidRequest, match="not ended"):
+        kept.history("resp_a")
+    run.add(END)
+    question, answer = kept.history("resp_a")
+    assert answer["content"][0]["text"] == "yes"
+    assert kept.item(answer["id"]) == answer
+    assert kept.item(question["id"]) == question
+    assert kept.get("resp_a").body()["status"] == "completed"
+
+
+def test_the_oldest_that_ended_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "KEEP_RESPONSES", 2)
+    kept = Responses()
+    runs = {id: add(kept, id) for id in ("resp_a", "resp_b", "resp_c")}
+    for id in ("resp_b", "resp_c", "resp_a"):
+        runs[id].add(END)
+    with pytest.raises(NotFound, match="no response 'resp_b'"):
+        kept.get("resp_b")
+    assert [kept.get(id).id for id in ("resp_a", "resp_c")] == ["resp_a", "resp_c"]
+
+
+def test_large_ones_are_forgotten_sooner_but_for_the_newest() -> None:
+    kept = Responses()
+    for id in ("resp_a", "resp_b"):
+        add(kept, id, size=responses.KEEP_BYTES).add(END)
+    with pytest.raises(NotFound):
+        kept.get("resp_a")
+    assert kept.get("resp_b").body()["status"] == "completed"
+
+
+def test_an_error_is_kept_only_for_who_did_not_hear_of_it() -> None:
+    kept = Responses()
+    add(kept, "resp_a").fail(InternalError("gone"))
+    add(kept, "resp_b", background=True).fail(InternalError("gone"))
+    with pytest.raises(NotFound):
+        kept.get("resp_a")
+    body = kept.get("resp_b").body()
+    assert (body["status"], body["error"]["message"]) == ("failed", "gone")
