@@ -5,6 +5,7 @@ Only safetensors are read. For the engine, and for a server that has another mod
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from nbgen.engine_config import BUNDLED, BUNDLED_FOLDER
 from nbgen.errors import ModelError
 
 OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.npz")
+CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
 
 #: What the hub takes as OWNER/NAME, besides `_is_hub_id`.
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<=\w)", re.ASCII)
@@ -50,6 +52,7 @@ def check_files(folder: Path, name: str) -> None:
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{name} has no weights: no *.safetensors file is there")
     _check_shards(folder, name)
+    _refuse_code(folder, name)
 
 
 def read_json(path: Path, name: str) -> dict[str, Any]:
@@ -81,3 +84,19 @@ def _check_shards(folder: Path, name: str) -> None:
     missing = sorted({shard for shard in index.get("weight_map", {}).values() if not (folder / shard).is_file()})
     if missing:
         raise ModelError(f"the index of {name} names files that are not there: {', '.join(missing)}")
+
+
+def _refuse_code(folder: Path, name: str) -> None:
+    for file in CODE_FILES:
+        if "auto_map" in (content := read_json(folder / file, name)):
+            words = f"{name} needs its own code (auto_map in {file}); nbgen does not run code from a model folder"
+            raise ModelError(words + (_without_code(content.get("model_type")) if file == "config.json" else ""))
+
+
+def _without_code(model_type: object) -> str:
+    """What to do about a model that transformers has a class of its own for."""
+    spec = find_spec("transformers")  # found, not imported
+    models = [Path(place) / "models" for place in (spec and spec.submodule_search_locations) or ()]
+    if not any((each / f"{model_type}" / f"modeling_{model_type}.py").is_file() for each in models):
+        return ""
+    return f". transformers has {model_type} itself: in a copy of the folder, take auto_map out of config.json"

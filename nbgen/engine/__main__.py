@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import msgspec
 
+from nbgen import model_files
 from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
 from nbgen.engine.lean_imports import import_engine, import_leanly, is_plain
@@ -80,7 +81,7 @@ def _begin_anew(config: EngineConfig) -> NoReturn:
 
 def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> None:
     try:
-        checkpoint.refuse_damaged(first.config.model)
+        model_files.check(first.config.model)
     except ModelError as error:  # before what takes seconds
         return channel.send(EngineFailed(message=error.message))
     # Beside the imports, the disk reads the weights.

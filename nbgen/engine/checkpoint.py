@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nbgen.errors import ModelError
-from nbgen.model_files import check, check_files, model_folder, read_json
+from nbgen.model_files import check_files, model_folder
 
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
-CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
 PAGE_IN_BYTES = 8 * 2**20
 
 Report = Callable[[str, int, int], None]
@@ -20,13 +19,9 @@ Report = Callable[[str, int, int], None]
 
 def find(name: str, report: Report) -> Path:
     """The checked folder of `name`; a hub id is downloaded if it is not there yet. Raises ModelError."""
-    return _checked(model_folder(name) or _download(name, report), name)
-
-
-def refuse_damaged(name: str) -> None:
-    """Raises ModelError, in a moment, for a name of no model, and for a folder of this machine that cannot be read."""
-    if folder := check(name):
-        _refuse_code(folder, name)
+    folder = model_folder(name) or _download(name, report)
+    check_files(folder, name)
+    return folder
 
 
 def weight_bytes(folder: Path) -> int:
@@ -89,27 +84,3 @@ def _download(name: str, report: Report) -> Path:
             f"{name!r} is not in the local cache and could not be downloaded ({type(error).__name__}): "
             "check the name, the network, and that you are logged in if the model is gated"
         ) from error
-
-
-def _checked(folder: Path, name: str) -> Path:
-    """The folder, if it holds a whole model that nbgen reads."""
-    check_files(folder, name)
-    _refuse_code(folder, name)
-    return folder
-
-
-def _refuse_code(folder: Path, name: str) -> None:
-    for file in CODE_FILES:
-        if "auto_map" in read_json(folder / file, name):
-            words = f"{name} needs its own code (auto_map in {file}); nbgen does not run code from a model folder"
-            raise ModelError(words + (_without_code(folder, name) if file == "config.json" else ""))
-
-
-def _without_code(folder: Path, name: str) -> str:
-    """What to do about a model that transformers has a class of its own for."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    model_type = read_json(folder / "config.json", name).get("model_type")
-    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        return ""
-    return f". transformers has {model_type} itself: in a copy of the folder, take auto_map out of config.json"

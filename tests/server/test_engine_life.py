@@ -140,6 +140,10 @@ def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
     for config, words in (("{", "not JSON"), ("[]", "no model_type"), ('{"hidden_size": 8}', "no model_type")):
         (broken / "config.json").write_text(config)
         assert words in mortal.http.post("api/v1/model/load", json={"model": str(broken)}).text
+    coded = shutil.copytree(long_model, tmp_path / "coded")
+    config = json.loads((coded / "config.json").read_text())
+    (coded / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "a.B"}}))
+    assert "transformers has llama itself" in mortal.http.post("api/v1/model/load", json={"model": str(coded)}).text
     half = shutil.copytree(long_model, tmp_path / "half", ignore=shutil.ignore_patterns("*.safetensors"))
     assert "no weights" in mortal.http.post("api/v1/model/load", json={"model": str(half)}).text
     assert mortal.http.post("generate", json={"text": "a", "sampling_params": {"max_new_tokens": 2}}).is_success
