@@ -22,6 +22,8 @@ HUB_ID_LENGTH = 96
 
 def model_folder(name: str) -> Path | None:
     """The folder that a model's name stands for, or None for a hub id. Raises ModelError if it is neither."""
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise ModelError(f"the model's name {name!r} is not UTF-8: rename its folder")
     folder = BUNDLED_FOLDER if name == BUNDLED else Path(name).expanduser()
     if folder.is_dir():
         return folder

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +32,15 @@ from nbgen.engine.media_encoder import placeholders
 from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import ModelError
+from nbgen.errors import InvalidRequest, ModelError
 from nbgen.model_files import read_json
-from nbgen.sampling_params import MODEL_DEFAULTS
+from nbgen.sampling_params import MODEL_DEFAULTS, SamplingParams
 
 DEFAULT_CONTEXT = 4096
+#: How configurations call the most tokens that a text may have.
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+#: Tensors that an error names.
+MOST_NAMED = 4
 
 log = logging.getLogger(__name__)
 
@@ -154,14 +158,16 @@ def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple[torch.nn.Modu
     with _foreign_errors(config.model, "weights"):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         written_out = dequantized.ask(architecture, device)
-        model = auto.from_pretrained(
+        model, loading = auto.from_pretrained(
             folder,
+            output_loading_info=True,
             config=architecture,
             dtype=_dtype(config.dtype, device),
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
         )
+        _check_complete(model, loading["missing_keys"], config.model)
         if written_out:
             dequantized.even(model)
         parameters = sum(p.numel() for p in model.parameters())
@@ -170,6 +176,15 @@ def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple[torch.nn.Modu
             torchao_weights.replace(model, torch.float32 if emulated else model.dtype, config.model)
             model = torch.nn.Module.float(model) if emulated else model  # transformers' own refuses quantized ones
         return model.to(device).eval(), parameters
+
+
+def _check_complete(model: torch.nn.Module, missing: Collection[str], name: str) -> None:
+    """Raises ModelError for parameters that no file has, which transformers makes up: all but a pooler's are used."""
+    parameters = {each for each, _ in model.named_parameters()}
+    absent = sorted(each for each in missing if each in parameters and not each.startswith("pooler."))
+    if absent:
+        more = f" and {len(absent) - MOST_NAMED} more" if len(absent) > MOST_NAMED else ""
+        raise ModelError(f"the weights of {name} lack {', '.join(absent[:MOST_NAMED])}{more}: download them again")
 
 
 def _device(name: str) -> torch.device:
@@ -200,16 +215,30 @@ def _computes_in(dtype: torch.dtype) -> bool:
 def context_length(architecture: Any, config: EngineConfig) -> int:
     """Longest prompt plus answer, in tokens."""
     text = architecture.get_text_config()
-    own = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or DEFAULT_CONTEXT
-    return min(own, config.context_length or own)
+    own = next((found for name in POSITIONS if (found := getattr(text, name, None))), DEFAULT_CONTEXT)
+    if (wanted := config.context_length or own) > own:
+        log.warning("context_length is %d, and the model's own is %d: longer texts are refused", wanted, own)
+    return min(own, wanted)
 
 
 def sampling_defaults(generation: dict[str, Any], config: EngineConfig) -> dict[str, float]:
-    """The five fields of the generation config that are sampling defaults. Its top_k 0 means no limit."""
+    """The five fields of the generation config that are sampling defaults, where a request could have them as well."""
     if config.sampling_defaults != "model":
         return {}
-    defaults = {name: generation[name] for name in MODEL_DEFAULTS if generation.get(name) is not None}
-    return {**defaults, **({"top_k": -1} if defaults.get("top_k") == 0 else {})}
+    defaults: dict[str, float] = {}
+    for name in MODEL_DEFAULTS:
+        value = generation.get(name)
+        if name == "top_k" and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if name == "top_k" and value == 0:  # no limit
+            value = -1
+        try:
+            found = getattr(SamplingParams.parse({name: value}), name)
+        except InvalidRequest as error:
+            log.warning("generation_config.json of %s: %s; it is left out", config.model, error.message)
+            continue
+        defaults |= {} if found is None else {name: found}
+    return defaults
 
 
 @contextmanager

@@ -172,12 +172,20 @@ def _expected_scores(model: torch.nn.Module, prompts: list[list[int]]) -> list[t
     except Exception as error:  # a model may raise anything
         log.exception("trying %s", name)
         raise ModelError(f"{name} fails in transformers itself, on {len(prompts[0])} random tokens") from error
+    if not all(torch.isfinite(each).all() for each in scores):
+        raise ModelError(f"{name} gives scores that are no numbers{_not_finite(model)}: download its weights again")
     if not _same(scores[0][:COMMON], scores[1][:COMMON], model.dtype):
         raise ModelError(
             f"{name} reads text in both directions (a token's scores change with those after it), so it cannot "
             "continue a text: use a causal language model"
         )
     return scores
+
+
+def _not_finite(model: torch.nn.Module) -> str:
+    """Which of its weights are none either, in words."""
+    named = (name for name, each in model.named_parameters() if each.is_floating_point() and not each.isfinite().all())
+    return f" ({name} is not finite)" if (name := next(named, None)) else ""
 
 
 @torch.inference_mode()

@@ -229,5 +229,8 @@ class EngineLife:
 
 def _cause(ended: str) -> str:
     """Why a child that nobody stopped is gone; the system kills what takes too much memory."""
-    killed = "the engine was killed (signal 9), perhaps for want of memory"
-    return killed if ended == "signal 9" else f"the engine stopped ({ended})"
+    causes = {
+        "signal 7": "the engine stopped (signal 7), perhaps since the model's files have changed on disk",
+        "signal 9": "the engine was killed (signal 9), perhaps for want of memory",
+    }
+    return causes.get(ended, f"the engine stopped ({ended})")

@@ -2,13 +2,17 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import MptConfig
 
 from nbgen.engine import checkpoint
-from nbgen.engine.loader import _foreign_errors
+from nbgen.engine.loader import _foreign_errors, context_length
+from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from tests.engine.conftest import build
 
@@ -92,6 +96,52 @@ def test_sampling_defaults_come_from_the_generation_config(folder: Path) -> None
     assert assembly.model.sampling_defaults == {"temperature": 0.3, "top_k": -1}
     assert build(folder, sampling_defaults="openai").model.sampling_defaults == {}
     assert assembly.engine._launcher._sampler.eos_ids == {0, 7}
+
+
+def test_defaults_that_no_request_may_have_are_left_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    odd = {"temperature": "hot", "top_p": 7, "top_k": 50.0, "min_p": 0.1, "repetition_penalty": -1}
+    (folder / "generation_config.json").write_text(json.dumps(odd))
+    assert build(folder).model.sampling_defaults == {"top_k": 50, "min_p": 0.1}
+    left_out = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(left_out) == 3
+    for words, name in zip(left_out, ("temperature", "top_p", "repetition_penalty"), strict=True):
+        assert name in words
+
+
+def change(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def test_weights_that_are_not_there_are_not_made_up(folder: Path) -> None:
+    change(folder, lambda weights: weights.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(ModelError, match=r"lack model\.layers\.1\.mlp\.up_proj\.weight: download"):
+        build(folder)
+    edit(folder / "config.json", num_hidden_layers=3)
+    with pytest.raises(ModelError, match=r"lack .* and 6 more"):
+        build(folder)
+
+
+def test_weights_that_are_no_numbers_are_named(folder: Path) -> None:
+    name = "model.layers.1.self_attn.q_proj.weight"
+    change(folder, lambda weights: weights[name].fill_(float("nan")))
+    with pytest.raises(ModelError, match=f"no numbers .{name} is not finite"):
+        build(folder)
+
+
+def test_a_context_is_as_long_as_the_configuration_says_under_any_name(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = MptConfig(max_seq_len=512)
+    assert context_length(config, EngineConfig()) == 512
+    assert context_length(config, EngineConfig(context_length=600)) == 512
+    assert "the model's own is 512" in caplog.text
+
+
+def test_a_name_that_is_no_unicode_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"'m\\udcff' is not UTF-8"):
+        checkpoint.find("m\udcff", lambda *_: None)
 
 
 def test_weights_that_memory_cannot_hold_are_said_to_be_too_large() -> None:
