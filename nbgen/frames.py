@@ -39,14 +39,19 @@ from_engine_decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decod
 
 
 def encode_frame(message: ToEngine | FromEngine) -> bytes:
-    """The message with its length in front."""
+    """The message with its length in front. Raises ValueError for one that no frame holds."""
     body = _encoder.encode(message)
+    _check(len(body))
     return len(body).to_bytes(FRAME_HEADER, "big") + body
 
 
 def frame_length(header: bytes) -> int:
     """Bytes that follow a frame's header. Raises ValueError for a length no peer of ours sends."""
     length = int.from_bytes(header, "big")
+    _check(length)
+    return length
+
+
+def _check(length: int) -> None:
     if length > MAX_FRAME:
         raise ValueError(f"a frame of {length} bytes; the limit is {MAX_FRAME}")
-    return length

@@ -87,7 +87,7 @@ class Admission:
         if request.words is not None:
             for word in (*request.words.bad_ids, *request.words.stop_ids):
                 self._check_ids(word, "words")
-        self._check_logprobs(request.logprobs, len(prompt))
+        self._check_logprobs(request.logprobs, len(prompt), params.n)
         self._check_tensors(request.tensors, len(prompt), self._budget(len(prompt), params))
         if request.logit_processor is not None:
             self._processors.load(request.logit_processor)
@@ -227,7 +227,7 @@ class Admission:
                 field="max_new_tokens",
             )
 
-    def _check_logprobs(self, options: LogprobOptions | None, length: int) -> None:
+    def _check_logprobs(self, options: LogprobOptions | None, length: int, samples: int) -> None:
         if options is None:
             return
         self._check_ids(options.token_ids, "token_ids_logprob")
@@ -236,7 +236,7 @@ class Admission:
                 f"logprob_start_len is {options.start}; the prompt has {length} tokens", field="logprob_start_len"
             )
         rows = 0 if options.start is None else length - options.start
-        asked = rows * (options.top + len(options.token_ids))
+        asked = samples * rows * (options.top + len(options.token_ids))
         if asked > MAX_PROMPT_LOGPROBS:
             raise InvalidRequest(
                 f"top_logprobs_num and token_ids_logprob over this prompt are {asked} log-probabilities; "

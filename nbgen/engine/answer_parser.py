@@ -44,10 +44,10 @@ class AnswerParser:
             events = self._parser.feed(text)
             if last:
                 events += self._parser.finalize()[1]
-        except (ValueError, KeyError, TypeError):  # as a library of patterns says: this is no call
+            return [part for event in events for part in self._parts(event, since)]
+        except Exception:  # whatever a library of patterns, or of JSON, raises at a text: this is no call
             self._parser, self._call = ResponseParser(self._template, "", tools=self._tools), None
             return [AnswerPart(content=since)] if since else []
-        return [part for event in events for part in self._parts(event, since)]
 
     def _parts(self, event: dict[str, Any], since: str) -> list[AnswerPart]:
         field, kind = event["field"], event["type"]
@@ -79,10 +79,11 @@ class AnswerParser:
 
 
 def _call(value: Any) -> ToolCall | None:
-    """A call as a response template shapes it; None where it is none."""
+    """A call as a response template shapes it; None where it is none. Raises ValueError for half a character in it."""
     function = value.get("function") if isinstance(value, dict) else None
     name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(arguments, dict | str):
         return None
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    f"{name}{text}".encode()  # JSON can escape half of a surrogate pair, which no message holds
     return ToolCall(id=uuid.uuid4().hex[:ID_LENGTH], name=name, arguments=text)

@@ -112,7 +112,8 @@ class GrammarCompiler:
         error = None if done.cancelled() else done.exception()
         with self._lock:
             if done.cancelled() or isinstance(error, Unavailable):
-                self._cache.pop(grammar, None)
+                if self._cache.get(grammar) is done:  # and not who asked again meanwhile
+                    del self._cache[grammar]
                 return
             size = ENTRY_BYTES + len(grammar.text) + (0 if error else done.result().num_bytes)
             self._sizes[grammar] = size

@@ -11,6 +11,7 @@ changes. Knows nothing of files or names.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -39,6 +40,15 @@ class Rows:
         self.active: frozenset[Adapter] = frozenset()
 
 
+class Stack(NamedTuple):
+    """The matrices of adapters in one layer: as they are, laid out for a processor if it can be, and whose they are."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    packed: tuple[torch.Tensor | None, torch.Tensor | None]
+    carried: frozenset[Adapter]
+
+
 class LoraLinear(nn.Module):
     """A linear layer, and what the adapters in use add to it."""
 
@@ -57,14 +67,18 @@ class LoraLinear(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("base"), name)
 
-    def stack(self, path: str, adapters: Sequence[Adapter], dtype: torch.dtype, device: torch.device) -> None:
-        """Hold the matrices of these adapters; columns of one that leaves this layer alone are zeros."""
+    def stacked(self, path: str, adapters: Sequence[Adapter], dtype: torch.dtype, device: torch.device) -> "Stack":
+        """The matrices of these adapters, to `hold`; columns of one that leaves this layer alone are zeros."""
         pairs = [adapter.pairs.get(path) or self._nothing(adapter.rank) for adapter in adapters]
         padded = [_padded(pair, adapter.rank) for pair, adapter in zip(pairs, adapters, strict=True)]
-        self._a = torch.cat([pair.a for pair in padded]).to(device, dtype)
-        self._b = torch.cat([pair.b.T for pair in padded]).to(device, dtype)
-        self._packed = linear.reordered(self._a), linear.reordered(self._b.T)
-        self._carried = frozenset(adapter for adapter in adapters if path in adapter.pairs)
+        a = torch.cat([pair.a for pair in padded]).to(device, dtype)
+        b = torch.cat([pair.b.T for pair in padded]).to(device, dtype)
+        carried = frozenset(adapter for adapter in adapters if path in adapter.pairs)
+        return Stack(a, b, (linear.reordered(a), linear.reordered(b.T)), carried)
+
+    def hold(self, stack: "Stack") -> None:
+        """Add from now on what this one adds."""
+        self._a, self._b, self._packed, self._carried = stack
 
     @property
     def matrices(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -139,16 +153,20 @@ class LoraLayers:
         return bool(self._wrapped)
 
     def carry(self, adapters: Sequence[Adapter]) -> None:
-        """Have exactly these adapters in the model. Not while it runs."""
+        """Have exactly these adapters in the model. Not while it runs. Where that raises anything, all is as before."""
         starts = accumulate((adapter.rank for adapter in adapters), initial=0)
         wanted = {path for adapter in adapters for path in adapter.pairs}
-        for path in wanted - self._wrapped.keys():
-            self._wrap(path)
-        for path in self._wrapped.keys() - wanted:
-            self._put(path, self._wrapped.pop(path).base)
+        layers = {path: self._wrapped.get(path) or self._layer(path) for path in wanted}
         parameter = next(self._model.parameters())
-        for path, layer in self._wrapped.items():
-            layer.stack(path, adapters, self._model.dtype, parameter.device)
+        stacks = {
+            path: layer.stacked(path, adapters, self._model.dtype, parameter.device) for path, layer in layers.items()
+        }
+        for path in self._wrapped.keys() - wanted:
+            self._put(path, self._wrapped[path].base)
+        for path, layer in layers.items():
+            layer.hold(stacks[path])
+            self._put(path, layer)
+        self._wrapped = layers
         self.columns = {a: slice(start, start + a.rank) for a, start in zip(adapters, starts, strict=False)}
 
     @contextmanager
@@ -180,11 +198,9 @@ class LoraLayers:
         head = self._model.get_output_embeddings()
         return next((path for path, module in self._model.named_modules() if module is head), None)
 
-    def _wrap(self, path: str) -> None:
+    def _layer(self, path: str) -> LoraLinear:
         base = self._model.get_submodule(path)
-        is_head = base is self._model.get_output_embeddings()
-        self._wrapped[path] = LoraLinear(base, self._rows, is_head=is_head)
-        self._put(path, self._wrapped[path])
+        return LoraLinear(base, self._rows, is_head=base is self._model.get_output_embeddings())
 
     def _put(self, path: str, module: nn.Module) -> None:
         parent, _, name = path.rpartition(".")

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,6 +136,22 @@ def test_what_began_like_a_call_and_is_none_is_text(text: str) -> None:
     assert calls == WANTED[:1]
     assert content.strip() in text
     assert len(content.strip()) >= len(text) - len("<tool_call></tool_call>\n\n")
+
+
+@pytest.mark.parametrize(
+    "hostile", ["[" * 3000, '{"a":' * 3000, '"\\ud800"'], ids=["lists", "objects", "half a character"]
+)
+@pytest.mark.parametrize("way", CALLS)
+def test_arguments_that_no_message_can_hold_fail_nobody(way: str, hostile: str) -> None:
+    """Nested more deeply than JSON is read, or with half of a surrogate pair: text, but where tags hold any text."""
+    source, arguments = template(CALLS[way], THOUGHT), {"city": "Rome", "days": 3}
+    function = {"name": "get_weather", "arguments": json.dumps(arguments) if way == "text" else arguments}
+    text = answer(source, {"content": "", "tool_calls": [{"function": function}]}).replace("3", hostile)
+    for size in (7, len(text)):
+        parts = read(learned(source), text, size=size)
+        assert msgspec.msgpack.encode(parts)
+        told = "".join(part.content + (part.tool_call.arguments if part.tool_call else "") for part in parts)
+        assert hostile in (told if way != "tags" else json.loads(told)["days"])
 
 
 @given(st.text(alphabet='ab <>/[]{}"\n:thinkcolTOL_CARGSé', max_size=60), st.integers(1, 9))

@@ -1,7 +1,9 @@
 """Grammars are compiled beside the loop, once, within limits of time and memory; a lost process is no outage."""
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import psutil
@@ -9,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from nbgen.engine import grammar_compiler
-from nbgen.engine.grammar import Grammar
+from nbgen.engine.grammar import Compiled, Grammar
 from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_xgrammar import XGrammarBackend
 from nbgen.errors import InvalidRequest, Unavailable
@@ -69,6 +71,31 @@ def test_what_nobody_wants_any_more_is_not_compiled(compiler: GrammarCompiler) -
     assert shared[0].result() is shared[1].result()
     assert all(future.exception() for future in busy)
     assert compiler.submit(SLOW._replace(text=SLOW.text + "c"), wanted=lambda: False) is not dropped
+
+
+def test_who_asks_again_for_what_nobody_wanted_is_not_forgotten_with_it(tiny_model: Path) -> None:
+    """Again before those who hear that it was not compiled have heard."""
+    grammar, again, heard = Grammar("regex", "ab"), [], threading.Event()
+
+    class AskedAgain(GrammarCompiler):
+        def _check_wanted(self, grammar: Grammar) -> None:
+            try:
+                super()._check_wanted(grammar)
+            except Unavailable:
+                again.append(self.submit(grammar))
+                raise
+
+        def _remember(self, grammar: Grammar, done: Future[Compiled]) -> None:
+            super()._remember(grammar, done)
+            heard.set()
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    compiler = AskedAgain("xgrammar", lambda: XGrammarBackend.from_tokenizer(tokenizer, 264, {0}))
+    assert isinstance(compiler.submit(grammar, wanted=lambda: False).exception(), Unavailable)
+    assert heard.wait(PATIENCE)
+    assert compiler.submit(grammar) is again[0]
+    assert again[0].result().matcher()
+    compiler.close()
 
 
 def test_a_process_that_dies_is_started_again(compiler: GrammarCompiler) -> None:

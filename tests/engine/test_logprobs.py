@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from nbgen.engine import admission
 from nbgen.engine.assembly import Assembly
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions, TokenLogprobs
@@ -139,3 +140,10 @@ def test_nobody_who_does_not_ask_pays(tiny_engine: Assembly) -> None:
 def test_what_cannot_be_described_is_refused(tiny_engine: Assembly, options, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         tiny_engine.admission.sequences(request(**options))
+
+
+def test_the_log_probabilities_of_all_samples_count(tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MAX_PROMPT_LOGPROBS", 2 * 4 * len(PROMPT))
+    assert tiny_engine.admission.sequences(request(start=0, top=4, params={"n": 2}))
+    with pytest.raises(InvalidRequest, match="top_logprobs_num"):
+        tiny_engine.admission.sequences(request(start=0, top=4, params={"n": 3}))

@@ -9,6 +9,7 @@ import openai
 import pytest
 from transformers import AutoTokenizer
 
+from nbgen.sse import Decoder
 from tests.server.conftest import Server, events
 
 ASK = [{"role": "user", "content": "What is the weather?"}]
@@ -172,3 +173,20 @@ def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> Non
 def test_refusals_say_what_is_wrong(client: openai.OpenAI, options: dict[str, Any], words: str, stream: bool) -> None:
     with pytest.raises(openai.BadRequestError, match=words):
         ask(client, stream=stream, **options)
+
+
+def test_a_call_that_is_nested_too_deeply_ends_nobody_elses_answer(calling_server: Server, calling_model: Path) -> None:
+    opened = '<tool_call>\n{"name": "get_time", "arguments": ' + "[" * 1200
+    ids = AutoTokenizer.from_pretrained(calling_model).encode(opened)
+    params = {"max_new_tokens": 1, "ignore_eos": True}
+    hostile = {"messages": ASK, "tools": TOOLS[1:], "prefix_ids": ids, "params": params, "stream": False}
+    other = {"text": "a", "sampling_params": {**params, "max_new_tokens": 2000}, "stream": True}
+    engine = calling_server.engine()
+    with calling_server.http.stream("POST", "generate", json=other) as answer:
+        chunks, decoder = answer.iter_bytes(), Decoder()
+        found = decoder.feed(next(chunks))
+        said = calling_server.http.post("api/v1/runs", json=hostile).json()
+        found += [event for chunk in chunks for event in decoder.feed(chunk)]
+    assert said.get("text", "").startswith(opened), said
+    assert json.loads(found[-2].data)["meta_info"]["completion_tokens"] == 2000
+    assert calling_server.engine() == engine
