@@ -57,7 +57,7 @@ class TensorModels:
         except ModelError as error:
             self._channel.send(ModuleState(name=name, error=error.message))
             return
-        except Exception as error:  # a module of the owner's may raise anything
+        except BaseException as error:  # a module of the owner's may raise anything, and call sys.exit()
             log.exception("the module of %s cannot be loaded", name)
             words = f"{name} cannot be loaded ({type(error).__name__}); the server's log says why"
             self._channel.send(ModuleState(name=name, error=words))
