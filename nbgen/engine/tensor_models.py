@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 import torch
 
-from nbgen.engine import module_loader
+from nbgen.engine import container, module_loader
 from nbgen.engine.batcher import Batcher
 from nbgen.engine.channel import Channel
 from nbgen.engine.tensor_module import TensorModule
@@ -32,8 +32,7 @@ class TensorModels:
         self._device = _device(config.device)
         self._batchers: dict[str, Batcher] = {}
         self._pieces = Pieces()
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
+        torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
 
     def run(self, messages: Iterable[ToEngine]) -> None:
         """Serve until the server closes its end."""
