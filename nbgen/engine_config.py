@@ -23,7 +23,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     #: "int8" or "int4": weights of so many bits in the linear layers of a language model; None: the checkpoint's own.
     quantization: str | None = None
-    #: Threads of a CPU model; None takes torch's choice, the physical cores.
+    #: Threads of a CPU model; None takes torch's choice, the physical cores, as far as a container has them.
     threads: int | None = None
     #: Longest prompt plus answer; None takes the model's own limit.
     context_length: int | None = None

@@ -47,9 +47,16 @@ def main() -> None:
     elif isinstance(first, ServeTensors):
         from nbgen.engine.tensor_models import TensorModels
 
+        _collect_from_here()
         TensorModels(channel, first.config).run(messages)
     channel.close()
     os._exit(0)  # threads and libraries have nothing left to say
+
+
+def _collect_from_here() -> None:
+    """Before there is a model, which may have to be collected: what is imported stays."""
+    gc.freeze()
+    gc.enable()
 
 
 def _first(messages: Iterator[ToEngine], how: str = "") -> ToEngine | None:
@@ -94,8 +101,7 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> 
     from nbgen.engine.loop import Loop
     from nbgen.engine.service import serve
 
-    gc.freeze()  # before there is a model: that may have to be collected
-    gc.enable()
+    _collect_from_here()
 
     def make(report: checkpoint.Report) -> Assembly | EmbeddingModel:
         return (EmbeddingModel if is_embedding(first.config, report) else assemble)(first.config, report)

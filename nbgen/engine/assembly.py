@@ -199,7 +199,7 @@ def _size_cache(runner: ModelRunner, budget: int, most: int, config: EngineConfi
         runner.cache.resize(blocks)
         if snapshots:
             runner.reserve(snapshots)
-    except (torch.OutOfMemoryError, MemoryError):
+    except (torch.OutOfMemoryError, MemoryError, OSError):
         raise ModelError(f"{budget} bytes of KV cache do not fit into the free memory: free some") from None
     return blocks
 

@@ -104,23 +104,25 @@ class Batcher:
             self._fail(left, f"{left.request.model} was unloaded", 503)
 
     def _next(self, timeout: float | None) -> Waiting | None:
-        """The next request; None when the time is over or the module goes."""
-        item, self._held = self._held, None
-        if item is None:
-            try:
-                item = self._queue.get(timeout=timeout)
-            except queue.Empty:
-                return None
-        if item is not None:
+        """The next request that is to be computed; None when the time is over or the module goes."""
+        while (item := self._take(timeout)) is not None:
             self._rids.discard(item.request.rid)
-        if item is not None and item.request.rid in self._dropped:
-            self._dropped.discard(item.request.rid)
-            self._fail(item, "the request was cancelled", 400)
-            return self._next(timeout)
-        if item is not None and item.expired:
-            self._fail(item, f"Request timeout expired: it waited over {item.request.timeout_us} microseconds", 503)
-            return self._next(timeout)
-        return item
+            if item.request.rid in self._dropped:
+                self._dropped.discard(item.request.rid)
+                self._fail(item, "the request was cancelled", 400)
+            elif item.expired:
+                waited = f"it waited over {item.request.timeout_us} microseconds"
+                self._fail(item, f"Request timeout expired: {waited}", 503)
+            else:
+                return item
+        return None
+
+    def _take(self, timeout: float | None) -> Waiting | None:
+        item, self._held = self._held, None
+        try:
+            return item or self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return None
 
     def _collect(self, first: Waiting) -> list[Waiting]:
         """What can be computed with `first`: as much as fits and comes in time."""
@@ -145,7 +147,9 @@ class Batcher:
         started = time.monotonic_ns()
         try:
             computed = self._module.compute([item.request for item in batch])
-        except Exception as error:  # whatever the module raises is the fault of the one it was raised for
+        except (
+            BaseException
+        ) as error:  # whatever the module raises, or its sys.exit(), is the fault of those it was for
             self._blame(batch, error)
             return
         executed = sum(item.entries for item in batch)
@@ -162,7 +166,7 @@ class Batcher:
             )
             self._send(output)
 
-    def _blame(self, batch: list[Waiting], error: Exception) -> None:
+    def _blame(self, batch: list[Waiting], error: BaseException) -> None:
         if len(batch) > 1:
             for item in batch:
                 self._execute([item])

@@ -6,9 +6,6 @@ tokens. What fits none of them (adapters, embeddings in place of ids) runs as be
 """
 
 import logging
-import os
-import shutil
-import sys
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -18,6 +15,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
+from nbgen.engine import native
 from nbgen.engine.attention import UNSAID, paged_attention
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
@@ -47,11 +45,11 @@ class CompiledDecoder:
 
     def __init__(self, model: nn.Module) -> None:
         """Raises ModelError where there is no compiler."""
-        check_compiler()
+        options = {**OPTIONS, "cpp.cxx": (None, _compiler())}
         self.active = True
         self._decoder = model.get_decoder()
         self._stock = self._decoder.forward
-        self._compiled = torch.compile(_own(self._stock), dynamic=True, fullgraph=True, options=OPTIONS)
+        self._compiled = torch.compile(_own(self._stock), dynamic=True, fullgraph=True, options=options)
         self._linears = _hide_linears(model)
         for layer in model.modules():
             if hasattr(layer, "layer_idx"):
@@ -75,11 +73,15 @@ class CompiledDecoder:
         return (self._compiled if self.active else self._stock)(*args, **kwargs)
 
 
-def check_compiler() -> None:
-    """Raises ModelError where torch.compile would find no C++ compiler."""
-    name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(name) is None:
-        raise ModelError(f"compile needs a C++ compiler, and there is no {name}: install one, or leave compile off")
+def _compiler() -> str:
+    """The C++ compiler for torch.compile, which calls it as one word. Raises ModelError where there is none."""
+    found = next((command[0] for command in native.compilers() if len(command) == 1), None)
+    if found is None:
+        tried = ", ".join(native.COMPILERS)
+        raise ModelError(
+            f"compile needs a C++ compiler, and there is none of {tried}: install one, or leave compile off"
+        )
+    return found
 
 
 def _own(function: Callable[..., Any]) -> Callable[..., Any]:

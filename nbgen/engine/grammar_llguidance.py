@@ -123,10 +123,17 @@ def _own_form(grammar: Grammar) -> str:
             schema = {} if grammar.text == ANY_JSON else json.loads(grammar.text)
             return LLMatcher.grammar_from_json_schema(schema, overrides=WHITESPACE)
         case "regex":
-            return LLMatcher.grammar_from_regex(grammar.text.removeprefix("^").removesuffix("$"))
+            return LLMatcher.grammar_from_regex(_unanchored(grammar.text))
         case "ebnf":
             return llguidance.grammar_from("gbnf", grammar.text)
     return _structures(json.loads(grammar.text))
+
+
+def _unanchored(regex: str) -> str:
+    """Without the anchors at both ends, where an answer begins and ends anyway; an escaped dollar is none."""
+    body = regex.removesuffix("$")
+    backslashes = len(body) - len(body.rstrip("\\"))
+    return (regex if backslashes % 2 else body).removeprefix("^")
 
 
 def _structures(tag: dict) -> str:

@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 from nbgen.engine import (
     audio,
     checkpoint,
+    container,
     dequantized,
     embedding_checkpoint,
     processor_folder,
@@ -61,8 +62,7 @@ class LoadedModel:
 def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     """Load what `config` names. Raises ModelError with words for the owner."""
     report("finding the model", 0, 0)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
     folder = checkpoint.find(config.model, report)
     size = checkpoint.weight_bytes(folder)
     quantized_checkpoint.check(folder, config.model, config.quantization)
@@ -80,8 +80,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
 def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     """The same for a model that makes vectors: without its layer of scores. Raises ModelError."""
     report("finding the model", 0, 0)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
     folder = checkpoint.find(config.model, report)
     if config.quantization is not None:
         raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")

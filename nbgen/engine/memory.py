@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from nbgen.engine import container
+
 SHARE = 0.25
 MOST_BYTES = 8 * 2**30
 
@@ -20,15 +22,17 @@ def kv_cache_budget(device: torch.device, configured: int | None) -> int:
     return min(int(free * SHARE), MOST_BYTES)
 
 
-def device_memory(device: torch.device) -> tuple[int, int]:
-    """Bytes free and in all, of the GPU or of the machine."""
+def device_memory(device: torch.device, root: Path = container.ROOT) -> tuple[int, int]:
+    """Bytes free and in all, of the GPU, or of the machine as far as this process may take them."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)
-    lines = Path("/proc/meminfo")
+    lines = root / "proc/meminfo"
     if not lines.is_file():
         return 8 * 2**30, 8 * 2**30
     fields = dict(line.split(":") for line in lines.read_text().splitlines())
-    return tuple(int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
+    available, installed = (int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
+    free, total = container.memory(root)
+    return int(min(available, free)), int(min(installed, total))
 
 
 def drop_pages(tensor: torch.Tensor) -> None:
@@ -57,7 +61,7 @@ def used_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.memory_reserved(device)
     statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * 4096 if statm.is_file() else 0
+    return int(statm.read_text().split()[1]) * mmap.PAGESIZE if statm.is_file() else 0
 
 
 def report(device: torch.device) -> dict[str, int]:

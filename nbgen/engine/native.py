@@ -12,7 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ctypes import c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -91,24 +91,34 @@ def tiles() -> bool:
     return bool(found.use_tiles())
 
 
-def compiler() -> str:
-    """Where it is. Raises FileNotFoundError where there is none."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None or sys.platform == "win32":
-        raise FileNotFoundError(f"no C++ compiler: none of {', '.join(names)}")
+def compiler() -> list[str]:
+    """The command that calls it. Raises FileNotFoundError where there is none."""
+    found = next(compilers(), None)
+    if found is None:
+        raise FileNotFoundError(f"no C++ compiler: none of {', '.join(_names())}")
     return found
 
 
-def _built(compiler: str, kind: tuple[str, ...], folder: Path) -> Path:
+def compilers() -> Iterator[list[str]]:
+    """Commands of those that are there, the environment's own (`CXX="ccache g++"`) first."""
+    for program, *more in map(str.split, _names() if sys.platform != "win32" else ()):
+        if (found := shutil.which(program)) is not None:
+            yield [found, *more]
+
+
+def _names() -> list[str]:
+    return [name for name in (os.environ.get("CXX", "").strip(), *COMPILERS) if name]
+
+
+def _built(compiler: list[str], kind: tuple[str, ...], folder: Path) -> Path:
     """Where the library is, after making it if need be. Raises OSError and SubprocessError."""
-    version = _run(compiler, "--version")
+    version = _run(*compiler, "--version")
     sources = [path.read_text() for path in sorted(SOURCE.parent.iterdir())]
-    parts = (*sources, *FLAGS, *kind, version, platform.machine(), _processor())
+    parts = (*sources, *FLAGS, *kind, *compiler[1:], version, platform.machine(), _processor())
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     target = folder / f"{SOURCE.stem}-{key}.so"
     if not target.exists():
-        keep(target, lambda made: _run(compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made)))
+        keep(target, lambda made: _run(*compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made)))
     return target
 
 

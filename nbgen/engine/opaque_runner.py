@@ -37,6 +37,7 @@ class OpaqueRunner:
         self.device = next(model.parameters()).device
         names = inspect.signature(model.forward).parameters
         recurrent = "cache_params" in names
+        self._keeps_logits = "logits_to_keep" in names
         self._cache_name = "cache_params" if recurrent else "past_key_values"
         # Recurrent models mask the new tokens alone, and none of them is masked.
         self._takes_mask = "attention_mask" in names and not recurrent
@@ -51,20 +52,19 @@ class OpaqueRunner:
         last, last_hidden, prompt, experts = [], {}, [], {}
         for item in batch:
             sequence = item.sequence
-            known = sequence.num_computed if self.cached else 0
+            known, end = sequence.num_computed if self.cached else 0, len(sequence)
+            first = _first_wanted(sequence, known)
             alone = item._replace(num_tokens=1)  # one row of the mask, which holds for all rows
             adapted, routed = self.lora.of([alone]), self._routed_experts.of([item])
             with self._hidden_states.of(batch) as hidden, adapted, routed as routes:
-                scores = self._scores(sequence, known)
-            if asks(item) and (rows := routes.rows(0, len(scores))) is not None:
+                scores = self._scores(sequence, known, first)
+            if asks(item) and (rows := routes.rows(0, end - known)) is not None:
                 experts[sequence] = (known, rows)
-            states = hidden.rows(range(len(scores)))
+            states = hidden.rows(range(first - known, end - known))
             last.append(scores[-1])
             last_hidden |= {} if states is None else {sequence: states[-1]}
-            first, stop = max(known, sequence.next_prompt_row), sequence.num_prompt - 1
-            if first < stop:
-                part = slice(first - known, stop - known)
-                prompt.append(PromptScores(sequence, first, scores[part], None if states is None else states[part]))
+            if (count := sequence.num_prompt - 1 - first) > 0:
+                prompt.append(PromptScores(sequence, first, scores[:count], None if states is None else states[:count]))
         return RunOutput([item.sequence for item in batch], torch.stack(last).float(), prompt, last_hidden, experts)
 
     def release(self, sequence: Sequence) -> None:
@@ -74,12 +74,18 @@ class OpaqueRunner:
     def vacate(self) -> None:
         """Caches are the sequences' own: without sequences there are none."""
 
-    def _scores(self, sequence: Sequence, known: int) -> torch.Tensor:
-        """`[tokens, vocab]` of all but the first `known` tokens."""
+    def _scores(self, sequence: Sequence, known: int, first: int) -> torch.Tensor:
+        """`[tokens, vocab]` of those from position `first` on; the first `known` tokens are in the cache.
+
+        All others' scores are let go: those of a step's prompts are wider than anything else that it makes.
+        """
+        rows = len(sequence) - first
         inputs: dict[str, Any] = {
             **self._tokens(sequence, known),
             "use_cache": self.cached,
         }
+        if self._keeps_logits:
+            inputs["logits_to_keep"] = rows
         if self._takes_mask:
             inputs["attention_mask"] = self._row([1] * len(sequence))
         if known:
@@ -87,7 +93,8 @@ class OpaqueRunner:
         output = self.model(**inputs)
         if self.cached:
             self._caches[sequence] = output[self._cache_name]
-        return output.logits[0]
+        scores = output.logits[0]
+        return scores if len(scores) == rows else scores[-rows:].clone()
 
     def _tokens(self, sequence: Sequence, known: int) -> dict[str, torch.Tensor]:
         """All but the first `known`, as ids or, where the prompt was given so, as embeddings."""
@@ -98,3 +105,9 @@ class OpaqueRunner:
 
     def _row(self, values: list[int]) -> torch.Tensor:
         return torch.tensor([values], dtype=torch.long, device=self.device)
+
+
+def _first_wanted(sequence: Sequence, known: int) -> int:
+    """The first new position whose scores anybody wants: one of the prompt's, or the last of all."""
+    row = max(known, sequence.next_prompt_row)
+    return row if row < sequence.num_prompt - 1 else len(sequence) - 1

@@ -69,7 +69,8 @@ class Scheduler:
         mixed_chunk: MixedChunk | None = None,
         long_after: int | None = None,
     ) -> None:
-        """A `prefill_chunk` of None never cuts a prompt; a step with streams takes no more than `mixed_chunk` of one.
+        """A `prefill_chunk` of None never cuts a prompt, and has one to a step; a step with streams takes no more than
+        `mixed_chunk` of one.
 
         A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on.
         """
@@ -161,7 +162,7 @@ class Scheduler:
         return batch
 
     def _prefill(self, sequence: Sequence, room: int, batch: list[ScheduledSequence]) -> int:
-        """Put the sequence's next chunk into the batch if it fits; the tokens it takes."""
+        """Put the sequence's next chunk into the batch if it fits; what it takes of the room, all where it is uncut."""
         tokens = min(sequence.num_uncomputed, room, sequence.max_chunk if self.cuts_prompts else WHOLE)
         end = sequence.chunk_end(sequence.num_computed + tokens)
         tokens = end - sequence.num_computed
@@ -169,7 +170,7 @@ class Scheduler:
             return 0
         self.blocks.allocate(sequence, end)
         batch.append(ScheduledSequence(sequence, tokens))
-        return tokens
+        return tokens if self.cuts_prompts else room
 
     def _admit(self, sequence: Sequence) -> bool:
         """Let the first that waits run, with what is cached of it; False if it must wait on."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 import torch
 
-from nbgen.engine import module_loader
+from nbgen.engine import container, module_loader
 from nbgen.engine.batcher import Batcher
 from nbgen.engine.channel import Channel
 from nbgen.engine.tensor_module import TensorModule
@@ -32,8 +32,7 @@ class TensorModels:
         self._device = _device(config.device)
         self._batchers: dict[str, Batcher] = {}
         self._pieces = Pieces()
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
+        torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
 
     def run(self, messages: Iterable[ToEngine]) -> None:
         """Serve until the server closes its end."""
@@ -57,7 +56,7 @@ class TensorModels:
         except ModelError as error:
             self._channel.send(ModuleState(name=name, error=error.message))
             return
-        except Exception as error:  # a module of the owner's may raise anything
+        except BaseException as error:  # a module of the owner's may raise anything, and call sys.exit()
             log.exception("the module of %s cannot be loaded", name)
             words = f"{name} cannot be loaded ({type(error).__name__}); the server's log says why"
             self._channel.send(ModuleState(name=name, error=words))

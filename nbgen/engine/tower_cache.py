@@ -42,7 +42,9 @@ class TowerCache:
                 del module.__dict__[name]
 
     def _result(self, method: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
-        key = _digest(name, args, kwargs)
+        key = _digest([name, args, kwargs])
+        if key is None:
+            return method(*args, **kwargs)
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
@@ -55,13 +57,27 @@ class TowerCache:
         return result
 
 
-def _digest(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    content = hashlib.sha256(name.encode())
-    for key, value in [*enumerate(args), *sorted(kwargs.items())]:
-        content.update(repr((key, getattr(value, "shape", value))).encode())
-        if isinstance(value, torch.Tensor):
+def _digest(value: Any) -> bytes | None:
+    """The same for the same content alone; None where it holds something whose content cannot be told."""
+    content = hashlib.sha256()
+    return content.digest() if _add(content, value) else None
+
+
+def _add(content: "hashlib._Hash", value: Any) -> bool:
+    match value:
+        case torch.Tensor():
+            content.update(repr((value.dtype, value.shape)).encode())
             content.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return content.digest()
+        case list() | tuple():
+            content.update(f"{len(value)}[".encode())
+            return all(_add(content, each) for each in value)
+        case dict():
+            return _add(content, list(value.items()))
+        case None | bool() | int() | float() | str():
+            content.update(f"{value!r}\0".encode())
+        case _:
+            return False
+    return True
 
 
 def _size(result: Any) -> int:

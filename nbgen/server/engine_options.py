@@ -31,7 +31,10 @@ class EngineOptions(Configurable):
         "None: as the checkpoint has them.",
     ).tag(config=True)
     threads = Int(
-        DEFAULTS.threads, allow_none=True, min=1, help="Threads of a CPU model; None: as many as physical cores."
+        DEFAULTS.threads,
+        allow_none=True,
+        min=1,
+        help="Threads of a CPU model; None: as many as physical cores, as far as a container has them.",
     ).tag(config=True)
     context_length = Int(
         DEFAULTS.context_length, allow_none=True, help="Longest prompt plus answer, in tokens; None: the model's own."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -16,7 +17,7 @@ from tests.conftest import PATIENCE, wait_for
 
 
 class Recorder:
-    """A module that notes its batches; `gate` holds it up, and a request for `fail` fails."""
+    """A module that notes its batches; `gate` holds it up, a request for `fail` fails, one for `exit` ends all."""
 
     def __init__(self, most: int, delay_us: int = 0) -> None:
         self.spec = ModelSpec(name="m", inputs=(), outputs=(), max_batch_size=most, max_queue_delay_us=delay_us)
@@ -33,6 +34,8 @@ class Recorder:
         self.batches.append([request.rid for request in requests])
         if any(request.rid == "fail" for request in requests):
             raise ValueError("no")
+        if any(request.rid == "exit" for request in requests):
+            sys.exit("the module's own words")
         return Computed([[] for _ in requests], 1, 2, 3)
 
     def add(self, rid: str, entries: int = 1, width: int = 2, timeout_us: int = 0) -> None:
@@ -96,6 +99,27 @@ def test_the_dropped_and_the_late_are_not_computed(held: Recorder) -> None:
     assert (answers["dropped"].status, answers["late"].status, answers["kept"].error) == (400, 503, None)
     assert "Request timeout expired" in answers["late"].error
     assert held.batches == [["first"], ["kept"]]
+
+
+def test_any_number_of_dropped_and_late_ones_is_answered(held: Recorder) -> None:
+    many = sys.getrecursionlimit()
+    for number in range(many):
+        held.add(f"dropped {number}")
+        held.batcher.drop(f"dropped {number}")
+        held.add(f"late {number}", timeout_us=1)
+    held.add("kept")
+    held.gate.set()
+    answers = held.take(2 * many + 2)
+    assert [rid for rid, output in answers.items() if output.error is None] == ["first", "kept"]
+
+
+def test_a_module_that_exits_fails_its_request_and_goes_on(held: Recorder) -> None:
+    held.add("exit")
+    held.add("other", width=5)
+    held.gate.set()
+    answers = held.take(3)
+    assert (answers["exit"].status, "SystemExit" in answers["exit"].error) == (500, True)
+    assert answers["other"].error is None
 
 
 def test_closing_answers_everybody_and_ends_the_thread(held: Recorder) -> None:

@@ -71,6 +71,8 @@ def ended(outputs: list, index: int = 0) -> FinishReason:
     [
         ({"regex": r"\d{3}-[a-f]+!"}, r"\d{3}-[a-f]+!"),
         ({"regex": r"^(yes|no)$"}, r"yes|no"),
+        ({"regex": r"[0-9]\$"}, r"[0-9]\$"),
+        ({"regex": r"[0-9]\\$"}, r"[0-9]\\"),
         ({"regex": "[a-zé]{4}ß?"}, "[a-zé]{4}ß?"),
         ({"ebnf": 'root ::= greeting " " name\ngreeting ::= "hi" |\n  "hello"\nname ::= [A-Z] [a-z]{2,4}'}, None),
         ({"ebnf": 'root ::= "(" root ")" | "x"'}, r"\(*x\)*"),

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from nbgen.engine import checkpoint, linear, memory, native_linear
+from nbgen.errors import ModelError
 from tests.conftest import save_model
 from tests.engine.conftest import build
 
@@ -49,6 +50,11 @@ def test_what_is_in_no_file_stays() -> None:
     tensor = torch.arange(2**20, dtype=torch.float32)
     memory.drop_pages(tensor)
     assert torch.equal(tensor, torch.arange(2**20, dtype=torch.float32))
+
+
+def test_a_kv_cache_that_the_system_refuses_is_told_in_words(tiny_model: Path) -> None:
+    with pytest.raises(ModelError, match="of KV cache do not fit into the free memory: free some"):
+        build(tiny_model, max_running=2**50, kv_cache_bytes=2**55)
 
 
 def bfloat16_folder(folder: Path) -> Path:

@@ -43,11 +43,22 @@ def test_a_home_that_cannot_be_written_costs_a_build_only(tmp_path: Path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize(("compiler", "why"), [("/no/such/compiler", "no C++ compiler"), ("false", "exit status 1")])
-def test_without_a_compiler_it_says_so_and_is_none(
-    compiler: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("named", ["", "env g++", "/no/such/compiler"])
+@pytest.mark.usefixtures("short")
+def test_the_environment_s_compiler_may_be_several_words_or_gone(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setenv("CXX", named)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert library().attend
+
+
+@pytest.mark.parametrize(("path", "why"), [("/no/such", "no C++ compiler"), (os.environ["PATH"], "exit status 1")])
+def test_without_a_compiler_it_says_so_and_is_none(
+    path: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", "false")
+    monkeypatch.setenv("PATH", path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with caplog.at_level(logging.INFO):
         assert library() is None
@@ -61,6 +72,6 @@ def test_attention_falls_back_without_a_compiler() -> None:
         "import torch; from nbgen.engine.backends import attention_for; "
         "print(type(attention_for(torch.device('cpu'))).__name__)"
     )
-    environment = {**os.environ, "CXX": "/no/such/compiler"}
+    environment = {**os.environ, "CXX": "", "PATH": "/no/such/folder"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "CpuAttention"

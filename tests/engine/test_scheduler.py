@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from nbgen.engine.block_manager import BlockManager, Copy, StateCopy
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.prefix_cache import Node, PrefixCache
-from nbgen.engine.scheduler import MixedChunk, Scheduler
+from nbgen.engine.scheduler import MixedChunk, ScheduledSequence, Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.sampling_params import SamplingParams
@@ -59,7 +59,8 @@ class Machine:
         for s in sequences:
             self.scheduler.add(s)
 
-    def step(self) -> None:
+    def step(self) -> list[ScheduledSequence]:
+        """The batch that was computed."""
         batch = self.scheduler.schedule()
         assert batch, "work is there and none is scheduled"
         assert sum(n for _, n in batch if n > 1) <= self.scheduler.prefill_chunk
@@ -76,6 +77,7 @@ class Machine:
         self.check_blocks()
         self.check_states()
         self.check_order()
+        return batch
 
     def run(self) -> None:
         for _ in range(5000):
@@ -240,6 +242,12 @@ def finishing_order(machine: Machine) -> list[int]:
         machine.step()
         finished += [i for i, s in enumerate(machine.sequences) if s.finish_reason and i not in finished]
     return finished
+
+
+def test_prompts_that_are_not_cut_come_one_to_a_step_beside_the_decodes() -> None:
+    machine = Machine([sequence([n] * n, output=9) for n in (5, 30, 2)], prefill_chunk=None)
+    steps = [[count for _, count in machine.step()] for _ in range(4)]
+    assert steps == [[5], [1, 30], [1, 1, 2], [1, 1, 1]]
 
 
 def test_first_come_first_served() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,16 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.server.conftest import TOKEN, Server, wait_for
-from tests.server.triton import client, counts, gathering, image_module, pending, tensor
+from tests.server.triton import ECHO, add_model, client, counts, gathering, image_module, pending, tensor
 
 NUMBERS = ",".join(map(str, range(1, 17)))
+ONE_LINE_SOURCE = """
+import gc, sys, torch
+
+class Model(torch.nn.Module):
+    def forward(self, X):
+        {forward}
+"""
 CURL_BODY = f"""{{
   "inputs": [
     {{"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": [{NUMBERS}]}},
@@ -220,6 +228,27 @@ def test_a_module_that_fails_fails_alone(repository: Any, tmp_path: Any) -> None
             engine.kill()
             wait_for(lambda: not psutil.pid_exists(engine.pid), "the process is gone")
             np.testing.assert_array_equal(found.infer("echo", [tensor("X", arrays[0][0])]).as_numpy("Y"), arrays[0][0])
+    finally:
+        server.stop()
+
+
+def test_a_module_that_exits_takes_nobody_along_and_garbage_is_collected(tmp_path: Path) -> None:
+    config = ECHO.format(datatype="FP32", batch=0, delay=0)
+    for name, forward in {"leaves": "sys.exit()", "collects": "return X * gc.isenabled()"}.items():
+        add_model(tmp_path / "models", name, config, ONE_LINE_SOURCE.format(forward=forward))
+    add_model(tmp_path / "models", "never_comes", config, "import sys; sys.exit()")
+    server = Server(tmp_path, "--NbgenApp.model=/no/model", f"--NbgenApp.model_repository={tmp_path / 'models'}")
+    ones = np.ones(1, np.float32)
+    try:
+        with client(server) as found:
+            np.testing.assert_array_equal(found.infer("collects", [tensor("X", ones)]).as_numpy("Y"), ones)
+            engine = next(iter(psutil.Process(server.process.pid).children()))
+            with pytest.raises(InferenceServerException, match="failed to load 'never_comes'"):
+                found.infer("never_comes", [tensor("X", ones)])
+            for _ in range(2):
+                with pytest.raises(InferenceServerException, match=r"failed \(SystemExit\)"):
+                    found.infer("leaves", [tensor("X", ones)])
+            assert engine.is_running()
     finally:
         server.stop()
 
