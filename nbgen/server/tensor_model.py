@@ -90,14 +90,14 @@ class TensorModel(ServedModel):
             await self._load(spec, folder)
 
     async def _load(self, spec: ModelSpec, folder: Path) -> None:
-        started = time.monotonic()
+        started, generation = time.monotonic(), self._engine.generation
         try:
             self._device = await self._engine.load(spec, str(folder))
         except Unavailable as error:
             self._error = error.message
             raise Unavailable(f"failed to load '{spec.name}': {error.message}") from None
         self._error = ""
-        self._loaded = self._engine.generation
+        self._loaded = generation
         self._load_seconds = time.monotonic() - started
 
 
