@@ -38,7 +38,7 @@ class TensorEngine:
     """One process for all modules. `generation` is its number, or the next one's: what earlier ones loaded is gone."""
 
     def __init__(self, config: EngineConfig, log: Logger) -> None:
-        self.generation = 1
+        self.generation = 1  # 0 is nobody's
         self._config = config
         self._log = log
         self._process: EngineProcess | None = None
