@@ -34,18 +34,21 @@ class ReleaseMemory(Struct, frozen=True):
     `tags` has "kv_cache", alone or with "weights". Answered by one `MemoryState`.
     """
 
+    rid: str
     tags: list[MemoryTag]
 
 
 class ResumeMemory(Struct, frozen=True):
     """Take released memory again, the weights first. Answered by one `MemoryState`, after any `LoadProgress`."""
 
+    rid: str
     tags: list[MemoryTag]
 
 
 class MemoryState(Struct, frozen=True):
     """What is released now; requests are served when nothing is. `error`, of `status`, says why it is not as asked."""
 
+    rid: str
     released: list[MemoryTag] = msgspec.field(default_factory=list)
     error: str | None = None
     status: int = 400

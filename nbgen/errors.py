@@ -140,6 +140,12 @@ def in_words(error: BaseException) -> str:
     return str(error) if isinstance(error, NbgenError) else f"{type(error).__name__}: {error}"
 
 
+def place_of(words: str) -> tuple[str, str]:
+    """What msgspec says without the place that it names at the end, and that place: "messages[0].role", or ""."""
+    what, _, path = words.partition(" - at `$.")
+    return what, path.rstrip("`")
+
+
 def no_character(error: UnicodeEncodeError) -> InvalidRequest:
     """The refusal of a text that is no Unicode."""
     half = error.object[error.start]

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, place_of
 
 DEFAULT_NEW_TOKENS = 128
 MAX_STOP_STRINGS = 32
@@ -220,8 +220,7 @@ def _bias(entries: Mapping[Any, Any]) -> dict[int, Any]:
 
 def _refusal(text: str) -> WrongType:
     """msgspec's sentence, led by the field's own name where its path stood (`at $.top_p`)."""
-    what, _, path = text.partition(" - at `$.")
-    name = path.rstrip("`")
+    what, name = place_of(text)
     if unknown := re.search("unknown field `(.*)`", what):
         return WrongType(f"there is no option {unknown[1]!r}{_suggestion(unknown[1])}", field=unknown[1])
     return WrongType(f"{name}: {what}" if name else what, field=name.partition("[")[0] or None)

@@ -18,6 +18,7 @@ class ServeTensors(Struct, frozen=True):
 class LoadModule(Struct, frozen=True):
     """Load, or load again, the module in a version's folder of the model repository."""
 
+    rid: str
     spec: ModelSpec
     folder: str
 
@@ -42,9 +43,9 @@ class InferRequest(Struct, frozen=True):
 
 
 class ModuleState(Struct, frozen=True):
-    """A module is loaded, or could not be: then `error` says why."""
+    """What `rid` asked to load is loaded, or could not be: then `error` says why."""
 
-    name: str
+    rid: str
     device: str = ""
     error: str | None = None
 

@@ -78,7 +78,7 @@ class EmbeddingLoop:
                 self._aborted.add(message.rid)
             elif isinstance(message, ReleaseMemory | ResumeMemory):
                 words = "an embedding model has no memory to release but the model itself: unload it"
-                self._channel.send(MemoryState(error=words))
+                self._channel.send(MemoryState(rid=message.rid, error=words))
         self._inbox.put(None)
 
     def _admit(self, request: Request) -> None:

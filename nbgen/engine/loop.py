@@ -265,7 +265,8 @@ class Loop:
             error, status = "the memory is not free any more: free some and resume again", 503
         self._status_due = 0.0
         self._send_status()
-        self._channel.send(MemoryState(released=sorted(self._occupation.released), error=error, status=status))
+        released = sorted(self._occupation.released)
+        self._channel.send(MemoryState(rid=item.rid, released=released, error=error, status=status))
 
     def _send(self, outputs: list[GenerateOutput]) -> None:
         for output in outputs:

@@ -54,16 +54,16 @@ class TensorModels:
         try:
             module = module_loader.load(message.folder, name).to(self._device)
         except ModelError as error:
-            self._channel.send(ModuleState(name=name, error=error.message))
+            self._channel.send(ModuleState(rid=message.rid, error=error.message))
             return
         except BaseException as error:  # a module of the owner's may raise anything, and call sys.exit()
             log.exception("the module of %s cannot be loaded", name)
             words = f"{name} cannot be loaded ({type(error).__name__}); the server's log says why"
-            self._channel.send(ModuleState(name=name, error=words))
+            self._channel.send(ModuleState(rid=message.rid, error=words))
             return
         self._unload(name)
         self._batchers[name] = Batcher(TensorModule(module, message.spec, self._device), self._send)
-        self._channel.send(ModuleState(name=name, device=str(self._device)))
+        self._channel.send(ModuleState(rid=message.rid, device=str(self._device)))
 
     def _unload(self, name: str) -> None:
         if (batcher := self._batchers.pop(name, None)) is not None:

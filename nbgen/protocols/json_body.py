@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from nbgen.errors import InvalidRequest
+import msgspec
+
+from nbgen.errors import InvalidRequest, place_of
 
 MAX_DEPTH = 100
 MAX_KEYS = 20_000
@@ -20,6 +23,9 @@ LOWEST, HIGHEST = -(2**63), 2**64 - 1
 
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+T = TypeVar("T")
 
 
 class MalformedBody(InvalidRequest):
@@ -50,6 +56,15 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise MalformedBody("the body must be a JSON object")
     return value
+
+
+def convert(fields: Mapping[str, Any], kind: type[T]) -> T:
+    """The fields as a struct of ours. Raises InvalidRequest naming the first that does not fit."""
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        what, place = place_of(str(error))
+        raise InvalidRequest(f"{place}: {what}" if place else what, field=place or None) from None
 
 
 def _constant(name: str) -> float:

@@ -15,7 +15,7 @@ from nbgen.engine_state import LoadProgress
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.messages import AnswerPart, FinishReason, GenerateRequest, LogprobOptions, TokenLogprobs, ToolCall
 from nbgen.protocols.chat_messages import Part, Turn, conversation, part_item, template_options
-from nbgen.protocols.json_body import parse_object
+from nbgen.protocols.json_body import convert, parse_object
 from nbgen.protocols.media import MAX_MEDIA, Item, check_media
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.sampling_params import SamplingParams
@@ -241,12 +241,7 @@ def error_body(error: NbgenError) -> bytes:
 
 
 def _parse(body: bytes, kind: type[B]) -> B:
-    try:
-        return msgspec.convert(parse_object(body), kind)
-    except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$.")
-        name = path.rstrip("`") or None
-        raise InvalidRequest(f"{name}: {what}" if name else what, field=name) from None
+    return convert(parse_object(body), kind)
 
 
 def _check_identifier(name: str, value: str | None) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.protocols.chat_messages import Turn, conversation, template_options
-from nbgen.protocols.json_body import parse_object
+from nbgen.protocols.json_body import convert, parse_object
 from nbgen.protocols.media import Item
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.protocols.request_ids import namespace, request_ids
@@ -139,7 +139,6 @@ class Call(NamedTuple):
 
 
 B = TypeVar("B", bound=Body)
-T = TypeVar("T")
 
 
 def parse_completion(raw: bytes) -> Call:
@@ -208,16 +207,6 @@ def refuse_unsupported(fields: Mapping[str, Any]) -> None:
     for name, unset in UNSUPPORTED.items():
         if fields.get(name) not in unset:
             raise InvalidRequest(f"`{name}` is not supported by this server yet", field=name)
-
-
-def convert(fields: dict[str, Any], kind: type[T]) -> T:
-    """The fields as a struct of ours. Raises InvalidRequest naming the first that does not fit."""
-    try:
-        return msgspec.convert(fields, kind)
-    except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$.")
-        name = path.rstrip("`")
-        raise InvalidRequest(f"{name}: {what}" if name else what, field=name.partition("[")[0] or None) from None
 
 
 def _sampling(fields: Mapping[str, Any], limit: int | None) -> SamplingParams:

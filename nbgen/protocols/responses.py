@@ -15,8 +15,8 @@ import msgspec
 from nbgen.errors import InvalidRequest
 from nbgen.messages import TokenizeRequest
 from nbgen.protocols import openai
-from nbgen.protocols.json_body import parse_object
-from nbgen.protocols.openai import Call, convert
+from nbgen.protocols.json_body import convert, parse_object
+from nbgen.protocols.openai import Call
 from nbgen.protocols.responses_items import Item, chat_turns, input_items
 
 LOGPROBS = "message.output_text.logprobs"
@@ -244,7 +244,7 @@ def _call(fields: dict[str, Any], body: Body, items: Sequence[Item], id: str) ->
     try:
         return openai.chat_call(chat)
     except InvalidRequest as error:
-        words, field = error.message, error.field
+        words, field = error.message, (error.field or "").partition("[")[0] or None  # turns are no items: other places
         for theirs, ours in _NAMES.items():
             words, field = words.replace(theirs, ours), ours if field == theirs else field
         raise InvalidRequest(words, field=field) from None

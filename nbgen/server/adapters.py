@@ -6,7 +6,6 @@ again by the first request that asks for it. Knows nothing of HTTP.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from nbgen.commands import AdapterCommand, AdapterState, LoadAdapter, UnloadAdapter
 from nbgen.errors import EngineStopped, InvalidRequest, from_status
+from nbgen.server.replies import Replies
 
 
 @dataclass
@@ -25,11 +25,10 @@ class Known:
 
 
 class Asked(NamedTuple):
-    """A command that somebody waits for, and whose adapters it changes."""
+    """A command that somebody gave, and whose adapters it changes."""
 
     command: AdapterCommand
     known: Known
-    reply: asyncio.Future[AdapterState]
 
 
 class Adapters:
@@ -40,6 +39,7 @@ class Adapters:
         self._model = model
         self._known = {model: Known(dict(folders), set(folders))}
         self._asked: dict[str, Asked] = {}
+        self._replies = Replies[AdapterState]()
 
     @property
     def loaded(self) -> dict[str, str]:
@@ -97,9 +97,8 @@ class Adapters:
 
     async def done(self, command: AdapterCommand) -> None:
         """Return once the engine has done the command, which was just sent. Raises what kept it from that."""
-        reply: asyncio.Future[AdapterState] = asyncio.get_running_loop().create_future()
-        self._asked[command.rid] = Asked(command, self._present, reply)
-        state = await reply
+        self._asked[command.rid] = Asked(command, self._present)
+        state = await self._replies.ask(command.rid)
         if state.error is not None:
             raise from_status(state.status, state.error)
 
@@ -113,15 +112,12 @@ class Adapters:
         if isinstance(asked.command, LoadAdapter) and state.error is None:
             asked.known.folders[state.name] = asked.command.folder
             asked.known.loaded.add(state.name)
-        if not asked.reply.done():
-            asked.reply.set_result(state)
+        self._replies.answer(state.rid, state)
 
     def lost(self) -> None:
         """The engine has ended: nothing more is answered."""
-        lost, self._asked = self._asked, {}
-        for asked in lost.values():
-            if not asked.reply.done():
-                asked.reply.set_exception(EngineStopped("the engine stopped"))
+        self._asked.clear()
+        self._replies.lost(EngineStopped("the engine stopped"))
 
     def _load(self, name: str) -> LoadAdapter:
         return LoadAdapter(rid=uuid.uuid4().hex, name=name, folder=self._present.folders[name])

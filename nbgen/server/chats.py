@@ -70,7 +70,10 @@ class Chat:
 
     def __init__(self) -> None:
         self.newest: Any = None
+        #: Characters, of answers that are being written as many as were told of.
+        self.size = 0
         self._turns: list[Turn] = []
+        self._children: dict[int | None, list[int]] = {}
         self._writing: dict[int, Answer] = {}
 
     def add(self, messages: Sequence[Message], run: Answer) -> None:
@@ -78,21 +81,20 @@ class Chat:
         place: int | None = None
         for message in messages:
             place = self._find(place, message)
-        self._turns.append(Turn(parent=place, role="assistant", content="", run=run.id))
-        self._writing[len(self._turns) - 1] = run
+        self._writing[self._append(Turn(parent=place, role="assistant", content="", run=run.id))] = run
         self.newest = run
         self._forget_files()
 
     def turns(self) -> list[Turn]:
         """All turns, answers as far as they have come."""
         for place, run in self._writing.items():
-            _fill(self._turns[place], run)
+            self._fill(self._turns[place], run)
         return self._turns
 
     def settle(self, run: Answer) -> None:
         """The run is over: keep its text and numbers."""
         for place in [place for place, writing in self._writing.items() if writing is run]:
-            _fill(self._turns[place], run)
+            self._fill(self._turns[place], run)
             del self._writing[place]
 
     def messages(self) -> list[Message]:
@@ -106,27 +108,41 @@ class Chat:
             place = turn.parent
         return path[::-1]
 
-    @property
-    def size(self) -> int:
-        """Characters."""
-        return sum(turn.size for turn in self._turns)
-
     def _forget_files(self) -> None:
         kept = 0
         for turn in reversed(self._turns):
             kept += turn.size if isinstance(turn.content, list) else 0
             if isinstance(turn.content, list) and kept > KEEP_FILE_CHARACTERS:
-                turn.content = without_files(turn.content)
+                self._change(turn, without_files(turn.content))
 
     def _find(self, parent: int | None, message: Message) -> int:
-        for place, turn in enumerate(self._turns):
-            if (turn.parent, turn.role, turn.content) == (parent, message.role, message.content):
+        """The turn that this message is after that one, which may be new."""
+        for place in self._children.get(parent, ()):
+            turn = self._turns[place]
+            if (turn.role, turn.content) == (message.role, message.content):
                 return place
-        return self._append(parent, message)
+        return self._append(Turn(parent=parent, role=message.role, content=message.content))
 
-    def _append(self, parent: int | None, message: Message) -> int:
-        self._turns.append(Turn(parent=parent, role=message.role, content=message.content))
-        return len(self._turns) - 1
+    def _append(self, turn: Turn) -> int:
+        """The place that it gets."""
+        place = len(self._turns)
+        self._turns.append(turn)
+        self._children.setdefault(turn.parent, []).append(place)
+        self.size += turn.size
+        return place
+
+    def _change(self, turn: Turn, content: str | list[Part], reasoning: str = "") -> None:
+        self.size -= turn.size
+        turn.content, turn.reasoning = content, reasoning
+        self.size += turn.size
+
+    def _fill(self, turn: Turn, run: Answer) -> None:
+        """Have it say what the run has come to."""
+        self._change(turn, run.text, run.reasoning)
+        turn.finish_reason = run.finish_reason
+        turn.usage = run.usage
+        turn.ttft_s, turn.tokens_per_s = run.ttft_s, run.tokens_per_s
+        turn.error = run.error.message if run.error else None
 
 
 class Chats:
@@ -152,11 +168,3 @@ class Chats:
             if len(self._chats) <= KEEP_CHATS and size <= KEEP_CHARACTERS:
                 return
             size -= self._chats.pop(name).size
-
-
-def _fill(turn: Turn, run: Answer) -> None:
-    turn.content, turn.reasoning = run.text, run.reasoning
-    turn.finish_reason = run.finish_reason
-    turn.usage = run.usage
-    turn.ttft_s, turn.tokens_per_s = run.ttft_s, run.tokens_per_s
-    turn.error = run.error.message if run.error else None

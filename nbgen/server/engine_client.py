@@ -6,14 +6,14 @@ Knows nothing of HTTP or of the dialects; how the engine starts and ends is `eng
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import uuid
 from collections.abc import Mapping
 from logging import Logger
 
 import msgspec
 
 from nbgen import model_hub
-from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, ReleaseMemory, ResumeMemory
+from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, MemoryTag, ReleaseMemory, ResumeMemory
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
 from nbgen.errors import EngineStopped, InvalidRequest, ModelError, Unavailable, from_status
@@ -33,6 +33,7 @@ from nbgen.server.delivery import Deliveries, suited
 from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.engine_life import EngineLife
 from nbgen.server.listener import Listener
+from nbgen.server.replies import Replies
 
 
 class EngineClient(EngineLife):
@@ -51,7 +52,7 @@ class EngineClient(EngineLife):
         super().__init__(config, log, standby=standby, attach=attach)
         self.adapters = Adapters(config.model, adapters or {})
         self._deliveries = Deliveries()
-        self._memory_replies: deque[asyncio.Future[MemoryState]] = deque()
+        self._memory_replies = Replies[MemoryState]()
         self.load_seconds = 0.0
 
     # --- requests
@@ -103,14 +104,13 @@ class EngineClient(EngineLife):
 
     # --- memory
 
-    async def occupy(self, message: ReleaseMemory | ResumeMemory) -> None:
+    async def occupy(self, command: type[ReleaseMemory | ResumeMemory], tags: list[MemoryTag]) -> None:
         """Have a loaded engine release or resume memory. Raises what keeps it from that."""
         if self.state in ("starting", "loading"):
             await self.start()
         if self.state in ("ready", "released") and self._process:
-            reply: asyncio.Future[MemoryState] = asyncio.get_running_loop().create_future()
-            self._memory_replies.append(reply)
-            self._process.send(message)
+            reply = self._memory_replies.ask(rid := uuid.uuid4().hex)
+            self._process.send(command(rid=rid, tags=tags))
             if (state := await reply).error:
                 raise from_status(state.status, state.error)
 
@@ -159,7 +159,7 @@ class EngineClient(EngineLife):
                 "nbgen.serve(name) starts one that loads models"
             )
         if wanted == self.config and self.state in ("ready", "released"):
-            return await self.occupy(ResumeMemory(tags=["kv_cache", "weights"]))
+            return await self.occupy(ResumeMemory, ["kv_cache", "weights"])
         if wanted != self.config or self.state == "failed":
             self.config = wanted
             self.adapters.of(wanted.model)
@@ -218,7 +218,7 @@ class EngineClient(EngineLife):
                 self._standby.prepare()
             case MemoryState():
                 self.progress = None
-                self._memory_replies.popleft().set_result(message)
+                self._memory_replies.answer(message.rid, message)
                 self._set("released" if message.released else "ready")
                 self._send_waiting(process)
             case AdapterState():
@@ -238,8 +238,7 @@ class EngineClient(EngineLife):
         )
 
     def _lost(self) -> None:
-        while self._memory_replies:
-            self._memory_replies.popleft().set_exception(EngineStopped("the engine stopped"))
+        self._memory_replies.lost(EngineStopped("the engine stopped"))
         self._deliveries.lost()
         self.adapters.lost()
 

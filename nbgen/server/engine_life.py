@@ -128,6 +128,7 @@ class EngineLife:
         if not life.cancelled() and (fault := life.exception()) is not None:
             self._log.error("The engine's client failed", exc_info=fault)
             self.kill()
+            self._lost()
             self._give_up(InternalError("internal error; the server's log has it"))
 
     async def _live(self) -> None:
@@ -159,8 +160,14 @@ class EngineLife:
             self._silence.broken()
             self._hear(process, messages)
 
-        await process.listen(hear)
-        watch.cancel()
+        try:
+            await process.listen(hear)
+        except Exception:  # a fault of our own must not leave anybody waiting
+            self._log.exception("What the engine says cannot be taken in")
+            self._cause = "the server could not take in what the engine said"
+            process.kill()
+        finally:
+            watch.cancel()
 
     async def _bury(self, process: EngineChannel) -> None:
         """Reap the child; if nobody wanted its end, answer what it left and decide whether to start again."""

@@ -37,19 +37,25 @@ class EngineOptions(Configurable):
         help="Threads of a CPU model; None: as many as physical cores, as far as a container has them.",
     ).tag(config=True)
     context_length = Int(
-        DEFAULTS.context_length, allow_none=True, help="Longest prompt plus answer, in tokens; None: the model's own."
+        DEFAULTS.context_length,
+        allow_none=True,
+        min=1,
+        help="Longest prompt plus answer, in tokens; None: the model's own.",
     ).tag(config=True)
     kv_cache_bytes = Int(
-        DEFAULTS.kv_cache_bytes, allow_none=True, help="Bytes of KV cache; None: a quarter of the free memory."
+        DEFAULTS.kv_cache_bytes,
+        allow_none=True,
+        min=1,
+        help="Bytes of KV cache; None: a quarter of the free memory, at most 8 GiB.",
     ).tag(config=True)
     max_running = Int(DEFAULTS.max_running, min=1, help="Sequences that decode together.").tag(config=True)
     max_waiting = Int(DEFAULTS.max_waiting, min=1, help="Requests that may wait; one more is refused.").tag(config=True)
     queue_seconds = Float(
-        DEFAULTS.queue_seconds, allow_none=True, help="Seconds a request may wait for its turn; None: no limit."
+        DEFAULTS.queue_seconds, allow_none=True, min=0, help="Seconds a request may wait for its turn; None: no limit."
     ).tag(config=True)
-    run_seconds = Float(DEFAULTS.run_seconds, allow_none=True, help="Seconds a request may run; None: no limit.").tag(
-        config=True
-    )
+    run_seconds = Float(
+        DEFAULTS.run_seconds, allow_none=True, min=0, help="Seconds a request may run; None: no limit."
+    ).tag(config=True)
     prefill_chunk = Int(
         DEFAULTS.prefill_chunk,
         allow_none=True,

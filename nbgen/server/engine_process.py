@@ -7,6 +7,7 @@ the kernel to end it when that thread does.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import os
 import re
@@ -109,13 +110,13 @@ class EngineProcess(EngineChannel):
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), pipe
         )
-        rest = ""
+        decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
         while chunk := await reader.read(2**16):
-            *lines, rest = re.split(r"[\r\n]+", rest + chunk.decode("utf-8", "replace"))
+            *lines, rest = re.split(r"[\r\n]+", rest + decoder.decode(chunk))
             rest = rest[-LONGEST_LINE:]
             for line in lines:
                 self._keep(line)
-        self._keep(rest)
+        self._keep(rest + decoder.decode(b"", final=True))
         transport.close()
 
     def _keep(self, line: str) -> None:

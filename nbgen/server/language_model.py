@@ -12,17 +12,20 @@ from nbgen.protocols.kserve_metadata import ModelState
 from nbgen.protocols.language_model import Call, Renderer, Times
 from nbgen.protocols.sample import Sample
 from nbgen.server.engine_client import EngineClient
+from nbgen.server.engine_life import State
 from nbgen.server.reader import Reader
 from nbgen.server.runs import Run, Runs
 from nbgen.server.served_model import ServedModel
 from nbgen.server.statistics import Timing
 from nbgen.tensor_spec import ModelSpec
 
-_STATES: dict[str, ModelState] = {
+#: What the index calls each state of the engine.
+STATES: dict[State, ModelState] = {
     "ready": "READY",
     "stopped": "READY",  # the first request starts it
     "starting": "LOADING",
     "loading": "LOADING",
+    "released": "UNAVAILABLE",
     "stopping": "UNLOADING",
     "failed": "UNAVAILABLE",
 }
@@ -54,11 +57,15 @@ class LanguageModel(ServedModel):
 
     @property
     def state(self) -> ModelState:
-        return "UNAVAILABLE" if self.unloaded else _STATES[self._engine.state]
+        return "UNAVAILABLE" if self.unloaded else STATES[self._engine.state]
 
     @property
     def reason(self) -> str:
-        return super().reason or (self._engine.error.message if self._engine.error else "")
+        if reason := super().reason:
+            return reason
+        if self._engine.state == "released":
+            return "released"
+        return self._engine.error.message if self._engine.error else ""
 
     async def load(self) -> None:
         try:

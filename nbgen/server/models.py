@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nbgen.errors import InvalidRequest, NotFound
 from nbgen.server import repository
+from nbgen.server.repository import Entry
 from nbgen.server.served_model import ServedModel
 from nbgen.server.tensor_engine import TensorEngine
 from nbgen.server.tensor_model import TensorModel
@@ -23,7 +24,7 @@ class Models:
         self._engine = engine
         self._folder = folder
         self._modules: dict[str, TensorModel] = {}
-        self._scan()
+        self._take(repository.scan(folder))
 
     def __iter__(self) -> Iterator[ServedModel]:
         yield self._language_model
@@ -49,7 +50,7 @@ class Models:
 
     async def load(self, name: str) -> None:
         """Load a model by its configured name, as its folder has it now. Raises InvalidRequest, Unavailable."""
-        await asyncio.get_running_loop().run_in_executor(None, self._scan, name)
+        self._take(await asyncio.get_running_loop().run_in_executor(None, repository.scan, self._folder), name)
         try:
             model = self.find(name)
         except NotFound:
@@ -64,12 +65,15 @@ class Models:
             return
         await model.unload()
 
-    def _scan(self, name: str | None = None) -> None:
-        """Take in what the folder holds: all of it, or one model anew."""
-        for entry in repository.scan(self._folder):
+    def _take(self, entries: list[Entry], name: str | None = None) -> None:
+        """Take in what the folder holds: all of it, or one model anew. What is loaded outlives its folder."""
+        for entry in entries:
             if entry.name == self._language_model.spec.name or name not in (None, entry.name):
                 continue
             if entry.name in self._modules:
                 self._modules[entry.name].configure(entry)
             else:
                 self._modules[entry.name] = TensorModel(entry, self._engine)
+        for gone in self._modules.keys() - {entry.name for entry in entries}:
+            if gone == name or not self._modules[gone].loaded:
+                self._modules.pop(gone).leave()

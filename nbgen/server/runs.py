@@ -242,6 +242,8 @@ class Runs:
         del self._live[run.id]
         run.request = msgspec.structs.replace(run.request, media=[], input_embeds=None)  # large, and done with
         run.messages = run.messages and [Message(role=m.role, content=without_files(m.content)) for m in run.messages]
+        if run.error is not None and len(run.samples) > 1:
+            self._engine.abort(run.id)  # the other samples, which nobody hears any more
         self._engine.forget(run.id)
         if run.kept:
             self._finished[run.id] = run

@@ -20,6 +20,7 @@ from nbgen.frames import FromEngine
 from nbgen.messages import AbortRequest, Tensor, TensorPiece
 from nbgen.pieces import cut
 from nbgen.server.engine_process import EngineProcess
+from nbgen.server.replies import Replies
 from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, ServeTensors, UnloadModule
 from nbgen.tensor_spec import ModelSpec
 
@@ -34,26 +35,26 @@ class Result(NamedTuple):
 
 
 class TensorEngine:
-    """One process for all modules. `generation` counts processes: what an earlier one had loaded is gone."""
+    """One process for all modules. `generation` is its number, or the next one's: what earlier ones loaded is gone."""
 
     def __init__(self, config: EngineConfig, log: Logger) -> None:
-        self.generation = 0
+        self.generation = 1  # 0 is nobody's
         self._config = config
         self._log = log
         self._process: EngineProcess | None = None
         self._life: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
-        self._loads: dict[str, asyncio.Future[ModuleState]] = {}
-        self._answers: dict[str, asyncio.Future[Result]] = {}
+        self._loads = Replies[ModuleState]()
+        self._answers = Replies[Result]()
         self._pieces: dict[str, dict[str, list[memoryview]]] = defaultdict(lambda: defaultdict(list))
         self._closed = False
 
     async def load(self, spec: ModelSpec, folder: str) -> str:
         """Load a module, or load it again; its device. Raises Unavailable with the reason why not."""
-        process = await self._started()
-        future = self._loads[spec.name] = asyncio.get_running_loop().create_future()
-        process.send(LoadModule(spec=spec, folder=folder))
-        state = await future
+        process, rid = await self._started(), uuid.uuid4().hex
+        reply = self._loads.ask(rid)
+        process.send(LoadModule(rid=rid, spec=spec, folder=folder))
+        state = await reply
         if state.error is not None:
             raise Unavailable(state.error)
         return state.device
@@ -66,16 +67,16 @@ class TensorEngine:
     async def infer(self, model: str, inputs: list[Tensor], outputs: list[str], timeout_us: int = 0) -> Result:
         """What the module makes of the inputs. Raises the error it ends in; a caller who is cancelled cancels it."""
         process, rid = await self._started(), uuid.uuid4().hex
-        future = self._answers[rid] = asyncio.get_running_loop().create_future()
+        reply = self._answers.ask(rid)
         try:
             whole = [await self._send_pieces(process, rid, tensor) for tensor in inputs]
             process.send(InferRequest(rid=rid, model=model, inputs=whole, outputs=outputs, timeout_us=timeout_us))
-            result = await future
+            result = await reply
         except asyncio.CancelledError:
             process.send(AbortRequest(rid=rid))
             raise
         finally:
-            self._answers.pop(rid, None)
+            self._answers.forget(rid)
             self._pieces.pop(rid, None)
         if result.output.error is not None:
             raise _error(result.output)
@@ -111,21 +112,24 @@ class TensorEngine:
                     self._process = await EngineProcess.spawn(self._log)
                 except OSError as error:
                     raise Unavailable(f"the process for modules could not be started: {error.strerror}") from None
-                self.generation += 1
                 self._process.send(ServeTensors(config=self._config))
                 self._life = asyncio.create_task(self._live(self._process))
             return self._process
 
     async def _live(self, process: EngineProcess) -> None:
         """Pass on what the process says, until its channel ends; then answer what it left."""
-        await process.listen(self._hear)
+        try:
+            await process.listen(self._hear)
+        except Exception:  # a fault of our own must not leave anybody waiting
+            self._log.exception("What the process for modules says cannot be taken in")
+            process.kill()
         self._process = None
+        self.generation += 1
+        loads, answers = self._loads.taken(), self._answers.taken()
         ended = await process.end(STOP_PATIENCE)
         words = "the server is stopping" if self._closed else f"the process for modules stopped ({ended})"
-        for future in (*self._loads.values(), *self._answers.values()):
-            if not future.done():
-                future.set_exception(EngineStopped(words))
-        self._loads.clear()
+        loads.lost(EngineStopped(words))
+        answers.lost(EngineStopped(words))
 
     def _hear(self, messages: list[FromEngine]) -> None:
         for message in messages:
@@ -137,13 +141,9 @@ class TensorEngine:
                 if message.rid in self._answers:
                     self._pieces[message.rid][message.name].append(message.data)
             case InferOutput():
-                future = self._answers.get(message.rid)
-                if future is not None and not future.done():
-                    future.set_result(Result(message, dict(self._pieces.pop(message.rid, {}))))
+                self._answers.answer(message.rid, Result(message, dict(self._pieces.pop(message.rid, {}))))
             case ModuleState():
-                load = self._loads.pop(message.name, None)
-                if load is not None and not load.done():
-                    load.set_result(message)
+                self._loads.answer(message.rid, message)
 
 
 def _error(output: InferOutput) -> NbgenError:

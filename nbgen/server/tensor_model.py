@@ -54,6 +54,11 @@ class TensorModel(ServedModel):
     def reason(self) -> str:
         return super().reason or self._error
 
+    @property
+    def loaded(self) -> bool:
+        """Whether the process that runs now has it: an earlier one took its modules with it."""
+        return self._loaded == self._engine.generation
+
     def configure(self, entry: Entry) -> None:
         """Take what the folder says now; the next load reads the module again."""
         self.entry, self._error = entry, entry.error
@@ -65,8 +70,12 @@ class TensorModel(ServedModel):
 
     async def unload(self) -> None:
         self.unloaded = True
+        self.leave()
+
+    def leave(self) -> None:
+        """Give its memory back."""
         self._loaded = 0
-        self._engine.unload(self.spec.name)
+        self._engine.unload(self.entry.name)
 
     async def compute(self, inference: Inference) -> AsyncGenerator[tuple[InferenceResponse, Timing]]:
         await self._ensure_loaded()
@@ -78,11 +87,10 @@ class TensorModel(ServedModel):
         yield response, _timing(result, batch_size(inference, spec))
 
     async def _ensure_loaded(self) -> None:
-        """Loaded by the process that runs now: an earlier one took its modules with it."""
-        if self._loaded and self._loaded == self._engine.generation:
+        if self.loaded:
             return
         async with self._loading:
-            if self._loaded and self._loaded == self._engine.generation:
+            if self.loaded:
                 return
             folder, spec = self.entry.folder, self.entry.spec
             if spec is None or folder is None:
@@ -90,14 +98,14 @@ class TensorModel(ServedModel):
             await self._load(spec, folder)
 
     async def _load(self, spec: ModelSpec, folder: Path) -> None:
-        started = time.monotonic()
+        started, generation = time.monotonic(), self._engine.generation
         try:
             self._device = await self._engine.load(spec, str(folder))
         except Unavailable as error:
             self._error = error.message
             raise Unavailable(f"failed to load '{spec.name}': {error.message}") from None
         self._error = ""
-        self._loaded = self._engine.generation
+        self._loaded = generation
         self._load_seconds = time.monotonic() - started
 
 

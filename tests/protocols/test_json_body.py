@@ -1,8 +1,12 @@
 """What the strict parser takes and refuses."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
-from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody, parse_json, parse_object
+from nbgen.errors import InvalidRequest
+from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody, convert, parse_json, parse_object
 
 
 def nested(depth: int) -> bytes:
@@ -48,3 +52,26 @@ def test_an_empty_body_is_an_empty_object() -> None:
 def test_a_list_is_no_object() -> None:
     with pytest.raises(MalformedBody, match="object"):
         parse_object(b"[]")
+
+
+class Inner(msgspec.Struct):
+    number: int = 0
+
+
+class Outer(msgspec.Struct, forbid_unknown_fields=True):
+    rows: list[Inner] = []
+
+
+@pytest.mark.parametrize(
+    ("fields", "place", "words"),
+    [
+        ({"rows": 1}, "rows", "rows: Expected `array`, got `int`"),
+        ({"rows": [{"number": "x"}]}, "rows[0].number", "rows[0].number: Expected `int`, got `str`"),
+        ({"other": 1}, None, "Object contains unknown field `other`"),
+    ],
+)
+def test_what_does_not_fit_is_named_by_its_place(fields: dict[str, Any], place: str | None, words: str) -> None:
+    assert convert({"rows": [{"number": 1}]}, Outer) == Outer(rows=[Inner(1)])
+    with pytest.raises(InvalidRequest) as refused:
+        convert(fields, Outer)
+    assert (refused.value.message, refused.value.field) == (words, place)

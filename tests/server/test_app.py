@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from traitlets import TraitError
 
+from nbgen.server.engine_options import EngineOptions
 from tests.server.conftest import Server
 
 QUICK = ("--NbgenApp.autoload=False", "--NbgenApp.model=/nonexistent/model")
@@ -50,6 +52,13 @@ def test_every_option_is_documented(tmp_path: Path) -> None:
         assert f"--NbgenApp.{option}=" in words
     for option in ("prefill_chunk", "sampling_defaults", "autoload", "stop_on_eof"):
         assert f"--NbgenApp.{option}=" in words
+
+
+@pytest.mark.parametrize("option", ["context_length", "kv_cache_bytes", "queue_seconds", "run_seconds", "threads"])
+def test_sizes_and_times_below_nothing_are_refused(option: str) -> None:
+    with pytest.raises(TraitError, match=option):
+        EngineOptions(**{option: -1})
+    assert getattr(EngineOptions(**{option: None}).engine_config(), option) is None
 
 
 @pytest.mark.parametrize("ip", ["0.0.0.0", "*", ""])

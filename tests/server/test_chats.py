@@ -1,12 +1,15 @@
 """Conversations as the server keeps them: branches, answers still being written, and what is forgotten first."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols.chat_messages import Part
 from nbgen.protocols.native import Message
 from nbgen.server import chats as chats_module
-from nbgen.server.chats import Chat, Chats
+from nbgen.server.chats import Chat, Chats, Turn
 from nbgen.server.runs import Run
 
 HI = Message(role="user", content="hi")
@@ -84,3 +87,41 @@ def test_the_oldest_images_of_a_large_chat_are_forgotten_and_their_places_stay(m
     first, second = (turn.content for turn in chat.turns() if turn.role == "user")
     assert first == [Part(type="text", text="a"), Part(type="image_url")]
     assert second == with_image("b", "b" * 700).content
+
+
+def test_its_size_is_that_of_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chats_module, "KEEP_FILE_CHARACTERS", 150)
+    chat = Chat()
+    runs = [writing(name, name * 10) for name in "abc"]
+    for run in runs:
+        chat.add([HI, with_image(f"after {run.id}", "data:" + "x" * 100)], run)
+        assert sum(turn.size for turn in chat.turns()) == chat.size > 0
+    before = chat.size
+    chat.settle(runs[0])
+    runs[1].add(GenerateOutput(rid="b", text="more", token_ids=[2], completion_tokens=2))
+    assert sum(turn.size for turn in chat.turns()) == chat.size == before + 4
+
+
+class Watched(list[Turn]):
+    """Turns that count how many of them were looked at."""
+
+    looked = 0
+
+    def __iter__(self) -> Iterator[Turn]:
+        for turn in super().__iter__():
+            self.looked += 1
+            yield turn
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looked += 1
+        return super().__getitem__(place)
+
+
+def test_a_message_is_sought_only_among_those_that_follow_the_same_turn() -> None:
+    chat = Chat()
+    chat._turns = watched = Watched()
+    messages = [Message(role="user", content=f"turn {number}") for number in range(200)]
+    for name in ("one", "two"):
+        chat.add(messages, writing(name, name))
+    assert len(watched) == 202
+    assert watched.looked <= 200

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from nbgen import pieces
+from nbgen.commands import ReleaseMemory
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, InvalidRequest, NbgenError, Unavailable
 from nbgen.messages import GenerateOutput, GenerateRequest, Media, Tensor
@@ -129,6 +130,33 @@ async def test_a_fault_of_the_client_itself_leaves_nobody_waiting(monkeypatch: p
     assert isinstance(heard.error, InternalError)
     assert "secret" not in heard.error.message
     assert client.state == "failed"
+
+
+class Faulty(Heard):
+    """A listener with a fault of its own."""
+
+    def add(self, *outputs: GenerateOutput) -> None:
+        raise RuntimeError("secret words")
+
+
+async def test_a_fault_in_what_is_done_with_outputs_is_a_crash_that_all_who_wait_hear_of(long_model: Path) -> None:
+    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
+    try:
+        await client.start()
+        first, faulty = psutil.Process(client.pid), Faulty()
+        client.submit(long_request("faulty"), faulty)
+        with pytest.raises(EngineStopped):
+            await asyncio.wait_for(client.occupy(ReleaseMemory, ["kv_cache"]), PATIENCE)
+        await until(lambda: faulty.error)
+        assert "could not take in what the engine said; it is starting again" in faulty.error.message
+        await client.start()
+        assert not first.is_running()
+        client.submit(long_request("after"), heard := Heard())
+        await until(lambda: heard.outputs)
+        await client.occupy(ReleaseMemory, ["kv_cache"])
+        assert client.state == "released"
+    finally:
+        await client.close(0)
 
 
 async def test_the_engine_writes_no_paths_or_addresses_to_clients() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 from transformers import AutoModelForCausalLM
 
+from nbgen.server.engine_life import State
+from nbgen.server.language_model import STATES
 from tests.server.conftest import BUSY, Server, wait_for
 from tests.server.triton import WithToken, client, counts, flag, tensor, text
 
@@ -68,6 +70,10 @@ def test_generated_tokens_come_with_what_chose_them(server: Server, reference: t
     np.testing.assert_allclose(result.as_numpy("output_log_probs")[0], expected, atol=2e-3)
     assert result.as_numpy("cum_log_probs")[0] == pytest.approx(expected.sum(), abs=1e-2)
     assert result.as_numpy("finish_reason").tolist() in ([b"length"], [b"stop"])
+
+
+def test_every_state_of_the_engine_is_one_of_the_index() -> None:
+    assert set(STATES) == set(get_args(State))
 
 
 def test_default_outputs_and_the_echo(server: Server) -> None:

@@ -58,6 +58,10 @@ def test_weights_and_cache_leave_memory_and_come_back(heavy: Server) -> None:
     assert refused.status_code == 503
     assert "resume" in refused.text
     assert heavy.http.get("health").status_code == 503
+    (entry,) = heavy.http.post("v2/repository/index").json()
+    assert (entry["state"], entry["reason"]) == ("UNAVAILABLE", "released")
+    for path in ("v2/health/ready", f"v2/models/{entry['name']}/ready"):
+        assert heavy.http.get(path).status_code == 400
     assert heavy.http.post("resume_memory_occupation", json={}).status_code == 200
     assert heavy.model()["state"] == "ready"
     assert said(heavy) == expected

@@ -193,7 +193,7 @@ def test_who_leaves_another_ends_it(client: openai.OpenAI) -> None:
         ({"previous_response_id": "resp_0"}, "no response 'resp_0'", "previous_response_id"),
         ({"max_output_tokens": 0}, "max_output_tokens must be at least 1", "max_output_tokens"),
         ({"max_output_tokens": 10**6}, "max_output_tokens is too large", "max_output_tokens"),
-        ({"tools": [{"type": "web_search"}]}, "web_search", "tools"),
+        ({"tools": [{"type": "web_search"}]}, "web_search", "tools[0].type"),
         ({"tool_choice": "required"}, "no tools", "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "mcp", "server_label": "x"}}, "'mcp'", "tool_choice"),
         ({"truncation": "auto"}, "`truncation`", "truncation"),

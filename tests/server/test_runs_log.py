@@ -22,14 +22,23 @@ class SilentEngine(EngineClient):
 
     def __init__(self) -> None:
         super().__init__(EngineConfig(), logging.getLogger("test"))
+        self.aborted: list[str] = []
 
     def submit(self, request: GenerateRequest, listener: object) -> None:
         pass
 
+    def abort(self, rid: str) -> None:
+        self.aborted.append(rid)
+
 
 @pytest.fixture
-def runs() -> Iterator[Runs]:
-    return Runs(SilentEngine(), lambda: None)
+def engine() -> SilentEngine:
+    return SilentEngine()
+
+
+@pytest.fixture
+def runs(engine: SilentEngine) -> Iterator[Runs]:
+    return Runs(engine, lambda: None)
 
 
 def start(runs: Runs, id: str, *, kept: bool = True, chat: str | None = None, n: int = 1) -> Run:
@@ -105,6 +114,15 @@ def test_an_error_of_the_engine_is_the_runs_error(runs: Runs) -> None:
     run.add(GenerateOutput(rid="r", finish_reason=reason))
     assert isinstance(run.error, InvalidRequest)
     assert runs.state(run) == "error"
+
+
+def test_where_one_sample_fails_the_others_end(runs: Runs, engine: SilentEngine) -> None:
+    run = start(runs, "r", n=3)
+    run.add(GenerateOutput(rid="r", index=0, token_ids=[1]))
+    run.add(GenerateOutput(rid="r", index=1, finish_reason=FinishReason(type="error", message="no token is allowed")))
+    assert (run.error is not None, engine.aborted) == (True, ["r"])
+    end(start(runs, "well", n=3))
+    assert engine.aborted == ["r"]
 
 
 def test_what_is_kept_is_bounded_in_number_and_size(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,70 @@
+"""The table of models: what a load takes in of the repository's folder, and when."""
+
+import logging
+import shutil
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import InvalidRequest
+from nbgen.server import models as models_module
+from nbgen.server.engine_client import EngineClient
+from nbgen.server.language_model import LanguageModel
+from nbgen.server.models import Models
+from nbgen.server.repository import Entry
+from nbgen.server.runs import Runs
+from nbgen.server.tensor_engine import TensorEngine
+from nbgen.server.tensor_model import TensorModel
+from tests.server.triton import ECHO, ECHO_SOURCE, add_model
+
+
+def add(folder: Path, name: str) -> None:
+    add_model(folder, name, ECHO.format(datatype="FP32", batch=0, delay=0), ECHO_SOURCE.format(sleep=0))
+
+
+@pytest_asyncio.fixture
+async def models(tmp_path: Path) -> AsyncIterator[Models]:
+    """Those of a folder with `a`, `b` and `c`."""
+    log = logging.getLogger("test")
+    engine, modules = EngineClient(EngineConfig(), log), TensorEngine(EngineConfig(device="cpu", threads=1), log)
+    for name in "abc":
+        add(tmp_path, name)
+    yield Models(LanguageModel(engine, Runs(engine, lambda: None)), modules, tmp_path)
+    await modules.close()
+
+
+def names(models: Models) -> list[str]:
+    """Of the modules, without the language model."""
+    return sorted(model.spec.name for model in list(models)[1:])
+
+
+async def test_a_load_takes_in_one_model_and_forgets_those_that_are_gone(models: Models, tmp_path: Path) -> None:
+    await models.load("a")
+    add(tmp_path, "d")
+    add(tmp_path, "e")
+    for name in "ab":
+        shutil.rmtree(tmp_path / name)
+    await models.load("d")
+    assert names(models) == ["a", "c", "d"], "what is loaded is served on, what was not asked for is not there yet"
+    with pytest.raises(InvalidRequest, match="failed to load 'a', no such model is configured"):
+        await models.load("a")
+    assert names(models) == ["c", "d"]
+
+
+async def test_the_table_changes_on_the_event_loop_alone(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_on: list[threading.Thread] = []
+
+    def made(entry: Entry, engine: TensorEngine) -> TensorModel:
+        made_on.append(threading.current_thread())
+        return TensorModel(entry, engine)
+
+    monkeypatch.setattr(models_module, "TensorModel", made)
+    add(tmp_path, "d")
+    await models.load("d")
+    assert made_on == [threading.current_thread()]
