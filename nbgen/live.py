@@ -1,6 +1,6 @@
 """`nbgen.serve(model, tokenizer)`: the model that is being trained in this kernel, behind a server of its own.
 
-The one place where the notebook meets the engine: it computes in a thread here, since the weights are here. The server
+The notebook meets the engine here and in `module_export`: it computes in a thread, as the weights are here. The server
 is another process, which answers while this one is busy and ends with it.
 """
 

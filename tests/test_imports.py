@@ -22,13 +22,29 @@ SHARED = MESSAGES | {
     "bytes_elements",
     "word_lists",
 }
-BOOKKEEPING = {"sequence", "prefix_cache", "scheduler", "block_manager", "detokenizer", "grammar", "stop_regex"}
+BOOKKEEPING = {
+    "sequence",
+    "prefix_cache",
+    "scheduler",
+    "deadlines",
+    "block_manager",
+    "stateful_blocks",
+    "snapshots",
+    "decode_row",
+    "media_prompt",
+    "media_queue",
+    "media_lane",
+    "detokenizer",
+    "grammar",
+    "grammar_limits",
+    "stop_regex",
+}
 
 #: layer -> (what it may import from nbgen, which third parties)
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "shared": (SHARED, {"msgspec", "dill"}),
     "notebook": (
-        {"notebook", "live"} | SHARED - MESSAGES,
+        {"notebook", "live", "module_export"} | SHARED - MESSAGES,
         {
             "httpx",
             "msgspec",
@@ -54,19 +70,24 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         {"torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "tqdm", "jinja2", "numpy", "msgspec"}
         | {"torchao", "triton", "xgrammar", "llguidance", "re2", "PIL", "soundfile", "soxr", "av"},
     ),
-    # The one crossing: a model that lives in the kernel. Imported only when one is served.
+    # The crossings: a model and a module that live in the kernel. Imported only when one is served.
     "live": ({"engine", "notebook"} | SHARED, set()),
+    "module_export": ({"engine"} | SHARED, {"torch"}),
     "demo": ({"demo"}, {"torch", "transformers", "tokenizers", "safetensors", "numpy"}),
 }
+
+#: layer -> what it may not import of Python's own library: protocols wait for nothing and start nothing.
+NEVER = {"protocols": {"asyncio", "socket", "threading", "subprocess"}}
 
 
 def layer_of(path: Path) -> str:
     parts = path.relative_to(PACKAGE).parts
-    return "live" if parts == ("live.py",) else parts[0] if len(parts) > 1 else "shared"
+    name = parts[0].removesuffix(".py")
+    return name if name in LAYERS else "shared"
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Every module named in an import, with what is taken from a package of ours."""
+    """Every module named in an import, in words or by a call, with what is taken from a package of ours."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -74,13 +95,15 @@ def imported(tree: ast.AST) -> Iterator[str]:
             assert node.level == 0, "imports are absolute"
             ours = node.module.count(".") == 0 and node.module == "nbgen"
             yield from (f"nbgen.{alias.name}" if ours else node.module for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from (each.value for each in node.args if isinstance(each, ast.Constant))
 
 
 def allowed(module: str, layer: str) -> bool:
     root, _, rest = module.partition(".")
     ours, third_parties = LAYERS[layer]
     if root != "nbgen":
-        return root in sys.stdlib_module_names or root in third_parties
+        return root in third_parties | sys.stdlib_module_names - NEVER.get(layer, set())
     part = rest.partition(".")[0]
     return part in ours or (part.startswith("__") and "" in ours)
 
@@ -110,7 +133,10 @@ def test_the_rule_catches_what_it_should() -> None:
         ("import torch.nn", "server"),
         ("from nbgen.messages import ChatMessage", "notebook"),
         ("import tornado.web", "protocols"),
+        ("from asyncio import sleep", "protocols"),
         ("from nbgen.server import app", "engine"),
+        ("import_module('nbgen.engine.loop')", "notebook"),
+        ("importlib.import_module('torch')", "protocols"),
     ]:
         assert not all(allowed(m, layer) for m in imported(ast.parse(source))), source
 

@@ -92,15 +92,11 @@ export class Chat {
   async open(transport) {
     this.#transport = transport;
     this.#offer();
-    try {
-      const chat = await transport.snapshot();
-      const kept = chat?.turns?.length ? null : this.#frame.notebook.kept(this.#model.get("chat"));
-      const turns = kept ?? chat?.turns;
-      if (turns?.length && !this.#tree.path().length) this.#restore(turns, chat);
-      if (kept) this.#tellKernel("kept");
-    } catch (error) {
-      this.#frame.say(error.message);
-    }
+    const chat = await transport.snapshot().catch((error) => this.#frame.say(error.message));
+    const kept = chat?.turns?.length ? null : this.#frame.notebook.kept(this.#model.get("chat"));
+    const turns = kept ?? chat?.turns;
+    if (turns?.length && !this.#tree.path().length) this.#restore(turns, chat);
+    if (kept) this.#tellKernel("kept");
   }
 
   /** Show what was said meanwhile elsewhere, as in another tab. */

@@ -66,15 +66,15 @@ export class Comm {
     this.#model.off("msg:custom", this.#receive);
   }
 
-  /** What the kernel answers to this kind of question. */
+  /** What the kernel answers to this kind of question. Throws where there is no kernel, or none any more. */
   #ask(type, fields = {}) {
-    return new Promise((resolve) => {
-      (this.#asked[type] ??= []).push(resolve);
+    return new Promise((resolve, reject) => {
+      (this.#asked[type] ??= []).push({ resolve, reject });
       this.#send({ type, ...fields });
     });
   }
 
-  /** Whether there is a kernel; a silent one is said to be busy. */
+  /** Whether there is a kernel; a silent one is said to be busy. Where there is none, nobody waits for it. */
   #send(message) {
     clearTimeout(this.#waiting);
     this.#waiting = setTimeout(() => this.#listener("busy", {}), BUSY_MS);
@@ -82,6 +82,7 @@ export class Comm {
     if (!sent) {
       clearTimeout(this.#waiting);
       this.#listener("notice", { message: ENDED });
+      for (const asked of Object.values(this.#asked)) for (const { reject } of asked.splice(0)) reject(new Error(ENDED));
     }
     return sent;
   }
@@ -102,7 +103,7 @@ export class Comm {
 
   /** Everybody who has asked for this kind of answer hears it. */
   #told(type, answer) {
-    for (const resolve of this.#asked[type]?.splice(0) ?? []) resolve(answer);
+    for (const { resolve } of this.#asked[type]?.splice(0) ?? []) resolve(answer);
   }
 
   #delta({ run, from, to, ...said }) {

@@ -15,6 +15,7 @@ export class Recorder {
   #take;
   #allowed;
   #count = 0;
+  #stream = null;
   #recording = null;
   #asking = false;
   #closed = false;
@@ -60,6 +61,7 @@ export class Recorder {
       this.#say("Allow the microphone in the browser");
       this.#listen(await navigator.mediaDevices.getUserMedia({ audio: true }));
     } catch (error) {
+      this.#end();
       this.#say(REFUSALS[error.name] ?? `The microphone cannot be used: ${error.message}`);
     } finally {
       this.#asking = false;
@@ -67,13 +69,14 @@ export class Recorder {
   }
 
   #listen(stream) {
+    this.#stream = stream;
+    if (this.#closed) return this.#end();
     const recording = new MediaRecorder(stream);
     const pieces = [];
     recording.ondataavailable = ({ data }) => pieces.push(data);
     recording.onstop = () => this.#stopped(recording, pieces);
-    this.#recording = recording;
-    if (this.#closed) return this.#end();
     recording.start();
+    this.#recording = recording;
     this.#began = performance.now();
     this.#timer = setInterval(() => this.#tick(), TICK_MS);
     this.#name();
@@ -96,8 +99,8 @@ export class Recorder {
 
   #end() {
     clearInterval(this.#timer);
-    for (const track of this.#recording?.stream.getTracks() ?? []) track.stop();
-    this.#recording = null;
+    for (const track of this.#stream?.getTracks() ?? []) track.stop();
+    this.#stream = this.#recording = null;
     this.#name();
   }
 

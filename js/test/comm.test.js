@@ -60,6 +60,20 @@ test("what is too large for the kernel's connection is refused in words", (conte
   assert.equal(sent.length, count);
 });
 
+test("who asks a kernel that has ended hears so, and so does who still waits for its answer", async (context) => {
+  const { model, comm } = opened(context);
+  const waiting = comm.model();
+  model.send = () => {
+    throw new Error("Cannot send");
+  };
+  const words = /The kernel has ended/;
+  for (const asked of [comm.load(), comm.snapshot(), comm.turns(), waiting]) await assert.rejects(asked, words);
+  model.send = () => {};
+  const again = comm.model();
+  model.receive({ type: "model", state: "ready" });
+  assert.equal((await again).state, "ready");
+});
+
 test("what is asked of the kernel is what it answers", async (context) => {
   const { model, sent, comm } = opened(context);
   const resumed = comm.load();

@@ -23,12 +23,18 @@ class Element {
     this.tag = tag;
     this.attributes = {};
     this.childNodes = [];
+    this.listeners = {};
     this.style = { setProperty: (name, value) => (this.style[name] = value) };
   }
   setAttribute(name, value) {
     this.attributes[name] = String(value);
   }
-  addEventListener() {}
+  addEventListener(type, listener) {
+    this.listeners[type] = listener;
+  }
+  click() {
+    this.listeners.click();
+  }
   append(...children) {
     for (const child of children) {
       const node = typeof child === "string" ? new Text(child) : child;
@@ -43,6 +49,9 @@ class Element {
   }
   get textContent() {
     return this.childNodes.map((child) => child.textContent).join("");
+  }
+  set textContent(text) {
+    this.replaceChildren(text);
   }
   *elements() {
     yield this;

@@ -10,7 +10,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -88,10 +88,8 @@ class Connection:
 
     def _answer(self, call: Call, timeout: float | None = None) -> httpx.Response:
         limits = httpx.USE_CLIENT_DEFAULT if timeout is None else httpx.Timeout(timeout)
-        try:
+        with self._in_words():
             response = self._http.request(call.method, call.path, **call.sent(), timeout=limits)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
         self.lost = False
         if response.is_success:
             return response
@@ -100,11 +98,9 @@ class Connection:
     async def ajson(self, call: Call) -> Any:
         """As `json`, awaited, however long it takes."""
         patience = httpx.Timeout(None, connect=CONNECT_SECONDS)
-        try:
+        with self._in_words():
             async with self._async() as http:
                 response = await http.request(call.method, call.path, **call.sent(), timeout=patience)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
         if response.is_success:
             return parse_json(response.content)
         raise error_of(response.status_code, response.content, self.url)
@@ -112,27 +108,22 @@ class Connection:
     def stream(self, call: Call) -> Iterator[sse.Event]:
         """The events that a call answers. Closing the iterator closes the connection."""
         decoder = sse.Decoder()
-        try:
-            with self._http.stream(call.method, call.path, **call.sent()) as response:
-                if not response.is_success:
-                    raise error_of(response.status_code, response.read(), self.url)
-                for chunk in response.iter_bytes():
-                    yield from decoder.feed(chunk)
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
+        with self._in_words(), self._http.stream(call.method, call.path, **call.sent()) as response:
+            if not response.is_success:
+                raise error_of(response.status_code, response.read(), self.url)
+            for chunk in response.iter_bytes():
+                yield from decoder.feed(chunk)
 
     async def astream(self, call: Call) -> AsyncIterator[sse.Event]:
         """As `stream`, awaited."""
         decoder = sse.Decoder()
-        try:
+        with self._in_words():
             async with self._async() as http, http.stream(call.method, call.path, **call.sent()) as response:
                 if not response.is_success:
                     raise error_of(response.status_code, await response.aread(), self.url)
                 async for chunk in response.aiter_bytes():
                     for event in decoder.feed(chunk):
                         yield event
-        except httpx.HTTPError as error:
-            raise self._unreachable(error) from None
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -169,6 +160,19 @@ class Connection:
     @cached_property
     def _certificates(self) -> ssl.SSLContext:
         return httpx.create_ssl_context()
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Around a call: what httpx raises, in words; also its RuntimeError for a client that has been closed."""
+        try:
+            yield
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        except RuntimeError:
+            if not self._http.is_closed:
+                raise
+            self.lost = True
+            raise NoAnswer(f"the connection to {self.url} has been closed") from None
 
     def _unreachable(self, error: httpx.HTTPError) -> NbgenError:
         self.lost = True

@@ -13,7 +13,7 @@ from nbgen.notebook.request import question
 from nbgen.notebook.result import Result, visible, without_images
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
-from nbgen.notebook.turns import Turns, markdown_of, named
+from nbgen.notebook.turns import Turns, markdown_of, named, spoken
 
 Ask = Callable[..., TextStream]
 #: How an answer ends that is one, if only an empty one.
@@ -69,7 +69,7 @@ class Conversation(Turns):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         nothing = "(nothing has been said yet)"
-        plain = named(self.turns, ([visible(as_text(turn["content"]))] for turn in self.turns))
+        plain = named(self.turns, ([visible(as_text(spoken(turn)))] for turn in self.turns))
         shown = markdown_of(self.turns, lambda content: without_images(text_of(content)))
         return {"text/plain": plain or nothing, "text/markdown": shown or nothing}
 

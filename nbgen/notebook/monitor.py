@@ -55,7 +55,7 @@ class Monitor(anywidget.AnyWidget):
             self.send({"type": "error", "message": str(error)})
 
     def _look(self) -> None:
-        self.send({"type": "model", "model": session.default_client().model()})
+        self.send({"type": "model", "model": session.default_client(start=False).model()})
 
     def _load(self) -> None:
         for name, data in session.default_client().load():
@@ -63,7 +63,7 @@ class Monitor(anywidget.AnyWidget):
                 self.send({"type": "error", "message": data["error"]["message"]})
 
     def _unload(self) -> None:
-        session.default_client().unload()
+        session.default_client(start=False).unload()
 
 
 def monitor(*, interval_ms: int = 1000, transport: str = "auto") -> Monitor:

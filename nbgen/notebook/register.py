@@ -1,12 +1,11 @@
 """Serve a torch module of this notebook's as a model: `nbgen.register`, and what it gives back.
 
 The module's graph and weights go into the server's repository, a folder that this user owns; the server loads them
-from there. Torch is touched only here, for a caller who holds a module of it.
+from there. Knows nothing of torch, which is imported with what writes the folder.
 """
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,11 +57,11 @@ def register(
     if not isinstance(client, Client):
         raise InvalidRequest(f"modules are registered with an nbgen server, and {client!r} is none: nbgen.serve()")
     folder = _repository(client) / name
-    # The engine's own words for datatypes, and torch with them.
-    exporting = importlib.import_module("nbgen.engine.module_export")
-    exporting.export(folder / "1", module, inputs, max_batch_size)
-    (folder / exporting.LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
-    config = exporting.describe(inputs, outputs, labels, max_batch_size, max_queue_delay_us)
+    from nbgen.module_export import LABELS, describe, export  # imports torch, as the module already has
+
+    export(folder / "1", module, inputs, max_batch_size)
+    (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+    config = describe(inputs, outputs, labels, max_batch_size, max_queue_delay_us)
     (folder / "config.json").write_text(config, encoding="utf-8")
     try:
         client.load_module(name)

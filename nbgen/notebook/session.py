@@ -288,7 +288,7 @@ def _answers(client: AnyClient) -> bool:
     """Whether a server that a call did not reach is there again."""
     try:
         client.hello(timeout=HELLO_SECONDS)
-    except (NbgenError, RuntimeError):  # httpx's own for what its server's `stop` has closed
+    except NbgenError:
         return False
     return True
 

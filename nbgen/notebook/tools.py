@@ -47,9 +47,9 @@ class Tools:
 
     def rounds(self, answer: TextStream, ask: Ask) -> Iterator[TextStream]:
         """The answer, to be read, and after each that called functions the one that `ask` gives with what they told."""
-        for _ in range(MAX_ROUNDS):
+        for left in reversed(range(MAX_ROUNDS)):
             yield answer
-            if not (results := self.results(answer.result)):
+            if not left or not (results := self.results(answer.result)):
                 return
             answer = ask(answer.result, results)
 
@@ -103,9 +103,9 @@ class _Function:
         try:
             given = msgspec.json.decode(arguments or "{}", type=self._arguments, strict=False)
             value = _waited_for(self._function(**msgspec.structs.asdict(given)))
+            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         except Exception as error:  # the model may do better the next time
             return f"{type(error).__name__}: {error}"
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _waited_for(value: Any) -> Any:

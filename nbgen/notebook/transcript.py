@@ -15,8 +15,8 @@ from IPython.display import display
 from nbgen.notebook.media import as_text, text_of
 from nbgen.notebook.result import visible, without_images
 from nbgen.notebook.shown_media import media_markdown
+from nbgen.notebook.turns import NAMES
 
-NAMES = {"system": "System", "user": "You", "assistant": "Answer"}
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _WORD_JOINER = "\u2060"
 

@@ -13,6 +13,9 @@ from typing import Any
 from nbgen.notebook.media import Content, as_text, text_of
 from nbgen.notebook.shown_media import media_markdown
 
+#: Who speaks, by a turn's role.
+NAMES = {"system": "System", "developer": "System", "user": "You", "assistant": "Model", "tool": "Tool"}
+
 
 class Turns:
     """Exports of whatever has `turns`: a list of {"role", "content"}."""
@@ -57,6 +60,5 @@ def spoken(turn: dict[str, Any]) -> Content:
 
 def named(turns: Sequence[dict[str, Any]], parts: Iterable[list[str]]) -> str:
     """What is said of each message, below the name of who wrote it."""
-    names = {"user": "You", "assistant": "Model", "system": "System", "tool": "Tool"}
-    said = ([f"**{names[turn['role']]}**", *own] for turn, own in zip(turns, parts, strict=True))
+    said = ([f"**{NAMES[turn['role']]}**", *own] for turn, own in zip(turns, parts, strict=True))
     return "\n\n".join(part for own in said for part in own if part)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import nbgen
+from nbgen.notebook import session
 from nbgen.notebook.private_server import PrivateServer
 from tests.conftest import wait_for
 
@@ -29,6 +30,17 @@ def test_a_look_is_answered_with_the_model(heard: Heard) -> None:
     monitor._receive({"type": "look"})
     assert heard.wait("model")["model"]["state"] == "ready"
     assert "ready" in repr(monitor)
+
+
+@pytest.mark.parametrize("message", ["look", "unload"])
+def test_a_look_starts_no_server_where_one_was_stopped(
+    heard: Heard, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitor = nbgen.monitor()
+    monkeypatch.setattr(session, "_client", None)
+    monkeypatch.setattr(session, "_start", lambda *_: pytest.fail("a server was started"))
+    monitor._receive({"type": message})
+    assert "no nbgen server found" in heard.wait("error")["message"]
 
 
 def test_a_server_that_is_gone_is_said(heard: Heard, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,10 @@ def test_every_style_is_the_panels_own() -> None:
 
 
 @needs_node
-def test_the_committed_bundle_is_what_the_source_builds(tmp_path: Path) -> None:
-    subprocess.run(["node", ROOT / "js" / "build.mjs", tmp_path / "panel.js"], check=True)
-    same = (tmp_path / "panel.js").read_bytes() == (STATIC / "panel.js").read_bytes()
+@pytest.mark.parametrize(("script", "bundle"), [("build.mjs", "panel.js"), ("build-monitor.mjs", "monitor.js")])
+def test_a_committed_bundle_is_what_its_source_builds(script: str, bundle: str, tmp_path: Path) -> None:
+    subprocess.run(["node", ROOT / "js" / script, tmp_path / bundle], check=True)
+    same = (tmp_path / bundle).read_bytes() == (STATIC / bundle).read_bytes()
     assert same, "run `npm run build` in js/"
 
 

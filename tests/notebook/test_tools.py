@@ -21,7 +21,8 @@ from nbgen.notebook.openai_backend import OpenAIReader
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import open_client
 from nbgen.notebook.result import Result
-from nbgen.notebook.tools import Tools
+from nbgen.notebook.text_stream import TextStream
+from nbgen.notebook.tools import MAX_ROUNDS, Tools
 from nbgen.sse import Event
 from tests.chat_templates import CALLS, template
 from tests.conftest import save_model
@@ -100,6 +101,28 @@ def test_functions_get_values_of_their_types_and_return_text() -> None:
     assert tools.results(asked(("other", "{}"))) == tools.results(Result()) == []
 
 
+def test_what_cannot_be_told_is_told_as_what_went_wrong() -> None:
+    def pairs() -> dict[Any, int]:
+        return {(1, 2): 3}
+
+    (message,) = Tools(pairs).results(asked(("pairs", "{}")))
+    assert message["content"].startswith("TypeError: keys must be str")
+
+
+def test_calls_of_the_last_answer_are_left_to_whoever_asked() -> None:
+    told: list[dict[str, Any]] = []
+
+    def answer() -> TextStream:
+        return TextStream(iter(()), asked(("later", '{"x": 1}')))
+
+    def ask(before: Result, results: list[dict[str, Any]]) -> TextStream:
+        told.extend(results)
+        return answer()
+
+    assert len(list(Tools(later).rounds(answer(), ask))) == MAX_ROUNDS
+    assert len(told) == MAX_ROUNDS - 1
+
+
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory: pytest.TempPathFactory, own_jupyter: Path) -> Iterator[PrivateServer]:
     """A server with a model that can be made to call tools."""
@@ -150,6 +173,7 @@ def test_a_conversation_calls_them_too() -> None:
     roles = [turn["role"] for turn in talk.messages]
     assert (roles[:3], roles[-1]) == (["user", "assistant", "tool"], "assistant")
     assert set(json.loads(talk.messages[2]["content"])) == {"city", "days", "unit"}
+    assert "`get_weather(" in talk._repr_mimebundle_()["text/plain"]
     turns = list(talk.messages)
     talk("And then?", tools=[locate])
     assert len(talk) >= len(turns) + 2

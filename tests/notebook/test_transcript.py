@@ -11,10 +11,16 @@ TALK = [
 
 def test_it_reads_as_text_and_as_markdown() -> None:
     shown = bundle(TALK)
-    assert shown["text/plain"] == "System: be short\n\nYou: two\nlines\n\nAnswer: **yes**"
+    assert shown["text/plain"] == "System: be short\n\nYou: two\nlines\n\nModel: **yes**"
     assert "<summary>Transcript: 2 messages</summary>" in shown["text/markdown"]
     assert "> two\n> lines" in shown["text/markdown"]
     assert set(shown) == {"text/plain", "text/markdown"}
+
+
+def test_turns_of_every_role_have_a_name() -> None:
+    roles = ("system", "developer", "user", "assistant", "tool")
+    plain = bundle([{"role": role, "content": "x"} for role in roles])["text/plain"]
+    assert plain.split("\n\n") == ["System: x", "System: x", "You: x", "Model: x", "Tool: x"]
 
 
 def test_nothing_of_the_models_becomes_markup_or_is_fetched() -> None:

@@ -11,8 +11,8 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from nbgen.engine.module_export import export
 from nbgen.errors import ModelError
+from nbgen.module_export import export
 from tests.server.conftest import Server
 from tests.server.triton import client, gathering, tensor
 

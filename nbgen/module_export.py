@@ -1,6 +1,7 @@
 """A torch module of a notebook's becomes a model's folder: its graph and weights, and the description beside them.
 
-The graph is torch.export's: what another process loads is not the notebook's code. Knows no server.
+The graph is torch.export's: what another process loads is not the notebook's code. The notebook meets the engine here
+and in `live`: the names of datatypes are the engine's. Knows no server.
 """
 
 import inspect
