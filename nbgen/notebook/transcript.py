@@ -6,19 +6,17 @@ a person sent are in it as small pictures and players.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from IPython.display import display
 
-from nbgen.notebook.media import as_text, text_of
-from nbgen.notebook.result import visible, without_images
+from nbgen.notebook.media import as_text
 from nbgen.notebook.shown_media import media_markdown
+from nbgen.notebook.shown_text import visible
+from nbgen.notebook.turns import shown
 
 NAMES = {"system": "System", "user": "You", "assistant": "Answer"}
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
-_WORD_JOINER = "\u2060"
 
 
 class Transcript:
@@ -52,20 +50,7 @@ def _folded(messages: Sequence[dict[str, Any]]) -> str:
 
 
 def _turn(turn: dict[str, Any], media: str) -> str:
-    text = _TAG.sub("<" + _WORD_JOINER, without_images(visible(text_of(turn["content"]))))
-    text = "\n\n".join(filter(None, (media, text)))
+    text = "\n\n".join(filter(None, (media, shown(turn))))
     if turn["role"] != "assistant":
         text = "\n".join(f"> {line}" for line in text.split("\n"))
-    return f"**{NAMES[turn['role']]}**\n\n{_closed(text)}"
-
-
-def _closed(text: str) -> str:
-    """A code block that was cut off must not swallow what follows."""
-    open_fence = ""
-    for line in text.split("\n"):
-        fence = re.match(r" {0,3}(`{3,}|~{3,})", line)
-        if fence and not open_fence:
-            open_fence = fence[1]
-        elif fence and fence[1].startswith(open_fence):
-            open_fence = ""
-    return f"{text}\n{open_fence}" if open_fence else text
+    return f"**{NAMES[turn['role']]}**\n\n{text}"
