@@ -38,7 +38,6 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
             "anywidget",
             "jupyter_core",
             "pandas",
-            "tqdm",
             "numpy",
             "PIL",
         },
