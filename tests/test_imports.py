@@ -54,7 +54,6 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
             "anywidget",
             "jupyter_core",
             "pandas",
-            "tqdm",
             "numpy",
             "PIL",
         },

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nbgen.notebook.media import as_text, media_parts, text_of
+from nbgen.notebook.media import as_text, media_parts
 from nbgen.notebook.request import question
-from nbgen.notebook.result import Result, visible, without_images
+from nbgen.notebook.result import Result
+from nbgen.notebook.shown_text import visible
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
-from nbgen.notebook.turns import Turns, markdown_of, named, spoken
+from nbgen.notebook.turns import Turns, markdown_of, named, shown, spoken
 
 Ask = Callable[..., TextStream]
 #: How an answer ends that is one, if only an empty one.
@@ -70,8 +71,7 @@ class Conversation(Turns):
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         nothing = "(nothing has been said yet)"
         plain = named(self.turns, ([visible(as_text(spoken(turn)))] for turn in self.turns))
-        shown = markdown_of(self.turns, lambda content: without_images(text_of(content)))
-        return {"text/plain": plain or nothing, "text/markdown": shown or nothing}
+        return {"text/plain": plain or nothing, "text/markdown": markdown_of(self.turns, shown) or nothing}
 
     def _send(self, asked: list[dict[str, Any]], options: dict[str, Any]) -> TextStream:
         answer = self._ask([*self.messages, *asked], **{"tools": self._tools, **self.options, **options})

@@ -8,12 +8,14 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.batch import Batch
+from nbgen.notebook.display import ProgressLine
 from nbgen.notebook.request import beside
 from nbgen.notebook.row_cache import RowCache
 from nbgen.notebook.rows import Column, Rows, Template
@@ -79,29 +81,40 @@ def _count(concurrency: Any) -> int:
 
 
 def _run(work: Rows, batch: Batch, kept: RowCache | None, progress: bool) -> None:
-    """Do what is open, with a bar."""
-    from tqdm.auto import tqdm
-
+    """Do what is open, with a line that says how far it is and goes when all is done."""
     keys = {number: kept.key(result) for number, result in enumerate(work.results)} if kept else {}
     rows = [(number, result) for number, result in work.open() if not (kept and kept.fill(keys[number], result))]
+    line = ProgressLine() if progress and rows else None
     started = time.monotonic()
 
     def ended(number: int) -> None:
         if kept is not None and number in batch.results:
             kept.keep(keys[number], batch.results[number])
 
-    with tqdm(total=len(work.results), disable=not progress, unit="row") as bar:
-        bar.update(len(work.results) - len(rows))
+    def tick() -> None:
+        if line is not None:
+            line.show(*_progress(work, len(rows), batch, time.monotonic() - started))
 
-        def tick() -> None:
-            bar.update(len(work.results) - len(rows) + len(batch.results) + len(batch.errors) - bar.n)
-            rate = batch.tokens / max(time.monotonic() - started, 1e-9)
-            failed = len(work.errors) + len(batch.errors)
-            bar.set_postfix_str(f"{rate:.0f} tokens/s" + (f", {failed} failed" if failed else ""))
-
+    try:
         whole = batch.run(rows, ended, tick)
-        tick()
+    finally:
+        if line is not None:
+            line.clear()
     work.errors |= batch.errors
     if not whole:
         left = len(rows) - len(batch.results) - len(batch.errors)
         print(f"Stopped with {left} of {len(work.results)} rows to do: pass this result as resume= to do the rest.")
+
+
+def _progress(work: Rows, asked: int, batch: Batch, seconds: float) -> tuple[str, float]:
+    """How far the rows are after so many seconds, in words and as a fraction."""
+    total, now = len(work.results), len(batch.results) + len(batch.errors)
+    done, failed = total - asked + now, len(work.errors) + len(batch.errors)
+    left = timedelta(seconds=round(seconds * (asked - now) / now)) if now else None
+    parts = [
+        f"{done} of {total} rows",
+        f"{failed} failed" if failed else None,
+        f"{batch.tokens / max(seconds, 1e-9):.0f} tokens/s",
+        f"{left} left" if left else None,
+    ]
+    return " · ".join(part for part in parts if part), done / total

@@ -12,7 +12,8 @@ import uuid
 from typing import Any
 
 from nbgen.notebook.partial_json import parse_partial
-from nbgen.notebook.result import Result, text_bundle, visible
+from nbgen.notebook.result import Result
+from nbgen.notebook.shown_text import text_bundle, visible
 from nbgen.notebook.table import html_table
 
 UPDATE_SECONDS = 0.1

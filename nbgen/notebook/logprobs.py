@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from nbgen.notebook.result import visible
+from nbgen.notebook.shown_text import visible
 
 
 class Token(NamedTuple):

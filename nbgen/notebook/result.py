@@ -5,23 +5,19 @@ Knows nothing of how the text arrived.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from nbgen.errors import InvalidAnswer
 from nbgen.notebook.media import Part, with_media
 from nbgen.notebook.shown_media import media_html, media_markdown
+from nbgen.notebook.shown_text import text_bundle
 from nbgen.notebook.table import html_table
 from nbgen.notebook.turns import Turns, spoken
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS
 
 if TYPE_CHECKING:
     from nbgen.notebook.schema import Schema
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_LOADS = re.compile(r"!(?=\[)|<(?=\s*/?\s*(?:img|image|picture|source|video|audio|track|input)\b)", re.IGNORECASE)
-_WORD_JOINER = "\u2060"
 
 
 @dataclass(repr=False)
@@ -150,18 +146,3 @@ class Result(Turns):
             return {"text/html": media_html(self.turns) + html_table(self.value)}
         except InvalidAnswer:
             return {}
-
-
-def text_bundle(text: str) -> dict[str, str]:
-    """A model's text for display. No HTML: front ends would prefer it to the Markdown that they sanitise."""
-    return {"text/plain": visible(text), "text/markdown": without_images(text)}
-
-
-def visible(text: str) -> str:
-    """Control and direction characters written out, so that a terminal does not obey them."""
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-def without_images(markdown: str) -> str:
-    """The same Markdown with nothing in it that a browser would fetch: an address can carry text away."""
-    return _LOADS.sub(lambda match: match[0] + _WORD_JOINER, markdown)

@@ -14,7 +14,7 @@ import msgspec
 
 def html_table(value: Any) -> str:
     """A value as nested tables: an object has a row a field, a list of objects a row an item."""
-    return f'<div class="nbgen-value">{_html(plain(value))}</div>'
+    return f'<div class="nbgen-value tex2jax_ignore mathjax_ignore">{_html(plain(value))}</div>'
 
 
 def markdown_table(columns: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:

@@ -6,19 +6,15 @@ a person sent are in it as small pictures and players.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from IPython.display import display
 
-from nbgen.notebook.media import as_text, text_of
-from nbgen.notebook.result import visible, without_images
+from nbgen.notebook.media import as_text
 from nbgen.notebook.shown_media import media_markdown
-from nbgen.notebook.turns import NAMES
-
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
-_WORD_JOINER = "\u2060"
+from nbgen.notebook.shown_text import visible
+from nbgen.notebook.turns import NAMES, shown, spoken
 
 
 class Transcript:
@@ -41,7 +37,7 @@ class Transcript:
 
 def bundle(messages: Sequence[dict[str, Any]]) -> dict[str, str]:
     """The messages for display. No HTML: what front ends do with Markdown, they do to untrusted text as well."""
-    plain = "\n\n".join(f"{NAMES[turn['role']]}: {visible(as_text(turn['content']))}" for turn in messages)
+    plain = "\n\n".join(f"{NAMES[turn['role']]}: {visible(as_text(spoken(turn)))}" for turn in messages)
     return {"text/plain": plain, "text/markdown": _folded(messages) if messages else ""}
 
 
@@ -52,20 +48,7 @@ def _folded(messages: Sequence[dict[str, Any]]) -> str:
 
 
 def _turn(turn: dict[str, Any], media: str) -> str:
-    text = _TAG.sub("<" + _WORD_JOINER, without_images(visible(text_of(turn["content"]))))
-    text = "\n\n".join(filter(None, (media, text)))
+    text = "\n\n".join(filter(None, (media, shown(turn))))
     if turn["role"] != "assistant":
         text = "\n".join(f"> {line}" for line in text.split("\n"))
-    return f"**{NAMES[turn['role']]}**\n\n{_closed(text)}"
-
-
-def _closed(text: str) -> str:
-    """A code block that was cut off must not swallow what follows."""
-    open_fence = ""
-    for line in text.split("\n"):
-        fence = re.match(r" {0,3}(`{3,}|~{3,})", line)
-        if fence and not open_fence:
-            open_fence = fence[1]
-        elif fence and fence[1].startswith(open_fence):
-            open_fence = ""
-    return f"{text}\n{open_fence}" if open_fence else text
+    return f"**{NAMES[turn['role']]}**\n\n{text}"

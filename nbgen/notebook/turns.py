@@ -12,6 +12,7 @@ from typing import Any
 
 from nbgen.notebook.media import Content, as_text, text_of
 from nbgen.notebook.shown_media import media_markdown
+from nbgen.notebook.shown_text import as_markdown, as_typed
 
 #: Who speaks, by a turn's role.
 NAMES = {"system": "System", "developer": "System", "user": "You", "assistant": "Model", "tool": "Tool"}
@@ -42,14 +43,19 @@ class Turns:
 
     def to_markdown(self) -> str:
         """Each turn below its speaker's name, with its images made small and players of its sounds."""
-        return markdown_of(self.turns, text_of)
+        return markdown_of(self.turns, lambda turn: text_of(spoken(turn)))
 
 
-def markdown_of(turns: Sequence[dict[str, Any]], write: Callable[[Content], str]) -> str:
+def markdown_of(turns: Sequence[dict[str, Any]], write: Callable[[dict[str, Any]], str]) -> str:
     """Messages with their media in Markdown; `write` says their text."""
     media = media_markdown(turns)
-    said = ([shown, write(spoken(turn))] for turn, shown in zip(turns, media, strict=True))
-    return named(turns, said)
+    return named(turns, ([pictures, write(turn)] for turn, pictures in zip(turns, media, strict=True)))
+
+
+def shown(turn: dict[str, Any]) -> str:
+    """What a turn says as Jupyter's Markdown: an answer's is its own, what anyone else wrote stands as it was typed."""
+    text = text_of(spoken(turn))
+    return as_markdown(text) if turn["role"] == "assistant" else as_typed(text)
 
 
 def spoken(turn: dict[str, Any]) -> Content:

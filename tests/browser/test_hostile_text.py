@@ -13,6 +13,19 @@ from tests.browser.lab import Lab, Notebook
 
 VECTORS = Path(__file__).parents[2] / "js" / "test" / "vectors.json"
 TEXTS = [text.encode("utf-8", "replace").decode() for text in json.loads(VECTORS.read_text())]
+IMAGE = "<img src=https://evil.example>"
+#: Where one reader of Markdown may see code and another a tag.
+TRICKS = [
+    f"```\n\\begin{{a}}\n```\n\\end{{a}}\n```\n{IMAGE}\n```",
+    f"   ```\n   $\n   ```\n$x$\n```\n{IMAGE}\n```\n```",
+    f"$a{{$\n   ```\n   }}$\n   ```\n\n```\n{IMAGE}\n```",
+    f"- ```\n{IMAGE}\n```\n> ```\n{IMAGE}\n\n{IMAGE}",
+    f"`a\nb` {IMAGE} `c",
+    f"| `a | {IMAGE} |`\n|---|---|\n| `a | {IMAGE} |`",
+    f"text\n    ```\n    a ``` {IMAGE}\n    ```\n2. ```\n   a ``` {IMAGE}",
+    f"`\\begin{{a}}` \\end{{a}} `{IMAGE}` `\\\\(` \\\\) `{IMAGE}`",
+    f"$`$ {IMAGE} `x` $a\\\\$ {IMAGE} `$ {IMAGE}`",
+]
 CELL = 40  # JupyterLab shows the first 50 outputs of a cell
 UNFOLD = "document.querySelectorAll('details').forEach((folded) => { folded.open = true; })"
 
@@ -28,9 +41,8 @@ def found(page: Page) -> list[str]:
 
 def saved() -> nbformat.NotebookNode:
     """A notebook with transcripts of such texts, for which nobody has vouched."""
-    outputs = [
-        nbformat.v4.new_output("display_data", bundle([{"role": "assistant", "content": text}])) for text in TEXTS
-    ]
+    talks = [[{"role": "assistant", "content": text}] for text in TEXTS + TRICKS]
+    outputs = [nbformat.v4.new_output("display_data", bundle(talk)) for talk in talks]
     parts = [outputs[start : start + CELL] for start in range(0, len(outputs), CELL)]
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell("nbgen.Chat()", outputs=part) for part in parts]
@@ -61,7 +73,7 @@ def test_in_the_panel(lab: Lab, page: Page, found: list[str]) -> None:
 def test_in_a_saved_notebook_that_is_not_trusted(lab: Lab, page: Page, found: list[str]) -> None:
     nbformat.write(saved(), lab.root / "hostile.ipynb")
     notebook = Notebook.opened(page, lab, "hostile.ipynb")
-    expect(page.get_by_text("Transcript: 1 message")).to_have_count(len(TEXTS))
+    expect(page.get_by_text("Transcript: 1 message")).to_have_count(len(TEXTS + TRICKS))
     page.evaluate(UNFOLD)
     expect(notebook.output(0)).to_contain_text("alert(1)")
     page.wait_for_timeout(300)
@@ -74,7 +86,7 @@ def test_in_a_page_of_nbconverts(page: Page, found: list[str]) -> None:
     page.route("**/*", lambda route: route.abort())  # its own scripts come from elsewhere
     page.set_content(html, wait_until="domcontentloaded")
     page.evaluate(UNFOLD)
-    expect(page.get_by_text("Transcript: 1 message")).to_have_count(len(TEXTS))
+    expect(page.get_by_text("Transcript: 1 message")).to_have_count(len(TEXTS + TRICKS))
     expect(page.locator("body")).to_contain_text("alert(1)")
     page.wait_for_timeout(300)
     assert found == []

@@ -11,9 +11,12 @@ from typing import Any, Literal
 import pandas as pd
 import psutil
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
 
 import nbgen
 from nbgen.errors import InvalidRequest
+from nbgen.notebook import display
 from nbgen.notebook.private_server import PrivateServer
 from tests.conftest import wait_for
 
@@ -111,6 +114,26 @@ def test_a_name_that_is_no_column_is_refused_at_once(connected: PrivateServer) -
         nbgen.map(frame, "{{city}}", images="photo", **OPTIONS)
     with pytest.raises(InvalidRequest, match="only value"):
         nbgen.map(["a"], "{{text}}", **OPTIONS)
+
+
+def test_the_line_of_progress_is_gone_when_all_is_done(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {**OPTIONS, "progress": True}
+    nbgen.map(["a", "b"], **options)
+    *lines, last, empty = capsys.readouterr().err.split("\r")
+    assert all("of 2 rows" in line for line in lines[1:])
+    assert (last.strip(), empty) == ("", "")
+    monkeypatch.setattr(display, "in_notebook", lambda: True)
+    with capture_output() as shown:
+        nbgen.map(["a", "b"], **options)
+    assert {tuple(output.data) for output in shown.outputs} == {("text/plain", "text/html")}
+    assert "of 2 rows" in shown.outputs[0].data["text/plain"]
+    assert shown.outputs[-1].data == {"text/plain": "", "text/html": ""}
+    assert shown.outputs[-1].update
+    with capture_output() as shown:
+        nbgen.map([], **options)
+    assert shown.outputs == []
 
 
 def test_an_interrupt_in_a_prompt_stops_all(connected: PrivateServer) -> None:

@@ -215,7 +215,7 @@ def test_questions_show_their_images_small_and_players_of_their_sounds_and_answe
     ):
         assert f"![image]({small})" in shown
         assert shown.count("<audio") == shown.count(f'<audio controls preload="metadata" src="{heard}"') == 1
-        assert shown.count("](https://evil.test") == shown.count("!\u2060[x](https://evil.test")
+        assert "![x]" not in shown
     assert media_html(result.turns).count("<img") == media_html(result.turns).count("<audio") == 1
     assert "[image]" in talk._repr_mimebundle_()["text/plain"]
     assert talk.to_df()["content"][0] == f"[image]\nWhat? {HOSTILE}\n[audio]"

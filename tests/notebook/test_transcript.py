@@ -13,7 +13,7 @@ def test_it_reads_as_text_and_as_markdown() -> None:
     shown = bundle(TALK)
     assert shown["text/plain"] == "System: be short\n\nYou: two\nlines\n\nModel: **yes**"
     assert "<summary>Transcript: 2 messages</summary>" in shown["text/markdown"]
-    assert "> two\n> lines" in shown["text/markdown"]
+    assert "> two<br>\n> lines" in shown["text/markdown"]
     assert set(shown) == {"text/plain", "text/markdown"}
 
 
