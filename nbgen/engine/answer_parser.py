@@ -84,5 +84,12 @@ def _call(value: Any) -> ToolCall | None:
     name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(arguments, dict | str):
         return None
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(id=uuid.uuid4().hex[:ID_LENGTH], name=name, arguments=text)
+    try:
+        name.encode()
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):  # a name with half a character; numbers that JSON does not know
+        return None
+    # Half a surrogate pair, which no message can carry, stays the escape that the model wrote.
+    return ToolCall(
+        id=uuid.uuid4().hex[:ID_LENGTH], name=name, arguments=text.encode("utf-8", "backslashreplace").decode()
+    )

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,6 +136,28 @@ def test_what_began_like_a_call_and_is_none_is_text(text: str) -> None:
     assert calls == WANTED[:1]
     assert content.strip() in text
     assert len(content.strip()) >= len(text) - len("<tool_call></tool_call>\n\n")
+
+
+@pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity"])
+def test_a_number_that_json_does_not_know_makes_no_call(number: str) -> None:
+    text = f'<tool_call>\n{{"name": "get_weather", "arguments": {{"days": {number}}}}}\n</tool_call>'
+    content, _, calls = joined(read(learned(template(CALLS["objects"])), text))
+    assert calls == []
+    assert number in content
+
+
+@pytest.mark.parametrize("written", [r'{"\ud83d": "é\ude00"}', r'"{\"\ud83d\": \"é\ude00\"}"'])
+def test_half_a_surrogate_pair_stays_the_escape_that_it_was(written: str) -> None:
+    text = f'<tool_call>{{"name": "get_weather", "arguments": {written}}}</tool_call>'
+    parts = read(learned(template(CALLS["objects"])), text)
+    assert [part.tool_call.arguments for part in parts] == [r'{"\ud83d": "é\ude00"}']
+    msgspec.msgpack.encode(parts)
+
+
+def test_a_name_with_half_a_surrogate_pair_is_none() -> None:
+    text = r'<tool_call>{"name": "\ud83d", "arguments": {}}</tool_call>'
+    content, _, calls = joined(read(learned(template(CALLS["objects"])), text))
+    assert (calls, r"\ud83d" in content) == ([], True)
 
 
 @given(st.text(alphabet='ab <>/[]{}"\n:thinkcolTOL_CARGSé', max_size=60), st.integers(1, 9))
