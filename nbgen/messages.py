@@ -169,7 +169,7 @@ class GenerateRequest(Struct, frozen=True):
     parts: bool = False
     thoughts: bool = False
     prefix_ids: list[int] = []
-    namespace: str = ""
+    namespace: tuple[str, ...] = ()
     #: The name of a LoRA adapter; "" is the base model.
     adapter: str = ""
     priority: int = 0

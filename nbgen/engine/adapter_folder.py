@@ -77,8 +77,7 @@ class Adapter:
     rank: int
 
     def __post_init__(self) -> None:
-        #: Where its cached prefixes are: never another version's.
-        self.namespace = f"adapter {next(_versions)}\0"
+        self.version = next(_versions)
 
 
 class Scaling(NamedTuple):

@@ -15,6 +15,7 @@ from nbgen.engine.answer_reading import AnswerReading
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.media_prompt import MediaPrompt
+from nbgen.engine.prefix_cache import Namespace
 from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import StopRegexes
@@ -143,7 +144,7 @@ class Admission:
                 regexes=StopRegexes(params.stop_regex) if params.stop_regex else None,
             ),
             stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),
-            namespace=(adapter.namespace if adapter else "") + request.namespace,
+            namespace=Namespace(request.namespace, adapter.version if adapter else 0),
             adapter=adapter,
             logit_processor=request.logit_processor,
             custom_params=copy.deepcopy(params.custom_params),

@@ -79,11 +79,14 @@ class AnswerParser:
 
 
 def _call(value: Any) -> ToolCall | None:
-    """A call as a response template shapes it; None where it is none. Raises ValueError for half a character in it."""
+    """A call as a response template shapes it; None where it is none. Raises ValueError for a name with half a
+    character, and for numbers that JSON does not know."""
     function = value.get("function") if isinstance(value, dict) else None
     name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(arguments, dict | str):
         return None
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    f"{name}{text}".encode()  # JSON can escape half of a surrogate pair, which no message holds
+    name.encode()
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    # Half a surrogate pair, which no message can carry, stays the escape that the model wrote.
+    text = text.encode("utf-8", "backslashreplace").decode()
     return ToolCall(id=uuid.uuid4().hex[:ID_LENGTH], name=name, arguments=text)

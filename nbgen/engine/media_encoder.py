@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from nbgen.engine.media_prompt import MediaPrompt
+from nbgen.engine.prefix_cache import COMMON, Namespace
 from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.engine.tower_cache import TowerCache
 from nbgen.errors import InvalidRequest
@@ -67,7 +68,7 @@ class MediaEncoder:
         self.towers = TowerCache(model)
 
     @torch.inference_mode()
-    def encode(self, prompt: MediaPrompt, namespace: str = "") -> None:
+    def encode(self, prompt: MediaPrompt, namespace: Namespace = COMMON) -> None:
         """Run the towers and fill in what the prompt does not know yet. Raises InvalidRequest.
 
         What they make of the same media is kept for others of the same `namespace`.

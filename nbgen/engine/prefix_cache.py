@@ -78,8 +78,23 @@ class Match(NamedTuple):
     partial_tokens: int
 
 
+class Namespace(NamedTuple):
+    """Who may share what is cached: those of the very same one, and nobody can ask for more than `asked`.
+
+    `adapter` is the version of a LoRA adapter, 0 where there is none. The keys of `long` sequences are others.
+    """
+
+    asked: tuple[str, ...] = ()
+    adapter: int = 0
+    long: bool = False
+
+
+#: Of who asks for none.
+COMMON = Namespace()
+
+
 class PrefixCache:
-    """Trees of cached blocks, one for each namespace (an adapter, a salt).
+    """Trees of cached blocks, one for each namespace.
 
     `give_back` gets the blocks that the cache lets go.
     """
@@ -90,7 +105,7 @@ class PrefixCache:
         self.num_blocks = 0
         self._num_locked = 0
         self._give_back = give_back
-        self._roots: dict[str, Node] = {}
+        self._roots: dict[Namespace, Node] = {}
         self._clock = itertools.count(1)
         #: Leaves by their last use; an entry whose use is not its node's last is outdated.
         self._leaves: list[tuple[int, Node]] = []
@@ -100,10 +115,10 @@ class PrefixCache:
         """Blocks that `evict` can give back: all that nobody uses, since whoever locks a block locks those above."""
         return self.num_blocks - self._num_locked
 
-    def root(self, namespace: str) -> Node:
+    def root(self, namespace: Namespace) -> Node:
         return self._roots.setdefault(namespace, Node())
 
-    def match(self, namespace: str, tokens: Sequence[int]) -> Match:
+    def match(self, namespace: Namespace, tokens: Sequence[int]) -> Match:
         """The longest cached beginning of `tokens`. Lock what is to be used before anything else happens."""
         nodes, node = [], self.root(namespace)
         while True:

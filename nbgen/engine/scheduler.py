@@ -19,8 +19,6 @@ _rank = attrgetter("rank")
 
 #: More tokens than any prompt has.
 WHOLE = 2**31
-#: Before the namespaces of sequences that are longer than `long_after`.
-LONG = "long\0"
 #: A piece of a prompt has at least this share of what it comes after, all of which it reads once more.
 SHARE_OF_CONTEXT = 1 / 32
 
@@ -97,7 +95,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait for its turn. It must be one that the blocks can hold."""
         if self._has_grown_long(sequence):
-            sequence.namespace = LONG + sequence.namespace
+            sequence.namespace = sequence.namespace._replace(long=True)
         sequence.rank = (-sequence.priority, next(self._arrivals))
         bisect.insort(self.waiting, sequence, key=_rank)
         self.blocks.arrive(sequence, self.running)
@@ -200,12 +198,12 @@ class Scheduler:
         self._stop_running(sequence)
 
     def _has_grown_long(self, sequence: Sequence) -> bool:
-        return len(sequence) > self.long_after and not sequence.namespace.startswith(LONG)
+        return len(sequence) > self.long_after and not sequence.namespace.long
 
     def _begin_anew(self, sequence: Sequence) -> None:
         """The sequence has become long: what is computed of it serves short ones only."""
         self._stop_running(sequence)
-        sequence.namespace = LONG + sequence.namespace
+        sequence.namespace = sequence.namespace._replace(long=True)
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

@@ -6,7 +6,7 @@ from typing import Any
 
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.grammar import Matcher
-from nbgen.engine.prefix_cache import Node
+from nbgen.engine.prefix_cache import COMMON, Namespace, Node
 from nbgen.messages import FinishReason, LogprobOptions, Tensor, TensorOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
 
@@ -45,7 +45,7 @@ class Sequence:
     custom_params: Any = None
     #: Why no token may follow, where something else than the scores says so.
     fault: str | None = None
-    namespace: str = ""
+    namespace: Namespace = COMMON
     #: The LoRA adapter (`adapter_folder.Adapter`) that it goes through, if any.
     adapter: Any = None
     prefix_text: str = ""

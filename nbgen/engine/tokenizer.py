@@ -39,7 +39,9 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of plain text, with the special tokens that the tokenizer puts around it unless told otherwise."""
         self._check_length(text)
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        # Half a surrogate pair, which the arguments of a call may hold, as JSON writes it.
+        whole = text.encode("utf-8", "backslashreplace").decode()
+        return self._tokenizer.encode(whole, add_special_tokens=add_special_tokens)
 
     def encode_chat(
         self,

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from nbgen.engine.prefix_cache import Namespace
+
 METHODS = ("get_image_features", "get_audio_features", "get_video_features")
 MOST_BYTES = 256 * 2**20
 
@@ -22,7 +24,7 @@ class TowerCache:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._kept: OrderedDict[bytes, Any] = OrderedDict()
+        self._kept: OrderedDict[tuple[Namespace, bytes], Any] = OrderedDict()
         self._bytes = 0
 
     def clear(self) -> None:
@@ -30,21 +32,21 @@ class TowerCache:
         self._bytes = 0
 
     @contextmanager
-    def used(self, namespace: str) -> Iterator[None]:
+    def used(self, namespace: Namespace) -> Iterator[None]:
         """Around a forward: its towers run only where nothing is kept. Only one `namespace` shares results."""
         found = [(module, name) for module in self._model.modules() for name in METHODS if hasattr(module, name)]
         for module, name in found:
-            module.__dict__[name] = partial(self._result, getattr(module, name), f"{namespace}\0{name}")
+            module.__dict__[name] = partial(self._result, getattr(module, name), namespace, name)
         try:
             yield
         finally:
             for module, name in found:
                 del module.__dict__[name]
 
-    def _result(self, method: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
-        key = _digest([name, args, kwargs])
-        if key is None:
+    def _result(self, method: Callable[..., Any], namespace: Namespace, name: str, *args: Any, **kwargs: Any) -> Any:
+        if (digest := _digest([name, args, kwargs])) is None:
             return method(*args, **kwargs)
+        key = namespace, digest
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]

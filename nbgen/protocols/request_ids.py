@@ -30,6 +30,6 @@ def request_ids(rid: str | list[str] | None, prompts: int, n: int, *, single: bo
     return given
 
 
-def namespace(extra_key: str | None, cache_salt: str | None) -> str:
+def namespace(extra_key: str | None, cache_salt: str | None) -> tuple[str, ...]:
     """Where a request's prefixes may be cached: either name keeps callers apart."""
-    return "\0".join((extra_key or "", cache_salt or "")).rstrip("\0")
+    return (extra_key or "", cache_salt or "") if extra_key or cache_salt else ()

@@ -163,7 +163,7 @@ class HealthGenerateHandler(SglangHandler):
         if self.engine.model is not None and self.engine.model.is_embedding:
             return EmbedRequest(rid=rid, input_ids=[0])
         params = SamplingParams(max_new_tokens=1, temperature=0.0)
-        return GenerateRequest(rid=rid, input_ids=[0], namespace="health", priority=2**31, params=params)
+        return GenerateRequest(rid=rid, input_ids=[0], namespace=("health",), priority=2**31, params=params)
 
     def _generated(self) -> int:
         return self.engine.status.generated_tokens if self.engine.status else 0

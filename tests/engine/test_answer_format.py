@@ -154,6 +154,28 @@ def test_arguments_that_no_message_can_hold_fail_nobody(way: str, hostile: str) 
         assert hostile in (told if way != "tags" else json.loads(told)["days"])
 
 
+@pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity"])
+def test_a_number_that_json_does_not_know_makes_no_call(number: str) -> None:
+    text = f'<tool_call>\n{{"name": "get_weather", "arguments": {{"days": {number}}}}}\n</tool_call>'
+    content, _, calls = joined(read(learned(template(CALLS["objects"])), text))
+    assert calls == []
+    assert number in content
+
+
+@pytest.mark.parametrize("written", [r'{"\ud83d": "é\ude00"}', r'"{\"\ud83d\": \"é\ude00\"}"'])
+def test_half_a_surrogate_pair_stays_the_escape_that_it_was(written: str) -> None:
+    text = f'<tool_call>{{"name": "get_weather", "arguments": {written}}}</tool_call>'
+    parts = read(learned(template(CALLS["objects"])), text)
+    assert [part.tool_call.arguments for part in parts] == [r'{"\ud83d": "é\ude00"}']
+    msgspec.msgpack.encode(parts)
+
+
+def test_a_name_with_half_a_surrogate_pair_is_none() -> None:
+    text = r'<tool_call>{"name": "\ud83d", "arguments": {}}</tool_call>'
+    content, _, calls = joined(read(learned(template(CALLS["objects"])), text))
+    assert (calls, r"\ud83d" in content) == ([], True)
+
+
 @given(st.text(alphabet='ab <>/[]{}"\n:thinkcolTOL_CARGSé', max_size=60), st.integers(1, 9))
 def test_however_it_is_cut_nothing_is_lost_and_nothing_fails(text: str, size: int) -> None:
     found = FOUND[len(text) % len(FOUND)]

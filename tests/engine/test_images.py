@@ -374,7 +374,7 @@ def test_towers_run_once_for_the_same_image(llava: Served) -> None:
     handle = tower.register_forward_hook(lambda *_: runs.append(1))
     try:
         for turn in ("What is <image>?", "Once more, what is <image>?", "What is <image>, in another namespace?"):
-            namespace = "other" if "namespace" in turn else ""
+            namespace = ("other",) if "namespace" in turn else ()
             request = GenerateRequest(rid="t", text=turn, media=media(picture(9)), params=PARAMS, namespace=namespace)
             assert llava.answers(request) == [llava.reference.answer(turn, [picture(9)])]
     finally:

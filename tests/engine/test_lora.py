@@ -1,13 +1,21 @@
 """Sequences of several adapters and of none in one batch, each with exactly peft's float32 text."""
 
+import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nbgen.engine.assembly import Assembly
+from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.prefix_cache import Namespace
+from nbgen.engine.scheduler import Scheduler
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions
+from nbgen.protocols.sglang import parse_generate
 from nbgen.sampling_params import SamplingParams
 from tests.adapters import change_config, peft_continuation, save_adapter
 from tests.conftest import save_model
@@ -30,6 +38,21 @@ KINDS = {
         "alpha_pattern": {"v_proj": 2},
     },
 }
+
+LONG = 3
+
+
+class Asked(NamedTuple):
+    """What the sharing of cached prefixes depends on, with names that try to be what the engine writes."""
+
+    extra_key: str
+    cache_salt: str
+    adapter: str | None
+    is_long: bool
+
+
+SAID = st.sampled_from(["", "a", "\0", "a\0", "\0a", "a\0a", "long\0", "adapter 1\0", "long\0adapter 1\0"])
+ASKED = st.builds(Asked, SAID, SAID, st.sampled_from([None, "all", "attention"]), st.booleans())
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*causal_conv1d.*", "ignore:.*mamba_ssm.*", "ignore:.*fla.*"),
@@ -158,6 +181,18 @@ def test_prefixes_are_never_shared_between_adapters_or_versions(tiny_model: Path
     load(assembly, "all", folders["regex"])
     assert cached("all") == 0, "another version of the name"
     assert cached("") == 29
+
+
+@given(st.lists(ASKED, min_size=10, unique=True))
+def test_who_asks_for_something_else_has_another_namespace(assembly: Assembly, everyone: list[Asked]) -> None:
+    def namespace(asked: Asked) -> Namespace:
+        body = {"input_ids": [5] * (LONG + asked.is_long), "extra_key": asked.extra_key, "cache_salt": asked.cache_salt}
+        (request,) = parse_generate(json.dumps(body | {"lora_path": asked.adapter}).encode()).requests
+        (sequence,) = assembly.admission.sequences(request)
+        Scheduler(BlockManager(4, 16), max_running=1, prefill_chunk=None, long_after=LONG).add(sequence)
+        return sequence.namespace
+
+    assert len({namespace(asked) for asked in everyone}) == len(everyone)
 
 
 def test_the_model_without_adapters_is_as_it_was(tiny_model: Path, folders: dict[str, Path]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from nbgen.engine.block_manager import BlockManager, Copy, StateCopy
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
-from nbgen.engine.prefix_cache import Node, PrefixCache
+from nbgen.engine.prefix_cache import Namespace, Node, PrefixCache
 from nbgen.engine.scheduler import MixedChunk, ScheduledSequence, Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine.stateful_blocks import StatefulBlocks
@@ -20,7 +20,7 @@ def sequence(prompt: list[int] | int, output: int = 1, namespace: str = "", prio
     nothing = Detokenizer(lambda _: "", lambda _: False, [])
     ids = [1] * prompt if isinstance(prompt, int) else list(prompt)
     s = Sequence("r", 0, ids, SamplingParams(), output, 0, nothing, StopStrings(()))
-    s.namespace, s.priority = namespace, priority
+    s.namespace, s.priority = Namespace((namespace,)), priority
     return s
 
 

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from nbgen.engine.tokenizer import Tokenizer
+from nbgen.messages import ChatMessage, ToolCall
+from tests.chat_templates import CALLS, template
 from tests.conftest import save_tokenizer
 
 TEXT = "aé🙂 \ufffd"
@@ -17,6 +20,17 @@ def test_a_byte_level_vocabulary_tells_every_tokens_bytes(tmp_path: Path) -> Non
     tokenizer = Tokenizer(AutoTokenizer.from_pretrained(tmp_path), {0}, 512)
     found = [tokenizer.token_bytes(token) for token in tokenizer.encode(TEXT)]
     assert found == [bytes([byte]) for byte in TEXT.encode()]
+
+
+@pytest.mark.parametrize("way", ["objects", "tags"])
+def test_a_call_with_half_a_surrogate_pair_can_be_given_back(tmp_path: Path, way: str) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = template(CALLS[way])
+    tokenizer = Tokenizer(pretrained, {0}, 512)
+    call = ToolCall(id="a", name="f", arguments=r'{"a": "\ud83d"}')
+    ids = tokenizer.encode_chat([ChatMessage(role="assistant", content="", tool_calls=[call])])
+    assert r"\ud83d" in tokenizer.text(ids)
 
 
 def test_byte_fallback_tells_those_of_its_bytes_and_not_those_of_what_is_lost() -> None:
