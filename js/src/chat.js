@@ -4,6 +4,7 @@ import { Attachments } from "./attachments.js";
 import { Compose } from "./compose.js";
 import { contentOf, fitting, sendable } from "./content.js";
 import { h, newId } from "./dom.js";
+import { Following } from "./following.js";
 import { common, Frame } from "./frame.js";
 import { ENDED, tell } from "./kernel.js";
 import { Answer, numbers, Question } from "./message.js";
@@ -11,7 +12,6 @@ import { settings } from "./settings.js";
 import { Tree } from "./tree.js";
 
 const EMPTY = "Ask something. Answers stream in here, also while the kernel is busy.";
-const NEAR_END = 40;
 const BUSY_MS = 1500;
 /** Of what the kernel is told: Jupyter closes the connection at 10 MiB. */
 const MAX_TOLD = 2_000_000;
@@ -25,6 +25,7 @@ export class Chat {
   #live = null;
   #frame;
   #log = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
+  #following = new Following(this.#log);
   #compose;
   #files;
   #unloaded = false;
@@ -36,7 +37,7 @@ export class Chat {
     edit: (turn, content) => this.#free() && this.#run([...this.#tree.messages(turn.parent), { role: "user", content: sendable(content) }]),
     step: (turn, by) => this.#step(turn, by),
     focus: () => this.#compose.input.focus(),
-    painted: (work) => this.#following(work),
+    painted: (work) => this.#following.during(work),
   };
 
   #handlers = {
@@ -206,7 +207,7 @@ export class Chat {
     this.#frame.busy = true;
     this.#compose.busy = true;
     this.#show();
-    this.#log.scrollTop = this.#log.scrollHeight;
+    this.#following.toEnd();
   }
 
   /** Python asks the server for the conversation; one of another kind keeps none, one started again has forgotten. */
@@ -218,7 +219,7 @@ export class Chat {
   #restore(turns, chat) {
     this.#tree = Tree.from(turns);
     this.#show();
-    this.#log.scrollTop = this.#log.scrollHeight;
+    this.#following.toEnd();
     const live = this.#tree.path().at(-1);
     if (!Tree.unfinished(live)) return;
     if (chat?.run?.run !== live.run) return this.#lost(live);
@@ -311,13 +312,5 @@ export class Chat {
     const shown = turns.length ? turns.map((turn) => this.#view(turn).element) : [h("p", { class: "nbgen-empty" }, EMPTY)];
     shown.forEach((element, i) => this.#log.children[i] === element || this.#log.insertBefore(element, this.#log.children[i] ?? null));
     while (this.#log.children.length > shown.length) this.#log.lastChild.remove();
-  }
-
-  /** Do `work`, and keep the end in sight of a reader who is there. */
-  #following(work) {
-    const { scrollHeight, scrollTop, clientHeight } = this.#log;
-    const atEnd = scrollHeight - scrollTop - clientHeight < NEAR_END;
-    work();
-    if (atEnd) this.#log.scrollTop = this.#log.scrollHeight;
   }
 }

@@ -4,6 +4,7 @@
 import { Comm } from "./comm.js";
 import { Compose } from "./compose.js";
 import { h, newId } from "./dom.js";
+import { Following } from "./following.js";
 import { common, Frame } from "./frame.js";
 import { Answer, numbers } from "./message.js";
 
@@ -195,10 +196,12 @@ class Cell {
   answer;
   over;
   #ends;
+  #following;
 
   constructor({ label, params, server, load = "", adapter }) {
     Object.assign(this, { params, server, load, adapter });
     this.element = h("section", { class: "nbgen-cell", "aria-label": label }, h("div", { class: "nbgen-label" }, label));
+    this.#following = new Following(this.element);
   }
 
   wait() {
@@ -222,7 +225,7 @@ class Cell {
 
   #renew() {
     this.answer?.element.remove();
-    this.answer = new Answer({ content: "" }, { painted: (work) => work() });
+    this.answer = new Answer({ content: "" }, { painted: (work) => this.#following.during(work) });
     this.element.append(this.answer.element);
   }
 }

@@ -23,7 +23,7 @@ export class Stream {
   #compose;
   #view = new TokenView((index, alternative) => this.#branch(index, alternative));
   #note = h("span", { class: "nbgen-note" });
-  #more = button("More", "Go on where it ended", () => this.#go(this.#goingOn()));
+  #more = button("More", "Go on where it ended", () => this.#goOn());
   #undo = button("Undo", "Back to the text before", () => this.#back());
   #alert = h("div", { class: "nbgen-error", role: "alert", hidden: true });
 
@@ -96,25 +96,26 @@ export class Stream {
 
   #begin(prompt) {
     if (this.#live || !this.#transport) return;
-    this.#prompt = prompt;
-    this.#go([]);
+    this.#go([], prompt);
   }
 
   /** Go on from `kept`, the tokens that stay. */
-  #go(kept) {
-    if (this.#live || !this.#prompt) return;
+  #go(kept, prompt = this.#prompt) {
+    if (this.#live || !prompt) return;
     const { tokens, text } = this.#view;
     if (tokens.length) this.#before.push({ prompt: this.#prompt, tokens, text, note: this.#note.textContent });
+    this.#prompt = prompt;
     this.#kept = [...kept];
     const prefix_ids = kept.map(({ id }) => id);
-    const body = { id: newId(), chat: this.#model.get("chat"), prompt: this.#prompt, prefix_ids, params: this.#model.get("params") };
+    const body = { id: newId(), chat: this.#model.get("chat"), prompt, prefix_ids, params: this.#model.get("params") };
     this.#transport.start({ ...body, logprobs: this.#model.get("alternatives") });
   }
 
-  /** All tokens but the one that ended the text. */
-  #goingOn() {
+  /** Go on from all tokens but the one that ended the text. */
+  #goOn() {
     const { tokens } = this.#view;
-    return tokens.at(-1)?.id === this.#last ? tokens.slice(0, -1) : tokens;
+    this.#go(tokens.at(-1)?.id === this.#last ? tokens.slice(0, -1) : tokens);
+    this.#compose.input.focus(); // the button is gone
   }
 
   #branch(index, alternative) {
@@ -125,12 +126,14 @@ export class Stream {
   #back() {
     const before = this.#before.pop();
     if (this.#live || !before) return;
+    if (this.#compose.text === this.#prompt) this.#compose.text = before.prompt; // else it is a draft
     this.#prompt = before.prompt;
     this.#view.begin(before.prompt);
     this.#view.add(before.text, before.tokens);
     this.#view.finish();
     this.#note.textContent = before.note;
     this.#rest("Back");
+    this.#compose.input.focus();
   }
 
   #started({ run, prompt }) {

@@ -2,6 +2,7 @@
 // model weighed. Mouse and keys do the same; what colour says stands in words as well.
 
 import { h } from "./dom.js";
+import { Following } from "./following.js";
 import { Pieces } from "./pieces.js";
 
 const STEPS = [0.95, 0.8, 0.6, 0.4, 0.2, 0.05];
@@ -34,6 +35,7 @@ export class TokenView {
   #due = false;
   #cost = 0;
   #choose;
+  #following;
   #given = h("span", { class: "nbgen-given" });
   #paragraph;
   #box;
@@ -52,6 +54,7 @@ export class TokenView {
     text.addEventListener("focus", () => this.#current < 0 && this.#show(0));
     this.element = h("div", { class: "nbgen-tokenview" }, text, this.#box.element);
     this.scroller = text;
+    this.#following = new Following(text);
     this.restart();
   }
 
@@ -59,6 +62,7 @@ export class TokenView {
   begin(prompt, kept = []) {
     this.restart(kept);
     this.#given.textContent = prompt;
+    this.#following.toEnd();
   }
 
   restart(kept = []) {
@@ -105,9 +109,9 @@ export class TokenView {
   #paint() {
     this.#due = false;
     const start = performance.now();
-    const atEnd = this.scroller.scrollHeight - this.scroller.scrollTop - this.scroller.clientHeight < 40;
-    for (const [token, piece] of this.#arrived.splice(0)) this.#append(token, piece);
-    if (atEnd) this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.#following.during(() => {
+      for (const [token, piece] of this.#arrived.splice(0)) this.#append(token, piece);
+    });
     this.#cost = performance.now() - start;
   }
 

@@ -209,6 +209,15 @@ def test_a_growing_answer_leaves_reader_and_focus_alone(opened: Notebook, panel:
     until(lambda: panel.length() > before + 200)
     assert log.evaluate("log => log.scrollTop") == 0
     expect(page.get_by_text("Options", exact=True)).to_be_focused()
+    log.press("End")
+    until(lambda: log.evaluate(below) < 1)
+    log.hover()
+    for up in (lambda: page.mouse.wheel(0, -5), lambda: log.press("ArrowUp")):
+        up()
+        until(lambda before=panel.length(): panel.length() > before + 200)
+        assert log.evaluate(below) > 40
+        log.press("End")
+        until(lambda: log.evaluate(below) < 1)
     panel.stop.focus()
     page.keyboard.press("Enter")
     expect(panel.send).to_be_focused()

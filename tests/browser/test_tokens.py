@@ -63,6 +63,17 @@ def test_another_token_can_be_chosen_by_keys_or_by_mouse_and_undone(opened: Note
     expect(tokens).to_have_count(2 + 12)
     page.get_by_role("button", name="Go on where it ended").click()
     expect(tokens).to_have_count(2 + 12 + 12)
+    expect(status).to_have_text("Text ready, 12 tokens")
+
+    prompt, text = page.get_by_role("textbox", name="Prompt"), view.inner_text()
+    prompt.fill("Never")
+    prompt.press("Enter")
+    expect(tokens).to_have_count(12)
+    expect(status).to_have_text("Text ready, 12 tokens")
+    page.get_by_role("button", name="Back to the text before").click()
+    assert view.inner_text() == text
+    expect(prompt).to_have_value("Once")
+    expect(prompt).to_be_focused()
 
 
 @pytest.mark.parametrize("opened", [STREAM], indirect=True)

@@ -1,0 +1,54 @@
+// The end of a text that grows is kept in sight of a reader who is there. One who scrolls up, however slowly, is left
+// alone until the end is reached again.
+
+const NEAR = 24;
+const UP = ["ArrowUp", "PageUp", "Home"];
+
+export class Following {
+  #scroller;
+  #follows = true;
+  #last = 0;
+
+  constructor(scroller) {
+    this.#scroller = scroller;
+    scroller.addEventListener("wheel", ({ deltaY }) => deltaY < 0 && this.#leave(), { passive: true });
+    scroller.addEventListener("scroll", () => this.#look(), { passive: true });
+    scroller.addEventListener("keydown", ({ key, target }) => {
+      if (target !== scroller) return;
+      if (UP.includes(key)) this.#leave();
+      else if (key === "End") this.toEnd();
+    });
+  }
+
+  /** Do `work`, which may make the text longer. */
+  during(work) {
+    this.#look();
+    work();
+    if (this.#follows) this.toEnd();
+  }
+
+  toEnd() {
+    this.#scroller.scrollTop = this.#scroller.scrollHeight;
+    this.#last = this.#scroller.scrollTop;
+    this.#follows = true;
+  }
+
+  /** The browser scrolls some frames after the key or the wheel: painted meanwhile, the text must not hold it back. */
+  #leave() {
+    if (this.#room > 0) this.#follows = false;
+  }
+
+  #look() {
+    const { scrollTop } = this.#scroller;
+    const left = this.#room - scrollTop;
+    if (this.#room <= 0) this.#follows = true;
+    else if (scrollTop > this.#last && left < NEAR) this.#follows = true;
+    else if (scrollTop < this.#last && left > 1) this.#follows = false;
+    this.#last = scrollTop;
+  }
+
+  /** How far one can scroll. */
+  get #room() {
+    return this.#scroller.scrollHeight - this.#scroller.clientHeight;
+  }
+}

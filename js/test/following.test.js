@@ -1,0 +1,85 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Following } from "../src/following.js";
+
+/** An element 100 high whose text can grow. */
+class Scroller {
+  clientHeight = 100;
+  scrollHeight = 500;
+  heard = {};
+  #top = 0;
+
+  get scrollTop() {
+    return this.#top;
+  }
+  set scrollTop(top) {
+    this.#top = Math.max(0, Math.min(top, this.scrollHeight - this.clientHeight));
+  }
+  addEventListener(name, listener) {
+    this.heard[name] = listener;
+  }
+  press(key) {
+    this.heard.keydown({ key, target: this });
+  }
+}
+
+function followed() {
+  const scroller = new Scroller();
+  const following = new Following(scroller);
+  const grow = () => following.during(() => (scroller.scrollHeight += 20));
+  following.toEnd();
+  return { scroller, following, grow, left: () => scroller.scrollHeight - 100 - scroller.scrollTop };
+}
+
+test("a reader at the end stays there", () => {
+  const { grow, left } = followed();
+  grow();
+  grow();
+  assert.equal(left(), 0);
+});
+
+test("the least step up ends it, and steps add up", () => {
+  const { scroller, grow, left } = followed();
+  scroller.scrollTop -= 5;
+  grow();
+  assert.equal(left(), 25);
+  scroller.scrollTop -= 5;
+  grow();
+  assert.equal(left(), 50);
+});
+
+test("a step down to the end begins it again, one that stays above does not", () => {
+  const { scroller, grow, left } = followed();
+  scroller.scrollTop -= 200;
+  grow();
+  scroller.scrollTop += 100;
+  grow();
+  assert.equal(left(), 140);
+  scroller.scrollTop = scroller.scrollHeight;
+  grow();
+  assert.equal(left(), 0);
+});
+
+test("a key or a wheel that has not moved anything yet counts", () => {
+  for (const up of [(scroller) => scroller.press("ArrowUp"), (scroller) => scroller.press("PageUp"), (scroller) => scroller.heard.wheel({ deltaY: -1 })]) {
+    const { scroller, grow, left } = followed();
+    up(scroller);
+    grow();
+    assert.equal(left(), 20);
+    scroller.press("End");
+    assert.equal(left(), 0);
+    grow();
+    assert.equal(left(), 0);
+  }
+});
+
+test("a text that becomes shorter, or fits, takes nobody from the end", () => {
+  const { scroller, following, grow, left } = followed();
+  following.during(() => {
+    scroller.scrollHeight = 60;
+    scroller.scrollTop = 0;
+  });
+  scroller.heard.wheel({ deltaY: -1 });
+  for (let i = 0; i < 5; i += 1) grow();
+  assert.equal(left(), 0);
+});
