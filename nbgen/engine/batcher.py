@@ -147,9 +147,7 @@ class Batcher:
         started = time.monotonic_ns()
         try:
             computed = self._module.compute([item.request for item in batch])
-        except (
-            BaseException
-        ) as error:  # whatever the module raises, or its sys.exit(), is the fault of those it was for
+        except BaseException as error:  # whatever the module raises, its sys.exit() too, is the fault of its requests
             self._blame(batch, error)
             return
         executed = sum(item.entries for item in batch)
