@@ -1,4 +1,4 @@
-"""What adapters' names mean, for requests that arrive now. Belongs to the thread that admits requests.
+"""What adapters' names mean, for requests that arrive now. Belongs to the thread that admits them; any may `forget`.
 
 A name that is unloaded and loaded again is another version: sequences keep the one they were admitted with.
 """
@@ -41,17 +41,22 @@ class Adapters:
 
     def unload(self, name: str) -> Adapter:
         """Take the adapter's name away. Raises InvalidRequest."""
-        if name not in self._named:
+        if (adapter := self._named.pop(name, None)) is None:
             raise InvalidRequest(f"the adapter {name!r} does not exist, so it cannot be unloaded", field="lora_name")
-        return self._named.pop(name)
+        return adapter
+
+    def forget(self, adapter: Adapter) -> None:
+        """Take away the name of an adapter that cannot be used, unless it is another's by now."""
+        if self._named.get(adapter.name) is adapter:
+            self._named.pop(adapter.name, None)
 
     def find(self, name: str) -> Adapter | None:
         """The adapter of this name; None for "". Raises InvalidRequest."""
         if not name:
             return None
-        if name not in self._named:
+        if (adapter := self._named.get(name)) is None:
             known = ", ".join(sorted(self._named)) or "none"
             raise InvalidRequest(
                 f"lora_path: the adapter {name!r:.200} has never been loaded here; loaded: {known}", field="lora_path"
             )
-        return self._named[name]
+        return adapter

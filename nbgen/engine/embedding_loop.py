@@ -6,6 +6,7 @@ One thread computes; another receives and tokenizes. Whatever asks for text is r
 import logging
 import queue
 import threading
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from nbgen.engine.admission import check_ids
 from nbgen.engine.channel import Channel
 from nbgen.engine.embedding_model import EmbeddingModel
 from nbgen.engine.loop import STATUS_SECONDS
+from nbgen.engine.pulse import Pulse
 from nbgen.engine_state import EngineStatus
 from nbgen.errors import InvalidRequest, NbgenError, Unavailable
 from nbgen.frames import ToEngine
@@ -55,31 +57,39 @@ class EmbeddingLoop:
         self._aborted: set[str] = set()
         self._waiting: set[str] = set()
         self._steps = 0
+        self._pulse = Pulse(channel.send, model.device.type)
+        self._status_due = 0.0
 
     def run(self, messages: Iterable[ToEngine]) -> None:
         """Serve until the server closes its end."""
         threading.Thread(target=self._receive, args=(messages,), name="admission", daemon=True).start()
-        while True:
-            try:
-                first = self._held or self._inbox.get(timeout=STATUS_SECONDS)
-            except queue.Empty:
+        with self._pulse:
+            while True:
                 self._send_status()
-                continue
-            self._held = None
-            if first is None:
-                return
-            self._compute(self._collect(first))
+                try:
+                    first = self._held or self._inbox.get(timeout=STATUS_SECONDS)
+                except queue.Empty:
+                    continue
+                self._held = None
+                if first is None:
+                    return
+                self._compute(self._collect(first))
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:
-        for message in messages:
-            if isinstance(message, Request):
-                self._admit(message)
-            elif isinstance(message, AbortRequest) and message.rid in self._waiting:
-                self._aborted.add(message.rid)
-            elif isinstance(message, ReleaseMemory | ResumeMemory):
-                words = "an embedding model has no memory to release but the model itself: unload it"
-                self._channel.send(MemoryState(rid=message.rid, error=words))
-        self._inbox.put(None)
+        try:
+            for message in messages:
+                self._hear(message)
+        finally:  # also where a message cannot be read: an engine that hears nothing must not go on
+            self._inbox.put(None)
+
+    def _hear(self, message: ToEngine) -> None:
+        if isinstance(message, Request):
+            self._admit(message)
+        elif isinstance(message, AbortRequest) and message.rid in self._waiting:
+            self._aborted.add(message.rid)
+        elif isinstance(message, ReleaseMemory | ResumeMemory):
+            words = "an embedding model has no memory to release but the model itself: unload it"
+            self._channel.send(MemoryState(rid=message.rid, error=words))
 
     def _admit(self, request: Request) -> None:
         try:
@@ -163,5 +173,9 @@ class EmbeddingLoop:
         self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=rid, finish_reason=reason)]))
 
     def _send_status(self) -> None:
+        now = time.monotonic()
+        if now < self._status_due:
+            return
+        self._status_due = now + STATUS_SECONDS
         held = memory.report(self._model.device)
-        self._channel.send(EngineStatus(waiting=len(self._waiting), steps=self._steps, **held))
+        self._pulse.say(EngineStatus(waiting=len(self._waiting), steps=self._steps, **held))

@@ -5,7 +5,8 @@ Knows nothing of sockets or processes. `min_new_tokens` and every other option a
 
 import logging
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,13 +17,13 @@ from nbgen.engine.grammar import GrammarError
 from nbgen.engine.launcher import Launched, Launcher
 from nbgen.engine.logprobs import Logprobs, Numbers
 from nbgen.engine.media_queue import MediaQueue
-from nbgen.engine.model_runner import RunOutput
+from nbgen.engine.model_runner import PromptScores, RunOutput
 from nbgen.engine.probe import Runner
 from nbgen.engine.sampled_tokens import NO_TOKEN
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
-from nbgen.engine.tensor_outputs import TensorOutputs
+from nbgen.engine.tensor_outputs import Row, TensorOutputs
 from nbgen.engine_state import EngineStatus
 from nbgen.messages import FinishReason, GenerateOutput
 
@@ -80,8 +81,8 @@ class Engine:
 
     def add(self, sequences: list[Sequence], *, prepared: bool = True) -> list[GenerateOutput]:
         """Take in the sequences of one request; refusals where the queue is full. Unprepared ones wait for `begin`."""
-        if reason := self._refusal(len(sequences)):
-            return [msgspec.structs.replace(_output(s, "", []), finish_reason=reason) for s in sequences]
+        if reason := self._refusal(sequences):
+            return [msgspec.structs.replace(s.output("", []), finish_reason=reason) for s in sequences]
         self._sequences[sequences[0].rid] = list(sequences)
         self._preparing.update(sequences)
         for sequence in sequences:
@@ -113,32 +114,31 @@ class Engine:
     def vacate(self, reason: FinishReason) -> list[GenerateOutput]:
         """End every sequence, and until `occupy` refuse any other, with `reason`; the last outputs."""
         self._closed = reason
-        return [self._end(sequence, reason, sequence.flush()) for sequence in self._living()]
+        return [self._end(sequence, reason, _rest(sequence)) for sequence in self._living()]
 
     def occupy(self, runner: Runner | None, scheduler: Scheduler) -> None:
         """Go on with these, which hold no sequence; without a runner, remain closed."""
+        if runner is not None:
+            runner.lora.carry(self._adapters)
+            self._closed = None
         scheduler.preemptions = self._scheduler.preemptions
         self._runner, self._scheduler = runner, scheduler
-        if runner is not None:
-            self._closed = None
-            runner.lora.carry(self._adapters)
 
     def install(self, adapter: Adapter) -> None:
-        """Have the adapter in the model from now on."""
-        self._carry([*self._adapters, adapter])
+        """Have the adapter in the model from now on. Where that raises anything, all is as before."""
+        if self._runner is not None:
+            self._runner.lora.carry([*self._adapters, adapter])
+        self._adapters.append(adapter)
 
     def remove(self, adapter: Adapter) -> None:
-        """Take the adapter out of the model. No sequence may use it."""
-        self._carry([each for each in self._adapters if each is not adapter])
+        """Take the adapter out of the model. No sequence may use it, also where this raises something."""
+        self._adapters = [each for each in self._adapters if each is not adapter]
+        if self._runner is not None:
+            self._runner.lora.carry(self._adapters)
 
     def uses(self, adapter: Adapter) -> bool:
         """Whether any sequence goes through the adapter."""
         return any(sequence.adapter is adapter for sequence in self._living())
-
-    def _carry(self, adapters: list[Adapter]) -> None:
-        if self._runner is not None:
-            self._runner.lora.carry(adapters)
-        self._adapters = adapters
 
     def flush_cache(self) -> None:
         """Forget every cached prefix that no sequence uses."""
@@ -188,7 +188,7 @@ class Engine:
             return []
         self._deadlines_due = now + DEADLINE_SECONDS
         late = list(self._deadlines.late(self._living(), now))
-        return [self._end(sequence, reason, sequence.flush()) for sequence, reason in late]
+        return [self._end(sequence, reason, _rest(sequence)) for sequence, reason in late]
 
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sequence gained."""
@@ -222,11 +222,15 @@ class Engine:
         self._scheduler.retract()
         self._launcher.forget()
 
-    def _refusal(self, arriving: int) -> FinishReason | None:
-        """Why so many sequences cannot be taken in now, if they cannot."""
-        waiting = self._num_waiting
-        if waiting + arriving > self.max_waiting:
+    def _refusal(self, arriving: list[Sequence]) -> FinishReason | None:
+        """Why one request's sequences cannot be taken in now, if they cannot."""
+        waiting, adapter = self._num_waiting, arriving[0].adapter
+        if waiting + len(arriving) > self.max_waiting:
             return FinishReason(type="error", message=f"the queue is full ({waiting} waiting)", status=503)
+        if adapter is not None and adapter not in self._adapters:
+            return FinishReason(
+                type="error", message=f"the adapter {adapter.name!r} is not loaded: try again", status=503
+            )
         return self._closed
 
     def _living(self) -> list[Sequence]:
@@ -248,19 +252,37 @@ class Engine:
         self.steps += 1
         output, tokens = launched.output, launched.tokens.tolist()
         pieces = self._describe(output)
-        for sequence, row, token in zip(output.sampled, launched.rows, tokens, strict=True):
-            pieces += self._tensors.sampled(sequence, row, token)
-        rows = zip(output.sampled, tokens, launched.logprobs, strict=True)
-        return pieces + [self._advance(sequence, token, numbers) for sequence, token, numbers in rows]
+        rows = zip(output.sampled, launched.rows, tokens, launched.logprobs, strict=True)
+        for sequence, *gained in rows:
+            pieces += self._alone(sequence, self._gain, *gained)
+        return pieces
 
     def _describe(self, output: RunOutput) -> list[GenerateOutput]:
         pieces: list[GenerateOutput] = []
         for prompt in output.prompt:
-            pieces += self._tensors.prompt(prompt)
-            self._logprobs.prompt(prompt.sequence, prompt.position, prompt.scores)
-        for sequence, (position, experts) in output.experts.items():
-            pieces += self._tensors.routed(sequence, position, experts)
+            pieces += self._alone(prompt.sequence, self._describe_prompt, prompt)
+        for sequence, experts in output.experts.items():
+            pieces += self._alone(sequence, self._tensors.routed, *experts)
         return pieces
+
+    def _describe_prompt(self, sequence: Sequence, prompt: PromptScores) -> list[GenerateOutput]:
+        self._logprobs.prompt(sequence, prompt.position, prompt.scores)
+        return self._tensors.prompt(prompt)
+
+    def _alone(
+        self, sequence: Sequence, make: Callable[..., Iterable[GenerateOutput]], *given: Any
+    ) -> list[GenerateOutput]:
+        """What `make` gives for a sequence that is alive; its end where that raises anything, which is its alone."""
+        if sequence.finish_reason is not None:
+            return []
+        try:
+            return list(make(sequence, *given))
+        except Exception:  # a tokenizer may raise anything, and memory may be full
+            log.exception("request %s cannot go on", sequence.rid)
+            return [self._fail(sequence, "the answer could not be completed; the server's log says why")]
+
+    def _gain(self, sequence: Sequence, row: Row | None, token: int, numbers: Numbers | None) -> list[GenerateOutput]:
+        return [*self._tensors.sampled(sequence, row, token), self._advance(sequence, token, numbers)]
 
     def _advance(self, sequence: Sequence, token: int, numbers: Numbers | None) -> GenerateOutput:
         """Add a token to its sequence; `numbers` are its log-probabilities."""
@@ -274,18 +296,15 @@ class Engine:
             text = sequence.append(token)
         except GrammarError as error:
             return self._fail(sequence, str(error))
-        except Exception:  # whatever a tokenizer raises is this request's alone
-            log.exception("request %s: no text for token %d", sequence.rid, token)
-            return self._fail(sequence, "a token could not be turned into text")
+        output = sequence.output(text, [token])
         self.generated_tokens += 1
         if sequence.finish_reason:
             self._release(sequence)
-        output = _output(sequence, text, [token])
         return msgspec.structs.replace(output, logprobs=logprobs) if logprobs else output
 
     def _abort(self, sequence: Sequence) -> GenerateOutput:
         where = "waiting queue" if sequence.status is SequenceStatus.WAITING else "running batch"
-        return self._end(sequence, FinishReason(type="abort", message=f"Abort in {where}"), sequence.flush())
+        return self._end(sequence, FinishReason(type="abort", message=f"Abort in {where}"), _rest(sequence))
 
     def _fail(self, sequence: Sequence, message: str) -> GenerateOutput:
         return self._end(sequence, FinishReason(type="error", message=message, status=400))
@@ -293,7 +312,7 @@ class Engine:
     def _end(self, sequence: Sequence, reason: FinishReason, text: str = "") -> GenerateOutput:
         sequence.finish_reason = reason
         self._release(sequence)
-        return _output(sequence, text, [])
+        return sequence.output(text, [])
 
     def _release(self, sequence: Sequence) -> None:
         """Give back all that the sequence holds."""
@@ -310,27 +329,18 @@ class Engine:
             self._launcher.forget()
 
 
+def _rest(sequence: Sequence) -> str:
+    """The text that it still holds back, if a tokenizer can tell it."""
+    try:
+        return sequence.flush()
+    except Exception:  # whatever that raises
+        log.exception("request %s: the end of its text", sequence.rid)
+        return ""
+
+
 def _no_token(sequence: Sequence) -> str:
     if sequence.fault is not None:
         return sequence.fault
     if sequence.matcher is not None:
         return "no token is allowed here: what the grammar allows, other options (min_new_tokens, logit_bias) forbid"
     return "the model produced no finite score: no token is allowed here"
-
-
-def _output(sequence: Sequence, text: str, token_ids: list[int]) -> GenerateOutput:
-    return GenerateOutput(
-        rid=sequence.rid,
-        index=sequence.index,
-        text=text,
-        parts=sequence.parser and sequence.parser.feed(text, last=sequence.finish_reason is not None),
-        token_ids=tuple(token_ids),
-        prompt_tokens=sequence.num_prompt,
-        completion_tokens=sequence.num_output,
-        cached_tokens=sequence.cached_tokens,
-        media_tokens=sequence.media.tokens if sequence.media else {},
-        finish_reason=sequence.finish_reason,
-        prompt_logprobs=sequence.prompt_logprobs if sequence.num_output <= 1 else (),
-        prompt_text=sequence.prompt_text if sequence.num_output <= 1 else None,
-        prompt_ids=sequence.prompt_ids if sequence.shows_prompt_ids and sequence.num_output <= 1 else (),
-    )

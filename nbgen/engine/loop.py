@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 import msgspec
+import torch
 
 from nbgen.commands import (
     AdapterCommand,
@@ -32,6 +33,7 @@ from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
 from nbgen.engine.grammar import Compiled, Grammar
 from nbgen.engine.media_lane import MediaLane
+from nbgen.engine.pulse import Pulse
 from nbgen.engine.sequence import Sequence
 from nbgen.engine_state import LoadModel
 from nbgen.errors import InvalidRequest, NbgenError
@@ -99,40 +101,48 @@ class Loop:
         self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._media = MediaLane(self._admit, self._inbox.put)
+        self._pulse = Pulse(channel.send, assembly.device.type)
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
 
     def run(self, messages: Iterable[ToEngine]) -> None:
         """Serve until the server closes its end."""
         threading.Thread(target=self._receive, args=(messages,), name="admission", daemon=True).start()
-        while self._take_in():
-            self._send(self._engine.end_late())
-            if self._engine.has_work:
-                self._step()
-                if not self._engine.has_work:
-                    self._status_due = 0.0  # idle again: say so at once
-            self._let_go()
+        with self._pulse:
             self._send_status()
+            while self._take_in():
+                self._send(self._engine.end_late())
+                if self._engine.has_work:
+                    self._step()
+                    if not self._engine.has_work:
+                        self._status_due = 0.0  # idle again: say so at once
+                self._let_go()
+                self._send_status()
 
     def _step(self) -> None:
         self._send(self._engine.step())
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:
-        for message in messages:
-            if isinstance(message, TensorPiece):
-                self._pieces.add(message)
-            elif self._waits_for_media(message):
-                self._media.put(message)
-            elif isinstance(message, Request):
-                self._admit(message)
-            elif isinstance(message, AdapterCommand):
-                self._name(message)
-            elif not isinstance(message, LoadModel):
-                if isinstance(message, AbortRequest):
-                    self._pieces.drop(message.rid)
-                self._inbox.put(message)
-        self._media.close()
-        self._inbox.put(None)
+        try:
+            for message in messages:
+                self._hear(message)
+        finally:  # also where a message cannot be read: an engine that hears nothing must not go on
+            self._media.close()
+            self._inbox.put(None)
+
+    def _hear(self, message: ToEngine) -> None:
+        if isinstance(message, TensorPiece):
+            self._pieces.add(message)
+        elif self._waits_for_media(message):
+            self._media.put(message)
+        elif isinstance(message, Request):
+            self._admit(message)
+        elif isinstance(message, AdapterCommand):
+            self._name(message)
+        elif not isinstance(message, LoadModel):
+            if isinstance(message, AbortRequest):
+                self._pieces.drop(message.rid)
+            self._inbox.put(message)
 
     def _waits_for_media(self, message: ToEngine) -> bool:
         """Whether it is a request with media, or ends one whose media are still being decoded."""
@@ -165,7 +175,7 @@ class Loop:
             else:
                 self._inbox.put(Retire(message.rid, self._adapters.unload(message.name)))
         except NbgenError as error:
-            self._channel.send(AdapterState(rid=message.rid, name=message.name, error=error.message))
+            self._channel.send(AdapterState(rid=message.rid, name=message.name, error=_writable(error.message)))
         except Exception:  # whatever is in somebody's folder is no end of ours
             log.exception("adapter %s", message.name)
             words = "the adapter cannot be read; the server's log says why"
@@ -179,8 +189,9 @@ class Loop:
         return Grammar(kind, text)
 
     def _refuse(self, request: Request, message: str, status: int) -> None:
-        reason = FinishReason(type="error", message=message, status=status)
-        self._send([GenerateOutput(rid=request.rid, finish_reason=reason)])
+        self._channel.send(
+            StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=_failure(message, status))])
+        )
 
     def _take_in(self) -> bool:
         """Take what has arrived, waiting a moment if there is nothing to compute; False when the server is gone."""
@@ -210,8 +221,7 @@ class Loop:
             case ReleaseMemory() | ResumeMemory():
                 self._occupy(item)
             case Install():
-                self._engine.install(item.adapter)
-                self._channel.send(AdapterState(rid=item.rid, name=item.adapter.name))
+                self._channel.send(self._install(item))
             case Retire():
                 self._retired.append(item)
             case Constrained():
@@ -222,11 +232,29 @@ class Loop:
                 return self._engine.add(item)
         return []
 
+    def _install(self, item: Install) -> AdapterState:
+        """Have the adapter in the model, or forget it."""
+        name = item.adapter.name
+        try:
+            self._engine.install(item.adapter)
+        except Exception as error:  # the GPU's memory may be full; those who run go on
+            log.exception("adapter %s", name)
+            self._adapters.forget(item.adapter)
+            full = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            why = "does not fit into the device's memory" if full else "cannot be used; the server's log says why"
+            return AdapterState(
+                rid=item.rid, name=name, error=f"the adapter {name!r} {why}", status=503 if full else 400
+            )
+        return AdapterState(rid=item.rid, name=name)
+
     def _let_go(self) -> None:
         """Take the retired adapters out that nobody uses any more."""
         for item in [item for item in self._retired if not self._engine.uses(item.adapter)]:
             self._retired.remove(item)
-            self._engine.remove(item.adapter)
+            try:
+                self._engine.remove(item.adapter)
+            except Exception:  # there was no memory to move the others; what is left of it goes with the next change
+                log.exception("adapter %s could not be taken out", item.adapter.name)
             self._channel.send(AdapterState(rid=item.rid, name=item.adapter.name))
 
     def _compile(self, item: Constrained) -> list[GenerateOutput]:
@@ -245,8 +273,10 @@ class Loop:
             for sequence in item.sequences:
                 sequence.matcher = compiled.matcher()
         except NbgenError as error:
-            reason = FinishReason(type="error", message=error.message, status=error.status)
-            return self._engine.refuse(item.sequences, reason)
+            return self._engine.refuse(item.sequences, _failure(error.message, error.status))
+        except Exception:  # whatever a back end raises is this grammar's alone
+            log.exception("request %s: its grammar", item.sequences[0].rid)
+            return self._engine.refuse(item.sequences, _failure("the grammar cannot be used", 400))
         self._engine.begin(item.sequences)
         return []
 
@@ -269,11 +299,27 @@ class Loop:
         self._channel.send(MemoryState(rid=item.rid, released=released, error=error, status=status))
 
     def _send(self, outputs: list[GenerateOutput]) -> None:
+        plain = []
         for output in outputs:
-            if output.tensors:  # large ones go alone, before what may end their request
-                self._channel.send(StepOutputs(outputs=[output]))
-        if plain := [output for output in outputs if not output.tensors]:
-            self._channel.send(StepOutputs(outputs=plain))
+            if output.tensors or output.prompt_logprobs:  # large ones go alone, before what may end their request
+                self._deliver([output])
+            else:
+                plain.append(output)
+        if plain:
+            self._deliver(plain)
+
+    def _deliver(self, outputs: list[GenerateOutput]) -> None:
+        try:
+            self._channel.send(StepOutputs(outputs=outputs))
+        except Exception:  # what no message can hold is its own request's trouble
+            if len(outputs) > 1:
+                for output in outputs:
+                    self._deliver([output])
+                return
+            log.exception("request %s: an output that cannot be sent", outputs[0].rid)
+            self._engine.abort(outputs[0].rid)
+            reason = _failure("the answer cannot be sent, perhaps for its size: ask for less beside its text", 400)
+            self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=outputs[0].rid, finish_reason=reason)]))
 
     def _send_status(self) -> None:
         now = time.monotonic()
@@ -284,4 +330,13 @@ class Loop:
         (before, tokens), self._counted = self._counted, (now, status.generated_tokens)
         throughput = (status.generated_tokens - tokens) / max(now - before, 1e-3)
         held = memory.report(self._device)
-        self._channel.send(msgspec.structs.replace(status, throughput=throughput, **held))
+        self._pulse.say(msgspec.structs.replace(status, throughput=throughput, **held))
+
+
+def _failure(message: str, status: int) -> FinishReason:
+    return FinishReason(type="error", message=_writable(message), status=status)
+
+
+def _writable(words: str) -> str:
+    """Of a foreign file or a client: half of a surrogate pair, which JSON can escape, is in no message."""
+    return words.encode(errors="backslashreplace").decode()

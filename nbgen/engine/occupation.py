@@ -72,5 +72,5 @@ class Occupation:
         if "kv_cache" in wanted:
             scheduler = self._provide(self._runner)
             self._admission.resize(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
-            self.released.discard("kv_cache")
             self._engine.occupy(self._runner, scheduler)
+            self.released.discard("kv_cache")

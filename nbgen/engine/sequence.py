@@ -7,7 +7,7 @@ from typing import Any
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.grammar import Matcher
 from nbgen.engine.prefix_cache import COMMON, Namespace, Node
-from nbgen.messages import FinishReason, LogprobOptions, Tensor, TensorOptions, TokenLogprobs
+from nbgen.messages import FinishReason, GenerateOutput, LogprobOptions, Tensor, TensorOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
 
 #: Prompt tokens of one step whose scores are looked at: 64 rows of 150,000 scores are 38 MB in float32.
@@ -196,3 +196,22 @@ class Sequence:
         if self.stop_strings.matched is not None:
             return ""
         return self.stop_strings.append(self.detokenizer.flush()) + self.stop_strings.flush()
+
+    def output(self, text: str, token_ids: list[int]) -> GenerateOutput:
+        """What it gained by these tokens, which are appended already."""
+        begins = self.num_output <= 1
+        return GenerateOutput(
+            rid=self.rid,
+            index=self.index,
+            text=text,
+            parts=self.parser and self.parser.feed(text, last=self.finish_reason is not None),
+            token_ids=tuple(token_ids),
+            prompt_tokens=self.num_prompt,
+            completion_tokens=self.num_output,
+            cached_tokens=self.cached_tokens,
+            media_tokens=self.media.tokens if self.media else {},
+            finish_reason=self.finish_reason,
+            prompt_logprobs=self.prompt_logprobs if begins else (),
+            prompt_text=self.prompt_text if begins else None,
+            prompt_ids=self.prompt_ids if self.shows_prompt_ids and begins else (),
+        )

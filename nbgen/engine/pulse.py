@@ -1,0 +1,66 @@
+"""An engine's pulse: its status, sent again as long as one computation lasts, so that nobody takes it for dead.
+
+Whoever was stopped, or waits for what never comes, uses no processor and falls silent. Knows neither models nor wires.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from nbgen.engine_state import EngineStatus
+
+#: Between two looks at a thread that says nothing.
+LOOK_SECONDS = 5.0
+#: Of a processor: what a thread that computes uses between two looks, and one that waits does not.
+USED_SECONDS = 0.01
+#: A computation of a GPU that lasts longer never ends: whoever waits for one uses a processor all the while.
+LONGEST_ON_GPU = 300.0
+
+
+class Pulse:
+    """Of the thread that enters it, until that leaves it."""
+
+    def __init__(self, send: Callable[[EngineStatus], None], device: str) -> None:
+        """`send` may be called by any thread; `device` is the kind that computes."""
+        self._send = send
+        self._longest = math.inf if device == "cpu" else LONGEST_ON_GPU
+        self._status = EngineStatus()
+        self._said = time.monotonic()
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+
+    def __enter__(self) -> "Pulse":
+        self._clock = _processor_clock()
+        self._used = self._clock()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._left.set()
+        self._thread.join()
+
+    def say(self, status: EngineStatus) -> None:
+        """Send what is so now."""
+        self._status, self._said = status, time.monotonic()
+        self._send(status)
+
+    def look(self) -> None:
+        """Send the last status again, if nothing has been said for a while and the thread computes."""
+        used, self._used = self._used, self._clock()
+        silent = time.monotonic() - self._said
+        if self._used - used >= USED_SECONDS and LOOK_SECONDS <= silent < self._longest:
+            self._send(self._status)
+
+    def _run(self) -> None:
+        while not self._left.wait(LOOK_SECONDS):
+            self.look()
+
+
+def _processor_clock() -> Callable[[], float]:
+    """What this thread has used of a processor, for others to read; of the process where a system does not tell."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.process_time
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+    return lambda: time.clock_gettime(clock)
