@@ -45,7 +45,7 @@ def encode_frame(message: ToEngine | FromEngine) -> bytes:
     return len(body).to_bytes(FRAME_HEADER, "big") + body
 
 
-def frame_length(header: bytes) -> int:
+def frame_length(header: bytes | bytearray) -> int:
     """Bytes that follow a frame's header. Raises ValueError for a length no peer of ours sends."""
     length = int.from_bytes(header, "big")
     _check(length)

@@ -6,6 +6,7 @@ Pure: knows neither where a run lives nor how its events travel.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -143,7 +144,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     run: str
     chat: str | None
     state: str
-    messages: list[Message] | None
+    messages: Sequence[Message] | None
     prompt: str | None
     text: str
     texts: list[str]

@@ -15,7 +15,7 @@ import tempfile
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
@@ -56,8 +56,8 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     extension_url = "/nbgen/"
     load_other_extensions = False
     serverapp_class = StandaloneServerApp
-    aliases: ClassVar[dict[str, Any]] = ExtensionApp.aliases | ALIASES
-    flags: ClassVar[dict[str, Any]] = ExtensionApp.flags | FLAGS
+    aliases: Any = ExtensionApp.aliases | ALIASES
+    flags: Any = ExtensionApp.flags | FLAGS
 
     reader_seconds = Float(30.0, help="Seconds a reader may take nothing before its connection is closed.").tag(
         config=True
@@ -116,11 +116,12 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     @validate("preferred_sampling_params")
     def _known_parameters(self, proposal: Any) -> dict[str, Any]:
+        wanted: dict[str, Any] = proposal["value"]
         try:
-            SamplingParams.parse(proposal["value"])
+            SamplingParams.parse(wanted)
         except InvalidRequest as error:
             raise TraitError(f"preferred_sampling_params: {error.message}") from None
-        return proposal["value"]
+        return wanted
 
     @default("static_paths")
     def _panel(self) -> list[str]:
@@ -136,8 +137,9 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     @property
     def _server(self) -> ServerApp:
-        assert self.serverapp is not None
-        return self.serverapp
+        found: ServerApp | None = self.serverapp
+        assert found is not None
+        return found
 
     # --- wiring
 

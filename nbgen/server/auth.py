@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Awaitable
-from typing import Any, ClassVar
+from typing import Any
 
 from jupyter_server.auth.decorator import allow_unauthenticated
 from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
@@ -26,7 +26,7 @@ class AuthenticatedHandler(APIHandler):
     """Denies by default, for every method, before anything of the body is read."""
 
     auth_resource = "nbgen"
-    SUPPORTED_METHODS: ClassVar[Any] = tuple(method.upper() for method in METHODS)
+    SUPPORTED_METHODS: Any = tuple(method.upper() for method in METHODS)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Leave every method's decision to `admit`: Jupyter's own machinery knows nothing of the key."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from tornado import web
@@ -29,6 +29,7 @@ from nbgen.protocols.media import Item
 from nbgen.server import direct_write
 from nbgen.server.auth import METHODS, AuthenticatedHandler
 from nbgen.server.engine_client import EngineClient
+from nbgen.server.media_intake import MediaIntake
 from nbgen.server.reader import Reader
 from nbgen.server.runs import Runs
 
@@ -41,6 +42,8 @@ DISCARDED_BYTES = 2**31
 BODY_SECONDS = 60
 KEEP_ALIVE_SECONDS = 10.0
 T = TypeVar("T")
+#: What a route does for one of HTTP's methods, with the parts of the path.
+Method = Callable[..., Awaitable[None]]
 
 RETRY_AFTER = "5"
 
@@ -62,11 +65,13 @@ class NbgenHandler(AuthenticatedHandler):
 
     @property
     def engine(self) -> EngineClient:
-        return self.settings["nbgen"].engine
+        found: EngineClient = self.settings["nbgen"].engine
+        return found
 
     @property
     def runs(self) -> Runs:
-        return self.settings["nbgen"].runs
+        found: Runs = self.settings["nbgen"].runs
+        return found
 
     @property
     def body(self) -> bytes:
@@ -79,7 +84,7 @@ class NbgenHandler(AuthenticatedHandler):
 
     # --- the request
 
-    async def prepare(self) -> None:
+    async def prepare(self, **_: Any) -> None:
         connection: Any = self.request.connection
         connection.set_max_body_size(self.body_limit + SMALL_BODY)
         connection.set_body_timeout(BODY_SECONDS)
@@ -91,10 +96,15 @@ class NbgenHandler(AuthenticatedHandler):
         except (NbgenError, web.HTTPError) as error:
             self._refuse(error)
 
-    async def get(self, *_: str) -> None:
+    async def _no_method(self, *_: str) -> None:
         raise MethodNotAllowed(f"{self.request.method} is not a method of this route")
 
-    head = post = put = patch = delete = get
+    get: Method = _no_method
+    head: Method = _no_method
+    post: Method = _no_method
+    put: Method = _no_method
+    patch: Method = _no_method
+    delete: Method = _no_method
 
     def data_received(self, chunk: bytes) -> None:
         self._body += chunk
@@ -197,8 +207,8 @@ class NbgenHandler(AuthenticatedHandler):
             self.reader.leave()
         except TimeoutError:
             self.log.warning("A reader took nothing for %g seconds: its connection is closed", seconds)
-            stream: Any = self.request.connection.stream
-            stream.close()
+            connection: Any = self.request.connection
+            connection.stream.close()
             self.reader.leave()
 
     def check_code(self, request: GenerateRequest) -> None:
@@ -211,8 +221,8 @@ class NbgenHandler(AuthenticatedHandler):
         self, requests: Sequence[GenerateRequest], media: Sequence[list[Item]]
     ) -> list[GenerateRequest]:
         """The requests with the media that came with them or are named there. Raises what is not allowed."""
-        intake, model = self.settings["nbgen"].media, self.engine.model
-        return await intake.fill(requests, media, trusted=self.token_authenticated, model=model)
+        intake: MediaIntake = self.settings["nbgen"].media
+        return await intake.fill(requests, media, trusted=self.token_authenticated, model=self.engine.model)
 
     def end_events(self) -> None:
         """The stream is complete."""
@@ -225,7 +235,7 @@ class NbgenHandler(AuthenticatedHandler):
         if isinstance(value, NbgenError | web.HTTPError | StreamClosedError):
             return
         self._error_id = secrets.token_hex(6)
-        self.log.error("Internal error %s in %s", self._error_id, self.request.path, exc_info=(typ, value, tb))
+        self.log.error("Internal error %s in %s", self._error_id, self.request.path, exc_info=value)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = self.as_ours(status_code, kwargs.get("exc_info", (None, None, None))[1])

@@ -33,7 +33,8 @@ class FrameProtocol(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._buffer[:nbytes])
+        data: Any = self._buffer[:nbytes]  # which need not be bytes: `FrameReader` takes it in
+        self.data_received(data)
 
 
 class FrameReader(asyncio.StreamReader):

@@ -83,29 +83,30 @@ class ChatCompletionsHandler(CallHandler):
         await self.serve(await self.parsed(openai.parse_chat))
 
 
-class ModelsHandler(OpenaiHandler):
-    """The one model that is served, and its adapters."""
+class CardsHandler(OpenaiHandler):
+    """Knows the one model that is served, and its adapters."""
 
     _track_activity = False
 
+    def cards(self) -> list[dict[str, object]]:
+        """The model's entry and those of the loaded adapters."""
+        loaded = self.engine.adapters.loaded
+        card = openai_answer.model_card(self.engine.config, self.engine.model, int(time.time()))
+        return [card, *(card | {"id": name, "root": loaded[name], "parent": card["id"]} for name in sorted(loaded))]
+
+
+class ModelsHandler(CardsHandler):
+    """All of them."""
+
     async def get(self) -> None:
-        self.finish(msgspec.json.encode({"object": "list", "data": [self.card(), *self.adapters()]}))
-
-    def card(self) -> dict[str, object]:
-        """The model's entry."""
-        return openai_answer.model_card(self.engine.config, self.engine.model, int(time.time()))
-
-    def adapters(self) -> list[dict[str, object]]:
-        """The entries of the loaded adapters."""
-        card, loaded = self.card(), self.engine.adapters.loaded
-        return [card | {"id": name, "root": loaded[name], "parent": card["id"]} for name in sorted(loaded)]
+        self.finish(msgspec.json.encode({"object": "list", "data": self.cards()}))
 
 
-class OneModelHandler(ModelsHandler):
-    """The same by its name, which may hold slashes."""
+class OneModelHandler(CardsHandler):
+    """One by its name, which may hold slashes."""
 
     async def get(self, name: str) -> None:
-        if (found := next((card for card in [self.card(), *self.adapters()] if card["id"] == name), None)) is None:
+        if (found := next((card for card in self.cards() if card["id"] == name), None)) is None:
             raise NotFound(f"there is no model {name[:200]!r} here, but {self.engine.config.model!r}", field="model")
         self.finish(msgspec.json.encode(found))
 

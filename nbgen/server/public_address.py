@@ -35,7 +35,7 @@ def _carries_another(ip: IPv4Address | IPv6Address) -> bool:
     return bool(embedded) or any(ip in network for network in TRANSLATED)
 
 
-class PublicResolver(Resolver):  # type: ignore[misc]
+class PublicResolver(Resolver):
     """Resolves a name once and refuses it if any of its addresses is not public: those it gives are connected to."""
 
     def initialize(self, permits: Callable[[str], bool] = is_public) -> None:

@@ -71,7 +71,8 @@ class Response:
         """All that was said up to its end. Raises InvalidRequest before that."""
         if self._ended is None:
             raise InvalidRequest(f"the response {self.id} has not ended yet", field="previous_response_id")
-        return self._items + self._ended["output"]
+        output: list[Item] = self._ended["output"]
+        return self._items + output
 
 
 class Responses:

@@ -23,7 +23,8 @@ class KeptHandler(NbgenHandler):
 
     @property
     def kept(self) -> Responses:
-        return self.settings["nbgen"].responses
+        found: Responses = self.settings["nbgen"].responses
+        return found
 
 
 class ResponsesHandler(CallHandler, KeptHandler):
@@ -67,9 +68,10 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
     async def get(self, id: str) -> None:
         response = self.kept.get(id)
         again = responses.parse_query(self.request.query_arguments, Again)
-        if not again.stream:
-            return self.finish(msgspec.json.encode(response.body()))
-        await self._follow(response, again.starting_after)
+        if again.stream:
+            await self._follow(response, again.starting_after)
+        else:
+            self.finish(msgspec.json.encode(response.body()))
 
     async def delete(self, id: str) -> None:
         response = self.kept.get(id)

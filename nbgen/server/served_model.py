@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from nbgen.errors import NbgenError
@@ -62,7 +62,7 @@ class ServedModel:
         """The responses to a checked inference; the timing of the last one counts."""
         raise NotImplementedError
 
-    async def responses(self, inference: Inference) -> AsyncIterator[InferenceResponse]:
+    async def responses(self, inference: Inference) -> AsyncGenerator[InferenceResponse]:
         """The same, counted. Closing the iterator ends the inference."""
         started, index, timing = time.monotonic_ns(), 0, Timing()
         self.statistics.pending += 1

@@ -38,7 +38,8 @@ class SglangHandler(NbgenHandler):
     @property
     def server_options(self) -> ServerOptions:
         """What the owner decided about `/generate`."""
-        return self.settings["nbgen"].server_options
+        found: ServerOptions = self.settings["nbgen"].server_options
+        return found
 
 
 class GenerateHandler(SglangHandler, GenerationHandler):
@@ -47,9 +48,9 @@ class GenerateHandler(SglangHandler, GenerationHandler):
     body_limit = MEDIA_BODY
 
     async def post(self) -> None:
-        self._options = self.server_options
-        arguments = {"preferred": self._options.preferred, "truncate": self._options.truncate}
-        self._generation = await self.parsed(partial(sglang.parse_generate, **arguments))
+        options = self._options = self.server_options
+        parse = partial(sglang.parse_generate, preferred=options.preferred, truncate=options.truncate)
+        self._generation = await self.parsed(parse)
         self._answers = _answers(self._generation, self._options.incremental)
         requests = await self.with_media(self._generation.requests, self._generation.media)
         await self.generate(requests, stream=self._generation.stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Any
 
 from jupyter_server.base.handlers import Template404, TrailingSlashHandler
 from jupyter_server.serverapp import ServerApp
@@ -13,7 +14,7 @@ class StandaloneServerApp(ServerApp):
     """Serves nbgen's routes, logins and a shutdown route."""
 
     name = "nbgen"
-    default_services = ("api", "auth", "security", "shutdown")
+    default_services: Any = ("api", "auth", "security", "shutdown")
 
     def init_configurables(self) -> None:
         super().init_configurables()
