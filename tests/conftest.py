@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,9 @@ import pytest
 from hypothesis import settings
 
 from tests.soak import TIMES
+
+# As where the environment is activated: `make test` installs node there, on a machine that has none.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 settings.register_profile("nbgen", max_examples=100 * TIMES)
 settings.load_profile("nbgen")

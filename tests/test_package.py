@@ -1,7 +1,10 @@
-"""What `pip install` installs: the wheel holds the panel, the bundled model and the file that enables the extension."""
+"""What `pip install` installs: the wheel holds the panel, the bundled model and the file that enables the extension.
+The source distribution holds what its own tests need.
+"""
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -46,3 +49,14 @@ def test_the_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     assert tops == {"nbgen", f"nbgen-{__version__}.data", f"nbgen-{__version__}.dist-info"}
     assert sum(each.file_size for each in wheel.infolist()) < 14 * MEBIBYTE
     assert not any(name.endswith((".pyc", ".ipynb", ".bin", ".pt")) for name in wheel.namelist())
+
+
+def test_the_source_distribution_can_be_tested(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    needed = ["tests/conftest.py", "benchmarks/peers.py", "notebooks/infer.ipynb", "js/package-lock.json"]
+    assert {*needed, "Makefile", "constraints.txt", "README.md", "pyproject.toml"} <= names
+    assert path.stat().st_size < 12 * MEBIBYTE

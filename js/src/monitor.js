@@ -7,6 +7,8 @@ import { bytes, Rate, Series } from "./series.js";
 
 const WIDTH = 260;
 const HEIGHT = 44;
+/** After which a look that nobody answered is given up: what a kernel says may be dropped on its way. */
+const LOST_MS = 10_000;
 const SVG = "http://www.w3.org/2000/svg";
 
 /** A number with its name, a bar for its share, and a line for its past. */
@@ -137,20 +139,21 @@ async function render({ model, el }) {
   const act = (type, path) => () => (server ? ask(path, {}) : askKernel(type));
   const monitor = new Monitor({ load: act("load", "model/load"), unload: act("unload", "model/unload") });
   el.append(monitor.element);
-  let asking = false;
+  let asked = -Infinity;
   const look = async () => {
+    if (performance.now() - asked < LOST_MS) return;
+    asked = performance.now();
     if (!server) return askKernel("look");
-    if (asking) return;
-    asking = true;
     try {
       monitor.show(await server.json("model"), performance.now() / 1000);
     } catch (error) {
       monitor.fail(error.message);
     } finally {
-      asking = false;
+      asked = -Infinity;
     }
   };
   const heard = (message) => {
+    asked = -Infinity;
     if (message.type === "model") monitor.show(message.model, performance.now() / 1000);
     else if (message.type === "error") monitor.fail(message.message);
   };

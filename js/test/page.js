@@ -23,11 +23,15 @@ class Element {
     this.tag = tag;
     this.attributes = {};
     this.childNodes = [];
+    this.dataset = {};
     this.listeners = {};
     this.style = { setProperty: (name, value) => (this.style[name] = value) };
   }
   setAttribute(name, value) {
     this.attributes[name] = String(value);
+  }
+  removeAttribute(name) {
+    delete this.attributes[name];
   }
   addEventListener(type, listener) {
     this.listeners[type] = listener;
@@ -64,6 +68,7 @@ class Element {
 }
 
 globalThis.document = {
+  hidden: false,
   createElement: (tag) => new Element(tag),
   createElementNS: (_, tag) => new Element(tag),
   createTextNode: (text) => new Text(text),

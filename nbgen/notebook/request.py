@@ -93,7 +93,13 @@ def _listed(prompt: Any) -> list[dict[str, Any]]:
         raise InvalidRequest(f"{takes}, got {len(turns)} texts: for an answer to each there is nbgen.map")
     if wrong := [turn for turn in turns if not isinstance(turn, Mapping)]:
         raise InvalidRequest(f"{takes}, got a list with {type(wrong[0]).__name__}")
-    return [dict(turn) for turn in turns]
+    return [_with_content(turn) for turn in turns]
+
+
+def _with_content(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """A turn that only calls tools may have no text, or null, as OpenAI's clients write it."""
+    silent = turn.get("tool_calls") and turn.get("content") is None
+    return {**turn, "content": ""} if silent else dict(turn)
 
 
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Where else a panel may stand: Notebook 7, Voilà, JupyterHub, behind a proxy after a login."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,7 +117,6 @@ def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, page: Page) 
     proxy.stop()
 
 
-@pytest.mark.skipif(not shutil.which("npm"), reason="JupyterHub's proxy needs node")
 def test_in_jupyterhub_while_the_kernel_is_busy(hub: Hub, browser: Browser) -> None:
     hub.write("alice", "hub.ipynb", CHAT, "time.sleep(600)", "nbgen.status(), nbgen.generate('a', max_new_tokens=2)")
     page = browser.new_page()

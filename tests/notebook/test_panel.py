@@ -22,8 +22,14 @@ FORBIDDEN = (
     r"new Function",
 )
 
-#: Only who changes the panel needs node: its bundle is committed. Where npm is, `make test` installs esbuild.
-needs_node = pytest.mark.skipif(not shutil.which("npm"), reason="there is no node on this machine")
+
+@pytest.fixture(scope="module")
+def node() -> str:
+    """Node with the packages of js/: only who tests or changes the panel needs them, since its bundle is committed."""
+    program = shutil.which("node")
+    assert program, "there is no node on this machine: `make test` installs it"
+    assert (ROOT / "js" / "node_modules").is_dir(), "run `npm ci` in js/"
+    return program
 
 
 @pytest.mark.parametrize("word", FORBIDDEN)
@@ -39,18 +45,16 @@ def test_every_style_is_the_panels_own() -> None:
     assert [rule for rule in selectors if not all(".nbgen" in part for part in re.split(r",\s*\n", rule))] == []
 
 
-@needs_node
 @pytest.mark.parametrize(("script", "bundle"), [("build.mjs", "panel.js"), ("build-monitor.mjs", "monitor.js")])
-def test_a_committed_bundle_is_what_its_source_builds(script: str, bundle: str, tmp_path: Path) -> None:
-    subprocess.run(["node", ROOT / "js" / script, tmp_path / bundle], check=True)
+def test_a_committed_bundle_is_what_its_source_builds(node: str, script: str, bundle: str, tmp_path: Path) -> None:
+    subprocess.run([node, ROOT / "js" / script, tmp_path / bundle], check=True)
     same = (tmp_path / bundle).read_bytes() == (STATIC / bundle).read_bytes()
     assert same, "run `npm run build` in js/"
 
 
-@needs_node
-def test_the_javascript_passes_its_own_tests() -> None:
+def test_the_javascript_passes_its_own_tests(node: str) -> None:
     tests = sorted((ROOT / "js" / "test").glob("*.test.js"))
-    done = subprocess.run(["node", "--test", *tests], capture_output=True, text=True, check=False)
+    done = subprocess.run([node, "--test", *tests], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 

@@ -22,6 +22,13 @@ def test_a_text_is_a_users_message() -> None:
     }
 
 
+@pytest.mark.parametrize("given", [{"content": None}, {}])
+def test_a_turn_that_only_calls_tools_needs_no_text(given: dict[str, Any]) -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": calls, **given}]
+    assert body(talk)["messages"][1] == {"role": "assistant", "tool_calls": calls, "content": ""}
+
+
 def test_a_completion_keeps_the_apis_own_limit() -> None:
     assert body("Once", complete=True) == {"prompt": "Once", "params": {}}
 
