@@ -77,7 +77,7 @@ class Answer:
         if failed and not result.text:
             self._output.show(line)
             return
-        self._output.show(*result._repr_mimebundle_())
+        self._output.show(*result.bundle())
         if caption:
             Output().show(line)
 

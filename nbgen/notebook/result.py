@@ -5,6 +5,7 @@ Knows nothing of how the text arrived.
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -80,17 +81,27 @@ class Result(Turns):
         if self.schema is None:
             raise InvalidAnswer("this answer was asked for without a schema")
         if self.finish_reason in ("length", "abort", "error"):
-            raise InvalidAnswer(f"the answer ended before it was whole ({self.caption}){self._limit()}")
+            raise InvalidAnswer(f"the answer ended before it was whole ({self.caption}){self._advice()}")
         return self.schema.parse(self.text)
 
-    def _limit(self) -> str:
-        """What cut the answer off, as far as it can be known from here."""
-        if self.finish_reason != "length":
-            return ""
+    @property
+    def _limit(self) -> int | None:
+        """The max_new_tokens that cut the answer off; None where the context was full, as far as is known here."""
         most = self.params.get("max_new_tokens", DEFAULT_NEW_TOKENS)
-        if most is not None and self.usage.get("completion_tokens", most) >= most:
-            return f": max_new_tokens, {most}, was reached"
-        return ": the context is full; a shorter prompt or a schema with limits (maxLength, maxItems) leaves room"
+        return most if most is not None and self.usage.get("completion_tokens", most) >= most else None
+
+    def _advice(self) -> str:
+        if self.finish_reason != "length" or self._limit is not None:
+            return ""
+        return ": a shorter prompt or a schema with limits (maxLength, maxItems) leaves room"
+
+    @property
+    def _ending(self) -> str | None:
+        """Why it ended, in words."""
+        if self.finish_reason == "length":
+            limit = self._limit
+            return "cut off at the context's end" if limit is None else f"cut off at max_new_tokens={limit}"
+        return "stopped" if self.finish_reason == "abort" else self.finish_reason
 
     @property
     def turns(self) -> list[dict[str, Any]]:
@@ -128,12 +139,22 @@ class Result(Turns):
             None if tokens is None else f"{tokens} token{'' if tokens == 1 else 's'}",
             None if self.ttft_s is None else f"{self.ttft_s:.2f} s to first token",
             None if self.tokens_per_s is None else f"{self.tokens_per_s:.0f} tokens/s",
-            "stopped" if self.finish_reason == "abort" else self.finish_reason,
+            self._ending,
             f"{len(self.others)} more in .texts" if self.others else None,
         ]
         return " · ".join(part for part in parts if part)
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        bundle, metadata = self.bundle()
+        if self.others or self.finish_reason not in (None, "stop", "tool_calls"):
+            bundle["text/plain"] += f"\n({self.caption})"
+            bundle["text/markdown"] += f"\n\n*({self.caption})*"
+            if "text/html" in bundle:
+                bundle["text/html"] += f"<p>({html.escape(self.caption)})</p>"
+        return bundle, metadata
+
+    def bundle(self) -> tuple[dict[str, str], dict[str, Any]]:
+        """For display where a line of numbers follows."""
         facts = {"model": self.model, "params": self.params, "usage": self.usage, "finish_reason": self.finish_reason}
         bundle = text_bundle(spoken(self.turn))
         asked = "\n\n".join(filter(None, media_markdown(self.turns)))

@@ -35,7 +35,7 @@ def test_an_answer_is_printed_once_and_kept(shell: InteractiveShell) -> None:
     assert shell.user_ns["_"] is result
     assert shell.user_ns["Out"][shell.execution_count - 1] is result
     assert "6 tokens" in printed
-    assert "length" in printed
+    assert "cut off at max_new_tokens=6" in printed
     assert "Result(" not in printed
 
 
@@ -199,7 +199,7 @@ def test_a_kernel_shows_markdown_and_a_caption(connected: PrivateServer, monkeyp
     answer, caption = notebook.cells[1].outputs
     assert {"text/plain", "text/markdown"} == set(answer.data)
     assert answer.metadata["nbgen"]["finish_reason"] == "length"
-    assert re.match(r"8 tokens · .* · length", caption.data["text/plain"])
+    assert re.match(r"8 tokens · .* · cut off at max_new_tokens=8$", caption.data["text/plain"])
     lengths = notebook.cells[2].outputs[0].text.split()
     assert lengths[0] == lengths[1] != "0"
     assert "ready" in notebook.cells[3].outputs[0].data["text/html"]

@@ -47,6 +47,20 @@ def test_a_stopped_result_says_so() -> None:
     assert Result(text="x", finish_reason="abort", usage={"completion_tokens": 1}).caption == "1 token · stopped"
 
 
+def test_a_shown_result_says_that_it_was_cut_off_or_is_one_of_several() -> None:
+    usage = {"completion_tokens": 12}
+    cut = Result(text="a _b", finish_reason="length", usage=usage, params={"max_new_tokens": 12})
+    bundle, _ = cut._repr_mimebundle_()
+    assert bundle["text/plain"] == "a _b\n(12 tokens · cut off at max_new_tokens=12)"
+    assert bundle["text/markdown"] == "a _b\n\n*(12 tokens · cut off at max_new_tokens=12)*"
+    assert Result(finish_reason="length", usage=usage).caption == "12 tokens · cut off at the context's end"
+    assert Result(finish_reason="length").caption == "cut off at max_new_tokens=128"
+    several = Result(text="1", finish_reason="stop", others=["2", "3"], schema=Schema({"type": "integer"}))
+    bundle, _ = several._repr_mimebundle_()
+    assert all("stop · 2 more in .texts" in shown for shown in bundle.values())
+    assert set(bundle) == {"text/plain", "text/markdown", "text/html"}
+
+
 def test_a_notebook_gets_markdown_and_never_html() -> None:
     bundle, metadata = full()._repr_mimebundle_()
     assert bundle == {"text/plain": "**hi**", "text/markdown": "**hi**"}
