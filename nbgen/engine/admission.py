@@ -127,7 +127,8 @@ class Admission:
             skip_special_tokens=params.skip_special_tokens,
             spaces_between=params.spaces_between_special_tokens,
         )
-        detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt)
+        skipped = self._tokenizer.skipped_ids if params.skip_special_tokens else frozenset()
+        detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt, skipped)
         prefix, adapter = request.prefix_ids, self._adapters.find(request.adapter)
         return Sequence(
             rid=request.rid,

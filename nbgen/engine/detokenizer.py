@@ -5,7 +5,7 @@ token is a raw byte (sentencepiece's byte fallback changes text already shown ot
 given a function from ids to text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
 from nbgen.engine.stop_regex import StopRegexes
 
@@ -18,10 +18,16 @@ class Detokenizer:
     """The text of one sequence, token by token."""
 
     def __init__(
-        self, decode: Callable[[list[int]], str], is_byte: Callable[[int], bool], prompt_ids: Sequence[int]
+        self,
+        decode: Callable[[list[int]], str],
+        is_byte: Callable[[int], bool],
+        prompt_ids: Sequence[int],
+        skipped: Set[int] = frozenset(),
     ) -> None:
+        """`skipped` are tokens that `decode` passes over."""
         self._decode = decode
         self._is_byte = is_byte
+        self._skipped = skipped
         self._ids = list(prompt_ids[-CONTEXT_TOKENS:])
         self._window = 0
         self._read = len(self._ids)
@@ -38,9 +44,10 @@ class Detokenizer:
 
     def append(self, token_id: int) -> str:
         """Add a token; the text that is now certain."""
-        self._ids.append(token_id)
+        if token_id not in self._skipped:
+            self._ids.append(token_id)
         held = len(self._ids) - self._read
-        if self._is_byte(token_id) and held < MAX_HELD_TOKENS:
+        if not held or (self._is_byte(token_id) and held < MAX_HELD_TOKENS):
             return ""
         text = self._pending()
         if text.endswith(REPLACEMENT) and held < MAX_HELD_TOKENS:
@@ -59,6 +66,8 @@ class Detokenizer:
         if text:
             self._window, self._read = self._read, len(self._ids)
             self._length += len(text)
+        elif len(self._ids) - self._read > MAX_HELD_TOKENS:  # without text: part of a character at most
+            del self._ids[self._read : -CONTEXT_TOKENS]
         return text
 
 

@@ -100,9 +100,18 @@ class Tokenizer:
 
         return decode
 
+    @cached_property
+    def skipped_ids(self) -> frozenset[int]:
+        """Special tokens that a decoder passes over where it is to skip those."""
+        decode = self.decoder(skip_special_tokens=True, spaces_between=True)
+        return frozenset(token for token in self._tokenizer.all_special_ids if not decode([token]))
+
     def token_text(self, token_id: int) -> str:
-        """The text of one token alone, special ones included."""
-        return self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
+        """The text of one token alone, special ones included; none where the tokenizer does not know it."""
+        try:
+            return self._tokenizer.decode([token_id], clean_up_tokenization_spaces=False)
+        except Exception:  # some models have more tokens than their tokenizer, whose code may raise anything for them
+            return ""
 
     def token_bytes(self, token_id: int) -> bytes | None:
         """The token's own bytes, which may be part of a character; None where the vocabulary does not tell them."""

@@ -1,10 +1,17 @@
 """Streamed text never shows half of anything, and in the end is all of it."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from nbgen.engine.detokenizer import MAX_HELD_TOKENS, Detokenizer, StopStrings
+from nbgen.engine.detokenizer import CONTEXT_TOKENS, MAX_HELD_TOKENS, Detokenizer, StopStrings
+from nbgen.engine.tokenizer import Tokenizer
+from tests.conftest import save_tokenizer
 
 
 def decode_bytes(ids: list[int]) -> str:
@@ -64,6 +71,66 @@ def test_the_prompt_gives_context_and_is_not_shown() -> None:
     assert detokenizer.append(0xA9) == "é"
     plain = Detokenizer(decode_bytes, lambda _: False, list(b"hello"))
     assert plain.append(ord("!")) == "!"
+
+
+def byte_level(folder: Path) -> PreTrainedTokenizerBase:
+    save_tokenizer(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def byte_fallback(folder: Path) -> PreTrainedTokenizerBase:
+    """Letters, a space before a word, and bytes for all else."""
+    pieces = ["<unk>", "</s>", "\u2581", "\u2581a", "a", "b", *(f"<0x{byte:02X}>" for byte in range(256))]
+    vocab = {piece: index for index, piece in enumerate(pieces)}
+    backend = Backend(models.BPE(vocab=vocab, merges=[("\u2581", "a")], byte_fallback=True, unk_token="<unk>"))
+    backend.normalizer = normalizers.Replace(" ", "\u2581")
+    spaces = decoders.Replace("\u2581", " ")
+    backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>")
+
+
+def word_pieces(folder: Path) -> PreTrainedTokenizerBase:
+    vocab = {piece: index for index, piece in enumerate(["[UNK]", "[SEP]", "a", "b", "##a", "##b"])}
+    backend = Backend(models.WordPiece(vocab=vocab, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.decoder = decoders.WordPiece(cleanup=False)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="[SEP]", unk_token="[UNK]")
+
+
+@pytest.fixture(scope="module", params=[byte_level, byte_fallback, word_pieces, lambda _: ByT5Tokenizer()])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    pretrained = request.param(tmp_path_factory.mktemp("tokenizer"))
+    return Tokenizer(pretrained, {pretrained.eos_token_id}, 512)
+
+
+@given(
+    text=st.text("ab é🙂", max_size=12), ends=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 90)), max_size=3)
+)
+def test_skipped_tokens_change_nothing_wherever_they_stand(
+    tokenizer: Tokenizer, text: str, ends: list[tuple[int, int]]
+) -> None:
+    prompt, ids = (tokenizer.encode(part, add_special_tokens=False) for part in ("a b", text))
+    for place, count in ends:
+        ids[place:place] = [tokenizer.pretrained.eos_token_id] * count
+    for skips in (True, False):
+        decode = tokenizer.decoder(skip_special_tokens=skips, spaces_between=True)
+        skipped = tokenizer.skipped_ids if skips else frozenset()
+        pieces = stream(Detokenizer(decode, tokenizer.is_byte, prompt, skipped), ids)
+        assert "".join(pieces) == decode(prompt + ids)[len(decode(prompt)) :]
+
+
+@pytest.mark.parametrize(("token", "skipped"), [(0x80, {0x80}), (0x80, set())])
+def test_tokens_without_text_cost_the_same_however_many_they_are(token: int, skipped: set[int]) -> None:
+    lengths = []
+
+    def decode(ids: list[int]) -> str:
+        lengths.append(len(ids))
+        return bytes(ids).decode("utf-8", "ignore")
+
+    detokenizer = Detokenizer(decode, lambda _: False, list(b"hello"), skipped)
+    pieces = [detokenizer.append(token) for token in [token] * 500 + list("né".encode())]
+    assert "".join(pieces) == "né"
+    assert max(lengths) <= MAX_HELD_TOKENS + 2 * CONTEXT_TOKENS
 
 
 @pytest.mark.parametrize(("keep", "shown"), [(False, "one "), (True, "one STOP")])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.messages import ChatMessage, ToolCall
@@ -31,6 +31,12 @@ def test_a_call_with_half_a_surrogate_pair_can_be_given_back(tmp_path: Path, way
     call = ToolCall(id="a", name="f", arguments=r'{"a": "\ud83d"}')
     ids = tokenizer.encode_chat([ChatMessage(role="assistant", content="", tool_calls=[call])])
     assert r"\ud83d" in tokenizer.text(ids)
+
+
+def test_an_id_that_the_tokenizer_does_not_know_has_no_text() -> None:
+    tokenizer = Tokenizer(ByT5Tokenizer(), {1, 500}, 512)
+    assert [tokenizer.token_text(token) for token in (ord("a") + 3, 500)] == ["a", ""]
+    assert tokenizer.answers is None
 
 
 def test_byte_fallback_tells_those_of_its_bytes_and_not_those_of_what_is_lost() -> None:
