@@ -56,6 +56,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     extension_url = "/nbgen/"
     load_other_extensions = False
     serverapp_class = StandaloneServerApp
+    classes: ClassVar[list[Any]] = [*ExtensionApp.classes, StandaloneServerApp]
     aliases: ClassVar[dict[str, Any]] = ExtensionApp.aliases | ALIASES
     flags: ClassVar[dict[str, Any]] = ExtensionApp.flags | FLAGS
 

@@ -7,6 +7,9 @@ import ipaddress
 from jupyter_server.base.handlers import Template404, TrailingSlashHandler
 from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
+from traitlets import Int
+
+from nbgen.server.connections import LimitedHTTPServer
 
 
 class StandaloneServerApp(ServerApp):
@@ -14,6 +17,8 @@ class StandaloneServerApp(ServerApp):
 
     name = "nbgen"
     default_services = ("api", "auth", "security", "shutdown")
+
+    max_connections = Int(512, min=1, help="Connections that are open at a time; one more is refused.").tag(config=True)
 
     def init_configurables(self) -> None:
         super().init_configurables()
@@ -24,6 +29,18 @@ class StandaloneServerApp(ServerApp):
                 self.ip or "''",
             )
             self.exit(1)
+
+    def init_httpserver(self) -> None:
+        super().init_httpserver()
+        self._http_server = LimitedHTTPServer(
+            self.web_app,
+            ssl_options=self.ssl_options,
+            xheaders=self.trust_xheaders,
+            max_body_size=self.max_body_size,
+            max_buffer_size=self.max_buffer_size,
+            max_connections=self.max_connections,
+            log=self.log,
+        )
 
     def answer_unknown_paths(self, handler: type[RequestHandler]) -> None:
         """Let `handler` answer where Jupyter has no route either: Jupyter's page is for people, and holds the token."""
