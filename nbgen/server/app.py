@@ -140,6 +140,12 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         assert self.serverapp is not None
         return self.serverapp
 
+    @property
+    def ready(self) -> bool:
+        """Whether every model that is in service takes requests."""
+        in_service = (model for model in self.models if not model.unloaded)
+        return not self.engine.closed and all(model.state == "READY" for model in in_service)
+
     # --- wiring
 
     def initialize_settings(self) -> None:
@@ -221,18 +227,21 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     async def _start_grpc(self, port: int) -> None:
         """Without it HTTP works on; the log says why it is off."""
+        server, identity = self._server, self._server.identity_provider
+        if server.sock and not identity.auth_enabled:
+            self.log.error("gRPC is off: without a token everybody could ask its port, where HTTP has a Unix socket")
+            return
         try:
             from nbgen.server.grpc_server import GrpcServer
         except ImportError as error:
             self.log.error("gRPC is off: %s. Install it with: pip install 'nbgen[grpc]'", error)
             return
-        identity = self._server.identity_provider
         secrets = [self.key, getattr(identity, "token", "")] if identity.auth_enabled else []
         grpc_server = GrpcServer(self, secrets, self.log)
         try:
-            await grpc_server.start(self._server.ip, port)
-        except RuntimeError:
-            self.log.error("gRPC is off: port %d is taken", port)
+            await grpc_server.start(server.ip, port, server.ssl_options)
+        except (OSError, RuntimeError, ValueError) as error:
+            self.log.error("gRPC is off: %s", error)
             return
         self._grpc = grpc_server
 
