@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import gc
 import os
 import secrets
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,8 +43,10 @@ from nbgen.server.runtime_file import RuntimeFile
 from nbgen.server.standalone import StandaloneServerApp
 from nbgen.server.tensor_engine import TensorEngine
 
-STOP_SECONDS = 8.0
-DRAIN_SECONDS = 5.0
+#: For what runs when the server stops. Jupyter, and a program that started the server, have other things to end.
+DRAIN_SECONDS, DRAIN_SECONDS_ALONE = 4.0, 30.0
+#: After that, until all is killed that is left.
+END_SECONDS = 4.0
 SWEEP_MS = 15_000
 
 
@@ -51,11 +55,15 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     _grpc: Any = None
     _private: tempfile.TemporaryDirectory[str] | None = None
+    _off = False
     name = "nbgen"
+    version = nbgen.__version__
+    subcommands: ClassVar[dict[str, Any]] = {}
     description = "Serve a language model to notebooks and programs, without kernels or files."
     extension_url = "/nbgen/"
     load_other_extensions = False
     serverapp_class = StandaloneServerApp
+    classes: Any = [*ExtensionApp.classes, StandaloneServerApp]
     aliases: Any = ExtensionApp.aliases | ALIASES
     flags: Any = ExtensionApp.flags | FLAGS
 
@@ -141,7 +149,41 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         assert found is not None
         return found
 
+    @property
+    def ready(self) -> bool:
+        """Whether every model that is in service takes requests."""
+        in_service = (model for model in self.models if not model.unloaded)
+        return not self.engine.closed and all(model.state == "READY" for model in in_service)
+
+    @classmethod
+    def launch_instance(cls, argv: list[str] | None = None, **kwargs: Any) -> None:
+        arguments = sys.argv[1:] if argv is None else argv
+        if arguments and not arguments[0].startswith("-"):
+            sys.exit(f"nbgen has no command {arguments[0]!r}: it has options only, and --help lists them")
+        super().launch_instance(argv, **kwargs)
+
     # --- wiring
+
+    def _link_jupyter_server_extension(self, serverapp: ServerApp) -> None:
+        self.serverapp = serverapp
+        with self._off_if_wrong():
+            super()._link_jupyter_server_extension(serverapp)
+
+    def initialize(self) -> None:  # type: ignore[override]
+        with self._off_if_wrong():
+            if not self._off:
+                super().initialize()
+
+    @contextlib.contextmanager
+    def _off_if_wrong(self) -> Iterator[None]:
+        """A wrong option ends a server of its own; inside Jupyter it turns nbgen off and nothing else."""
+        try:
+            yield
+        except (TraitError, SystemExit) as error:
+            if self._alone:
+                raise
+            self._off = True
+            self.log.error("nbgen is off: %s", error if isinstance(error, TraitError) else "an option of it is wrong")
 
     def initialize_settings(self) -> None:
         config = self.engine_config()
@@ -162,6 +204,8 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         self.tensor_engine = TensorEngine(config, self.log)
         self.media = self.media_intake()
         self.repository = self._own_repository()
+        if self.autoload:
+            self.engine.will_start()
         self.models = Models(LanguageModel(self.engine, self.runs), self.tensor_engine, self.repository)
         self.log_settings, self.trace_settings = LogSettings(), TraceSettings()
         self._sweep = PeriodicCallback(self.runs.sweep, SWEEP_MS)
@@ -181,7 +225,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     def current_activity(self) -> dict[str, int] | None:
         """Runs that are alive, for Jupyter's idle shutdown."""
-        return {"runs": len(self.runs)} if len(self.runs) else None
+        return {"runs": len(self.runs)} if not self._off and len(self.runs) else None
 
     def _touch(self) -> None:
         self.settings["last_activity_times"]["nbgen"] = datetime.now(UTC)
@@ -189,6 +233,8 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     # --- life
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
+        if self._off:
+            return
         self._announce()
         self._sweep.start()
         if self._alone:
@@ -204,36 +250,46 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     async def stop_extension(self) -> None:
         """End the engine and leave no trace. Never raises, since Jupyter would then not stop at all."""
+        if self._off:
+            return
+        seconds = DRAIN_SECONDS_ALONE if self._alone and not self.stop_on_eof else DRAIN_SECONDS
         try:
             self._sweep.stop()
             self.media.urls.close()
             self._withdraw()
-            if self._grpc is not None:
-                await self._grpc.stop()
             if self._private is not None:
                 self._private.cleanup()
-            await asyncio.wait_for(
-                asyncio.gather(self.engine.close(DRAIN_SECONDS), self.tensor_engine.close()), STOP_SECONDS
-            )
+            async with asyncio.timeout(seconds + END_SECONDS):
+                await asyncio.gather(self.engine.close(seconds), self.tensor_engine.close(seconds))
+                if self._grpc is not None:
+                    await self._grpc.stop()
         except Exception:  # Jupyter refuses to stop when this hook raises.
             self.log.exception("nbgen did not stop in good order; its engine is killed")
             self.engine.kill()
             self.tensor_engine.kill()
 
+    def hurry(self) -> None:
+        """Stop without waiting for what runs."""
+        self.engine.hurry()
+        self.tensor_engine.kill()
+
     async def _start_grpc(self, port: int) -> None:
         """Without it HTTP works on; the log says why it is off."""
+        server, identity = self._server, self._server.identity_provider
+        if server.sock and not identity.auth_enabled:
+            self.log.error("gRPC is off: without a token everybody could ask its port, where HTTP has a Unix socket")
+            return
         try:
             from nbgen.server.grpc_server import GrpcServer
         except ImportError as error:
             self.log.error("gRPC is off: %s. Install it with: pip install 'nbgen[grpc]'", error)
             return
-        identity = self._server.identity_provider
         secrets = [self.key, getattr(identity, "token", "")] if identity.auth_enabled else []
         grpc_server = GrpcServer(self, secrets, self.log)
         try:
-            await grpc_server.start(self._server.ip, port)
-        except RuntimeError:
-            self.log.error("gRPC is off: port %d is taken", port)
+            await grpc_server.start(server.ip, port, server.ssl_options)
+        except (OSError, RuntimeError, ValueError) as error:
+            self.log.error("gRPC is off: %s", error)
             return
         self._grpc = grpc_server
 

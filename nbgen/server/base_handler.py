@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from jupyter_server.prometheus.log_functions import prometheus_log_method
 from tornado import web
 from tornado.iostream import StreamClosedError
 
@@ -39,7 +40,8 @@ GENERATE_BODY = 8 * 2**20
 MEDIA_BODY = 64 * 2**20
 #: Of a refused body: read and dropped before the answer.
 DISCARDED_BYTES = 2**31
-BODY_SECONDS = 60
+#: For a body, and one more for each of its megabytes.
+BODY_SECONDS = 30
 KEEP_ALIVE_SECONDS = 10.0
 T = TypeVar("T")
 #: What a route does for one of HTTP's methods, with the parts of the path.
@@ -87,7 +89,10 @@ class NbgenHandler(AuthenticatedHandler):
     async def prepare(self, **_: Any) -> None:
         connection: Any = self.request.connection
         connection.set_max_body_size(self.body_limit + SMALL_BODY)
-        connection.set_body_timeout(BODY_SECONDS)
+        length = self._body_length()
+        connection.set_body_timeout(
+            BODY_SECONDS + (length if 0 <= length < self.body_limit else self.body_limit) / 2**20
+        )
         try:
             await self.admit()
             self._check_body()
@@ -189,9 +194,18 @@ class NbgenHandler(AuthenticatedHandler):
 
     async def write_patiently(self, chunk: bytes) -> None:
         """Send part of an answer, and wait until it is on its way."""
+        if self.request.version == "HTTP/1.0" and not self._headers_written:
+            self._end_with_the_connection()
         self.write(chunk)
         self._written = self.flush()
         await self.catch_up()
+
+    def _end_with_the_connection(self) -> None:
+        """Close it after the answer: where there are no chunks, nothing else tells where it ends."""
+        connection: Any = self.request.connection
+        connection._disconnect_on_finish = True
+        self.request.headers.pop("Connection", None)  # or Tornado answers that it keeps it
+        self.set_header("Connection", "close")
 
     async def write_whole(self, body: bytes) -> None:
         """Send an answer that may be large. The same holds for its reader."""
@@ -230,6 +244,15 @@ class NbgenHandler(AuthenticatedHandler):
             self.finish(set_content_type="text/event-stream; charset=utf-8")
 
     # --- errors
+
+    def _log(self) -> None:
+        """One line for what may be asked again: it happens to everybody at once, and Jupyter would write ten."""
+        if self.get_status() != 503:
+            super()._log()
+            return
+        self.log.warning("503 %s %s (%s)", self.request.method, self.request.path[:200], self.request.remote_ip)
+        if self.serverapp is not None and self.serverapp.record_http_request_metrics:
+            prometheus_log_method(self)
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         if isinstance(value, NbgenError | web.HTTPError | StreamClosedError):

@@ -150,8 +150,7 @@ class EngineClient(EngineLife):
         present model alone.
         """
         if not self._attached:
-            name = model or self.config.model
-            await asyncio.get_running_loop().run_in_executor(None, model_hub.check, name)
+            await self._check(model or self.config.model)
         wanted = self._wanted(model, quantization)
         if self._attached and wanted != self.config:
             raise ModelError(
@@ -166,6 +165,15 @@ class EngineClient(EngineLife):
             self._restarts.forget()
             await self._stop()
         await self.start()
+
+    async def _check(self, name: str) -> None:
+        """Raise ModelError for a name that stands for nothing; the configured one then is a model that failed."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, model_hub.check, name)
+        except ModelError as error:
+            if name == self.config.model and (self._life is None or self._life.done()):
+                self._give_up(self._load_error(error.message))
+            raise
 
     def _wanted(self, model: str | None, quantization: str | None) -> EngineConfig:
         wanted = msgspec.structs.replace(self.config, model=model or self.config.model)

@@ -26,6 +26,7 @@ from nbgen.server.standby import Standby
 State = Literal["stopped", "starting", "loading", "ready", "released", "stopping", "failed"]
 
 STOP_PATIENCE = 5.0
+CLOSE_PATIENCE = 1.0
 CRASH_PATIENCE = 0.5
 
 
@@ -72,6 +73,10 @@ class EngineLife:
         """Whether a request would be served: ready, or idle and never in trouble."""
         return self.state in ("ready", "stopped") and not self._closed
 
+    def will_start(self) -> None:
+        """A start is to come: until then nobody takes an engine that was never asked for a ready one."""
+        self._set("starting")
+
     async def start(self) -> None:
         """Return once the engine is ready; many may wait for one start. Raises what kept it from it."""
         changed = asyncio.Event()
@@ -106,10 +111,14 @@ class EngineLife:
     async def close(self, patience: float) -> None:
         """Stop for good: refuse what is new at once, and give what runs `patience` seconds to end."""
         self._closed = True
-        if self._listeners:
+        if self._listeners and self.state == "ready":  # what waits for a model would wait in vain
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), patience)
         await self.stop()
+
+    def hurry(self) -> None:
+        """Have `close` wait no longer."""
+        self._drained.set()
 
     def kill(self) -> None:
         """End the child at once, without the event loop: for an interpreter that exits."""
@@ -177,7 +186,7 @@ class EngineLife:
         self._lost()
         if crashed:
             self._set("starting")
-        ended = await process.end(CRASH_PATIENCE if crashed else STOP_PATIENCE)
+        ended = await process.end(CRASH_PATIENCE if crashed else CLOSE_PATIENCE if self._closed else STOP_PATIENCE)
         self._process = None
         if crashed:
             error = self._crash_error(self._cause or _cause(ended), process.last_words())

@@ -7,20 +7,24 @@ by the same code as for HTTP.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import Logger
+from pathlib import Path
 from typing import Any
 
 import grpc
 
+from nbgen.protocols.kserve import MAX_INPUT_BYTES
 from nbgen.server.auth import bearer
 from nbgen.server.grpc_service import service
 
-#: gRPC's own limit of 4 MiB would cut logits and images.
-MAX_MESSAGE = 2**31 - 1
+#: What HTTP takes, and the rest of a message.
+MAX_RECEIVED = MAX_INPUT_BYTES + 2**20
+#: Logits may be large.
+MAX_SENT = 2**31 - 1
 HEALTH = "grpc.health.v1.Health"
-#: HealthCheckResponse with status SERVING.
-SERVING = b"\x08\x01"
+#: HealthCheckResponse with these statuses.
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 GRACE_SECONDS = 1.0
 
 
@@ -30,20 +34,28 @@ class GrpcServer:
     def __init__(self, app: Any, secrets: Iterable[str], log: Logger) -> None:
         self.port = 0
         self._log = log
-        options = [("grpc.max_receive_message_length", MAX_MESSAGE), ("grpc.max_send_message_length", MAX_MESSAGE)]
+        options = [
+            ("grpc.max_receive_message_length", MAX_RECEIVED),
+            ("grpc.max_send_message_length", MAX_SENT),
+            ("grpc.so_reuseport", 0),
+        ]
         secret_list = [secret for secret in secrets if secret]
         self._server = grpc.aio.server(interceptors=[Authentication(secret_list)], options=options)
         service(app, self._server)
-        self._server.add_generic_rpc_handlers([_health()])
+        self._server.add_generic_rpc_handlers([_health(app)])
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Raises RuntimeError where the port is taken."""
-        self.port = self._server.add_insecure_port(f"{host or '[::]'}:{port}")
+    async def start(self, host: str, port: int, tls: Mapping[str, Any] | None) -> None:
+        """Listen, with the certificate in `tls` as HTTP does. Raises OSError, RuntimeError or ValueError."""
+        address = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
+        if tls is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, _credentials(tls))
         await self._server.start()
         self._log.info("gRPC listens on port %d", self.port)
 
     async def stop(self) -> None:
-        """Take nothing new, and give what runs a moment."""
+        """Take nothing new, and give answers that are on their way a moment."""
         await self._server.stop(GRACE_SECONDS)
 
 
@@ -57,11 +69,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         handler = await continuation(details)
         if handler is None or self._admits(dict(details.invocation_metadata or ())):
             return handler
-        if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(
-                _deny_stream, handler.request_deserializer, handler.response_serializer
-            )
-        return grpc.unary_unary_rpc_method_handler(_deny, handler.request_deserializer, handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(_deny)  # of a single message too: a stream is not read by itself
 
     def _admits(self, metadata: dict[str, Any]) -> bool:
         shown = bearer(str(metadata.get("authorization", ""))).encode()
@@ -73,13 +81,17 @@ async def _deny(_: Any, context: Any) -> None:
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "send the server's token as metadata: authorization: Bearer …")
 
 
-async def _deny_stream(requests: Any, context: Any) -> Any:
-    await _deny(requests, context)
-    yield
+def _credentials(tls: Mapping[str, Any]) -> grpc.ServerCredentials:
+    """The certificate that HTTP shows, asked of clients too where HTTP asks it."""
+    if "certfile" not in tls:
+        raise ValueError("with TLS it needs a certfile")
+    certificate, key = (Path(tls.get(name) or tls["certfile"]).read_bytes() for name in ("certfile", "keyfile"))
+    clients = Path(tls["ca_certs"]).read_bytes() if tls.get("ca_certs") else None
+    return grpc.ssl_server_credentials([(key, certificate)], clients, clients is not None)
 
 
-def _health() -> grpc.GenericRpcHandler:
+def _health(app: Any) -> grpc.GenericRpcHandler:
     async def check(_: bytes, __: Any) -> bytes:
-        return SERVING
+        return SERVING if app.ready else NOT_SERVING
 
     return grpc.method_handlers_generic_handler(HEALTH, {"Check": grpc.unary_unary_rpc_method_handler(check)})

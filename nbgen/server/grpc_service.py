@@ -43,8 +43,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     @answered
     async def ServerReady(self, _: Any) -> Any:
-        ready = all(model.state == "READY" for model in self._app.models if not model.unloaded)
-        return service_pb2.ServerReadyResponse(ready=ready)
+        return service_pb2.ServerReadyResponse(ready=self._app.ready)
 
     @answered
     async def ModelReady(self, request: Any) -> Any:

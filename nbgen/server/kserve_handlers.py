@@ -53,8 +53,7 @@ class ReadyHandler(DescribingHandler):
     async def get(self) -> None:
         if self.engine.closed:
             raise Unavailable("the server is stopping")
-        ready = all(model.state == "READY" for model in self.models if not model.unloaded)
-        self.set_status(200 if ready else 400)
+        self.set_status(200 if self.settings["nbgen"].ready else 400)
         self.finish()
 
 

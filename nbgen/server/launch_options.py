@@ -20,6 +20,7 @@ ALIASES: dict[str, str] = {
     "lora-paths": "NbgenApp.adapters",
     "allow-media-host": "NbgenApp.allow_media_hosts",
     "media-root": "NbgenApp.media_root",
+    "max-connections": "StandaloneServerApp.max_connections",
 }
 
 

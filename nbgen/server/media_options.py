@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from traitlets import List, Unicode, default
+from traitlets import List, TraitError, Unicode, default, validate
 from traitlets.config import Configurable
 
 from nbgen.server.media_files import MediaFiles
@@ -36,6 +37,13 @@ class MediaOptions(Configurable):
         server = self.serverapp
         closed = server is None or isinstance(server, StandaloneServerApp) or not is_loopback(server.ip)
         return "none" if closed else str(server.root_dir)
+
+    @validate("media_root")
+    def _folder(self, proposal: Any) -> str:
+        root: str = proposal["value"]
+        if root != "none" and not os.path.isdir(os.path.expanduser(root)):
+            raise TraitError(f"media_root: there is no folder {root!r}")
+        return root
 
     def media_intake(self) -> MediaIntake:
         """What opens URLs and paths, as the options say."""

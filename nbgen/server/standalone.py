@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
+import sys
 from typing import Any
 
 from jupyter_server.base.handlers import Template404, TrailingSlashHandler
 from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
+from traitlets import Int
+
+from nbgen.server.connections import LimitedHTTPServer
 
 
 class StandaloneServerApp(ServerApp):
@@ -15,6 +20,12 @@ class StandaloneServerApp(ServerApp):
 
     name = "nbgen"
     default_services: Any = ("api", "auth", "security", "shutdown")
+    #: Another port than the one that was asked for would serve nobody.
+    port_retries_default_value = 0
+    #: Without the extension, or with other options than those that were given, there is nothing to serve.
+    reraise_server_extension_failures = True
+
+    max_connections = Int(512, min=1, help="Connections that are open at a time; one more is refused.").tag(config=True)
 
     def init_configurables(self) -> None:
         super().init_configurables()
@@ -25,6 +36,41 @@ class StandaloneServerApp(ServerApp):
                 self.ip or "''",
             )
             self.exit(1)
+
+    def init_httpserver(self) -> None:
+        super().init_httpserver()
+        self._http_server = LimitedHTTPServer(
+            self.web_app,
+            ssl_options=self.ssl_options,
+            xheaders=self.trust_xheaders,
+            max_body_size=self.max_body_size,
+            max_buffer_size=self.max_buffer_size,
+            max_connections=self.max_connections,
+            log=self.log,
+        )
+
+    def init_signal(self) -> None:
+        """As Jupyter's; a closed terminal, and Ctrl-C where nobody can be asked, are wishes to stop like any other."""
+        super().init_signal()
+        asked = sys.stdin is not None and sys.stdin.isatty()
+        for name in ("SIGHUP",) if asked else ("SIGHUP", "SIGINT"):
+            number = getattr(signal, name, None)
+            if (
+                number is not None and signal.getsignal(number) is not signal.SIG_IGN
+            ):  # as nohup and a shell's & have it
+                signal.signal(number, self._signal_stop)
+
+    def stop(self, from_signal: bool = False) -> None:
+        """End what runs, then close the port: until then whoever comes is told. Asked again, it waits no longer."""
+        add_callback = self.io_loop.add_callback_from_signal if from_signal else self.io_loop.add_callback
+        if self._stopping:
+            add_callback(self._hurry)
+            return
+        self._stopping = True
+        add_callback(self._stop)
+
+    def _hurry(self) -> None:
+        self.web_app.settings["nbgen"].hurry()
 
     def answer_unknown_paths(self, handler: type[RequestHandler]) -> None:
         """Let `handler` answer where Jupyter has no route either: Jupyter's page is for people, and holds the token."""

@@ -82,9 +82,11 @@ class TensorEngine:
             raise _error(result.output)
         return result
 
-    async def close(self) -> None:
-        """End the process for good; what runs ends with an error."""
+    async def close(self, patience: float = 0) -> None:
+        """End the process for good; what runs after `patience` seconds ends with an error."""
         self._closed = True
+        if self._answers and patience:
+            await asyncio.wait(self._answers.values(), timeout=patience)
         if self._process is not None:
             self._process.close()
         if self._life is not None:

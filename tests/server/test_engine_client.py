@@ -13,7 +13,7 @@ import pytest
 from nbgen import pieces
 from nbgen.commands import ReleaseMemory
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import EngineStopped, InternalError, InvalidRequest, NbgenError, Unavailable
+from nbgen.errors import EngineStopped, InternalError, InvalidRequest, ModelError, NbgenError, Unavailable
 from nbgen.messages import GenerateOutput, GenerateRequest, Media, Tensor
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import engine_life, silence, standby
@@ -63,7 +63,7 @@ async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_
         assert "did not answer" in heard.error.message
         await client.start()
         assert client.pid != first
-        monkeypatch.setattr(engine_life, "STOP_PATIENCE", 0.2)
+        monkeypatch.setattr(engine_life, "CLOSE_PATIENCE", 0.2)
         second = psutil.Process(client.pid)
         second.send_signal(signal.SIGSTOP)
     finally:
@@ -116,6 +116,33 @@ async def test_a_request_aborted_while_the_engine_starts_ends_at_once() -> None:
     runs.abort("r")
     assert [sample.finish_reason.message for sample in run.samples] == ["Abort in waiting queue"] * 2
     assert len(runs) == 0
+    await client.close(0)
+
+
+async def test_closing_waits_for_nobody_who_waits_for_a_model() -> None:
+    client, heard = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test")), Heard()
+    client.submit(long_request("r"), heard)
+    await until(lambda: client.pid)
+    await asyncio.wait_for(client.close(10 * PATIENCE), PATIENCE)
+    assert heard.error is not None
+    assert heard.error.message == "the server is stopping"
+    assert client.state == "stopped"
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_configured_model_that_is_not_there_is_a_failure_and_a_slip_of_the_pen_is_none(announced: bool) -> None:
+    client = EngineClient(EngineConfig(model="/nonexistent/model"), logging.getLogger("test"))
+    if announced:
+        client.will_start()
+    assert client.healthy != announced
+    with pytest.raises(ModelError, match="no folder"):
+        await client.load("/nonexistent/other")
+    assert client.healthy != announced
+    with pytest.raises(ModelError, match="no folder"):
+        await client.load()
+    assert (client.state, client.healthy) == ("failed", False)
+    with pytest.raises(ModelError, match="the model '/nonexistent/model' cannot be loaded"):
+        client.submit(long_request("r"), Heard())
     await client.close(0)
 
 

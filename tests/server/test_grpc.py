@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 import torch
 import tritonclient.grpc as triton
@@ -126,6 +127,18 @@ def test_nobody_is_served_without_a_secret(remote: Grpc) -> None:
                 client.infer("simple", numbers(), headers=metadata)
             assert failure.value.status() == "StatusCode.UNAUTHENTICATED"
         assert client.is_server_live(headers={"authorization": f"token {remote.server.key}"})
+
+
+def test_an_unknown_caller_cannot_make_the_server_hold_a_message(remote: Grpc) -> None:
+    process = psutil.Process(remote.server.process.pid)
+    before, options = process.memory_info().rss, [("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(remote.url, options) as channel:
+        for method in ("ModelInfer", "ServerLive", "ModelStreamInfer"):
+            call = channel.stream_stream(f"/inference.GRPCInferenceService/{method}")
+            with pytest.raises(grpc.RpcError) as failure:
+                list(call(iter([bytes(60 * 2**20)])))
+            assert failure.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert process.memory_info().rss - before < 16 * 2**20
 
 
 def test_a_stream_carries_tokens_of_many_requests_and_survives_errors(remote: Grpc) -> None:

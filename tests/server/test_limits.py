@@ -84,6 +84,25 @@ def test_an_unknown_caller_cannot_make_the_server_hold_a_body(server: Server) ->
     assert process.memory_info().rss - before < 16 * 2**20
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_to_http_1_0_ends_with_its_connection(server: Server, stream: bool) -> None:
+    body = json.dumps({"text": "a", "stream": stream, "sampling_params": {"max_new_tokens": 2}}).encode()
+    head = f"POST /generate HTTP/1.0\nHost: localhost\nAuthorization: token {TOKEN}\nConnection: keep-alive\n"
+    head += f"Content-Type: application/json\nContent-Length: {len(body)}\n\n"
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection,
+        connection.makefile("rb") as answer,
+    ):
+        connection.sendall(head.replace("\n", "\r\n").encode() + body)
+        headers = dict(line.lower().strip().partition(b": ")[::2] for line in iter(answer.readline, b"\r\n"))
+        if stream:
+            assert headers[b"connection"] == b"close"
+            assert answer.read().endswith(b"data: [DONE]\n\n")
+        else:
+            assert headers[b"connection"] == b"keep-alive"
+            assert b"meta_info" in answer.read(int(headers[b"content-length"]))
+
+
 def test_bodies_just_within_the_limit_are_read(server: Server) -> None:
     padding = " " * (64 * 2**20 - 100)
     body = b'{"text": "a", "sampling_params": {"max_new_tokens": 1}}' + padding.encode()

@@ -1,0 +1,124 @@
+"""`jupyter nbgen` as a process of its own: what keeps it from serving, what it says meanwhile, and how it ends."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from jupyter_server.serverapp import ServerApp
+from traitlets import TraitError
+from traitlets.config import Config
+
+import nbgen
+from nbgen.server.app import NbgenApp
+from nbgen.sse import Decoder
+from tests.server.conftest import BUSY, Server, wait_for
+from tests.server.test_app import run
+from tests.server.triton import TOKEN_METADATA, grpc_address
+
+METADATA = tuple(TOKEN_METADATA.items())
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose model is not there."""
+    server = Server(tmp_path_factory.mktemp("failed"), "--model=/nonexistent/model", "--NbgenApp.grpc_port=0")
+    yield server
+    server.stop()
+    assert "Traceback" not in server.log.read_text()
+
+
+def ask_grpc(server: Server, method: str) -> bytes:
+    with grpc.insecure_channel(grpc_address(server)) as channel:
+        return channel.unary_unary(method)(b"", metadata=METADATA)
+
+
+def test_a_server_whose_model_cannot_be_loaded_is_not_ready(failed: Server) -> None:
+    wait_for(lambda: failed.model()["state"] == "failed", "the load fails")
+    assert failed.http.get("health").status_code == 503
+    assert failed.http.get("v2/health/ready").status_code == 400
+    assert failed.http.get("v2/health/live").status_code == 200
+    assert ask_grpc(failed, "/inference.GRPCInferenceService/ServerReady") == b""
+    assert ask_grpc(failed, "/grpc.health.v1.Health/Check") == b"\x08\x02"
+    assert "/nonexistent/model" in failed.http.post("generate", json={"text": "a"}).json()["message"]
+
+
+def test_what_may_be_asked_again_is_one_line_of_the_log(failed: Server) -> None:
+    before = len(failed.log.read_text())
+    for _ in range(3):
+        assert failed.http.post("generate", json={"text": "a"}).status_code == 503
+    lines = failed.log.read_text()[before:].splitlines()
+    assert len(lines) == 3, lines
+    assert all(line.startswith("[W ") and "503 POST /nbgen/generate" in line for line in lines)
+
+
+def test_a_port_that_is_taken_ends_the_second_server(failed: Server) -> None:
+    second = run("-m", "nbgen", "--allow-root", f"--port={failed.port}", folder=failed.folder)
+    assert second.returncode == 1
+    assert f"port {failed.port} is not available" in second.stderr
+    assert "engine:" not in second.stderr
+
+
+def test_an_option_that_is_wrong_ends_a_server_of_its_own(tmp_path: Path) -> None:
+    result = run("-m", "nbgen", "--allow-root", "--dtype=int3", folder=tmp_path)
+    assert result.returncode == 1
+    assert "The 'dtype' trait" in result.stderr
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+
+
+def test_a_folder_of_media_that_is_not_there_is_a_wrong_option() -> None:
+    for folder in ("~nobody-of-this-name/x", "/nonexistent"):
+        with pytest.raises(TraitError, match="there is no folder"):
+            NbgenApp(media_root=folder)
+
+
+@pytest.mark.parametrize("where", ["arguments", "file"])
+async def test_an_option_that_is_wrong_turns_nbgen_off_inside_jupyter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    wrong = {"NbgenApp": {"max_running": 0}}
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    if where == "file":
+        (tmp_path / "jupyter_nbgen_config.json").write_text(json.dumps(wrong))
+    jupyter, app = ServerApp(config=Config(wrong if where == "arguments" else {})), NbgenApp()
+    app._link_jupyter_server_extension(jupyter)
+    app.initialize()
+    await app._start_jupyter_server_extension(jupyter)
+    assert app.current_activity() is None
+    await app.stop_extension()
+    assert not app.handlers, "no route is there"
+
+
+def test_it_has_a_version_and_no_commands() -> None:
+    assert NbgenApp.version == nbgen.__version__
+    with pytest.raises(SystemExit, match="no command 'serve'"):
+        NbgenApp.launch_instance(["serve"])
+
+
+def test_a_closed_terminal_stops_it_in_good_order_and_a_second_signal_at_once(
+    tmp_path: Path, long_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    server = Server(tmp_path, f"--model={long_model}", "--dtype=float32", "--NbgenApp.grpc_port=0").ready()
+    engine, body = server.engine(), {"text": "a", "stream": True, "sampling_params": BUSY}
+    repository = next(tmp_path.glob("nbgen-models-*"))
+    with server.http.stream("POST", "generate", json=body) as answer:
+        decoder, chunks = Decoder(), answer.iter_bytes()
+        found = decoder.feed(next(chunks))
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: server.http.get("v2/health/ready").status_code == 503, "it is not ready any more")
+        refused = server.http.post("generate", json={"text": "b"})
+        assert (refused.status_code, refused.json()["message"]) == (503, "the server is stopping")
+        assert ask_grpc(server, "/inference.GRPCInferenceService/ServerReady") == b""
+        found += decoder.feed(next(chunks))
+        server.process.send_signal(signal.SIGINT)
+        found += [event for chunk in chunks for event in decoder.feed(chunk)]
+    assert found[-1].data == "[DONE]"
+    assert "the server is stopping" in found[-2].data
+    assert server.stop(0) == 0
+    assert not psutil.pid_exists(engine.pid)
+    assert not repository.exists()
+    assert not list(server.runtime.glob("*.json"))
