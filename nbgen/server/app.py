@@ -58,12 +58,12 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     _off = False
     name = "nbgen"
     version = nbgen.__version__
-    subcommands: ClassVar[dict[str, Any]] = {}
+    subcommands: Any = {}  # noqa: RUF012
     description = "Serve a language model to notebooks and programs, without kernels or files."
     extension_url = "/nbgen/"
     load_other_extensions = False
     serverapp_class = StandaloneServerApp
-    classes: Any = [*ExtensionApp.classes, StandaloneServerApp]
+    classes: Any = [*ExtensionApp.classes, StandaloneServerApp]  # noqa: RUF012
     aliases: Any = ExtensionApp.aliases | ALIASES
     flags: Any = ExtensionApp.flags | FLAGS
 
@@ -160,7 +160,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         arguments = sys.argv[1:] if argv is None else argv
         if arguments and not arguments[0].startswith("-"):
             sys.exit(f"nbgen has no command {arguments[0]!r}: it has options only, and --help lists them")
-        super().launch_instance(argv, **kwargs)
+        super().launch_instance(argv, **kwargs)  # type: ignore[no-untyped-call]
 
     # --- wiring
 
@@ -172,7 +172,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     def initialize(self) -> None:  # type: ignore[override]
         with self._off_if_wrong():
             if not self._off:
-                super().initialize()
+                super().initialize()  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def _off_if_wrong(self) -> Iterator[None]:

@@ -252,7 +252,7 @@ class NbgenHandler(AuthenticatedHandler):
             return
         self.log.warning("503 %s %s (%s)", self.request.method, self.request.path[:200], self.request.remote_ip)
         if self.serverapp is not None and self.serverapp.record_http_request_metrics:
-            prometheus_log_method(self)
+            prometheus_log_method(self)  # type: ignore[no-untyped-call]
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         if isinstance(value, NbgenError | web.HTTPError | StreamClosedError):

@@ -41,8 +41,8 @@ _REFUSAL = b"\r\n".join(
 class LimitedHTTPServer(HTTPServer):
     """Serves at most `max_connections` at a time, and waits HEADER_SECONDS for a request's headers."""
 
-    def initialize(self, *arguments: Any, max_connections: int, log: Logger, **options: Any) -> None:
-        super().initialize(*arguments, idle_connection_timeout=HEADER_SECONDS, **options)
+    def initialize(self, callback: Any, *, max_connections: int, log: Logger, **options: Any) -> None:  # type: ignore[override]
+        super().initialize(callback, idle_connection_timeout=HEADER_SECONDS, **options)
         self._max_connections = max_connections
         self._warning = RareWarning(log)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Generic, TypeVar
 
 from nbgen.errors import NbgenError
@@ -21,6 +22,10 @@ class Replies(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._asked)
+
+    def values(self) -> Collection[asyncio.Future[T]]:
+        """The answers to come."""
+        return self._asked.values()
 
     def ask(self, rid: str) -> asyncio.Future[T]:
         """The answer to come."""

@@ -214,7 +214,8 @@ def test_a_growing_answer_leaves_reader_and_focus_alone(opened: Notebook, panel:
     log.hover()
     for up in (lambda: page.mouse.wheel(0, -5), lambda: log.press("ArrowUp")):
         up()
-        until(lambda before=panel.length(): panel.length() > before + 200)
+        before = panel.length()
+        until(lambda before=before: panel.length() > before + 200)
         assert log.evaluate(below) > 40
         log.press("End")
         until(lambda: log.evaluate(below) < 1)
