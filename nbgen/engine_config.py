@@ -9,6 +9,8 @@ import msgspec
 #: The model that ships inside the package, by its short name.
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "demo" / "model"
+#: Tokens to a block of the KV cache.
+BLOCK_SIZE = 16
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +31,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None = None
     #: Bytes of KV cache; None takes min(25% of the free memory, 8 GiB).
     kv_cache_bytes: int | None = None
-    #: Tokens to a block of the KV cache.
-    block_size: int = 16
     #: Sequences that decode together.
     max_running: int = 64
     #: Requests that may wait; one more is refused.

@@ -28,7 +28,7 @@ from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import MixedChunk, Scheduler
 from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.engine.tokenizer import Tokenizer
-from nbgen.engine_config import EngineConfig
+from nbgen.engine_config import BLOCK_SIZE, EngineConfig
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import ModelError
 
@@ -105,10 +105,10 @@ def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple
         report(f"rounding weights to {config.quantization}", 0, 0)
         loaded.weight_bytes = quantization.quantize(loaded.model, config.quantization)
     report("trying the model", 0, 0)
-    runner = choose_runner(loaded.model, config.block_size, copies_weights=live is None)
+    runner = choose_runner(loaded.model, copies_weights=live is None)
     if config.compile:
         report("compiling the model", 0, 0)
-        compile(runner, config.block_size)
+        compile(runner)
     return loaded, runner
 
 
@@ -170,18 +170,18 @@ def _max_running(runner: Runner, config: EngineConfig) -> int:
 
 def _blocks(runner: Runner, context_length: int, config: EngineConfig, max_running: int) -> BlockManager:
     """Give the runner its KV cache; its blocks, and room for states where the model has any."""
-    most = max_running * -(-context_length // config.block_size)
+    most = max_running * -(-context_length // BLOCK_SIZE)
     if not isinstance(runner, ModelRunner):
-        return BlockManager(most, config.block_size, caches_prefixes=False)
+        return BlockManager(most, BLOCK_SIZE, caches_prefixes=False)
     state = runner.bytes_per_state
     budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes) - max_running * state
     if not isinstance(runner, HybridRunner):
-        return BlockManager(_size_cache(runner, budget, most, config), config.block_size)
+        return BlockManager(_size_cache(runner, budget, most, config), BLOCK_SIZE)
     beside = max(3 * state, BLOCKS_PER_SNAPSHOT * runner.cache.bytes_per_block)
     room = max(0, budget) // (state + beside)
     snapshots = min(most // BLOCKS_PER_SNAPSHOT, room) if runner.caches_prefixes else 0
     blocks = _size_cache(runner, budget - snapshots * state, most, config, snapshots)
-    return StatefulBlocks(blocks, config.block_size, num_slots=max_running, num_snapshots=snapshots)
+    return StatefulBlocks(blocks, BLOCK_SIZE, num_slots=max_running, num_snapshots=snapshots)
 
 
 def _size_cache(runner: ModelRunner, budget: int, most: int, config: EngineConfig, snapshots: int = 0) -> int:

@@ -24,6 +24,7 @@ from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.state_pool import has_state
 from nbgen.engine.stateful_blocks import StatefulBlocks
+from nbgen.engine_config import BLOCK_SIZE
 from nbgen.errors import ModelError
 from nbgen.sampling_params import SamplingParams
 
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 Runner = ModelRunner | OpaqueRunner
 
 
-def choose_runner(model: torch.nn.Module, block_size: int, *, copies_weights: bool = True) -> Runner:
+def choose_runner(model: torch.nn.Module, *, copies_weights: bool = True) -> Runner:
     """The fastest runner whose scores are those of `model` itself, which gets faster layers where they agree too.
 
     Faster layers hold copies of weights: without `copies_weights` there are none. Raises ModelError for a model that
@@ -50,17 +51,17 @@ def choose_runner(model: torch.nn.Module, block_size: int, *, copies_weights: bo
     prompts = _prompts(model.config.get_text_config().vocab_size)
     expected = _expected_scores(model, prompts)
     swaps = _faster(model, prompts[1]) if copies_weights else []
-    runner = _first_that_agrees(model, block_size, prompts, expected)
+    runner = _first_that_agrees(model, prompts, expected)
     if runner is None and swaps:
         linear.restore(swaps)
-        runner = _first_that_agrees(model, block_size, prompts, expected)
+        runner = _first_that_agrees(model, prompts, expected)
     if runner is None or runner.tier == "C":
         return runner or OpaqueRunner(model, cached=False)
     if isinstance(runner, HybridRunner) and runner.caches_prefixes:
-        runner.caches_prefixes = _goes_on(runner, prompts[0], expected[0], block_size)
+        runner.caches_prefixes = _goes_on(runner, prompts[0], expected[0])
     if type(runner) is ModelRunner and copies_weights:
         give = _fuse if runner.device.type == "cuda" else _give_native_layers
-        give(runner, prompts, expected, block_size)
+        give(runner, prompts, expected)
     return runner
 
 
@@ -69,9 +70,7 @@ def _faster(model: torch.nn.Module, ids: list[int]) -> list[linear.Swap]:
     return native_linear.replace(model) + shared_linear.share(model, ids) + linear.prepack(model)
 
 
-def _give_native_layers(
-    runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Tensor], block_size: int
-) -> None:
+def _give_native_layers(runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Tensor]) -> None:
     """The layers and what is around them, both or the layers alone, where the scores remain.
 
     They are tried together: what is around them is only made where the code in its place is known.
@@ -85,13 +84,13 @@ def _give_native_layers(
         except (ValueError, AttributeError) as error:
             log.info("transformers' own code runs in place of ours (%s): %s", place, error)
             break
-    while runner.native is not None and not _agrees(runner, prompts, expected, block_size):
+    while runner.native is not None and not _agrees(runner, prompts, expected):
         place = "native" if runner.plain is None else "plain"
         log.warning("transformers' own code runs in place of ours, which gives other scores (%s)", place)
         setattr(runner, place, None)
 
 
-def _fuse(runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Tensor], block_size: int) -> None:
+def _fuse(runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Tensor]) -> None:
     """Kernels of our own from ids to scores, where the model's code is known; else norms of one kernel.
 
     Both where the scores remain.
@@ -103,15 +102,15 @@ def _fuse(runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Te
     except (ImportError, ValueError, AttributeError) as error:
         log.info("transformers' own code runs in place of our kernels: %s", error)
         swaps = fused_norms.replace(runner.model)
-        if swaps and not _agrees(runner, prompts, expected, block_size):
+        if swaps and not _agrees(runner, prompts, expected):
             linear.restore(swaps)
         return
-    if not _agrees(runner, prompts, expected, block_size):
+    if not _agrees(runner, prompts, expected):
         log.warning("transformers' own code runs in place of our kernels, which do not run here or give other scores")
         runner.fused = None
 
 
-def compile(runner: Runner, block_size: int) -> bool:
+def compile(runner: Runner) -> bool:
     """Have the runner's decoder compiled, where it can be and the scores remain; whether it is. Raises ModelError."""
     if type(runner) is not ModelRunner or runner.long_after is not None:
         return False
@@ -119,10 +118,10 @@ def compile(runner: Runner, block_size: int) -> bool:
         log.info("Not compiled: the model's layers run in code of our own, which is faster")
         return False
     prompts = _prompts(runner.model.config.get_text_config().vocab_size)
-    expected = [row for _, _, row in _pieces(runner, prompts, block_size)]
+    expected = [row for _, _, row in _pieces(runner, prompts)]
     decoder = runner.compiled = CompiledDecoder(runner.model)
     try:
-        got = [row for _, _, row in _pieces(runner, prompts, block_size)]
+        got = [row for _, _, row in _pieces(runner, prompts)]
     except Exception:  # what a compiler says of code that it does not understand
         log.warning("This model cannot be compiled; it runs as it is", exc_info=True)
         got = []
@@ -134,25 +133,23 @@ def compile(runner: Runner, block_size: int) -> bool:
     return False
 
 
-def _first_that_agrees(
-    model: torch.nn.Module, block_size: int, prompts: list[list[int]], expected: list[torch.Tensor]
-) -> Runner | None:
+def _first_that_agrees(model: torch.nn.Module, prompts: list[list[int]], expected: list[torch.Tensor]) -> Runner | None:
     config = model.config.get_text_config()
     stock = config._attn_implementation
-    for runner in _candidates(model, block_size):
-        if _agrees(runner, prompts, expected, block_size, observed=runner.tier != "C"):
+    for runner in _candidates(model):
+        if _agrees(runner, prompts, expected, observed=runner.tier != "C"):
             return runner
         config._attn_implementation = stock
     return None
 
 
-def _candidates(model: torch.nn.Module, block_size: int) -> Iterator[Runner]:
+def _candidates(model: torch.nn.Module) -> Iterator[Runner]:
     """Runners from the fastest on; each is made only when those before it were tried."""
     if has_state(model.config):
-        yield HybridRunner(model, KVCache(8, block_size))
-        yield HybridRunner(model, KVCache(8, block_size), chunks_prefill=False)
+        yield HybridRunner(model, KVCache(8, BLOCK_SIZE))
+        yield HybridRunner(model, KVCache(8, BLOCK_SIZE), chunks_prefill=False)
     else:
-        yield ModelRunner(model, KVCache(8, block_size))
+        yield ModelRunner(model, KVCache(8, BLOCK_SIZE))
     yield OpaqueRunner(model)
 
 
@@ -193,7 +190,6 @@ def _agrees(
     runner: Runner,
     prompts: list[list[int]],
     expected: list[torch.Tensor],
-    block_size: int,
     *,
     observed: bool = False,
 ) -> bool:
@@ -201,17 +197,16 @@ def _agrees(
     try:
         with runner.lora.observed() if observed else nullcontext():
             return all(
-                _same(got, expected[index][row], runner.model.dtype)
-                for index, row, got in _pieces(runner, prompts, block_size)
+                _same(got, expected[index][row], runner.model.dtype) for index, row, got in _pieces(runner, prompts)
             )
     except Exception as error:  # a model may raise anything where a way of running does not suit it
         log.info("tier %s does not suit this model: %s", runner.tier, error)
         return False
 
 
-def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor, block_size: int) -> bool:
+def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor) -> bool:
     """Whether a prompt continues from a snapshot as it does from its beginning."""
-    blocks = StatefulBlocks(8, block_size, num_slots=2, num_snapshots=1)
+    blocks = StatefulBlocks(8, BLOCK_SIZE, num_slots=2, num_snapshots=1)
     runner.reserve(1)
     first, second = _sequence(prompt), _sequence(prompt)
     blocks.admit(first, ())
@@ -229,9 +224,9 @@ def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor, bl
     return agrees
 
 
-def _pieces(runner: Runner, prompts: list[list[int]], block_size: int) -> Iterator[tuple[int, int, torch.Tensor]]:
+def _pieces(runner: Runner, prompts: list[list[int]]) -> Iterator[tuple[int, int, torch.Tensor]]:
     """Run the prompts in steps; index of the prompt, position and scores at the end of each piece."""
-    sequences, blocks = [_sequence(ids, slot) for slot, ids in enumerate(prompts)], BlockManager(8, block_size)
+    sequences, blocks = [_sequence(ids, slot) for slot, ids in enumerate(prompts)], BlockManager(8, BLOCK_SIZE)
     try:
         yield from _steps(runner, sequences, blocks)
     finally:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from nbgen import sampling_params
-from nbgen.engine_config import EngineConfig
+from nbgen.engine_config import BLOCK_SIZE, EngineConfig
 from nbgen.engine_state import EngineStatus, ModelInfo
 from nbgen.protocols import json_body, media, openai, request_ids, sglang, sglang_logprobs
 
@@ -98,14 +98,14 @@ def server_info(
         "quantization": config.quantization,
         "context_length": context,
         "max_req_input_len": context and context - 1,
-        "max_total_num_tokens": _kv_tokens(config, model, status),
+        "max_total_num_tokens": _kv_tokens(model, status),
         "max_running_requests": config.max_running,
         "max_queued_requests": config.max_waiting,
         "chunked_prefill_size": config.chunk_on(model.device if model else config.device),
         "disable_radix_cache": model is not None and not model.caches_prefixes,
         # Prefixes are reused to the token, whatever the size of a block.
         "page_size": 1,
-        "block_size": config.block_size,
+        "block_size": BLOCK_SIZE,
         "sampling_defaults": config.sampling_defaults,
         "preferred_sampling_params": options.preferred or None,
         "allow_auto_truncate": options.truncate,
@@ -134,10 +134,10 @@ def server_info(
     return msgspec.json.encode(ABSENT | fields)
 
 
-def _kv_tokens(config: EngineConfig, model: ModelInfo | None, status: EngineStatus | None) -> int:
+def _kv_tokens(model: ModelInfo | None, status: EngineStatus | None) -> int:
     """What the KV cache holds now: nothing while it is released, perhaps another number once it is resumed."""
     if status is not None:
-        return status.blocks_total * config.block_size
+        return status.blocks_total * BLOCK_SIZE
     return model.kv_tokens if model else 0
 
 
@@ -147,7 +147,7 @@ def _internal_state(config: EngineConfig, status: EngineStatus, model: ModelInfo
         "effective_max_running_requests_per_dp": config.max_running,
         "num_running_reqs": status.running,
         "num_queue_reqs": status.waiting,
-        "num_used_tokens": (status.blocks_total - status.blocks_free) * config.block_size,
+        "num_used_tokens": (status.blocks_total - status.blocks_free) * BLOCK_SIZE,
         "paused": status.paused,
         "num_retractions": status.preemptions,
         "memory_usage": {

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
+from nbgen.engine_config import BLOCK_SIZE
 from nbgen.engine_state import EngineStatus
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.runs import Run
@@ -61,11 +62,11 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """The gauges as they stand: what a registry asks its collectors for."""
         status = self._engine.status or EngineStatus()
-        block_size, used = self._engine.config.block_size, status.blocks_total - status.blocks_free
+        used = status.blocks_total - status.blocks_free
         gauges = {
             "num_running_reqs": ("Sequences that run.", status.running),
             "num_queue_reqs": ("Sequences that wait.", status.waiting),
-            "num_used_tokens": ("Tokens of the KV cache that sequences use.", used * block_size),
+            "num_used_tokens": ("Tokens of the KV cache that sequences use.", used * BLOCK_SIZE),
             "token_usage": ("Share of the KV cache that sequences use.", used / max(status.blocks_total, 1)),
             "gen_throughput": ("Generated tokens a second.", status.throughput),
             "cache_hit_rate": (f"Cached share of the last {RECENT} prompts.", self._hit_rate()),

@@ -25,7 +25,7 @@ from tests.engine.conftest import build, generate, ids
 from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled, typed
 from tests.engine.test_cuda_graphs import requests
 from tests.engine.test_lora import NEW_TOKENS, load, request
-from tests.engine.test_native_decoder import BLOCK, LEFT, TAKEN, Run, saved
+from tests.engine.test_native_decoder import LEFT, TAKEN, Run, saved
 from tests.engine.test_tensor_outputs import reference, rows
 
 pytestmark = NEEDS_TRITON
@@ -37,7 +37,7 @@ PROMPT = [5, 9, 14, 20, 31, 44]
 def fused(folder: Path, dtype: torch.dtype = torch.float32) -> ModelRunner:
     """A runner as on a GPU, in a process that interprets."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-    runner = probe.choose_runner(model, BLOCK, copies_weights=False)
+    runner = probe.choose_runner(model, copies_weights=False)
     fuse(runner)
     return runner
 
@@ -124,7 +124,7 @@ def stock_scores_after_joining(folder: Path) -> tuple[torch.Tensor, torch.Tensor
     prompt = torch.arange(10, 30)[None]
     with torch.inference_mode():
         before = model(prompt, use_cache=False).logits
-        runner = probe.choose_runner(model, BLOCK, copies_weights=False)
+        runner = probe.choose_runner(model, copies_weights=False)
         fuse(runner)
         model.config._attn_implementation = "sdpa"
         attend = model.model.layers[0].self_attn

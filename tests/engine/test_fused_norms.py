@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from nbgen.engine import fused_norms, probe
 from nbgen.engine.fused_norms import FusedNorm
 from tests.conftest import save_model
-from tests.engine.test_native_decoder import BLOCK, saved
+from tests.engine.test_native_decoder import saved
 
 #: Families whose layers are not Llama's, and how many norms a model of two layers has that are.
 NORMS = {"olmo2": 0, "phi3": 5, "granite": 5, "smollm3": 5, "gemma2": 0}
@@ -40,5 +40,5 @@ def test_a_gpu_s_models_of_other_code_get_them_where_they_are_right(
     model = AutoModelForCausalLM.from_pretrained(save_model(tmp_path, "phi3"), dtype=torch.float32).eval()
     monkeypatch.setattr(probe, "_give_native_layers", probe._fuse)
     monkeypatch.setattr(probe, "_faster", lambda *_: [])
-    runner = probe.choose_runner(model, BLOCK)
+    runner = probe.choose_runner(model)
     assert (len(replaced(model)), runner.fused, runner.layers_in) == (5 if right else 0, None, "transformers")

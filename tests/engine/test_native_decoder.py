@@ -15,10 +15,10 @@ from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.native_model import NativeModel
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
+from nbgen.engine_config import BLOCK_SIZE
 from nbgen.messages import LogprobOptions
 from tests.conftest import save_model
 
-BLOCK = 16
 #: Families of such layers, and what else is special about them.
 TAKEN = {
     "llama": {"attention_bias": True},
@@ -32,7 +32,7 @@ DTYPES = [dtype for dtype in native.KINDS if native_linear.readable(nn.Linear(64
 
 def runner_of(folder: Path, dtype: torch.dtype = torch.float32) -> ModelRunner:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-    return probe.choose_runner(model, BLOCK)
+    return probe.choose_runner(model)
 
 
 def saved(folder: Path, family: str) -> Path:
@@ -44,7 +44,7 @@ class Run:
 
     def __init__(self, runner: ModelRunner) -> None:
         runner.cache.resize(64)
-        self._runner, self._blocks = runner, BlockManager(64, BLOCK)
+        self._runner, self._blocks = runner, BlockManager(64, BLOCK_SIZE)
 
     def sequence(self, length: int, first: int) -> Sequence:
         return probe._sequence([(first + 7 * i) % 200 + 4 for i in range(length)])
@@ -104,7 +104,7 @@ def test_changed_code_is_not_taken(
     for module in model.modules():
         if type(module) is part:
             module.__class__ = type(part.__name__, (part,), {"forward": change})
-    assert probe.choose_runner(model, BLOCK).native is None
+    assert probe.choose_runner(model).native is None
 
 
 def test_what_gives_other_scores_is_not_kept(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
