@@ -14,7 +14,7 @@ from nbgen.engine.decode_kernel import attend_newest
 from nbgen.engine.decoder_kernels import turn_and_store
 from nbgen.engine.fused_rows import Norm
 from nbgen.engine.kernel_overlap import overlap
-from nbgen.engine.turns import Turns
+from nbgen.engine.rotary_table import Rotary
 
 #: Numbers of a tile of queries that few warps can hold.
 SMALL = 2048
@@ -37,7 +37,7 @@ class Heads(NamedTuple):
         return self.count // self.kv_count
 
 
-def attend(projected: torch.Tensor, heads: Heads, step: Step, turns: Turns) -> torch.Tensor:
+def attend(projected: torch.Tensor, heads: Heads, step: Step, rotary: Rotary) -> torch.Tensor:
     """`[T, heads, dim]` of `projected` `[T, (heads + 2 * kv_heads) * dim]`, which is written; the cache takes it up."""
     queries = projected[:, : heads.count * heads.dim].view(-1, heads.count, heads.dim)
     pair = step.cache.layer(heads.number)
@@ -45,15 +45,15 @@ def attend(projected: torch.Tensor, heads: Heads, step: Step, turns: Turns) -> t
     cached = Layer(*pair)
     if isinstance(step.attention, TritonAttention) and not step.prefills and serves(queries, cached):
         splits = min(step.attention.splits(len(step.decodes) * heads.kv_count), MOST_SPLITS - 1)
-        return _attend_newest(projected, queries, cached, heads, step, turns, splits)
-    _turn_and_store(projected, cached, heads, step, turns)
+        return _attend_newest(projected, queries, cached, heads, step, rotary, splits)
+    _turn_and_store(projected, cached, heads, step, rotary)
     return step.attention.attend(queries, cached, step, heads.window, heads.scores)
 
 
-def _turn_and_store(projected: torch.Tensor, cached: Layer, heads: Heads, step: Step, turns: Turns) -> None:
+def _turn_and_store(projected: torch.Tensor, cached: Layer, heads: Heads, step: Step, rotary: Rotary) -> None:
     """Turn the queries in `projected` where they are, and put the keys and values into the cache."""
     turn_and_store[len(projected), heads.kv_count](
-        projected, *cached, turns.cosines, turns.sines, turns.positions, step.slots, *_norms(heads, turns),
+        projected, *cached, rotary.cosines, rotary.sines, rotary.positions, step.slots, *_norms(heads, rotary),
         *cached.keys.stride()[:2], *cached.values.stride()[:2],
         GROUP=heads.group, KV_HEADS=heads.kv_count, DIM=heads.dim, NORMED=heads.norms is not None,
         BLOCK_H=triton.next_power_of_2(heads.group), BLOCK_D=triton.next_power_of_2(heads.dim // 2), num_warps=1,
@@ -67,7 +67,7 @@ def _attend_newest(
     cached: Layer,
     heads: Heads,
     step: Step,
-    turns: Turns,
+    rotary: Rotary,
     splits: int,
 ) -> torch.Tensor:
     rows = len(projected)
@@ -82,8 +82,8 @@ def _attend_newest(
         )
     shape = tiling_of(queries, cached, splits)
     attend_newest[rows, heads.kv_count, splits + (splits > 1)](
-        output, parts, sums, arrivals, projected, *cached, turns.cosines, turns.sines, turns.positions, step.slots,
-        lengths, tables, *_norms(heads, turns), *cached.keys.stride()[:2], *cached.values.stride()[:2],
+        output, parts, sums, arrivals, projected, *cached, rotary.cosines, rotary.sines, rotary.positions, step.slots,
+        lengths, tables, *_norms(heads, rotary), *cached.keys.stride()[:2], *cached.values.stride()[:2],
         tables.stride(0), heads.scores.scaling, heads.window.sliding or 0, heads.window.chunk or 0, splits,
         GROUP=heads.group, KV_HEADS=heads.kv_count, DIM=heads.dim, NORMED=heads.norms is not None, SPLIT=splits > 1,
         PAGE=step.cache.block_size, BLOCK_M=shape.rows, BLOCK_N=shape.keys, BLOCK_D=width(heads.dim // 2),
@@ -101,8 +101,8 @@ def tiling_of(queries: torch.Tensor, cached: Layer, splits: int) -> Tiling:
     return shape._replace(warps=2, stages=1 if splits == MOST_SPLITS - 1 else shape.stages)
 
 
-def _norms(heads: Heads, turns: Turns) -> tuple[torch.Tensor, torch.Tensor, float]:
+def _norms(heads: Heads, rotary: Rotary) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Weights of queries and keys, and the epsilon; without norms, numbers that nobody reads."""
     if heads.norms is None:
-        return turns.cosines, turns.cosines, 0.0
+        return rotary.cosines, rotary.cosines, 0.0
     return heads.norms[0].weight, heads.norms[1].weight, heads.norms[0].epsilon

@@ -16,12 +16,12 @@ from nbgen.engine.fused_rows import ManyRows, Norm, OneRow, Product
 from nbgen.engine.linear import is_plain
 from nbgen.engine.llama_like import check_layer, check_model, is_norm, linears, window
 from nbgen.engine.lora import concerns
+from nbgen.engine.rotary_table import BY_LENGTH, Rotary, rotary_of
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.shared_linear import joined
-from nbgen.engine.turns import BY_LENGTH, Turns, turns_of
 from nbgen.engine.upload import upload
 
-#: Positions that rotary turns are made for at first, and in one go.
+#: Positions that cosines and sines are made for at first, and in one go.
 FIRST, PART = 1024, 65_536
 
 
@@ -48,13 +48,13 @@ class FusedModel:
         _check_types(model)
         self._model, self._embeddings = model, decoder.embed_tokens.weight
         self._norm, self._head = Norm.of(decoder.norm), Product(model.lm_head.weight, model.lm_head.bias)
-        self._cosines, self._sines = _turns(model, FIRST)
+        self._cosines, self._sines = _rotary(model, FIRST)
         self._layers = [_fused(layer) for layer in decoder.layers]
 
     def reach(self, positions: int) -> None:
         """Take sequences of so many tokens. Graphs that were captured before would go on with what there was."""
         if positions > len(self._cosines):
-            self._cosines, self._sines = _turns(self._model, positions)
+            self._cosines, self._sines = _rotary(self._model, positions)
 
     def suits(self, step: Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether the step needs no adapter, and its cache is of the model's own kind of numbers."""
@@ -90,10 +90,10 @@ class FusedModel:
         return rows.product(self._norm, self._head)
 
     def _walk(self, rows: ManyRows | OneRow, step: Step, positions: torch.Tensor) -> None:
-        turns = Turns(positions, self._cosines, self._sines)
+        rotary = Rotary(positions, self._cosines, self._sines)
         for layer in self._layers:
             projected = rows.product(layer.input_norm, layer.projection)
-            rows.add(attend(projected, layer.heads, step, turns).flatten(1), layer.output)
+            rows.add(attend(projected, layer.heads, step, rotary).flatten(1), layer.output)
             rows.add(rows.gated(layer.post_norm, layer.gate_and_up), layer.down)
 
 
@@ -107,10 +107,10 @@ def _check_types(model: nn.Module) -> None:
         raise ValueError("its rotary positions depend on a sequence's length")
 
 
-def _turns(model: nn.Module, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _rotary(model: nn.Module, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of the first positions, by the model's own module: the same for both halves of a head."""
     decoder, positions = model.get_decoder(), torch.arange(count, device=model.device)
-    parts = [turns_of(decoder.rotary_emb, decoder.embed_tokens.weight[:0], part) for part in positions.split(PART)]
+    parts = [rotary_of(decoder.rotary_emb, decoder.embed_tokens.weight[:0], part) for part in positions.split(PART)]
     halves = [torch.cat(table).chunk(2, dim=-1) for table in zip(*parts, strict=True)]
     if not all(torch.equal(left, right) for left, right in halves):
         raise ValueError("its rotary positions are not Llama's")

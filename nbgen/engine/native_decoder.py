@@ -25,9 +25,9 @@ from nbgen.engine.llama_like import check_layer, linears, window
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
 from nbgen.engine.native import function
 from nbgen.engine.native_linear import LinearFields, NativeProduct
-from nbgen.engine.native_step import Ends, NormFields, Room, Scores, StepFields, Told
+from nbgen.engine.native_step import NormFields, OuterLayers, PreparedStep, Room, Scores, StepFields
+from nbgen.engine.rotary_table import Rotary
 from nbgen.engine.scheduler import ScheduledSequence
-from nbgen.engine.turns import Turns
 
 LINEARS = ("query", "key", "value", "output", "gate", "up", "down")
 NORMS = ("input_norm", "post_norm", "query_norm", "key_norm")
@@ -98,48 +98,50 @@ class NativeDecoder(nn.Module):
         assert self._current is not None
         step, adapters = self._current
         hidden = hidden_states.clone(memory_format=torch.contiguous_format)
-        turns = [part.expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
+        rotary = [part.expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
         room = self._room(step, None)
-        self._walk(room.fields(step, adapters, Turns(torch.arange(len(step.slots)), *turns)), hidden)
+        self._walk(room.fields(step, adapters, Rotary(torch.arange(len(step.slots)), *rotary)), hidden)
         return hidden
 
     def compute(
-        self, step: attention.Step, items: Sequence[ScheduledSequence], turns: Turns, ends: Ends
+        self, step: attention.Step, items: Sequence[ScheduledSequence], rotary: Rotary, outer: OuterLayers
     ) -> torch.Tensor:
         """Scores `[rows, vocab]` of a step that `suits` and computes `items`.
 
         Those of decodes and of prompts' last tokens alone are made in the same call, as float32, where nobody looks at
         what goes into the head.
         """
-        told = self.tell(step, items, turns, ends)
-        self.walk(told)
-        return told.made.scores if told.made else ends.head(told.states)
+        prepared = self.prepare(step, items, rotary, outer)
+        self.walk(prepared)
+        return prepared.made.scores if prepared.made else outer.head(prepared.states)
 
-    def tell(self, step: attention.Step, items: Sequence[ScheduledSequence], turns: Turns, ends: Ends) -> Told:
+    def prepare(
+        self, step: attention.Step, items: Sequence[ScheduledSequence], rotary: Rotary, outer: OuterLayers
+    ) -> PreparedStep:
         """All that the C++ needs to compute the step, as `walk` does."""
-        adapters, wanted = self._adapt(items), ends.wanted
+        adapters, wanted = self._adapt(items), outer.wanted
         last = None if wanted is None else step.of_last(wanted)
         room = self._room(step, last)
-        fields = ending = room.fields(step, adapters, turns)
-        fields.ids, fields.embeddings = ends.ids.data_ptr(), ends.embeddings.data_ptr()
+        fields = ending = room.fields(step, adapters, rotary)
+        fields.ids, fields.embeddings = outer.ids.data_ptr(), outer.embeddings.data_ptr()
         index = None if wanted is None else torch.tensor(wanted, dtype=torch.long)
         if last is not None:
-            left = turns._replace(positions=turns.positions[index])
+            left = rotary._replace(positions=rotary.positions[index])
             ending = room.fields(last, None if adapters is None else adapters[index], left)
             fields.last, fields.wanted = ctypes.addressof(ending), index.data_ptr()
-        norm = NormFields.of(ends.norm)
+        norm = NormFields.of(outer.norm)
         ending.norm = ctypes.addressof(norm)
         few = last is not None or (wanted is None and not step.prefills)
-        joins = few and isinstance(ends.head, NativeProduct) and not ends.head._forward_pre_hooks
-        made = Scores(ending, ends.head, self._dtype) if joins else None
-        hidden = torch.empty(fields.rows, ends.embeddings.shape[1], dtype=self._dtype)
+        joins = few and isinstance(outer.head, NativeProduct) and not outer.head._forward_pre_hooks
+        made = Scores(ending, outer.head, self._dtype) if joins else None
+        hidden = torch.empty(fields.rows, outer.embeddings.shape[1], dtype=self._dtype)
         states = room.normed(ending.rows, hidden.shape[1])
         chosen = index if last is None else None
-        return Told(step, fields, hidden, states, made, chosen, (room, ending, norm, index, last, ends))
+        return PreparedStep(step, fields, hidden, states, made, chosen, (room, ending, norm, index, last, outer))
 
-    def walk(self, told: Told) -> None:
-        """Compute a step that this was the last to be told of."""
-        self._walk(told.fields, told.hidden)
+    def walk(self, prepared: PreparedStep) -> None:
+        """Compute a step that this prepared last."""
+        self._walk(prepared.fields, prepared.hidden)
 
     def _room(self, step: attention.Step, last: attention.Step | None) -> Room:
         return Room(len(step.slots), self._sizes, self._plan(step, last) * self._most, self._dtype)
@@ -167,9 +169,9 @@ class NativeDecoder(nn.Module):
         """How the attention of layers is computed, for each window and number of heads that share a key head."""
         return {shape: step.attention.plan(step, *shape) for shape in self._alike}
 
-    def remembers(self, told: Told) -> bool:
-        """Whether the layers are still as that step was told of, and their adapters too."""
-        return self._planned is told.step and self._columns is self._lora.columns and self.suits(told.step)
+    def remembers(self, prepared: PreparedStep) -> bool:
+        """Whether the layers are still as that step was prepared for, and their adapters too."""
+        return self._planned is prepared.step and self._columns is self._lora.columns and self.suits(prepared.step)
 
     def _adapt(self, items: Sequence[ScheduledSequence]) -> torch.Tensor | None:
         """Point to the adapters' matrices; each row's own columns `[rows, 2]` of them, if any has some."""

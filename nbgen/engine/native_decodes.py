@@ -1,6 +1,6 @@
 """Decodes that go on: the step after one of the same sequences, in C++. CPU only.
 
-To tell the C++ all of a step takes as long as a fifth of a small model's layers. What was told is kept here, and moved
+To prepare all of a step takes as long as a fifth of a small model's layers. What was prepared is kept here, and moved
 on by a token where it lies. Knows nothing of layers.
 """
 
@@ -13,8 +13,8 @@ from nbgen.engine.attention import ReferenceAttention, Span, Step
 from nbgen.engine.attention_plan import CHUNK, Plan
 from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.kv_cache import KVCache
-from nbgen.engine.native_step import Told
-from nbgen.engine.turns import Turns
+from nbgen.engine.native_step import PreparedStep
+from nbgen.engine.rotary_table import Rotary
 
 
 def step_of(rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> Step:
@@ -25,19 +25,24 @@ def step_of(rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAtten
 
 
 class NativeDecodes:
-    """The rows of a step that the C++ was `told` of, with their `ids` `[B]`, `turns`, and plans of their attention.
+    """The rows of a step that is `prepared`, with their `ids` `[B]`, `rotary`, and plans of their attention.
 
     No layer has a window.
     """
 
     def __init__(
-        self, rows: Sequence[DecodeRow], told: Told, ids: torch.Tensor, turns: Turns, plans: Iterable[Plan]
+        self,
+        rows: Sequence[DecodeRow],
+        prepared: PreparedStep,
+        ids: torch.Tensor,
+        rotary: Rotary,
+        plans: Iterable[Plan],
     ) -> None:
-        self.told = told
+        self.prepared = prepared
         self._rows = rows
         self._blocks = [list(row.block_table) for row in rows]
-        self._longest = len(turns.cosines)
-        self._ids, self._positions, self._slots = ids.numpy(), turns.positions.numpy(), told.step.slots.numpy()
+        self._longest = len(rotary.cosines)
+        self._ids, self._positions, self._slots = ids.numpy(), rotary.positions.numpy(), prepared.step.slots.numpy()
         self._plans = [(np.frombuffer(plan.numbers, np.int64), plan.growth(), plan.tables()) for plan in plans]
         self._columns = min(tables.shape[1] for _, _, tables in self._plans)
 
@@ -48,7 +53,7 @@ class NativeDecodes:
         for i, row in enumerate(rows):
             if len(row.block_table) > len(self._blocks[i]):
                 self._extend(i, row.block_table)
-        size = self.told.step.cache.block_size
+        size = self.prepared.step.cache.block_size
         self._rows = rows
         self._ids[:] = [row.token for row in rows]
         self._slots[:] = [row.slot(size) for row in rows]

@@ -17,9 +17,9 @@ from nbgen.engine.llama_like import check_model
 from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.native_decodes import NativeDecodes, step_of
 from nbgen.engine.native_linear import NativeProduct
-from nbgen.engine.native_step import Ends
+from nbgen.engine.native_step import OuterLayers
+from nbgen.engine.rotary_table import RotaryTable
 from nbgen.engine.scheduler import ScheduledSequence
-from nbgen.engine.turns import TurnTable
 
 
 class NativeModel:
@@ -28,7 +28,7 @@ class NativeModel:
     def __init__(self, model: nn.Module, layers: NativeDecoder) -> None:
         self._model, self._decoder, self._layers = model, model.get_decoder(), layers
         check_model(model)
-        self._turns = TurnTable(self._decoder.rotary_emb, model.dtype)
+        self._rotary = RotaryTable(self._decoder.rotary_emb, model.dtype)
         self._decodes: NativeDecodes | None = None
 
     def suits(self, step: attention.Step, _: Sequence[ScheduledSequence]) -> bool:
@@ -45,29 +45,29 @@ class NativeModel:
     ) -> torch.Tensor:
         """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`, of a step that suits the layers."""
         wanted = None if rows == list(range(len(ids))) else rows
-        return self._layers.compute(step, items, self._turns.at(positions), self._ends(ids, wanted))
+        return self._layers.compute(step, items, self._rotary.at(positions), self._outer(ids, wanted))
 
     def decode(self, rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> torch.Tensor | None:
-        """`[rows, vocab]` of one token each, without adapters; None where a step has to be told anew each time."""
+        """`[rows, vocab]` of one token each, without adapters; None where a step has to be prepared anew each time."""
         batch = self._decodes
-        if batch is None or not self._layers.remembers(batch.told) or not batch.goes_on(rows):
+        if batch is None or not self._layers.remembers(batch.prepared) or not batch.goes_on(rows):
             self._decodes = batch = self._begun(rows, cache, attention)
         if batch is None:
             return None
-        batch.told.made.renew()
-        self._layers.walk(batch.told)
-        return batch.told.made.scores
+        batch.prepared.made.renew()
+        self._layers.walk(batch.prepared)
+        return batch.prepared.made.scores
 
     def _begun(self, rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> NativeDecodes | None:
-        if not self._turns.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):
+        if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):
             return None
         step = step_of(rows, cache, attention)
         if not self._layers.suits(step):
             return None
-        ids, turns = torch.tensor([row.token for row in rows]), self._turns.at([row.position for row in rows])
-        told = self._layers.tell(step, [], turns, self._ends(ids, None))
-        return NativeDecodes(rows, told, ids, turns, self._layers.plans(step).values()) if told.made else None
+        ids, rotary = torch.tensor([row.token for row in rows]), self._rotary.at([row.position for row in rows])
+        prepared = self._layers.prepare(step, [], rotary, self._outer(ids, None))
+        return NativeDecodes(rows, prepared, ids, rotary, self._layers.plans(step).values()) if prepared.made else None
 
-    def _ends(self, ids: torch.Tensor, wanted: list[int] | None) -> Ends:
+    def _outer(self, ids: torch.Tensor, wanted: list[int] | None) -> OuterLayers:
         decoder = self._decoder
-        return Ends(ids, decoder.embed_tokens.weight, decoder.norm, self._model.lm_head, wanted)
+        return OuterLayers(ids, decoder.embed_tokens.weight, decoder.norm, self._model.lm_head, wanted)

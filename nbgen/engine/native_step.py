@@ -14,7 +14,7 @@ from torch import nn
 
 from nbgen.engine import attention
 from nbgen.engine.native_linear import NativeProduct
-from nbgen.engine.turns import Turns
+from nbgen.engine.rotary_table import Rotary
 
 #: What a step makes meanwhile, in the order of the C++.
 MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups")
@@ -43,7 +43,7 @@ class StepFields(ctypes.Structure):
     ]
 
 
-class Ends(NamedTuple):
+class OuterLayers(NamedTuple):
     """What is before and after the layers: `ids` `[rows]` with `embeddings` `[vocab, hidden]`, and the last `norm`.
 
     The `head` makes scores of the rows `wanted`, or of all.
@@ -70,9 +70,9 @@ class Room:
         self._given: list[torch.Tensor | None] = []
         self._pointers = [*(first + start * size for start in starts), self._scratch.data_ptr()]
 
-    def fields(self, step: attention.Step, adapters: torch.Tensor | None, turns: Turns) -> StepFields:
-        """Of a step here, without its ends."""
-        given = [step.slots, adapters, *turns]
+    def fields(self, step: attention.Step, adapters: torch.Tensor | None, rotary: Rotary) -> StepFields:
+        """Of a step here, without its outer layers."""
+        given = [step.slots, adapters, *rotary]
         self._given += given
         at = [None if tensor is None else tensor.data_ptr() for tensor in given]
         return StepFields(len(step.slots), torch.get_num_threads(), *at, *self._pointers)
@@ -99,8 +99,8 @@ class Scores:
         self._ending.rounded_scores = (self.scores if self._rounded is None else self._rounded).data_ptr()
 
 
-class Told(NamedTuple):
-    """A `step` that the C++ was told of, and room for its `hidden` states `[T, hidden]`.
+class PreparedStep(NamedTuple):
+    """A `step` that the C++ can compute, and room for its `hidden` states `[T, hidden]`.
 
     Once it is computed there are scores, if they are `made` with it, or else `states` to make them of.
     """

@@ -49,12 +49,12 @@ def both_ways(
     from nbgen.engine import attention_triton, fused_attention
 
     torch.manual_seed(0)
-    heads, projected, turns = _inputs(case, device, dtype)
+    heads, projected, rotary = _inputs(case, device, dtype)
     found = []
     for attention in (attention_triton.TritonAttention(processors), ReferenceAttention()):
         step = _step(case, attention, projected)
         for _ in range(2):  # what is between programs must be as before when they end
-            output = fused_attention.attend(projected.clone(), heads, step, turns)
+            output = fused_attention.attend(projected.clone(), heads, step, rotary)
         stored = [tensor[step.slots] for tensor in step.cache.layer(0)]
         found.append(tuple(tensor.float().cpu() for tensor in (output, *stored)))
     return found[0], found[1]
@@ -63,7 +63,7 @@ def both_ways(
 def _inputs(case: Decodes, device: str, dtype: torch.dtype) -> tuple[Any, torch.Tensor, Any]:
     from nbgen.engine.fused_attention import Heads
     from nbgen.engine.fused_rows import Norm
-    from nbgen.engine.turns import Turns
+    from nbgen.engine.rotary_table import Rotary
 
     made = {"device": device, "dtype": dtype}
     norms = tuple(Norm(torch.rand(case.dim, **made) + 0.5, EPSILON) for _ in range(2)) if case.normed else None
@@ -71,7 +71,7 @@ def _inputs(case: Decodes, device: str, dtype: torch.dtype) -> tuple[Any, torch.
     projected = torch.randn(len(case.lengths), (case.heads + 2 * case.kv_heads) * case.dim, **made)
     angles = torch.rand(max(case.lengths), case.dim // 2, device=device) * 6
     positions = torch.tensor(case.lengths, device=device) - 1
-    return heads, projected, Turns(positions, angles.cos().to(dtype), angles.sin().to(dtype))
+    return heads, projected, Rotary(positions, angles.cos().to(dtype), angles.sin().to(dtype))
 
 
 def _step(case: Decodes, attention: ReferenceAttention, like: torch.Tensor) -> Step:

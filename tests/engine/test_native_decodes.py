@@ -1,4 +1,4 @@
-"""Steps that go on from the last one: the same scores, to the bit, as where each is told anew."""
+"""Steps that go on from the last one: the same scores, to the bit, as where each is prepared anew."""
 
 from pathlib import Path
 
@@ -7,7 +7,8 @@ import torch
 
 from nbgen.engine.attention_plan import CHUNK
 from nbgen.engine.native_decodes import NativeDecodes
-from tests.engine.test_native_decoder import BLOCK, DTYPES, Run, runner_of, saved
+from nbgen.engine_config import BLOCK_SIZE
+from tests.engine.test_native_decoder import DTYPES, Run, runner_of, saved
 
 
 class Steps:
@@ -30,9 +31,9 @@ def everything(run: Run) -> list[torch.Tensor]:
     for _ in range(CHUNK):
         found += run.step((first, 1), (second, 1))
     found += run.step((first, 1), (second, 1), (third, 5))
-    for _ in range(BLOCK + 3):
+    for _ in range(BLOCK_SIZE + 3):
         found += run.step((first, 1), (second, 1), (third, 1))
-    for _ in range(BLOCK + 3):
+    for _ in range(BLOCK_SIZE + 3):
         found += run.step((third, 1), (first, 1))
     return found
 

@@ -9,7 +9,7 @@ from torch import nn
 BY_LENGTH = {"dynamic", "longrope"}
 
 
-class Turns(NamedTuple):
+class Rotary(NamedTuple):
     """Each row's place `[rows]` in cosines and sines `[positions, width]`."""
 
     positions: torch.Tensor
@@ -17,13 +17,13 @@ class Turns(NamedTuple):
     sines: torch.Tensor
 
 
-def turns_of(rotary: nn.Module, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rotary_of(rotary: nn.Module, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`[positions, dim]` each, of the type of `like`."""
     cosines, sines = rotary(like, positions[None])
     return cosines[0].contiguous(), sines[0].contiguous()
 
 
-class TurnTable:
+class RotaryTable:
     """Cosines and sines of positions, computed by the model's own module: once, where that can be."""
 
     def __init__(self, rotary: nn.Module, dtype: torch.dtype) -> None:
@@ -32,10 +32,10 @@ class TurnTable:
         self.keeps = rotary.rope_type not in BY_LENGTH
         self._table = torch.empty(0), torch.empty(0)
 
-    def at(self, positions: list[int]) -> Turns:
+    def at(self, positions: list[int]) -> Rotary:
         numbers = torch.tensor(positions)
         if not self.keeps:
-            return Turns(torch.arange(len(positions)), *turns_of(self._rotary, self._like, numbers))
+            return Rotary(torch.arange(len(positions)), *rotary_of(self._rotary, self._like, numbers))
         if (longest := max(positions)) >= len(self._table[0]):
-            self._table = turns_of(self._rotary, self._like, torch.arange(max(1024, 2 * longest)))
-        return Turns(numbers, *self._table)
+            self._table = rotary_of(self._rotary, self._like, torch.arange(max(1024, 2 * longest)))
+        return Rotary(numbers, *self._table)
