@@ -19,6 +19,7 @@ from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import chat_messages, chat_options, one_answer, question
 from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.signatures import takes_sampling
 from nbgen.notebook.transcript import Bundle, bundle
 from nbgen.notebook.turns import Turns
 
@@ -38,6 +39,7 @@ class Chat(Turns, Panel):
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
     placeholder = traitlets.Unicode("Message the model", help="Shown in the empty input.").tag(sync=True)
 
+    @takes_sampling()
     @short_traceback
     def __init__(
         self,

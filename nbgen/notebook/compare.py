@@ -19,6 +19,7 @@ from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import builtin, chat_messages, chat_options, one_answer, sampling_options
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.signatures import takes_sampling
 from nbgen.notebook.transcript import Bundle, comparison
 
 MAX_CELLS = 16
@@ -110,6 +111,7 @@ class Compare(Panel):
                 self._runs.start(body, self.cells[place].get("server"))
 
 
+@takes_sampling()
 @short_traceback
 def compare(
     prompt: str,

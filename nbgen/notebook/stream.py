@@ -11,6 +11,7 @@ from nbgen.notebook import session
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import one_answer, sampling_options
 from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.signatures import takes_sampling
 from nbgen.notebook.transcript import Bundle, continuation
 
 MAX_ALTERNATIVES = 20
@@ -30,6 +31,7 @@ class Stream(Panel):
     prompt = traitlets.Unicode(help="The text that stands in the input at first.").tag(sync=True)
     alternatives = traitlets.Int(6, min=0, max=MAX_ALTERNATIVES, help="Tokens shown at each place.").tag(sync=True)
 
+    @takes_sampling()
     @short_traceback
     def __init__(
         self,
