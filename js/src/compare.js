@@ -6,6 +6,7 @@ import { Compose } from "./compose.js";
 import { h, newId } from "./dom.js";
 import { Following } from "./following.js";
 import { common, Frame } from "./frame.js";
+import { tell } from "./kernel.js";
 import { Answer, numbers } from "./message.js";
 
 const WORDS = { send: "Run", stop: "Stop", input: "Prompt" };
@@ -159,6 +160,7 @@ export class Compare {
     if (left) return;
     this.#compose.busy = false;
     this.#frame.rest(ready(this.#cells));
+    tell(this.#model, { type: "ended" });
   }
 
   #failed(cell, error) {

@@ -4,6 +4,7 @@
 import { Compose } from "./compose.js";
 import { copyButton, h, newId } from "./dom.js";
 import { common, Frame } from "./frame.js";
+import { tell } from "./kernel.js";
 import { numbers } from "./message.js";
 import { settings } from "./settings.js";
 import { token, TokenView } from "./tokens.js";
@@ -174,6 +175,7 @@ export class Stream {
     this.#live = false;
     this.#compose.busy = false;
     this.#rest(words);
+    tell(this.#model, { type: "ended" });
   }
 
   #rest(words) {

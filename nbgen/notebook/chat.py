@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import traitlets
-from IPython.display import display
 
 from nbgen.errors import NbgenError, from_status
 from nbgen.notebook import session
@@ -19,7 +19,8 @@ from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import chat_messages, chat_options, one_answer, question
 from nbgen.notebook.short_traceback import short_traceback
-from nbgen.notebook.transcript import Transcript
+from nbgen.notebook.signatures import takes_sampling
+from nbgen.notebook.transcript import Bundle, bundle
 from nbgen.notebook.turns import Turns
 
 POLL_SECONDS = 0.1
@@ -32,9 +33,13 @@ class Chat(Turns, Panel):
     notebook has been closed: its metadata keep it. Below the panel stands a transcript that needs no kernel.
     """
 
+    title = "The chat panel"
+    instead = 'Here, talk = nbgen.chat() makes a conversation, and talk("…") is its next answer.'
+
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
     placeholder = traitlets.Unicode("Message the model", help="Shown in the empty input.").tag(sync=True)
 
+    @takes_sampling()
     @short_traceback
     def __init__(
         self,
@@ -53,13 +58,7 @@ class Chat(Turns, Panel):
             height=height,
             transport=transport,
         )
-        self._transcript = Transcript()
         self._kept: dict[str, list[dict[str, Any]]] = {}
-
-    def _ipython_display_(self) -> None:
-        display(self._repr_mimebundle_()[0], raw=True)  # type: ignore[index]
-        self._transcript.show()
-        self._write_down()
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -89,8 +88,8 @@ class Chat(Turns, Panel):
             return
         events = client.run({**body, "attached": False})
         next(events)
-        events.close()
         self.send({"type": "started", "run": body["id"], **told(body)})
+        threading.Thread(target=self._follow, args=(events,), daemon=True).start()
 
     @short_traceback
     def wait(self) -> None:
@@ -117,13 +116,16 @@ class Chat(Turns, Panel):
     def _receive(self, message: dict[str, Any]) -> None:
         if message.get("messages"):
             self._kept[message["chat"]] = message["messages"]
-        if message.get("type") in ("ended", "kept"):
-            threading.Thread(target=self._write_down, daemon=True).start()
-        else:
-            super()._receive(message)
+        super()._receive(message)
 
-    def _write_down(self) -> None:
+    def _written(self) -> Bundle:
+        return bundle(self.messages)
+
+    def _follow(self, events: Iterator[Any]) -> None:
+        """Write down the answer once it is there."""
         try:
-            self._transcript.update(self.messages)
-        except NbgenError:
-            return  # the transcript stays as it is until the server is there again
+            for _ in events:
+                pass
+        except (NbgenError, RuntimeError):  # httpx's own, where the client has been closed
+            return
+        self._write_down()

@@ -19,15 +19,22 @@ from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import builtin, chat_messages, chat_options, one_answer, sampling_options
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.signatures import takes_sampling
+from nbgen.notebook.transcript import Bundle, comparison
 
 MAX_CELLS = 16
 POLL_SECONDS = 0.1
+#: How long a page that shows the panel may take to ask. There may be none, as under nbconvert.
+PAGE_SECONDS = 3.0
 #: Options whose value is a list by itself; a list of lists makes a grid of them.
 LISTS = ("stop", "stop_token_ids")
 
 
 class Compare(Panel):
     """A grid of answers to one prompt, one for each combination of models and settings. Made by `nbgen.compare`."""
+
+    title = "The comparison"
+    instead = "Here, .wait() asks for the answers and returns them."
 
     prompt = traitlets.Unicode(help="The prompt of all answers.").tag(sync=True)
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
@@ -51,17 +58,37 @@ class Compare(Panel):
     def wait(self, seconds: float = 60.0) -> list[Result]:
         """The answers once all are there, or what has come after so many seconds.
 
-        Before the panel is shown, which asks for them, they are asked for here. Answers that the panel reads through
+        They are asked for here unless a page shows the panel, which asks for them. Answers that the panel reads through
         the kernel come only while it is free, and so not during this.
         """
         end = time.monotonic() + seconds
-        if not self._shown and not self._turns():
+        if not self._asked_by_page():
             self._ask(end)
         found = self.results
         while not all(result.finish_reason for result in found) and time.monotonic() < end:
             time.sleep(POLL_SECONDS)
             found = self.results
+        self._write_down()
         return found
+
+    def _written(self) -> Bundle:
+        labels = [cell["label"] for cell in self.cells]
+        return comparison(self._asked(), list(zip(labels, self.results, strict=True)))
+
+    def _asked(self) -> list[dict[str, Any]]:
+        """What the newest answers are to, which may have been changed in the panel."""
+        chat = session.default_client().chat(self.chat)
+        said = [turn for turn in chat["messages"] if turn["role"] != "assistant"]
+        prompt = (chat["run"] or {}).get("prompt") or self.prompt
+        return said or chat_messages(prompt, None if self.complete else self.system or None)
+
+    def _asked_by_page(self) -> bool:
+        """Whether answers are asked for, soon at the latest; a page that has to load models first takes its time."""
+        loads = any(cell.get("load") for cell in self.cells)
+        end = time.monotonic() + (PAGE_SECONDS if self._shown else 0)
+        while not (asked := bool(self._turns()) or (self._shown and loads)) and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+        return asked
 
     def _turns(self) -> list[dict[str, Any]]:
         return [*session.default_client().chat(self.chat)["turns"], *self._runs.turns()]
@@ -84,6 +111,7 @@ class Compare(Panel):
                 self._runs.start(body, self.cells[place].get("server"))
 
 
+@takes_sampling()
 @short_traceback
 def compare(
     prompt: str,

@@ -12,6 +12,7 @@ from nbgen.notebook.media import as_text, media_parts
 from nbgen.notebook.request import question
 from nbgen.notebook.result import Result
 from nbgen.notebook.shown_text import visible
+from nbgen.notebook.signatures import STREAMED, takes_sampling
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
 from nbgen.notebook.turns import Turns, markdown_of, named, shown, spoken
@@ -37,6 +38,7 @@ class Conversation(Turns):
     def turns(self) -> list[dict[str, Any]]:
         return self.messages
 
+    @takes_sampling(*STREAMED)
     def __call__(self, text: str, **options: Any) -> Result:
         """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn."""
         tools = Tools(options.pop("tools")) if "tools" in options else self._tools
@@ -48,6 +50,7 @@ class Conversation(Turns):
                 pass
         return answer.result
 
+    @takes_sampling(*STREAMED)
     def stream(
         self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None, **options: Any
     ) -> TextStream:

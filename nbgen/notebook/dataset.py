@@ -21,10 +21,12 @@ from nbgen.notebook.row_cache import RowCache
 from nbgen.notebook.rows import Column, Rows, Template
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.signatures import takes_sampling
 
 CONCURRENCY = 128
 
 
+@takes_sampling()
 @short_traceback
 def map(
     data: Iterable[Any],

@@ -55,6 +55,9 @@ class NbgenMagics(Magics):
     @line_magic("nbgen")
     def manage(self, line: str) -> Any:
         """Show, load or unload the model, watch it, choose the server, or repair the cell that failed last."""
+        if _asks_for_help(line):
+            print(_help(self.manage))
+            return None
         options = _parse(self.manage, line)
         if options.action not in ACTIONS:
             raise UsageError(f"%nbgen {options.action}: unknown; choose from {', '.join(ACTIONS)}")
@@ -102,6 +105,9 @@ class NbgenMagics(Magics):
 
         So do {{In[3]}}, {{Out[3]}} and {{Err[3]}}: a cell's source, its value, and the error that it ended with.
         """
+        if _asks_for_help(line):
+            print(_help(self.ask))
+            return
         options = _parse(self.ask, line)
         if options.out and not options.out.isidentifier():
             raise UsageError(f"--out {options.out}: not a variable's name")
@@ -226,6 +232,7 @@ def register(shell: Any) -> None:
         return
     magics = NbgenMagics(shell)
     shell.register_magics(magics)
+    shell.input_transformers_cleanup.insert(0, help_without_body)
     shell.events.register("post_run_cell", magics.errors.record)
     for key in ("%nbgen", "%%nbgen"):
         shell.set_hook("complete_command", complete, str_key=key)
@@ -237,6 +244,7 @@ def unregister(shell: Any) -> None:
     magics = manager.registry.pop("NbgenMagics", None)
     if magics is not None:
         shell.events.unregister("post_run_cell", magics.errors.record)
+        shell.input_transformers_cleanup.remove(help_without_body)
     for kind in ("line", "cell"):
         manager.magics[kind].pop("nbgen", None)
     hooks = shell.strdispatchers.get("complete_command")
@@ -252,6 +260,21 @@ def complete(shell: Any, event: Any) -> list[str]:
         return [word for word in words if word.startswith(event.symbol)]
     parser = NbgenMagics.ask.parser
     return [option for option in sorted(parser._option_string_actions) if option.startswith(event.symbol or "--")]
+
+
+def help_without_body(lines: list[str]) -> list[str]:
+    """A cell of `%%nbgen --help` alone as one with a body, without which IPython calls no magic."""
+    first, *rest = lines or [""]
+    alone = first.startswith("%%nbgen") and _asks_for_help(first) and not "".join(rest).strip()
+    return [first.rstrip("\n") + "\n", "\n"] if alone else lines
+
+
+def _asks_for_help(line: str) -> bool:
+    return not {"--help", "-h"}.isdisjoint(line.split())
+
+
+def _help(magic: Any) -> str:
+    return magic.parser.format_help().removeprefix("::").strip("\n")
 
 
 def _folders(beginning: str) -> list[str]:

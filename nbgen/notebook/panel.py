@@ -13,12 +13,15 @@ from typing import Any
 import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
+from IPython.display import display
 
-from nbgen.errors import InvalidRequest, ServerNotFound
+from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound
 from nbgen.notebook import session
 from nbgen.notebook.comm import CommRuns
+from nbgen.notebook.display import in_notebook
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.template import fill
+from nbgen.notebook.transcript import Bundle, Transcript
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -28,6 +31,9 @@ class Panel(anywidget.AnyWidget):
 
     _esm = _STATIC / "panel.js"
     _css = _STATIC / "panel.css"
+    #: Its name for people, and what they can use where there is no page.
+    title = "This panel"
+    instead = ""
 
     panel = traitlets.Unicode(help="Which panel the JavaScript shows.").tag(sync=True)
     chat = traitlets.Unicode(help="Names the conversation on the server and in the notebook.").tag(sync=True)
@@ -42,14 +48,45 @@ class Panel(anywidget.AnyWidget):
         """`servers` are those that runs may name beside the kernel's own."""
         super().__init__(server_id=_server_id(), **traits)
         self._runs = CommRuns(session.default_client, self.send, servers)
+        self._transcript = Transcript()
+        self._writing = threading.Lock()
         self.on_msg(lambda _, message, buffers: self._receive(message))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.chat!r}, transport={self.transport!r})"
 
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        data, *metadata = super()._repr_mimebundle_(**options)
+        words = f"{self.title} needs the kernel that made it. What was written in it stands below."
+        return ({**data, "text/plain": words}, *metadata)
+
+    def _ipython_display_(self) -> None:
+        if not in_notebook():
+            print(f"{self.title} needs a notebook. {self.instead}")
+            return
+        display(self._repr_mimebundle_()[0], raw=True)
+        self._transcript.show()
+        self._write_down()
+
+    def _written(self) -> Bundle:
+        """What the panel shows, for readers without a kernel."""
+        raise NotImplementedError
+
+    def _write_down(self) -> None:
+        if not self._transcript.shown:
+            return
+        with self._writing:
+            try:
+                self._transcript.update(self._written())
+            except NbgenError:
+                return  # the transcript stays as it is until the server is there again
+
     def _receive(self, message: dict[str, Any]) -> None:
-        if message.get("type") == "expand":
+        kind = message.get("type")
+        if kind == "expand":
             self.send({"type": "expanded", **_expanded(message["text"])})
+        elif kind in ("ended", "kept"):
+            threading.Thread(target=self._write_down, daemon=True).start()
         else:
             self._runs.receive(message)
 

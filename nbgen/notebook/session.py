@@ -24,6 +24,7 @@ from nbgen.notebook.request import Prompt, beside, builtin, chat_messages, one_a
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.signatures import STREAMED, takes_sampling
 from nbgen.notebook.status import Status
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools, chat_body
@@ -42,6 +43,7 @@ _private: PrivateServer | LiveServer | None = None
 _chosen = False
 
 
+@takes_sampling(*STREAMED)
 @short_traceback
 def generate(
     prompt: Prompt,
@@ -87,6 +89,7 @@ def generate(
             forming.clear()
 
 
+@takes_sampling()
 @short_traceback
 def stream(
     prompt: Prompt,
@@ -126,11 +129,13 @@ def stream(
     return TextStream(client.run(body), result, LoadProgress(), client.arun(body))
 
 
+@takes_sampling(*STREAMED)
 def chat(system: str | None = None, **options: Any) -> Conversation:
     """A conversation: `talk = nbgen.chat(); talk("Hello")` answers, and the next call remembers. See Conversation."""
     return Conversation(stream, system, options)
 
 
+@takes_sampling()
 @short_traceback
 def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options: Any) -> Logprobs:
     """How likely each token of a text was, and which `top` others were likely there.

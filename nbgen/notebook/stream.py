@@ -11,6 +11,8 @@ from nbgen.notebook import session
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import one_answer, sampling_options
 from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.signatures import takes_sampling
+from nbgen.notebook.transcript import Bundle, continuation
 
 MAX_ALTERNATIVES = 20
 
@@ -21,9 +23,15 @@ class Stream(Panel):
     `alternatives` (0 to 20) is how many of the likeliest tokens are shown at each place; choosing one goes on from it.
     """
 
+    title = "The completion panel"
+    instead = (
+        'Here, nbgen.generate("…", complete=True) continues a text, and nbgen.logprobs("…") says how likely it was.'
+    )
+
     prompt = traitlets.Unicode(help="The text that stands in the input at first.").tag(sync=True)
     alternatives = traitlets.Int(6, min=0, max=MAX_ALTERNATIVES, help="Tokens shown at each place.").tag(sync=True)
 
+    @takes_sampling()
     @short_traceback
     def __init__(
         self,
@@ -49,3 +57,6 @@ class Stream(Panel):
         """The prompt and its newest continuation, as far as it has come; empty before the first."""
         run = session.default_client().chat(self.chat)["run"]
         return run["prompt"] + run["text"] if run else ""
+
+    def _written(self) -> Bundle:
+        return continuation(self.text)

@@ -1,4 +1,4 @@
-"""A conversation as an output of its own: what is left to read where there is no kernel and no widget.
+"""What a panel shows, as an output of its own: what is left to read where there is no kernel and no widget.
 
 Markdown without markup of the model's: nothing in it runs, and nothing in it is fetched. The images and sounds that
 a person sent are in it as small pictures and players.
@@ -12,9 +12,13 @@ from typing import Any
 from IPython.display import display
 
 from nbgen.notebook.media import as_text
+from nbgen.notebook.result import Result
 from nbgen.notebook.shown_media import media_markdown
-from nbgen.notebook.shown_text import visible
+from nbgen.notebook.shown_text import as_markdown, as_typed, visible
 from nbgen.notebook.turns import NAMES, shown, spoken
+
+#: No HTML: what front ends do with Markdown, they do to untrusted text as well.
+Bundle = dict[str, str]
 
 
 class Transcript:
@@ -23,28 +27,70 @@ class Transcript:
     def __init__(self) -> None:
         self._handles: list[Any] = []
 
+    @property
+    def shown(self) -> bool:
+        return bool(self._handles)
+
     def show(self) -> None:
         """A new output, still empty."""
-        self._handles.append(display(bundle([]), raw=True, display_id=True))
+        self._handles.append(display(_EMPTY, raw=True, display_id=True))
 
-    def update(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Show these messages wherever `show` was called."""
-        if not messages:
+    def update(self, written: Bundle) -> None:
+        """Show this wherever `show` was called."""
+        if written == _EMPTY:
             return
         for handle in self._handles:
-            handle.update(bundle(messages), raw=True)
+            handle.update(written, raw=True)
 
 
-def bundle(messages: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """The messages for display. No HTML: what front ends do with Markdown, they do to untrusted text as well."""
-    plain = "\n\n".join(f"{NAMES[turn['role']]}: {visible(as_text(spoken(turn)))}" for turn in messages)
-    return {"text/plain": plain, "text/markdown": _folded(messages) if messages else ""}
+_EMPTY: Bundle = {"text/plain": "", "text/markdown": ""}
 
 
-def _folded(messages: Sequence[dict[str, Any]]) -> str:
-    count = sum(turn["role"] != "system" for turn in messages)
-    head = f"<details><summary>Transcript: {count} message{'' if count == 1 else 's'}</summary>"
-    return "\n\n".join([head, *map(_turn, messages, media_markdown(messages)), "</details>"])
+def bundle(messages: Sequence[dict[str, Any]]) -> Bundle:
+    """A conversation."""
+    if not messages:
+        return _EMPTY
+    head = f"Transcript: {_counted(sum(turn['role'] != 'system' for turn in messages), 'message')}"
+    return {"text/plain": "\n\n".join(map(_plain, messages)), "text/markdown": _folded(head, _turns(messages))}
+
+
+def comparison(asked: Sequence[dict[str, Any]], answers: Sequence[tuple[str, Result]]) -> Bundle:
+    """What was asked, and each answer below its label."""
+    if not any(result.text or result.finish_reason for _, result in answers):
+        return _EMPTY
+    plain = [f"{label}: {visible(result.text)} ({result.caption})" for label, result in answers]
+    parts = [
+        f"**{as_typed(label)}**\n\n{as_markdown(result.text)}\n\n*({as_typed(result.caption)})*"
+        for label, result in answers
+    ]
+    head = f"Comparison: {_counted(len(answers), 'answer')}"
+    return {
+        "text/plain": "\n\n".join([*map(_plain, asked), *plain]),
+        "text/markdown": _folded(head, [*_turns(asked), *parts]),
+    }
+
+
+def continuation(text: str) -> Bundle:
+    """A text that was continued; its panel shows it as it was written."""
+    if not text:
+        return _EMPTY
+    return {"text/plain": visible(text), "text/markdown": _folded("Text", [as_typed(text)])}
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _folded(head: str, parts: Sequence[str]) -> str:
+    return "\n\n".join([f"<details><summary>{head}</summary>", *parts, "</details>"])
+
+
+def _plain(turn: dict[str, Any]) -> str:
+    return f"{NAMES[turn['role']]}: {visible(as_text(spoken(turn)))}"
+
+
+def _turns(turns: Sequence[dict[str, Any]]) -> list[str]:
+    return [_turn(turn, media) for turn, media in zip(turns, media_markdown(turns), strict=True)]
 
 
 def _turn(turn: dict[str, Any], media: str) -> str:

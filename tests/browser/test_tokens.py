@@ -81,6 +81,7 @@ def test_a_continuation_survives_a_reload(opened: Notebook, page: Page) -> None:
     page.get_by_role("button", name="Continue", exact=True).click()
     tokens = page.get_by_role("listbox", name="Tokens").get_by_role("option")
     expect(page.locator(".nbgen").get_by_role("status")).to_have_text("Text ready, 12 tokens")
+    expect(page.get_by_text("Text", exact=True)).to_be_visible()
     before = tokens.all_text_contents()
     opened.command("docmanager:save")
     opened.reload()
@@ -137,7 +138,9 @@ def test_settings_stream_side_by_side_over_one_connection(lab: Lab, opened: Note
     for answer in answers:
         expect(answer).to_contain_text("20 tokens")
     assert opened.kernel_value("[r.usage['completion_tokens'] for r in grid.results]") == "[20, 20, 20, 20]"
+    expect(page.get_by_text("Comparison: 4 answers")).to_be_visible()
     opened.command("docmanager:save")
     opened.reload()
+    expect(page.get_by_text("Comparison: 4 answers")).to_be_visible()
     expect(status).to_have_text("4 answers ready")
     assert [answer.locator(".nbgen-text").inner_text() for answer in answers] == texts

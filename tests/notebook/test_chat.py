@@ -3,10 +3,13 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from nbclient import NotebookClient
 
 import nbgen
 from nbgen.errors import InvalidRequest, NotFound
@@ -96,6 +99,45 @@ def test_an_answer_that_fails_is_told_to_who_waits(chat: Chat, monkeypatch: pyte
     with pytest.raises(InvalidRequest, match="16384"):
         chat.wait()
     client.close()
+
+
+def test_an_answer_that_was_asked_for_here_is_written_down_when_it_ends(chat: Chat) -> None:
+    written: list[dict[str, str]] = []
+    chat._transcript._handles.append(SimpleNamespace(update=lambda bundle, raw: written.append(bundle)))
+    chat.ask("one")
+    wait_for(lambda: written, "the transcript has it")
+    assert written[-1]["text/plain"].startswith("System: be short\n\nYou: one\n\nAnswer: ")
+
+
+def test_panels_say_what_there_is_in_a_terminal(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.run_cell("import nbgen\nnbgen.Chat()")
+    assert "The chat panel needs a notebook. Here, talk = nbgen.chat()" in capsys.readouterr().out
+    shell.run_cell("nbgen.Stream('Once')")
+    assert "nbgen.generate(" in capsys.readouterr().out
+    shell.run_cell("nbgen.compare('hi', temperature=[0, 1])")
+    assert ".wait() asks for the answers" in capsys.readouterr().out
+
+
+def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
+    connected: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NBGEN_URL", connected.url)
+    monkeypatch.setenv("NBGEN_TOKEN", connected.client.token)
+    options = "temperature=0, max_new_tokens=3"
+    cells = [
+        f"import nbgen, nbgen.notebook.compare as made\nchat = nbgen.Chat({options})\nchat",
+        "made.PAGE_SECONDS = 0\nchat.ask('hello')\nchat.wait()",
+        f"grid = nbgen.compare('hello', top_p=[0.5, 1], {options})\ngrid",
+        "answers = grid.wait()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    panel, transcript = notebook.cells[0].outputs
+    assert panel.data["text/plain"].startswith("The chat panel needs the kernel")
+    assert transcript.data["text/plain"].startswith("You: hello\n\nAnswer: ")
+    _, comparison = notebook.cells[2].outputs
+    assert "<summary>Comparison: 2 answers</summary>" in comparison.data["text/markdown"]
+    assert "top_p 0.5: " in comparison.data["text/plain"]
 
 
 def test_stopping_nothing_is_no_error(chat: Chat) -> None:

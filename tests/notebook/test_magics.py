@@ -187,6 +187,20 @@ def test_loading_twice_and_unloading_leave_nothing_behind(shell: InteractiveShel
     assert "nbgen" in shell.magics_manager.magics["cell"]
 
 
+def test_help_lists_all_options(shell: InteractiveShell) -> None:
+    line, good = run(shell, "%nbgen --help")
+    assert good
+    assert "--quantization" in line
+    assert "load: a folder or a model's name" in line
+    for cell in ("%%nbgen --help", "%%nbgen -t 0 -h\nhello"):
+        printed, good = run(shell, cell)
+        assert good
+        assert "--max-new-tokens" in printed
+        assert "leave {{...}} as it is" in printed
+    shell.run_line_magic("unload_ext", "nbgen")
+    assert shell.input_transformers_cleanup[0].__name__ != "help_without_body"
+
+
 def test_a_kernel_shows_markdown_and_a_caption(connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NBGEN_URL", connected.url)
     token = connected.client._http.headers["Authorization"].removeprefix("Bearer ")

@@ -1,6 +1,7 @@
 """The transcript below a panel: readable anywhere, and nothing of the model's in it acts."""
 
-from nbgen.notebook.transcript import bundle
+from nbgen.notebook.result import Result
+from nbgen.notebook.transcript import bundle, comparison, continuation
 
 TALK = [
     {"role": "system", "content": "be short"},
@@ -39,3 +40,20 @@ def test_code_that_was_cut_off_ends_with_its_answer() -> None:
 
 def test_a_conversation_that_has_not_begun_shows_nothing() -> None:
     assert bundle([]) == {"text/plain": "", "text/markdown": ""}
+
+
+def test_a_comparison_has_each_answer_below_its_label() -> None:
+    answers = [("top_p 0.5", Result(text="**a** <b>", finish_reason="stop")), ("stop $x", Result(text="b"))]
+    shown = comparison([{"role": "user", "content": "# hi"}], answers)
+    assert shown["text/plain"] == "You: # hi\n\ntop_p 0.5: **a** <b> (stop)\n\nstop $x: b ()"
+    markdown = shown["text/markdown"]
+    assert "<summary>Comparison: 2 answers</summary>\n\n**You**\n\n> &#35; hi" in markdown
+    assert "**top&#95;p 0.5**\n\n**a** &lt;b>\n\n*(stop)*" in markdown
+    nothing = {"text/plain": "", "text/markdown": ""}
+    assert comparison([], [("a", Result())]) == continuation("") == nothing
+
+
+def test_a_continued_text_stands_as_it_is() -> None:
+    shown = continuation("# Once <b>")
+    assert shown["text/plain"] == "# Once <b>"
+    assert "&#35; Once &lt;b&#62;" in shown["text/markdown"]
