@@ -149,11 +149,16 @@ def _first_that_agrees(
 def _candidates(model: torch.nn.Module, block_size: int) -> Iterator[Runner]:
     """Runners from the fastest on; each is made only when those before it were tried."""
     if has_state(model.config):
-        yield HybridRunner(model, KVCache(8, block_size))
-        yield HybridRunner(model, KVCache(8, block_size), chunks_prefill=False)
+        yield HybridRunner(model, KVCache(_blocks(block_size), block_size))
+        yield HybridRunner(model, KVCache(_blocks(block_size), block_size), chunks_prefill=False)
     else:
-        yield ModelRunner(model, KVCache(8, block_size))
+        yield ModelRunner(model, KVCache(_blocks(block_size), block_size))
     yield OpaqueRunner(model)
+
+
+def _blocks(block_size: int) -> int:
+    """Blocks for all that is tried, however small they are."""
+    return max(8, -(-64 // block_size))
 
 
 def _prompts(vocab_size: int) -> list[list[int]]:
@@ -211,7 +216,7 @@ def _agrees(
 
 def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor, block_size: int) -> bool:
     """Whether a prompt continues from a snapshot as it does from its beginning."""
-    blocks = StatefulBlocks(8, block_size, num_slots=2, num_snapshots=1)
+    blocks = StatefulBlocks(_blocks(block_size), block_size, num_slots=2, num_snapshots=1)
     runner.reserve(1)
     first, second = _sequence(prompt), _sequence(prompt)
     blocks.admit(first, ())
@@ -231,7 +236,10 @@ def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor, bl
 
 def _pieces(runner: Runner, prompts: list[list[int]], block_size: int) -> Iterator[tuple[int, int, torch.Tensor]]:
     """Run the prompts in steps; index of the prompt, position and scores at the end of each piece."""
-    sequences, blocks = [_sequence(ids, slot) for slot, ids in enumerate(prompts)], BlockManager(8, block_size)
+    sequences, blocks = (
+        [_sequence(ids, slot) for slot, ids in enumerate(prompts)],
+        BlockManager(_blocks(block_size), block_size),
+    )
     try:
         yield from _steps(runner, sequences, blocks)
     finally:

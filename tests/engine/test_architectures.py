@@ -49,6 +49,17 @@ def test_a_family_writes_what_transformers_writes(name: str, tmp_path: Path) -> 
     assert answers(assembly, REQUESTS[:1]) == expected[:1], "alone"
 
 
+@pytest.mark.parametrize("block_size", [1, 4, 64])
+@pytest.mark.parametrize("name", ["llama", "falcon_h1"])
+def test_blocks_of_any_size_change_neither_tier_nor_text(name: str, block_size: int, tmp_path: Path) -> None:
+    folder = save_model(tmp_path, name, **FAMILIES[name].changes)
+    expected, assembly = greedy(folder, PROMPTS, NEW_TOKENS), build(folder, block_size=block_size)
+    usual = build(folder).model
+    found = assembly.model
+    assert (found.tier, found.layers_in, found.caches_prefixes) == (usual.tier, usual.layers_in, usual.caches_prefixes)
+    assert answers(assembly, REQUESTS) == expected
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_family_is_refused_with_words(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
