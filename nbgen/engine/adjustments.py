@@ -47,7 +47,7 @@ def _penalize(scores: torch.Tensor, asking: list[tuple[int, Sequence]]) -> None:
     """Over tokens generated so far, never the prompt's."""
     if not asking:
         return
-    found = [np.unique(np.array(s.output_ids, np.int64), return_counts=True) for _, s in asking]
+    found = [s.output_counts.arrays() for _, s in asking]
     sizes = [len(ids) for ids, _ in found]
     rows, frequency, presence, repetition = np.repeat([_penalties(*each) for each in asking], sizes, axis=0).T
     ids, counts = (np.concatenate(part) for part in zip(*found, strict=True))
@@ -66,7 +66,8 @@ def _banned(sequence: Sequence, eos_ids: frozenset[int], vocab: int) -> Iterable
     """Tokens that must not come next, ends before their time among them."""
     early = sequence.num_output < sequence.params.min_new_tokens
     ends = eos_ids | sequence.stop_token_ids if early else frozenset()
-    words = forbidden(sequence.bad_words, sequence.output_ids) if sequence.bad_words else frozenset()
+    longest = max(map(len, sequence.bad_words), default=0)
+    words = forbidden(sequence.bad_words, sequence.last_output(longest)) if longest else frozenset()
     return (token for token in ends | words if 0 <= token < vocab)
 
 

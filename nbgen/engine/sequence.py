@@ -7,6 +7,7 @@ from typing import Any
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.grammar import Matcher
 from nbgen.engine.prefix_cache import COMMON, Namespace, Node
+from nbgen.engine.token_counts import TokenCounts
 from nbgen.messages import FinishReason, GenerateOutput, LogprobOptions, Tensor, TensorOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
 
@@ -89,6 +90,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
+        self._counts = TokenCounts()
 
     def __len__(self) -> int:
         """Its tokens, an awaited one among them."""
@@ -105,6 +107,16 @@ class Sequence:
     @property
     def output_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt :]
+
+    @property
+    def output_counts(self) -> TokenCounts:
+        """How often each token of its output came: counted as it grows, where somebody asks."""
+        self._counts.add(self.token_ids[self.num_prompt + self._counts.total :])
+        return self._counts
+
+    def last_output(self, count: int) -> list[int]:
+        """The last `count` tokens of its output, or all that there are."""
+        return self.token_ids[max(self.num_prompt, len(self.token_ids) - count) :]
 
     @property
     def keys(self) -> list[int]:

@@ -1,7 +1,12 @@
 """Sampled tokens follow the exact distribution, and only a request's own parameters touch it."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nbgen.engine import draws
 from nbgen.engine.adjustments import adjust
@@ -137,6 +142,38 @@ def test_penalties_count_output_tokens_only() -> None:
     assert row == pytest.approx([1.0, 1.0 - 2 * 0.5 - 0.25, -1.0 - 0.5 - 0.25, 1.0])
     row = penalized([1.0, 1.0, -1.0, 1.0], (1, 1, 2), repetition_penalty=2.0)
     assert row == pytest.approx([1.0, 0.5, -2.0, 1.0])
+
+
+class Watched(list):
+    """A list that knows how much of it was read at once."""
+
+    most = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        self.most = max(self.most, len(found) if isinstance(key, slice) else 1)
+        return found
+
+
+@given(st.lists(st.lists(st.integers(0, 7), max_size=5), max_size=8))
+def test_penalties_count_a_growing_output_as_if_it_were_new(pieces: list[list[int]]) -> None:
+    options = {"frequency_penalty": 0.3, "presence_penalty": 0.1, "repetition_penalty": 1.7}
+    growing = sequence(**options)
+    growing.bad_words = ((0, 0, 7),)
+    growing.token_ids = Watched(growing.token_ids)
+    for i, piece in enumerate(pieces):
+        growing.token_ids.most = 0
+        growing.token_ids += piece
+        output = tuple(token for piece in pieces[: i + 1] for token in piece)
+        fresh = sequence(output=output, **options)
+        fresh.bad_words = growing.bad_words
+        rows = SCORES.repeat(2, 1)
+        adjust(rows[:1], [growing], frozenset())
+        assert growing.token_ids.most <= max(len(piece), 3), "no more than what is new, and a word, is looked at"
+        adjust(rows[1:], [fresh], frozenset())
+        assert rows[0].tolist() == rows[1].tolist()
+        ids, counts = np.unique(output, return_counts=True)
+        assert [part.tolist() for part in growing.output_counts.arrays()] == [ids.tolist(), counts.tolist()]
 
 
 def test_rows_are_adjusted_together_as_each_alone() -> None:

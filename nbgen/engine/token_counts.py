@@ -1,0 +1,29 @@
+"""How often each token of a growing output came. Knows neither sequences nor tensors."""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+
+import numpy as np
+
+
+class TokenCounts:
+    """Counts that are wanted at every step, so that a token more costs little however many there are."""
+
+    def __init__(self) -> None:
+        #: How many tokens have been counted.
+        self.total = 0
+        self._ids, self._counts = array("q"), array("q")
+
+    def add(self, tokens: Iterable[int]) -> None:
+        for token in tokens:
+            place = bisect_left(self._ids, token)
+            if place == len(self._ids) or self._ids[place] != token:
+                self._ids.insert(place, token)
+                self._counts.insert(place, 0)
+            self._counts[place] += 1
+            self.total += 1
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """The different tokens in their order, and how often each came."""
+        return np.array(self._ids), np.array(self._counts)
