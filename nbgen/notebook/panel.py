@@ -49,7 +49,7 @@ class Panel(anywidget.AnyWidget):
 
     def _receive(self, message: dict[str, Any]) -> None:
         if message.get("type") == "expand":
-            self.send({"type": "expanded", **_expanded(message["text"])})
+            self.send({"type": "expanded", "asked": message["text"], **_expanded(message["text"])})
         else:
             self._runs.receive(message)
 
