@@ -49,9 +49,17 @@ export class Attachments {
     this.#recorder.offer(media.includes("audio"));
   }
 
-  clear() {
-    this.#given = [];
+  get given() {
+    return this.#given;
+  }
+
+  set given(files) {
+    this.#given = files;
     this.#show();
+  }
+
+  clear() {
+    this.given = [];
   }
 
   /** Let go of the microphone. */

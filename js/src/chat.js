@@ -1,18 +1,18 @@
 // The chat panel: a conversation with branches and one input. Knows a transport by its five methods, not which.
 
 import { Attachments } from "./attachments.js";
-import { Compose } from "./compose.js";
-import { contentOf, fitting, sendable } from "./content.js";
+import { Compose, WAIT } from "./compose.js";
+import { contentOf, fitting, mediaOf, sendable } from "./content.js";
 import { h, newId } from "./dom.js";
 import { Following } from "./following.js";
 import { common, Frame } from "./frame.js";
-import { ENDED, tell } from "./kernel.js";
+import { tell } from "./kernel.js";
 import { Answer, numbers, Question } from "./message.js";
 import { settings } from "./settings.js";
 import { Tree } from "./tree.js";
+import { Variables } from "./variables.js";
 
 const EMPTY = "Ask something. Answers stream in here, also while the kernel is busy.";
-const BUSY_MS = 1500;
 /** Of what the kernel is told: Jupyter closes the connection at 10 MiB. */
 const MAX_TOLD = 2_000_000;
 const SENSES = { image: { files: "images", verb: "sees" }, audio: { files: "sounds", verb: "hears" }, video: { files: "videos" } };
@@ -29,14 +29,13 @@ export class Chat {
   #compose;
   #files;
   #unloaded = false;
-  #filled = "";
-  #waiting = 0;
+  #variables;
 
   #actions = {
-    again: (turn) => this.#free() && this.#run(this.#tree.messages(turn.parent)),
-    edit: (turn, content) => this.#free() && this.#run([...this.#tree.messages(turn.parent), { role: "user", content: sendable(content) }]),
+    again: (turn) => this.#again(turn),
+    edit: (turn, area) => this.#sendEdited(turn, area),
     step: (turn, by) => this.#step(turn, by),
-    focus: () => this.#compose.input.focus(),
+    focus: () => this.focus(),
     painted: (work) => this.#following.during(work),
   };
 
@@ -67,11 +66,13 @@ export class Chat {
 
   constructor(model, name) {
     this.#model = model;
-    const done = () => this.#compose.input.focus();
-    this.#files = new Attachments({ say: (words) => this.#frame.say(words), done, allowed: (kind) => this.#refusal(kind) });
+    const say = (words) => this.#frame.say(words);
+    this.#variables = new Variables(model, say);
+    this.#files = new Attachments({ say, done: () => this.focus(), allowed: (kind) => this.#refusal(kind) });
     this.#compose = new Compose({
       send: (text) => this.#send(text),
       stop: () => this.#stop(),
+      wait: () => say(WAIT),
       placeholder: model.get("placeholder"),
       files: this.#files,
     });
@@ -80,9 +81,9 @@ export class Chat {
       name,
       label: "Chat",
       key: (event) => this.#key(event),
-      height: model.get("height"),
+      sized: true,
       tools: [fresh],
-      parts: [this.#compose.element, settings(model, { messages: () => this.#asked() }), this.#log],
+      parts: [this.#compose.element, settings(model, { messages: () => this.#asked(), say }), this.#log],
     });
     this.element = this.#frame.element;
     this.#files.receive(this.element);
@@ -112,7 +113,22 @@ export class Chat {
 
   close() {
     this.#files.close();
+    this.#frame.close();
     this.#transport?.close();
+  }
+
+  /** What is written and not sent, for the view that takes this one's place. */
+  get draft() {
+    return { text: this.#compose.text, files: this.#files.given };
+  }
+
+  set draft({ text, files }) {
+    this.#compose.text = text;
+    this.#files.given = files;
+  }
+
+  focus() {
+    this.#compose.input.focus();
   }
 
   /** Show a run that some other program started. */
@@ -126,7 +142,7 @@ export class Chat {
   /** An event of this chat, whichever view or program caused it. */
   receive(event, data) {
     if (event === "started") return this.#started(data);
-    if (event === "expanded") return this.#expanded(data);
+    if (event === "expanded") return this.#variables.receive(data);
     const turn = this.#tree.answer(data.run);
     if (data.run && (!turn || !Tree.unfinished(turn))) return;
     if (!common(this.#frame, event, data, this.#live)) this.#handlers[event]?.(data, turn);
@@ -137,7 +153,7 @@ export class Chat {
     const files = this.#files.parts;
     if (this.#files.unfinished) return this.#frame.say(this.#files.unfinished);
     if (!(text.trim() || files.length) || this.#live || !this.#transport) return;
-    if (/\{\{[^]+?\}\}/.test(text) && text !== this.#filled) return this.#expand(text);
+    if (!this.#variables.ready(this.#compose.input)) return;
     const system = this.#model.get("system");
     const before = this.#tree.messages(this.#tree.path().at(-1)).filter(({ role }) => role !== "system");
     this.#run([...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: contentOf(text, files) }]);
@@ -163,20 +179,12 @@ export class Chat {
     return `${name} ${takes}: ${SENSES[kind].files} need a model that ${SENSES[kind].verb}`;
   }
 
-  #expand(text) {
-    this.#frame.say("Asking the kernel for the variables");
-    clearTimeout(this.#waiting);
-    this.#waiting = setTimeout(() => this.#frame.say("The kernel is busy: the variables come when it is free"), BUSY_MS);
-    if (tell(this.#model, { type: "expand", text })) return;
-    clearTimeout(this.#waiting);
-    this.#frame.say(ENDED);
-  }
-
-  #expanded({ text, error }) {
-    clearTimeout(this.#waiting);
-    this.#filled = text;
-    this.#compose.text = text;
-    this.#frame.say(error ?? "Variables filled in: press Enter to send");
+  /** Another version of a message; whether it was sent. */
+  #sendEdited(turn, area) {
+    const content = contentOf(area.value.trim() && area.value, mediaOf(turn.content));
+    if (!content.length) this.#frame.say("The message is empty: Cancel brings back what it was");
+    else if (this.#free() && this.#variables.ready(area)) return this.#run([...this.#tree.messages(turn.parent), { role: "user", content: sendable(content) }]);
+    return false;
   }
 
   /** Whether an answer may begin now; says why not. */
@@ -190,11 +198,17 @@ export class Chat {
     return true;
   }
 
+  #again(turn) {
+    if (this.#free()) this.#run(this.#tree.messages(turn.parent));
+    this.focus(); // the button is gone with its answer
+  }
+
   #retry(failed) {
     if (this.#live) return;
     const messages = this.#tree.messages(failed.parent);
     if (!failed.content) this.#tree.drop(failed);
     this.#run(messages);
+    this.focus();
   }
 
   #started({ run, messages }) {
@@ -250,7 +264,8 @@ export class Chat {
 
   #key(event) {
     if (event.key === "Escape" && this.#live) this.#stop();
-    if (event.key === "ArrowUp" && event.target === this.#compose.input && !this.#compose.text) this.#editLast(event);
+    const plain = !(event.shiftKey || event.ctrlKey || event.altKey || event.metaKey);
+    if (event.key === "ArrowUp" && plain && event.target === this.#compose.input && !this.#compose.text) this.#editLast(event);
     else this.#compose.key(event);
   }
 
@@ -272,19 +287,20 @@ export class Chat {
 
   #newChat() {
     if (this.#live) this.#stop();
+    this.#frame.notebook.drop(this.#model.get("chat"));
+    this.focus();
     this.#model.set("chat", newId());
     this.#model.save_changes();
-    this.#compose.input.focus();
   }
 
   #end(turn, words) {
-    this.#frame.notebook.keep(this.#model.get("chat"), this.#tree.list());
+    const lost = this.#frame.notebook.keep(this.#model.get("chat"), this.#tree);
     this.#tellKernel("ended");
     if (turn !== this.#live) return;
     this.#live = null;
     this.#compose.busy = false;
     if (this.#unloaded) this.#offer();
-    this.#frame.rest(words);
+    this.#frame.rest(lost ? `${words}. ${lost}` : words);
   }
 
   #view(turn) {

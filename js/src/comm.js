@@ -17,12 +17,14 @@ export class Comm {
   #asked = {};
   #waiting = null;
   #receive = (message) => this.#message(message);
+  #ended = () => this.#over(this.#have.keys());
 
   constructor(model, chat, listener) {
     this.#model = model;
     this.#chat = chat;
     this.#listener = listener;
     model.on("msg:custom", this.#receive);
+    model.on("comm_live_update", this.#ended);
   }
 
   /** `server` is the place of another server than the kernel's own. */
@@ -30,7 +32,7 @@ export class Comm {
     this.#have.set(body.id, 0);
     this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt });
     if (JSON.stringify(body).length > MAX_SENT) return this.#listener("error", { run: body.id, error: { message: TOO_MUCH, code: 400 } });
-    if (!this.#send({ type: "start", body, server })) this.#listener("error", { run: body.id, error: { message: ENDED } });
+    if (!this.#send({ type: "start", body, server })) this.#over([body.id]);
   }
 
   follow(run) {
@@ -40,7 +42,7 @@ export class Comm {
   }
 
   cancel(run) {
-    this.#send({ type: "cancel", run });
+    if (!this.#send({ type: "cancel", run })) this.#over([run]);
   }
 
   snapshot() {
@@ -64,6 +66,13 @@ export class Comm {
   close() {
     clearTimeout(this.#waiting);
     this.#model.off("msg:custom", this.#receive);
+    this.#model.off("comm_live_update", this.#ended);
+  }
+
+  /** No kernel brings the ends of these runs any more. */
+  #over(runs) {
+    clearTimeout(this.#waiting);
+    for (const run of runs) this.#listener("error", { run, error: { message: ENDED } });
   }
 
   /** What the kernel answers to this kind of question. Throws where there is no kernel, or none any more. */

@@ -2,7 +2,7 @@
 // one server has to load come one after the other; other servers answer meanwhile, through the kernel.
 
 import { Comm } from "./comm.js";
-import { Compose } from "./compose.js";
+import { Compose, WAIT } from "./compose.js";
 import { h, newId } from "./dom.js";
 import { Following } from "./following.js";
 import { common, Frame } from "./frame.js";
@@ -31,7 +31,7 @@ export class Compare {
   constructor(model, name) {
     this.#model = model;
     const send = (text) => text.trim() && this.#start(text);
-    this.#compose = new Compose({ send, stop: () => this.#stop(), placeholder: "One prompt for all", rows: 1, words: WORDS });
+    this.#compose = new Compose({ send, stop: () => this.#stop(), wait: () => this.#frame.say(WAIT), placeholder: "One prompt for all", rows: 1, words: WORDS });
     this.#compose.text = model.get("prompt");
     this.#cells = model.get("cells").map((fields) => new Cell(fields));
     this.#oneModel = this.#cells.every(({ server, load, adapter }) => server === undefined && !load && !adapter);
@@ -64,6 +64,7 @@ export class Compare {
 
   close() {
     if (this.#kernel !== this.#transport) this.#kernel?.close();
+    this.#frame.close();
     this.#transport?.close();
   }
 

@@ -3,20 +3,27 @@
 import { h } from "./dom.js";
 
 const TALLEST = 160;
+const DOUBLE_MS = 400;
+
+/** What Enter says while an answer is being written. */
+export const WAIT = "Still writing: Escape stops it";
 
 export class Compose {
   #send;
   #stop;
+  #wait;
   #busy = false;
+  #clicked = -DOUBLE_MS;
   #words;
 
-  /** `send(text)` says whether it took the text. `words` names the button's two states and the input. `files` may go along. */
-  constructor({ send, stop, placeholder = "", rows = 1, files, words = { send: "Send", stop: "Stop", input: "Message" } }) {
+  /** `wait()` hears of Enter while something is written. `words` names the button's two states and the input. `files` may go along. */
+  constructor({ send, stop, wait, placeholder = "", rows = 1, files, words = { send: "Send", stop: "Stop", input: "Message" } }) {
     this.#send = send;
     this.#stop = stop;
+    this.#wait = wait;
     this.#words = words;
     this.input = h("textarea", { rows, placeholder, "aria-label": words.input, input: () => this.#grow() });
-    this.button = h("button", { type: "button", class: "nbgen-send", click: () => this.press() }, words.send);
+    this.button = h("button", { type: "button", class: "nbgen-send", click: (event) => this.#click(event) }, words.send);
     const attach = files ? [files.element] : [];
     this.element = h("div", { class: "nbgen-compose" }, ...(files ? [files.list] : []), this.input, ...attach, this.button);
     if (files) this.input.addEventListener("paste", (event) => files.paste(event));
@@ -36,17 +43,20 @@ export class Compose {
     this.button.textContent = busy ? this.#words.stop : this.#words.send;
   }
 
-  press() {
-    if (this.#busy) this.#stop();
+  /** Enter sends, Shift+Enter makes a line. */
+  key(event) {
+    if (event.key !== "Enter" || event.shiftKey || event.target !== this.input) return;
+    event.preventDefault();
+    if (this.#busy) this.#wait();
     else this.#send(this.text);
   }
 
-  /** Enter sends, Shift+Enter makes a line. Whether the key was ours. */
-  key(event) {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.target !== this.input) return false;
-    event.preventDefault();
-    if (!this.#busy) this.press();
-    return true;
+  /** The second press of a double click is not meant for what the button has become. */
+  #click({ detail, timeStamp }) {
+    if (detail > 1 && timeStamp - this.#clicked < DOUBLE_MS) return;
+    this.#clicked = timeStamp;
+    if (this.#busy) this.#stop();
+    else this.#send(this.text);
   }
 
   #grow() {

@@ -81,3 +81,16 @@ export function fitting(turns, most) {
   const lighter = turns.map((turn) => ({ ...turn, content: lean(turn.content) }));
   return [turns, lighter].find((list) => JSON.stringify(list).length <= most) ?? null;
 }
+
+/** The newest turns of a branch, from a question on, after its system prompt; null where not even the last has room. */
+export function newest(turns, most) {
+  const light = turns.map((turn) => ({ ...turn, content: lean(turn.content) }));
+  const system = light.filter(({ role }) => role === "system");
+  const others = light.slice(system.length);
+  let left = most - JSON.stringify(system).length;
+  let from = others.length;
+  while (from && (left -= JSON.stringify(others[from - 1]).length + 1) >= 0) from -= 1;
+  while (from < others.length && others[from].role !== "user") from += 1;
+  if (from === others.length) return null;
+  return [...system, ...others.slice(from)].map((turn, i) => ({ ...turn, parent: i ? i - 1 : null }));
+}

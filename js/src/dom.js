@@ -37,6 +37,11 @@ export function copyButton(label, source, words = "Copy") {
   return button;
 }
 
+/** Whether a key belongs to the writing of a character, as of Japanese; Safari tells the last one by its number alone. */
+export function composing({ isComposing, keyCode }) {
+  return isComposing || keyCode === 229;
+}
+
 /** A file's bytes as a data URL. */
 export function dataUrl(file) {
   return new Promise((resolve, reject) => {

@@ -1,6 +1,6 @@
 // What every panel has around its content: the model's name, one line of status that speaks, a bar while a model loads.
 
-import { h } from "./dom.js";
+import { composing, h } from "./dom.js";
 import { INSERT } from "./markdown.js";
 import { Notebook } from "./notebook.js";
 
@@ -12,24 +12,31 @@ export class Frame {
   #name = h("span", { class: "nbgen-name" }, "nbgen");
   #bar = h("progress", { class: "nbgen-progress", "aria-label": "Loading model", max: 1, hidden: true });
 
-  /** `key(event)` hears every key pressed within. Parts are in the order of the Tab key; CSS puts the head first. */
-  constructor(model, { name, label, key, height, tools = [], parts }) {
+  /** `key(event)` hears keys pressed within. Parts are in the order of the Tab key; CSS puts the head first. */
+  constructor(model, { name, label, key, sized = false, tools = [], parts }) {
     this.element = h(
       "div",
-      { class: "nbgen", role: "region", "aria-label": label, "data-lm-suppress-shortcuts": "true" },
+      { class: "nbgen", role: "region", "aria-label": label, "data-lm-suppress-shortcuts": "true", "data-jp-suppress-context-menu": "true" },
       ...parts,
       h("header", { class: "nbgen-head" }, this.#dot, this.#name, this.#bar, this.#status, ...tools),
     );
     this.element.addEventListener("keydown", (event) => {
+      if (saves(event)) return this.#save(event);
       event.stopPropagation();
-      key(event);
+      if (!composing(event)) key(event);
     });
     this.notebook = new Notebook(model, this.element);
     this.element.classList.toggle("nbgen-in-notebook", this.notebook.reachable);
     this.element.addEventListener(INSERT, ({ detail }) => this.#insert(detail));
-    this.element.classList.toggle("nbgen-sized", Boolean(height));
-    this.element.style.setProperty("--height", `${height}px`);
+    this.element.classList.toggle("nbgen-sized", sized);
+    const size = () => this.element.style.setProperty("--height", `${model.get("height")}px`);
+    model.on?.("change:height", size);
+    size();
     this.call(name);
+  }
+
+  close() {
+    this.notebook.close();
   }
 
   set busy(busy) {
@@ -38,7 +45,7 @@ export class Frame {
 
   say(words = "", title = "") {
     if (this.#status.textContent !== words) this.#status.textContent = words;
-    this.#status.title = title;
+    this.#status.title = title || words;
   }
 
   /** The model's name without the folders or the owner before it. */
@@ -74,10 +81,23 @@ export class Frame {
     this.say(words);
   }
 
+  /** The notebook is saved, as from any other place in it. Elsewhere the key is not ours. */
+  #save(event) {
+    const notebook = this.element.closest(".jp-Notebook");
+    if (!notebook) return;
+    event.preventDefault();
+    event.stopPropagation();
+    notebook.dispatchEvent(new KeyboardEvent("keydown", event));
+  }
+
   #insert({ code, replace }) {
     if (replace) this.say(this.notebook.replaceBelow(code) ? "Replaced the cell below" : "There is no code cell below");
     else this.say(this.notebook.insertBelow(code) ? "Inserted in the cell below" : "There is no notebook to insert into");
   }
+}
+
+function saves({ key, ctrlKey, metaKey, altKey, shiftKey }) {
+  return key.toLowerCase() === "s" && (ctrlKey || metaKey) && !altKey && !shiftKey;
 }
 
 /** Events that mean the same to every panel; whether this was one. */

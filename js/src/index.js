@@ -12,19 +12,35 @@ import { Stream } from "./stream.js";
 const PANELS = { chat: Chat, compare: Compare, stream: Stream };
 
 function mount(model, host, direct) {
-  const panel = new PANELS[model.get("panel")](model, direct?.name);
+  const own = scoped(model);
+  const panel = new PANELS[model.get("panel")](own, direct?.name);
   const listener = (event, data) => {
     panel.receive(event, data);
     released.hear(event, data);
   };
   const chat = model.get("chat");
-  const transport = direct ? new Direct(direct.server, chat, listener) : new Comm(model, chat, listener);
+  const transport = direct ? new Direct(direct.server, chat, listener) : new Comm(own, chat, listener);
   const released = new Released(transport);
   panel.element.append(released.element);
   host.replaceChildren(panel.element);
   panel.open(transport);
   released.look();
-  return panel;
+  const close = () => {
+    panel.close();
+    own.silence();
+  };
+  return { panel, close };
+}
+
+/** The widget's model for one panel, whose listeners end together. */
+function scoped(model) {
+  const heard = [];
+  const on = (name, listener) => {
+    heard.push([name, listener]);
+    model.on(name, listener);
+  };
+  const silence = () => heard.forEach(([name, listener]) => model.off(name, listener));
+  return Object.assign(Object.create(model), { on, silence });
 }
 
 function refusal() {
@@ -40,10 +56,14 @@ async function render({ model, el }) {
     host.append(refusal());
     return () => {};
   }
-  let panel = mount(model, host, direct);
+  let { panel, close } = mount(model, host, direct);
   const renew = () => {
-    panel.close();
-    panel = mount(model, host, direct);
+    const { draft } = panel;
+    const focused = host.contains(document.activeElement);
+    close();
+    ({ panel, close } = mount(model, host, direct));
+    if (draft) panel.draft = draft;
+    if (focused) panel.focus?.();
   };
   const remote = (message) => {
     if (message.type === "started") panel.adopt(message);
@@ -59,7 +79,7 @@ async function render({ model, el }) {
     window.removeEventListener("focus", looked);
     model.off("change:chat", renew);
     model.off("msg:custom", remote);
-    panel.close();
+    close();
   };
 }
 

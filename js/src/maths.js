@@ -20,7 +20,7 @@ const INLINE = [
   [/^\\\(([\s\S]+?)\\\)/, false],
   [/^\\\[([\s\S]+?)\\\]/, true],
   [/^\$\$([^$]+?)\$\$/, true],
-  [/^\$(?!\s)((?:\\[^\n]|[^$\\\n])+?)(?<!\s)\$(?!\d)/, false],
+  [/^\$(?!\s)((?:\\[^\n]|[^$\\\n])+?)(?<!\s)\$(?=(?:st|nd|rd|th|s)?(?!\w))/, false], // no price, no $HOME:$PATH; but the $n$th
 ];
 // A block that is still open takes all that follows, so that blank lines within do not settle.
 const BLOCK = [/^ {0,3}\$\$([\s\S]+?)\$\$[ \t]*(?:\n|$)/, /^ {0,3}\\\[([\s\S]+?)\\\][ \t]*(?:\n|$)/];

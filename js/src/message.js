@@ -1,8 +1,8 @@
 // The messages of a conversation as the page shows them. An answer is painted at most once a frame.
 
 import { Blocks } from "./blocks.js";
-import { contentOf, frameUrls, imageUrl, mediaOf, nameOf, soundUrl, textOf, videoUrl } from "./content.js";
-import { copyButton, h } from "./dom.js";
+import { frameUrls, imageUrl, mediaOf, nameOf, soundUrl, textOf, videoUrl } from "./content.js";
+import { composing, copyButton, h } from "./dom.js";
 import { player } from "./sound.js";
 
 const SLOW_MS = 8;
@@ -35,20 +35,21 @@ export class Question {
     const written = textOf(this.#turn.content);
     const area = h("textarea", { rows: Math.min(8, written.split("\n").length + 1), "aria-label": "Edited message" });
     area.value = written;
-    const done = (text) => {
-      if (text?.trim() && !this.#actions.edit(this.#turn, contentOf(text, mediaOf(this.#turn.content)))) return;
+    const close = () => {
       this.element.replaceChildren(this.#bubble, this.#foot);
       this.#actions.focus();
     };
+    const send = () => this.#actions.edit(this.#turn, area) && close();
     area.addEventListener("keydown", (event) => {
+      if (composing(event)) return;
       if (event.key === "Escape") event.stopPropagation();
-      if (event.key === "Escape") done();
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      if (event.key === "Escape") close();
+      if (event.key !== "Enter" || event.shiftKey) return;
       event.preventDefault();
-      done(area.value);
+      send();
     });
-    const button = (words, text) => h("button", { type: "button", class: "nbgen-small", click: () => done(text()) }, words);
-    const buttons = h("div", { class: "nbgen-foot nbgen-editing" }, button("Cancel", () => ""), button("Send edited", () => area.value));
+    const button = (words, click) => h("button", { type: "button", class: "nbgen-small", click }, words);
+    const buttons = h("div", { class: "nbgen-foot nbgen-editing" }, button("Cancel", close), button("Send edited", send));
     this.element.replaceChildren(area, buttons);
     area.focus();
   }

@@ -57,7 +57,9 @@ class Monitor {
   constructor(actions) {
     this.load = h("button", { type: "button", click: actions.load }, "Load");
     this.unload = h("button", { type: "button", click: actions.unload }, "Unload");
-    const head = h("div", { class: "nbgen-head" }, this.#title, this.#state, this.#progress, this.load, this.unload);
+    const title = "End every request of this server, whoever asked";
+    this.stop = h("button", { type: "button", title, disabled: true, click: actions.stop }, "Stop all");
+    const head = h("div", { class: "nbgen-head" }, this.#title, this.#state, this.#progress, this.load, this.unload, this.stop);
     const gauges = [this.#rate, this.#memory, this.#cache, this.#requests].map((gauge) => gauge.element);
     const label = { class: "nbgen-monitor", role: "group", "aria-label": "Model server" };
     this.element = h("div", label, head, this.#facts, h("div", { class: "nbgen-gauges" }, ...gauges), this.#error);
@@ -101,7 +103,9 @@ class Monitor {
     this.#memory.show(bytes(used) + of, { share: total ? used / total : 0, series: this.#memories });
     const share = blocks ? (blocks - free) / blocks : 0;
     this.#cache.show(`${Math.round(share * 100)} %`, { share });
-    this.#requests.show(`${pulse.running ?? 0} running, ${pulse.waiting ?? 0} waiting`);
+    const { running = 0, waiting = 0 } = pulse;
+    this.#requests.show(`${running} running, ${waiting} waiting`);
+    this.stop.disabled = !(running || waiting);
   }
 }
 
@@ -128,7 +132,7 @@ function watch(element, interval, look) {
 
 async function render({ model, el }) {
   const server = (await directServer(model))?.server;
-  const ask = async (path, body) => {
+  const ask = async (path, body = {}) => {
     try {
       await (await server.request(path, { body })).text();
     } catch (error) {
@@ -136,8 +140,12 @@ async function render({ model, el }) {
     }
   };
   const askKernel = (type) => tell(model, { type }) || monitor.fail(ENDED);
-  const act = (type, path) => () => (server ? ask(path, {}) : askKernel(type));
-  const monitor = new Monitor({ load: act("load", "model/load"), unload: act("unload", "model/unload") });
+  const act = (type, path, body) => () => (server ? ask(path, body) : askKernel(type));
+  const monitor = new Monitor({
+    load: act("load", "model/load"),
+    unload: act("unload", "model/unload"),
+    stop: act("stop", "../../abort_request", { abort_all: true }),
+  });
   el.append(monitor.element);
   let asked = -Infinity;
   const look = async () => {

@@ -1,16 +1,28 @@
 // The notebook around a widget, where the page lets us reach it: cells and metadata. Elsewhere every call does nothing.
 
-import { fitting } from "./content.js";
+import { fitting, newest } from "./content.js";
 
 const MAX_SAVED = 200_000;
+/** A chat without a name has an id that is made up, by Python or by this page: nobody can ask for it again. */
+const MADE_UP = /^(?:[0-9a-f]{24}|[0-9a-f]{32})$/;
+/** What the page's panels show, by notebook; every widget has a bundle of its own. */
+const SHOWN = (globalThis[Symbol.for("nbgen.shown")] ??= new WeakMap());
 
 export class Notebook {
   #shared;
   #element;
+  #shows;
 
   constructor(model, element) {
     this.#shared = model.widget_manager?.context?.model?.sharedModel;
     this.#element = element;
+    this.#shows = { chat: model.get("chat") };
+    this.#panels.add(this.#shows);
+  }
+
+  /** The panel is no longer in the page. */
+  close() {
+    this.#panels.delete(this.#shows);
   }
 
   get reachable() {
@@ -45,15 +57,53 @@ export class Notebook {
     return this.#chats()[chat] ?? null;
   }
 
-  /** Keep a chat's turns in the notebook's metadata, so that they are there when it is opened again. */
-  keep(chat, turns) {
-    if (typeof this.#shared?.setMetadata !== "function") return;
-    const kept = fitting(turns, MAX_SAVED); // images and sounds are large
-    if (!kept) return;
-    this.#shared.setMetadata("nbgen", { ...this.#shared.getMetadata("nbgen"), chats: { ...this.#chats(), [chat]: kept } });
+  /**
+   * Keep a chat's turns in the notebook's metadata, so that they are there when it is opened again; of chats without a
+   * name only those that a panel shows. Words for what is too long to be kept, or "".
+   */
+  keep(chat, tree) {
+    if (!this.#writable) return "";
+    const [turns, words] = within(tree);
+    const others = Object.entries(this.#chats()).filter(([id]) => !MADE_UP.test(id) || this.#isShown(id));
+    this.#write({ ...Object.fromEntries(others), ...(turns && { [chat]: turns }) });
+    return words;
+  }
+
+  /** Forget a chat without a name. */
+  drop(chat) {
+    const { [chat]: dropped, ...others } = this.#chats();
+    if (this.#writable && dropped && MADE_UP.test(chat)) this.#write(others);
+  }
+
+  get #writable() {
+    return typeof this.#shared?.setMetadata === "function";
+  }
+
+  get #panels() {
+    if (!this.#shared) return new Set();
+    if (!SHOWN.has(this.#shared)) SHOWN.set(this.#shared, new Set());
+    return SHOWN.get(this.#shared);
+  }
+
+  #isShown(id) {
+    return [...this.#panels].some(({ chat }) => chat === id);
+  }
+
+  #write(chats) {
+    this.#shared.setMetadata("nbgen", { ...this.#shared.getMetadata("nbgen"), chats });
   }
 
   #chats() {
     return this.#shared?.getMetadata?.("nbgen")?.chats ?? {};
   }
+}
+
+/** As much of a conversation as there is room for, and words for the rest. */
+function within(tree) {
+  const all = fitting(tree.list(), MAX_SAVED); // images and sounds are large
+  if (all) return [all, ""];
+  const branch = fitting(tree.branch(), MAX_SAVED);
+  if (branch) return [branch, "The notebook keeps only the versions that are shown"];
+  const last = newest(tree.branch(), MAX_SAVED);
+  return [last, last ? "The notebook keeps only the newest turns" : "This is too long for the notebook to keep"];
 }

@@ -1,7 +1,7 @@
 // The completion panel: a prompt, its continuation token by token, and what else the model could have said. Choosing an
 // alternative goes on from there.
 
-import { Compose } from "./compose.js";
+import { Compose, WAIT } from "./compose.js";
 import { copyButton, h, newId } from "./dom.js";
 import { common, Frame } from "./frame.js";
 import { tell } from "./kernel.js";
@@ -47,18 +47,18 @@ export class Stream {
   constructor(model, name) {
     this.#model = model;
     const send = (text) => text && this.#begin(text);
-    this.#compose = new Compose({ send, stop: () => this.#stop(), placeholder: "Text to continue", rows: 2, words: WORDS });
+    this.#compose = new Compose({ send, stop: () => this.#stop(), wait: () => this.#frame.say(WAIT), placeholder: "Text to continue", rows: 2, words: WORDS });
     this.#compose.text = model.get("prompt");
     const foot = h("div", { class: "nbgen-foot" }, this.#note, this.#more, this.#undo, copyButton("Copy text", () => this.#prompt + this.#view.text));
     this.#frame = new Frame(model, {
       name,
       label: "Completion",
       key: (event) => this.#key(event),
-      height: model.get("height"),
+      sized: true,
       tools: [legend()],
       parts: [
         this.#compose.element,
-        settings(model, { prompt: () => this.#compose.text, system: false }),
+        settings(model, { prompt: () => this.#compose.text, system: false, say: (words) => this.#frame.say(words) }),
         h("div", { class: "nbgen-log nbgen-completion" }, this.#view.element, this.#alert, foot),
       ],
     });
@@ -78,6 +78,7 @@ export class Stream {
   }
 
   close() {
+    this.#frame.close();
     this.#transport?.close();
   }
 

@@ -23,6 +23,11 @@ export class Tree {
     return this.#turns.map(({ parent, ...turn }) => ({ parent: parent && this.#turns.indexOf(parent), ...turn }));
   }
 
+  /** As `list`, of the chosen branch alone. */
+  branch() {
+    return this.path().map(({ parent, ...turn }, i) => ({ parent: parent && i - 1, ...turn }));
+  }
+
   /** A new answer, after the turns that led to it. */
   add(messages, run) {
     let parent = null;

@@ -6,7 +6,7 @@ function opened(context) {
   context.mock.timers.enable({ apis: ["setTimeout"] });
   const sent = [];
   const heard = [];
-  const model = { send: (message) => sent.push(message), on: (_, receive) => (model.receive = receive), off: () => {} };
+  const model = { send: (message) => sent.push(message), on: (name, listener) => (name === "msg:custom" ? (model.receive = listener) : (model.ended = listener)), off: () => {} };
   const comm = new Comm(model, "c", (event, data) => heard.push([event, data.text]));
   comm.start({ id: "r", messages: [] });
   return { model, sent, heard, comm };
@@ -36,6 +36,19 @@ test("a silent kernel is said to be busy", (context) => {
   const { heard } = opened(context);
   context.mock.timers.tick(2000);
   assert.deepEqual(heard.at(-1), ["busy", undefined]);
+});
+
+test("a run whose kernel ends, ends", (context) => {
+  const { model, heard, comm } = opened(context);
+  model.ended();
+  assert.deepEqual(heard.at(-1), ["error", undefined]);
+  context.mock.timers.tick(2000);
+  assert.equal(heard.length, 2, "nor is the kernel busy");
+  model.send = () => {
+    throw new Error("Cannot send");
+  };
+  comm.cancel("r");
+  assert.equal(heard.filter(([event]) => event === "error").length, 2);
 });
 
 test("a kernel that has ended is an error in words", (context) => {

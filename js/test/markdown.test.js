@@ -70,7 +70,7 @@ test("complete code is coloured, whatever it says, and keeps every character", (
 
 test("formulas become MathML, in a line and on their own", () => {
   const tags = (text) => [...page(text).elements()].map((element) => element.tag);
-  for (const text of ["is $x^2$ here", "is \\(x^2\\) here"]) assert.ok(tags(text).includes("msup"), text);
+  for (const text of ["is $x^2$ here", "is \\(x^2\\) here", "the $x^2$th and $x^2$."]) assert.ok(tags(text).includes("msup"), text);
   for (const text of ["$$\\frac{a}{b}$$", "\\[\n\\frac{a}{b}\n\\]", "so\n$$\n\\frac{a}{b}\n\n$$\nend"]) {
     assert.ok(tags(text).includes("mfrac"), text);
     assert.match(String(page(text)), /class="nbgen-formula"/);
@@ -79,7 +79,7 @@ test("formulas become MathML, in a line and on their own", () => {
 });
 
 test("dollars, braces and code that are no formula stay as they are", () => {
-  for (const text of ["it costs $5 and $10", "`$x$` and `\\(y\\)`", "```\n$$x$$\n```", "a $ b $ c", "\\$x$", "PID is $$"]) {
+  for (const text of ["it costs $5 and $10", "`$x$` and `\\(y\\)`", "```\n$$x$$\n```", "a $ b $ c", "\\$x$", "PID is $$", "$5 today and $6 tomorrow, PATH=$HOME/bin:$PATH"]) {
     assert.ok(![...page(text).elements()].some(({ tag }) => tag === "math"), text);
   }
   assert.match(String(page("$\\nonsense{$")), /<code class="nbgen-tex">\$\\nonsense\{\$<\/code>/);

@@ -86,6 +86,10 @@ class Client(Connection):
         """Stop a run; one that has ended stays as it is."""
         return self.json(Call("POST", f"{API}runs/{quote(run, safe='')}/cancel", {}))
 
+    def cancel_all(self) -> None:
+        """Stop every request of the server, whoever asked."""
+        self.json(Call("POST", "abort_request", {"abort_all": True}))
+
     def chat(self, chat: str) -> dict[str, Any]:
         """The messages of a chat and its newest run. A new chat has neither."""
         return self.json(Call("GET", f"{API}chats/{quote(chat, safe='')}"))

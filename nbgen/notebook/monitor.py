@@ -22,7 +22,7 @@ _STATIC = Path(__file__).parent / "static"
 
 
 class Monitor(anywidget.AnyWidget):
-    """Model, memory, KV cache, requests and tokens per second, with buttons to load and to unload."""
+    """Model, memory, KV cache, requests and tokens per second, with buttons to load, to unload and to stop all."""
 
     _esm = _STATIC / "monitor.js"
     _css = _STATIC / "monitor.css"
@@ -44,7 +44,9 @@ class Monitor(anywidget.AnyWidget):
 
     def _receive(self, message: dict[str, Any]) -> None:
         """What the page asks of the kernel; it may come on any thread and must not hold up the next."""
-        work = {"look": self._look, "load": self._load, "unload": self._unload}.get(str(message.get("type")))
+        work = {"look": self._look, "load": self._load, "unload": self._unload, "stop": self._stop}.get(
+            str(message.get("type"))
+        )
         if work is not None:
             threading.Thread(target=self._answer, args=(work,), daemon=True).start()
 
@@ -64,6 +66,9 @@ class Monitor(anywidget.AnyWidget):
 
     def _unload(self) -> None:
         session.default_client(start=False).unload()
+
+    def _stop(self) -> None:
+        session.default_client(start=False).cancel_all()
 
 
 def monitor(*, interval_ms: int = 1000, transport: str = "auto") -> Monitor:

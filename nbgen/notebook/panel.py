@@ -84,7 +84,7 @@ class Panel(anywidget.AnyWidget):
     def _receive(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
         if kind == "expand":
-            self.send({"type": "expanded", **_expanded(message["text"])})
+            self.send({"type": "expanded", "asked": message["text"], **_expanded(message["text"])})
         elif kind in ("ended", "kept"):
             threading.Thread(target=self._write_down, daemon=True).start()
         else:

@@ -111,6 +111,10 @@ class RemoteClient(Connection):
         """Refused, too."""
         self._refuse("unload")
 
+    def cancel_all(self) -> None:
+        """Refused, too: others ask it."""
+        self._refuse("stopping all requests")
+
     def chat(self, chat: str) -> dict[str, Any]:
         """A server of another kind keeps no chats: each begins empty."""
         return {"chat": chat, "run": None, "messages": [], "turns": []}

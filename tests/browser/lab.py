@@ -92,10 +92,10 @@ class Lab:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
-    def post(self, path: str) -> None:
-        """Ask for something that takes no arguments."""
+    def post(self, path: str, **fields: Any) -> None:
+        """Ask for something to be done."""
         headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
-        request = urllib.request.Request(self.url + path, b"{}", headers)
+        request = urllib.request.Request(self.url + path, json.dumps(fields).encode(), headers)
         urllib.request.urlopen(request, timeout=60).close()
 
     def stop(self) -> None:

@@ -30,6 +30,11 @@ class Panel:
         """Wait until the answer has been seen at several lengths: one that comes in one piece has two."""
         grows(self.answers.last)
 
+    def goes_on(self) -> None:
+        """Wait for some lines more."""
+        before = self.length()
+        until(lambda: self.length() > before + 200)
+
     def hears(self) -> Callable[[], list[str]]:
         """From now on, all that the status says, also what is gone again; the call tells it so far."""
         listener = self.status.evaluate_handle(

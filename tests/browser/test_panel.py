@@ -33,10 +33,14 @@ def test_text_arrives_and_stops_while_the_kernel_is_busy(lab: Lab, opened: Noteb
     opened.run(1, wait=False)
     page.wait_for_function(f"{STATUS} === 'busy'")
 
-    panel.ask("hello")
+    panel.message.fill("hello")
+    panel.send.dblclick()
     expect(panel.stop).to_be_visible()
     panel.grows()
     assert page.evaluate(STATUS) == "busy"
+    panel.ask("next")
+    expect(panel.status).to_have_text("Still writing: Escape stops it")
+    expect(panel.message).to_have_value("next")
 
     panel.message.press("Escape")
     expect(panel.send).to_be_visible()
@@ -128,7 +132,7 @@ def test_open_options_leave_the_conversation_its_place(panel: Panel, page: Page)
 
 
 @pytest.mark.parametrize("opened", [{"more": ', transport="comm"'}], indirect=True)
-def test_through_the_kernel_it_streams_and_stops_as_well(lab: Lab, opened: Notebook, panel: Panel) -> None:
+def test_through_the_kernel_it_streams_and_stops_as_well(lab: Lab, opened: Notebook, panel: Panel, page: Page) -> None:
     panel.ask("hello")
     panel.grows()
     panel.stop.click()
@@ -137,6 +141,13 @@ def test_through_the_kernel_it_streams_and_stops_as_well(lab: Lab, opened: Noteb
     opened.kernel_value("setattr(chat, 'params', {**chat.params, 'max_new_tokens': 1000})")
     panel.ask("again")
     expect(panel.answers.nth(1)).to_contain_text("1000 tokens")
+    opened.kernel_value("setattr(chat, 'params', {**chat.params, 'max_new_tokens': 20_000})")
+    panel.ask("last")
+    expect(panel.status).to_have_text("Generating")
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(panel.answers.nth(2).get_by_role("alert")).to_contain_text("The kernel has ended")
+    expect(panel.send).to_be_visible()
+    lab.post("nbgen/abort_request", abort_all=True)
 
 
 @pytest.mark.parametrize("opened", [{"tokens": 12}], indirect=True)
@@ -160,8 +171,20 @@ def test_keys_and_turns(opened: Notebook, panel: Panel, page: Page) -> None:
     opened.kernel_value("chat.ask('from Python')")
     expect(page.get_by_role("article", name="You").last).to_contain_text("from Python")
     expect(panel.answers.nth(2)).to_contain_text("12 tokens")
+    panel.message.press("Shift+ArrowUp")
+    expect(panel.message).to_be_focused()
+    panel.message.fill("a draft")
+    panel.message.press("Control+s")
+    page.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
+    kept = "Object.keys(window.jupyterapp.shell.currentWidget.context.model.metadata.nbgen.chats)"
+    assert page.evaluate(kept) == [opened.kernel_value("chat.chat")]
     page.get_by_role("button", name="New chat").click()
     expect(panel.answers).to_have_count(0)
+    expect(panel.message).to_be_focused()
+    expect(panel.message).to_have_value("a draft")
+    assert page.evaluate(kept) == []
+    panel.message.click(button="right")
+    expect(page.locator(".lm-Menu")).to_have_count(0)
 
 
 @pytest.mark.parametrize("opened", [{"tokens": 12, "more": ", temperature=0"}], indirect=True)
@@ -205,8 +228,7 @@ def test_a_growing_answer_leaves_reader_and_focus_alone(opened: Notebook, panel:
     until(lambda: log.evaluate(below) < 40)
     log.evaluate("log => { log.scrollTop = 0; }")
     page.get_by_text("Options", exact=True).focus()
-    before = panel.length()
-    until(lambda: panel.length() > before + 200)
+    panel.goes_on()
     assert log.evaluate("log => log.scrollTop") == 0
     expect(page.get_by_text("Options", exact=True)).to_be_focused()
     log.press("End")
@@ -214,8 +236,7 @@ def test_a_growing_answer_leaves_reader_and_focus_alone(opened: Notebook, panel:
     log.hover()
     for up in (lambda: page.mouse.wheel(0, -5), lambda: log.press("ArrowUp")):
         up()
-        before = panel.length()
-        until(lambda before=before: panel.length() > before + 200)
+        panel.goes_on()
         assert log.evaluate(below) > 40
         log.press("End")
         until(lambda: log.evaluate(below) < 1)

@@ -36,6 +36,7 @@ def test_another_token_can_be_chosen_by_keys_or_by_mouse_and_undone(opened: Note
     said = view.locator(".nbgen-token:not(.nbgen-part)").all_text_contents()
     assert "".join(said) == opened.kernel_value("stream.text").removeprefix("Once")
 
+    expect(page.get_by_role("button", name="Copy text")).to_have_css("opacity", "1")
     tokens.nth(3).hover()
     box = page.get_by_role("group", name="Alternatives")
     expect(box.get_by_role("button")).to_have_count(6)
@@ -135,6 +136,8 @@ def test_settings_stream_side_by_side_over_one_connection(lab: Lab, opened: Note
     texts = [answer.locator(".nbgen-text").inner_text() for answer in answers]
     assert texts[0] == texts[1], "without chance the seed changes nothing"
     assert texts[2] != texts[3]
+    page.locator(".nbgen").evaluate("panel => { panel.style.width = '300px'; }")
+    assert len({answer.bounding_box()["x"] for answer in answers}) == 1, "a narrow panel has one column"
     for answer in answers:
         expect(answer).to_contain_text("20 tokens")
     assert opened.kernel_value("[r.usage['completion_tokens'] for r in grid.results]") == "[20, 20, 20, 20]"

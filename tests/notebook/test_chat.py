@@ -150,7 +150,7 @@ def test_variables_in_a_prompt_are_filled_in_for_the_panel(chat: Chat, shell: In
     chat.send = sent.append
     chat._receive({"type": "expand", "text": "a {{animal}} and {x}"})
     chat._receive({"type": "expand", "text": "a {{animals}}"})
-    assert sent[0] == {"type": "expanded", "text": "a fox and {x}"}
+    assert sent[0] == {"type": "expanded", "asked": "a {{animal}} and {x}", "text": "a fox and {x}"}
     assert sent[1]["text"] == "a {{animals}}"
     assert "animals" in sent[1]["error"]
 

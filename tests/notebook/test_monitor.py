@@ -32,7 +32,7 @@ def test_a_look_is_answered_with_the_model(heard: Heard) -> None:
     assert "ready" in repr(monitor)
 
 
-@pytest.mark.parametrize("message", ["look", "unload"])
+@pytest.mark.parametrize("message", ["look", "unload", "stop"])
 def test_a_look_starts_no_server_where_one_was_stopped(
     heard: Heard, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,6 +41,16 @@ def test_a_look_starts_no_server_where_one_was_stopped(
     monkeypatch.setattr(session, "_start", lambda *_: pytest.fail("a server was started"))
     monitor._receive({"type": message})
     assert "no nbgen server found" in heard.wait("error")["message"]
+
+
+def test_answers_that_nobody_can_reach_are_stopped(heard: Heard, connected: PrivateServer) -> None:
+    params = {"max_new_tokens": 15_000, "ignore_eos": True}
+    events = connected.client.run({"id": "left", "prompt": "hi", "params": params, "attached": False})
+    next(events)
+    events.close()
+    nbgen.monitor()._receive({"type": "stop"})
+    state = wait_for(lambda: (run := connected.client.snapshot("left"))["finish_reason"] and run, "the end")
+    assert state["finish_reason"]["type"] == "abort"
 
 
 def test_a_server_that_is_gone_is_said(heard: Heard, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,48 @@
+// `{{…}}` in what a person writes: the kernel fills them in, and the person sees what came of it before it is sent.
+
+import { ENDED, tell } from "./kernel.js";
+
+const BUSY_MS = 1500;
+const BRACES = /\{\{[^]+?\}\}/;
+
+export class Variables {
+  #model;
+  #say;
+  #filled = "";
+  #asking = null;
+  #waiting = 0;
+
+  constructor(model, say) {
+    this.#model = model;
+    this.#say = say;
+  }
+
+  /** Whether an input's text can be sent as it is; else the kernel is asked to fill it in. */
+  ready(input) {
+    const ready = input.value === this.#filled || !BRACES.test(input.value);
+    if (!ready) this.#ask(input);
+    return ready;
+  }
+
+  /** The kernel's answer. What was written meanwhile stays. */
+  receive({ asked, text, error }) {
+    if (asked !== this.#asking?.text) return;
+    const { input } = this.#asking;
+    this.#asking = null;
+    clearTimeout(this.#waiting);
+    if (input.value !== asked) return this.#say("The message has changed since: press Enter to fill in its variables");
+    this.#filled = input.value = text;
+    input.dispatchEvent(new Event("input"));
+    this.#say(error ?? "Variables filled in: press Enter to send");
+  }
+
+  #ask(input) {
+    this.#asking = { input, text: input.value };
+    this.#say("Asking the kernel for the variables");
+    clearTimeout(this.#waiting);
+    this.#waiting = setTimeout(() => this.#say("The kernel is busy: the variables come when it is free"), BUSY_MS);
+    if (tell(this.#model, { type: "expand", text: input.value })) return;
+    clearTimeout(this.#waiting);
+    this.#say(ENDED);
+  }
+}
