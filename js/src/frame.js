@@ -97,7 +97,7 @@ export class Frame {
 }
 
 function saves({ key, ctrlKey, metaKey, altKey, shiftKey }) {
-  return key.toLowerCase() === "s" && (ctrlKey || metaKey) && !altKey && !shiftKey;
+  return key?.toLowerCase() === "s" && (ctrlKey || metaKey) && !altKey && !shiftKey;
 }
 
 /** Events that mean the same to every panel; whether this was one. */
