@@ -18,7 +18,7 @@ from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.prefix_cache import Namespace
 from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
-from nbgen.engine.stop_regex import StopRegexes
+from nbgen.engine.stop_regex import Patience, StopRegexes
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine.word_lists import bad_words, stop_words
 from nbgen.engine_state import ModelInfo
@@ -93,7 +93,8 @@ class Admission:
         if request.logit_processor is not None:
             self._processors.load(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
-        sequences = [self._sequence(request, i, prompt, params, seed + i) for i in range(params.n)]
+        patience = Patience()
+        sequences = [self._sequence(request, i, prompt, params, seed + i, patience) for i in range(params.n)]
         for sequence in sequences:
             sequence.media = media
             sequence.parser = reading.parser and reading.parser()
@@ -121,7 +122,13 @@ class Admission:
         return TokenizerAnswer(rid=request.rid, token_ids=[ids])
 
     def _sequence(
-        self, request: GenerateRequest, index: int, prompt: list[int], params: SamplingParams, seed: int
+        self,
+        request: GenerateRequest,
+        index: int,
+        prompt: list[int],
+        params: SamplingParams,
+        seed: int,
+        patience: Patience,
     ) -> Sequence:
         decode = self._tokenizer.decoder(
             skip_special_tokens=params.skip_special_tokens,
@@ -142,7 +149,7 @@ class Admission:
             stop_strings=StopStrings(
                 (*params.stop, *stop_words(request.words, self._tokenizer)),
                 keep_match=params.no_stop_trim,
-                regexes=StopRegexes(params.stop_regex) if params.stop_regex else None,
+                regexes=StopRegexes(params.stop_regex, patience) if params.stop_regex else None,
             ),
             stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),
             namespace=Namespace(request.namespace, adapter.version if adapter else 0),

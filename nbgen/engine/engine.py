@@ -25,6 +25,7 @@ from nbgen.engine.scheduler import Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine.tensor_outputs import Row, TensorOutputs
 from nbgen.engine_state import EngineStatus
+from nbgen.errors import InvalidRequest
 from nbgen.messages import FinishReason, GenerateOutput
 
 #: Seconds between two looks at who is late.
@@ -294,7 +295,7 @@ class Engine:
             return msgspec.structs.replace(output, logprobs=logprobs)
         try:
             text = sequence.append(token)
-        except GrammarError as error:
+        except (GrammarError, InvalidRequest) as error:
             return self._fail(sequence, str(error))
         output = sequence.output(text, [token])
         self.generated_tokens += 1

@@ -4,6 +4,7 @@ Patterns are written for Python's `re`; what only a backtracking engine can matc
 """
 
 import re
+import time
 from collections.abc import Sequence
 
 import re2
@@ -12,7 +13,11 @@ from nbgen.errors import InvalidRequest
 
 #: Characters at the end of the text in which a match is looked for.
 TAIL = 4096
-MAX_MEMORY = 2**20
+#: Bytes of one pattern. With these, what patterns of words and lines may become next is found once and remembered;
+#: what outgrows them is searched a hundred times more slowly.
+MAX_MEMORY = 2**22
+#: Seconds of CPU time that a request's searches may take: for every piece of text, and saved up.
+FOR_EACH_PIECE, SAVED_UP = 0.0005, 0.1
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
@@ -25,26 +30,50 @@ _OUTSIDE = {"$": r"\n?\z", r"\Z": r"\z", r"\d": r"\p{Nd}", r"\w": r"[\pL\pN_]", 
 _INSIDE = {r"\d": r"\p{Nd}", r"\w": r"\pL\pN_"}
 
 
+class Patience:
+    """How long the searches of one request may still take, all of its samples together."""
+
+    def __init__(self) -> None:
+        self._left = SAVED_UP
+
+    def spend(self, seconds: float) -> None:
+        """A piece of text took so long. Raises InvalidRequest where that is too long."""
+        self._left = min(SAVED_UP, self._left + FOR_EACH_PIECE - seconds)
+        if self._left < 0:
+            raise InvalidRequest(
+                f"stop_regex takes too long to match: more than {FOR_EACH_PIECE * 1000} ms for a token. Ask for fewer "
+                "or simpler patterns, which do not begin with a repetition of what comes later in them",
+                field="stop_regex",
+            )
+
+
 class StopRegexes:
     """Searches growing text for the first of several patterns."""
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], patience: Patience | None = None) -> None:
         """Raises InvalidRequest for a pattern that RE2 does not take."""
         self.patterns = patterns
+        self._patience = patience or Patience()
         self._compiled = [_compile(pattern) for pattern in patterns]
         self._tail = ""
         self._cut = False
 
     def append(self, text: str) -> str | None:
-        """Add text; the first pattern that matches its end part, as it was given."""
+        """Add text; the first pattern that matches its end part, as it was given.
+
+        Raises InvalidRequest where the searches take too long.
+        """
+        if self._tail and not text:
+            return None
         self._tail += text
         if len(self._tail) > TAIL:
             # One character stays in front, so that `^` and `\\b` see that the text began earlier.
             self._tail, self._cut = self._tail[-TAIL - 1 :], True
-        for pattern, compiled in zip(self.patterns, self._compiled, strict=True):
-            if compiled.search(self._tail, int(self._cut)):
-                return pattern
-        return None
+        began = time.thread_time()
+        pairs = zip(self.patterns, self._compiled, strict=True)
+        matched = next((pattern for pattern, each in pairs if each.search(self._tail, int(self._cut))), None)
+        self._patience.spend(time.thread_time() - began)
+        return matched
 
 
 def _compile(pattern: str) -> "re2._Regexp":

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from nbgen.engine import stop_regex
 from nbgen.engine.assembly import Assembly
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest
@@ -47,6 +48,20 @@ def test_samples_of_n_differ_and_are_told_apart(tiny_engine: Assembly, idle) -> 
     params = SamplingParams(max_new_tokens=12, temperature=1.5, n=3, sampling_seed=7, ignore_eos=True)
     outputs = generate(tiny_engine, [GenerateRequest(rid="n", text="Hello", params=params)])["n"]
     assert len({tuple(ids(outputs, index)) for index in range(3)}) == 3
+    idle()
+
+
+def test_stop_regexes_that_take_too_long_end_their_request_alone(
+    tiny_engine: Assembly, idle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop_regex, "FOR_EACH_PIECE", 0.0)
+    monkeypatch.setattr(stop_regex, "SAVED_UP", 0.0)
+    params = {"slow": greedy(stop_regex=("never this",), n=2), "other": greedy()}
+    outputs = generate(tiny_engine, [GenerateRequest(rid=r, text="Hello", params=p) for r, p in params.items()])
+    for reason in [output.finish_reason for output in outputs["slow"]]:
+        assert (reason.type, reason.status) == ("error", 400)
+        assert "stop_regex takes too long" in reason.message
+    assert len(ids(outputs["other"])) == NEW_TOKENS
     idle()
 
 

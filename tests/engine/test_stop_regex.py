@@ -1,5 +1,6 @@
 """Stop regexes: Python's syntax, linear time, shown unless their own text stands there."""
 
+import random
 import time
 
 import pytest
@@ -63,6 +64,19 @@ def test_catastrophic_patterns_take_linear_time() -> None:
     for _ in range(500):
         assert regexes.append("a" * 20) is None
     assert time.process_time() - started < 2
+
+
+def test_what_is_found_once_is_remembered_of_usual_patterns() -> None:
+    text = random.Random(0).choices("abcdef ghi é日\n.,", k=TAIL)
+    regexes = StopRegexes([rf"(\w+\W+){{{count}}}Z" for count in range(1, 6)] + [r"(?i)\b\w+\s+\w+\s+stop$"])
+    assert [regexes.append(letter) for letter in text] == [None] * TAIL
+
+
+def test_patterns_that_take_too_long_are_refused_with_words() -> None:
+    regexes, letters = StopRegexes([f"[ab]*a[ab]{{{40 + i}}}c" for i in range(8)]), random.Random(0)
+    pieces = ("".join(letters.choices("ab", k=TAIL)) for _ in range(1000))
+    with pytest.raises(InvalidRequest, match="stop_regex takes too long"):
+        list(map(regexes.append, pieces))
 
 
 @pytest.mark.parametrize(
