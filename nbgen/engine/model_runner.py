@@ -94,8 +94,8 @@ class ModelRunner:
         self.attention = attention_for(self.device)
         self.graphs: DecodeGraphs | None = None
         self.compiled: CompiledDecoder | None = None
-        self.native: NativeDecoder | None = None
-        self.plain: NativeModel | None = None
+        self.native_layers: NativeDecoder | None = None
+        self.native_model: NativeModel | None = None
         self.fused: FusedModel | None = None
         self._rotary = LongRotary(model)
         names = inspect.signature(model.forward).parameters
@@ -111,7 +111,7 @@ class ModelRunner:
     @property
     def layers_in(self) -> str:
         """Whose code the model's layers are (`ModelInfo`)."""
-        return "Triton" if self.fused else "C++" if self.native else "transformers"
+        return "Triton" if self.fused else "C++" if self.native_layers else "transformers"
 
     @property
     def long_after(self) -> int | None:
@@ -181,7 +181,7 @@ class ModelRunner:
 
     def _own(self, step: attention.Step, items: list[ScheduledSequence]) -> "NativeModel | FusedModel | None":
         """What computes the step from ids to scores in place of transformers' forward, if anything does."""
-        own = self.fused or self.plain
+        own = self.fused or self.native_model
         return own if own and self._of_ids(items) and own.suits(step, items) else None
 
     def _compute_own(
@@ -207,14 +207,18 @@ class ModelRunner:
         routed, seen = self._routed_experts.of(items), self.media.overlay(items)
         if self.compiled:
             self.compiled.active = self._of_ids(items) and not self.lora.wraps
-        layers = self.native.of(step, items) if self.native and self.native.suits(step) else nullcontext()
+        layers = (
+            self.native_layers.of(step, items)
+            if self.native_layers and self.native_layers.suits(step)
+            else nullcontext()
+        )
         with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes, layers:
             scores = self._forward(items, ids, rows)
         return scores, hidden.rows(rows), _experts(items, routes)
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None) -> Decoded | None:
         """The rows' scores where all are decodes that run like others before, in a graph or in C++, else None."""
-        again = self.graphs or self.plain
+        again = self.graphs or self.native_model
         if again is None or any(item.num_tokens > 1 for item in items) or not self._of_ids(items):
             return None
         if self._hidden_states.wanted(items) or lora.concerns(items):
@@ -223,7 +227,7 @@ class ModelRunner:
         if self.graphs:
             decoded = self.graphs.decode(decodes, newest)
         else:
-            scores = None if newest else self.plain.decode(decodes, self.cache, self.attention)
+            scores = None if newest else self.native_model.decode(decodes, self.cache, self.attention)
             decoded = None if scores is None else Decoded(scores)
         return decoded if decoded is None or rows == list(range(len(items))) else decoded.of(self._tensor(rows))
 

@@ -76,16 +76,16 @@ def _give_native_layers(runner: ModelRunner, prompts: list[list[int]], expected:
     They are tried together: what is around them is only made where the code in its place is known.
     """
     for place, make in (
-        ("native", lambda: NativeDecoder(runner.model, runner.lora)),
-        ("plain", lambda: NativeModel(runner.model, runner.native)),
+        ("native_layers", lambda: NativeDecoder(runner.model, runner.lora)),
+        ("native_model", lambda: NativeModel(runner.model, runner.native_layers)),
     ):
         try:
             setattr(runner, place, make())
         except (ValueError, AttributeError) as error:
             log.info("transformers' own code runs in place of ours (%s): %s", place, error)
             break
-    while runner.native is not None and not _agrees(runner, prompts, expected):
-        place = "native" if runner.plain is None else "plain"
+    while runner.native_layers is not None and not _agrees(runner, prompts, expected):
+        place = "native_layers" if runner.native_model is None else "native_model"
         log.warning("transformers' own code runs in place of ours, which gives other scores (%s)", place)
         setattr(runner, place, None)
 
@@ -114,7 +114,7 @@ def compile(runner: Runner) -> bool:
     """Have the runner's decoder compiled, where it can be and the scores remain; whether it is. Raises ModelError."""
     if type(runner) is not ModelRunner or runner.long_after is not None:
         return False
-    if runner.native is not None or runner.fused is not None:
+    if runner.native_layers is not None or runner.fused is not None:
         log.info("Not compiled: the model's layers run in code of our own, which is faster")
         return False
     prompts = _prompts(runner.model.config.get_text_config().vocab_size)

@@ -65,7 +65,7 @@ def test_it_is_the_tiles_that_multiply() -> None:
 
 def test_a_model_s_layers_are_the_same_however_a_prompt_is_cut(tmp_path: Path) -> None:
     runner = runner_of(saved(tmp_path, "qwen3"), torch.bfloat16)
-    assert runner.plain, "nothing was tested"
+    assert runner.native_model, "nothing was tested"
     run = Run(runner)
     alone, beside, other = run.sequence(70, 1), run.sequence(70, 1), run.sequence(33, 50)
     expected = [run.step((alone, 60))[0], *(run.step((alone, 1))[0] for _ in range(3))]
