@@ -182,7 +182,8 @@ class ModelRunner:
     def _own(self, step: attention.Step, items: list[ScheduledSequence]) -> "NativeModel | FusedModel | None":
         """What computes the step from ids to scores in place of transformers' forward, if anything does."""
         own = self.fused or self.native_model
-        return own if own and self._of_ids(items) and own.suits(step, items) else None
+        usual = self._of_ids(items) if self.fused else self._of_rows(items)
+        return own if own and usual and own.suits(step, items) else None
 
     def _compute_own(
         self,
@@ -233,8 +234,11 @@ class ModelRunner:
 
     def _of_ids(self, items: list[ScheduledSequence]) -> bool:
         """Whether the step computes ids alone, and nobody looks into its layers."""
-        given = any(prompt_embeds.begins(item) or begins(item) for item in items)
-        return not given and not self._routed_experts.wanted(items)
+        return not any(map(prompt_embeds.begins, items)) and self._of_rows(items)
+
+    def _of_rows(self, items: list[ScheduledSequence]) -> bool:
+        """The same of a step whose prompts may be given as embeddings."""
+        return not any(map(begins, items)) and not self._routed_experts.wanted(items)
 
     def _ids(self, items: list[ScheduledSequence], newest: SampledTokens | None) -> torch.Tensor:
         """`[T]`"""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from nbgen.engine import attention
+from nbgen.engine import attention, prompt_embeds
 from nbgen.engine.attention import ReferenceAttention
 from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.kv_cache import KVCache
@@ -43,9 +43,15 @@ class NativeModel:
         positions: list[int],
         rows: list[int],
     ) -> torch.Tensor:
-        """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`, of a step that suits the layers."""
-        wanted = None if rows == list(range(len(ids))) else rows
-        return self._layers.compute(step, items, self._rotary.at(positions), self._outer(ids, wanted))
+        """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`, of a step that suits the layers.
+
+        What prompts are given as embeddings stands in place of the model's own.
+        """
+        outer = self._outer(ids, None if rows == list(range(len(ids))) else rows)
+        if any(map(prompt_embeds.begins, items)):
+            embeddings = prompt_embeds.merge(self._model, ids[None], items)[0]
+            outer = outer._replace(ids=torch.arange(len(ids)), embeddings=embeddings)
+        return self._layers.compute(step, items, self._rotary.at(positions), outer)
 
     def decode(self, rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> torch.Tensor | None:
         """`[rows, vocab]` of one token each, without adapters; None where a step has to be prepared anew each time."""

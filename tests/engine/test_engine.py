@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from nbgen.engine import stop_regex
 from nbgen.engine.assembly import Assembly
 from nbgen.errors import InvalidRequest
-from nbgen.messages import ChatMessage, GenerateRequest
+from nbgen.messages import ChatMessage, GenerateRequest, LogprobOptions, Tensor
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
@@ -42,6 +43,24 @@ def test_sampled_text_depends_on_the_seed_alone(tiny_engine: Assembly) -> None:
     together = generate(tiny_engine, [request(seed) for seed in range(6)])
     assert [ids(together[f"s{seed}"]) for seed in range(6)] == alone
     assert len({tuple(a) for a in alone}) == 6, "six seeds, six texts"
+
+
+def test_prompts_given_as_embeddings_change_no_bit_of_others(tiny_engine: Assembly) -> None:
+    def bits(*requests: GenerateRequest) -> list[float | None]:
+        tiny_engine.engine.flush_cache()
+        outputs = generate(tiny_engine, list(requests))["ids"]
+        return [one.token[0] for output in outputs for one in (*output.prompt_logprobs, *output.logprobs)]
+
+    assert tiny_engine.model.layers_in == "C++"
+    width, generator = tiny_engine.model.embed_size, torch.Generator().manual_seed(0)
+    params, logprobs = greedy(), LogprobOptions(start=0)
+    of_ids = GenerateRequest(rid="ids", input_ids=list(range(10, 60)), params=params, logprobs=logprobs)
+    others = []
+    for length in (40, 1, 17):
+        data = memoryview(torch.randn(length, width, generator=generator).numpy().tobytes())
+        embeds = Tensor(name="e", datatype="FP32", shape=(length, width), data=data)
+        others.append(GenerateRequest(rid=f"e{length}", input_embeds=embeds, params=params))
+    assert bits(of_ids, *others) == bits(of_ids)
 
 
 def test_samples_of_n_differ_and_are_told_apart(tiny_engine: Assembly, idle) -> None:
