@@ -17,34 +17,44 @@ _FENCE = re.compile(
 _ITEM = re.compile(r"[ \t>]*(?:[-+*]|\d{1,9}[.)])(?:[ \t]|$)")
 _INDENT = re.compile(r" {4}| {0,3}\t")
 _BLANK = re.compile(r"\n[ \t]*(?=\n)")
+_TILDE = re.compile(r"(?<!\\)~")
 _BRACE = re.compile(r"\\[{}$]|[{}]")
 #: What would begin maths in Jupyter though it stands in code.
-_MATHS_IN_CODE = re.compile(r"\\(?:begin|end)\{|\\\\[()\[\]]")
+_MATHS_IN_CODE = re.compile(r"\$\$|\\(?:begin|end)\{|\\\\[()\[\]]")
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 _MEANT = re.compile(r"[*_`\[\]<>&|~#!$\\]|^\s*[-+=]|^\s*\d+[.)]")
 _SPACES = re.compile(r"^ +| (?= )")
 
 #: What begins a tag or an image.
 _SIGN = re.compile(r"<(?=[A-Za-z/!?])|!(?=\[)")
-_TEX = r"(?:\\[^()\[\]\n]|(?!\n[ \t]*\n)[^\\$`]){1,5000}?"
+_ADDRESS = r"(?i:https?://|ftp://|www\.)"
+_EMPTY_LINE = r"\n[ \t]*\n"
+_NO_ADDRESS = rf"(?!{_ADDRESS})"
+_TEX = rf"(?:\\[^()\[\]\n]|{_NO_ADDRESS}(?!{_EMPTY_LINE})[^\\$`]){{1,5000}}?"
 _MATHS = rf"""
-    ^(?P<margin>[ ]{{0,3}})(?: \$\$(?P<dollars>[^$`]{{1,5000}}?)\$\$
-      | \\\[(?P<brackets>(?:\\[^()\[\]\n]|[^\\$`]){{1,5000}}?)\\\] )(?=[ \t]*$)
-  | \$\$(?P<display>(?:(?!\n[ \t]*\n)[^$`]){{1,5000}}?)\$\$
+    ^(?P<margin>[ ]{{0,3}})(?: \$\$(?P<dollars>(?:{_NO_ADDRESS}[^$`]){{1,5000}}?)\$\$
+      | \\\[(?P<brackets>(?:\\[^()\[\]\n]|{_NO_ADDRESS}[^\\$`]){{1,5000}}?)\\\] )(?=[ \t]*$)
+  | \$\$(?P<display>(?:{_NO_ADDRESS}(?!{_EMPTY_LINE})[^$`]){{1,5000}}?)\$\$
   | \\\[(?P<square>{_TEX})\\\]
   | \\\((?P<round>{_TEX})\\\)
-  | \$(?!\s)(?P<inline>(?:\\[^\n]|[^\\$`\n]){{1,5000}}?)(?<!\s)\$(?!\w)
-  | (?P<environment>\\begin\{{(?P<name>[A-Za-z]+\*?)\}}(?:(?!\n[ \t]*\n)[^$`]){{1,5000}}?\\end\{{(?P=name)\}})
+  | \$(?!\s)(?P<inline>(?:\\[^\n]|{_NO_ADDRESS}[^\\$`\n]){{1,5000}}?)(?<!\s)\$(?!\w)
+  | (?P<environment>\\begin\{{(?P<name>[A-Za-z]+\*?)\}}
+      (?:{_NO_ADDRESS}(?!{_EMPTY_LINE}|\\begin\{{(?P=name)\}})[^$`]){{1,5000}}?\\end\{{(?P=name)\}})
 """
 _PROSE = rf"""
     \\(?P<escaped>[!-/:-@\[-`{{-~])
   | (?P<code>(?P<ticks>`++)(?P<held>[^\n]+?)(?<!`)(?P=ticks)(?!`))
-  | (?P<stray>`+)
-  | (?P<address>https?://[^\s<>`!\[\]()\\|]*)
+  | \](?P<target>\((?:[^\s()<>`\[\]\\]|\([^\s()<>`\[\]\\]*\))*(?:[ \t]+"[^"`<\[\]\\\n]*")?\))
+  | \](?P<parenthesis>\()
+  | (?P<address>{_ADDRESS}\S*)
+  | ~~(?P<struck>(?![\s~])[^~`\n]{{1,1000}}?(?<!\s))~~(?!~)
   | (?P<link><(?:https?://|mailto:)[^\s<>`"'$\\]*>)
+  | (?P<stray>`+|~+)
   | (?P<apart>\$|\\(?=(?:begin|end)\{{))
   | (?P<sign>{_SIGN.pattern})
 """
+#: What must not begin within an address: readers take everything up to a space for it.
+_IN_ADDRESS = re.compile(_SIGN.pattern + r"|[$`~]|\\(?=(?:begin|end)\{|[\\()\[\]])")
 _WITH_MATHS = re.compile(f"{_MATHS} | {_PROSE}", re.VERBOSE | re.MULTILINE)
 _WITHOUT_MATHS = re.compile(_PROSE, re.VERBOSE | re.MULTILINE)
 
@@ -161,18 +171,22 @@ def _written(found: re.Match[str]) -> str:
         return _escaped(found)
     if "stray" in given or "sign" in given:
         return "".join(map(_entity, found[0]))
+    if "struck" in given:
+        return f"~~{_prose(given['struck'])}~~"
+    if "parenthesis" in given:
+        return "]" + _entity("(")
+    if "address" in given or "target" in given:
+        return _IN_ADDRESS.sub(lambda sign: _entity(sign[0]), found[0])
     if "apart" in given:
         return _apart(found[0])
-    if "link" in given:
-        return found[0]
-    return found[0].replace("$", _entity("$")) if "address" in given else _formula(found[0], given)
+    return found[0] if "link" in given else _formula(found[0], given)
 
 
 def _formula(source: str, given: dict[str, str]) -> str:
     """Maths between dollars; a text where Jupyter would not find its end."""
     margin = given.pop("margin", "")
     kind = next(iter(given))
-    tex = _SIGN.sub(r"\g<0> ", _BLANK.sub("", given[kind]))
+    tex = _TILDE.sub(r"\\ ", _SIGN.sub(r"\g<0> ", _BLANK.sub("", given[kind])))
     depth = sum({"{": 1, "}": -1}.get(brace, 0) for brace in _BRACE.findall(tex))
     if depth or tex.endswith("\\"):
         return _WITHOUT_MATHS.sub(_written, source)
@@ -182,9 +196,9 @@ def _formula(source: str, given: dict[str, str]) -> str:
 
 
 def _code_span(found: re.Match[str]) -> str:
-    """As it stands, unless a table's lines or Jupyter's maths could begin in it."""
+    """As it stands, unless some reader could see a table's line, an emphasis or maths begin or end in it."""
     held = found["held"]
-    risky = "|" in held and re.search(r"[<$]|!\[", held)
+    risky = (found["ticks"] != "`" or set(held) & set("|`")) and re.search(r"[<$]|!\[", held)
     if not risky and not _MATHS_IN_CODE.search(held):
         return found[0]
     inner = held[1:-1] if held[0] == held[-1] == " " and held.strip() else held

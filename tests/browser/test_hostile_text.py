@@ -24,6 +24,8 @@ TRICKS = [
     f"| `a | {IMAGE} |`\n|---|---|\n| `a | {IMAGE} |`",
     f"text\n    ```\n    a ``` {IMAGE}\n    ```\n2. ```\n   a ``` {IMAGE}",
     f"`\\begin{{a}}` \\end{{a}} `{IMAGE}` `\\\\(` \\\\) `{IMAGE}`",
+    f"https://a.b/`<x`{IMAGE}` [a](b`c) `{IMAGE}` ~`` {IMAGE}~ {IMAGE}`` $www.a.b$`{IMAGE}`",
+    f"_{IMAGE} ```a_ {IMAGE} `b```\n` $$ `\n\n```\n$$ {IMAGE}\n```",
     f"$`$ {IMAGE} `x` $a\\\\$ {IMAGE} `$ {IMAGE}`",
 ]
 CELL = 40  # JupyterLab shows the first 50 outputs of a cell
