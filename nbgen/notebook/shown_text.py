@@ -37,7 +37,7 @@ _MATHS = rf"""
   | \$\$(?P<display>(?:{_NO_ADDRESS}(?!{_EMPTY_LINE})[^$`]){{1,5000}}?)\$\$
   | \\\[(?P<square>{_TEX})\\\]
   | \\\((?P<round>{_TEX})\\\)
-  | \$(?!\s)(?P<inline>(?:\\[^\n]|{_NO_ADDRESS}[^\\$`\n]){{1,5000}}?)(?<!\s)\$(?!\w)
+  | \$(?!\s)(?P<inline>(?:\\[^\n]|{_NO_ADDRESS}[^\\$`\n]){{1,5000}}?)(?<!\s)\$(?=(?:st|nd|rd|th|s)?(?!\w))
   | (?P<environment>\\begin\{{(?P<name>[A-Za-z]+\*?)\}}
       (?:{_NO_ADDRESS}(?!{_EMPTY_LINE}|\\begin\{{(?P=name)\}})[^$`]){{1,5000}}?\\end\{{(?P=name)\}})
 """

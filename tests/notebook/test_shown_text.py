@@ -41,6 +41,7 @@ def test_tags_and_images_are_text_and_code_is_code(text: str, markdown: str) -> 
     [
         ("$5 today and $6 tomorrow", f"{DOLLAR}5 today and {DOLLAR}6 tomorrow"),
         ("PATH=$HOME/bin:$PATH \\$1", f"PATH={DOLLAR}HOME/bin:{DOLLAR}PATH {DOLLAR}1"),
+        ("the $n$th and $x$s, not $a$b", f"the $n$th and $x$s, not {DOLLAR}a{DOLLAR}b"),
         ("$x^2$, $$y$$ and `$z`", "$x^2$, $$y$$ and `$z`"),
         ("\\(a<b\\) and \\[ c \\]", "$a< b$ and $$ c $$"),
         ("\\[\nx\n\n= 1\n\\]", "$$\nx\n= 1\n$$"),
