@@ -54,10 +54,8 @@ class StandaloneServerApp(ServerApp):
         super().init_signal()
         asked = sys.stdin is not None and sys.stdin.isatty()
         for name in ("SIGHUP",) if asked else ("SIGHUP", "SIGINT"):
-            number = getattr(signal, name, None)
-            if (
-                number is not None and signal.getsignal(number) is not signal.SIG_IGN
-            ):  # as nohup and a shell's & have it
+            number = getattr(signal, name, None)  # nohup has its programs pass over one
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._signal_stop)
 
     def stop(self, from_signal: bool = False) -> None:

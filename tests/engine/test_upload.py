@@ -68,7 +68,7 @@ def fuse(runner: ModelRunner, patch: pytest.MonkeyPatch) -> None:
         for name in KERNELS & set(vars(module)):
             patch.setattr(module, name, Launches())
     tables = torch.empty(2048, 8, device="meta")
-    patch.setattr(fused_model, "_turns", lambda *_: (tables, tables))
+    patch.setattr(fused_model, "_rotary", lambda *_: (tables, tables))
     runner.attention, runner.fused = attention_triton.TritonAttention(132), fused_model.FusedModel(runner.model)
 
 

@@ -106,7 +106,7 @@ def test_an_answer_that_was_asked_for_here_is_written_down_when_it_ends(chat: Ch
     chat._transcript._handles.append(SimpleNamespace(update=lambda bundle, raw: written.append(bundle)))
     chat.ask("one")
     wait_for(lambda: written, "the transcript has it")
-    assert written[-1]["text/plain"].startswith("System: be short\n\nYou: one\n\nAnswer: ")
+    assert written[-1]["text/plain"].startswith("System: be short\n\nYou: one\n\nModel: ")
 
 
 def test_panels_say_what_there_is_in_a_terminal(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +134,7 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     panel, transcript = notebook.cells[0].outputs
     assert panel.data["text/plain"].startswith("The chat panel needs the kernel")
-    assert transcript.data["text/plain"].startswith("You: hello\n\nAnswer: ")
+    assert transcript.data["text/plain"].startswith("You: hello\n\nModel: ")
     _, comparison = notebook.cells[2].outputs
     assert "<summary>Comparison: 2 answers</summary>" in comparison.data["text/markdown"]
     assert "top_p 0.5: " in comparison.data["text/plain"]

@@ -21,6 +21,9 @@ from tests.server.triton import TOKEN_METADATA, grpc_address
 
 METADATA = tuple(TOKEN_METADATA.items())
 
+#: Below nohup, which servers inherit, nobody hears SIGHUP.
+HANGS_UP = signal.SIGTERM if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else signal.SIGHUP
+
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -109,7 +112,7 @@ def test_a_closed_terminal_stops_it_in_good_order_and_a_second_signal_at_once(
     with server.http.stream("POST", "generate", json=body) as answer:
         decoder, chunks = Decoder(), answer.iter_bytes()
         found = decoder.feed(next(chunks))
-        server.process.send_signal(signal.SIGHUP)
+        server.process.send_signal(HANGS_UP)
         wait_for(lambda: server.http.get("v2/health/ready").status_code == 503, "it is not ready any more")
         refused = server.http.post("generate", json={"text": "b"})
         assert (refused.status_code, refused.json()["message"]) == (503, "the server is stopping")
