@@ -7,7 +7,9 @@ from there. Knows nothing of torch, which is imported with what writes the folde
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,19 +58,32 @@ def register(
         raise InvalidRequest(f"a model's name is made of {ALLOWED}, got {name!r}", field="name")
     if not isinstance(client, Client):
         raise InvalidRequest(f"modules are registered with an nbgen server, and {client!r} is none: nbgen.serve()")
-    folder = _repository(client) / name
+    repository = _repository(client)
     from nbgen.module_export import LABELS, describe, export  # imports torch, as the module already has
 
-    export(folder / "1", module, inputs, max_batch_size)
-    (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
-    config = describe(inputs, outputs, labels, max_batch_size, max_queue_delay_us)
-    (folder / "config.json").write_text(config, encoding="utf-8")
-    try:
+    with _replaced(repository / name) as folder:
+        export(folder / "1", module, inputs, max_batch_size)
+        (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+        config = describe(inputs, outputs, labels, max_batch_size, max_queue_delay_us)
+        (folder / "config.json").write_text(config, encoding="utf-8")
         client.load_module(name)
-    except Exception:  # Whatever it was: what cannot be loaded must not stay in the repository.
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     return RegisteredModel(name, client)
+
+
+@contextmanager
+def _replaced(folder: Path) -> Iterator[Path]:
+    """An empty place for the model's files; where they come to nothing, those that were there before stay."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as aside:
+        before = Path(aside) / folder.name
+        if folder.exists():
+            folder.rename(before)
+        try:
+            yield folder
+        except BaseException:  # whatever it was: what cannot be loaded must not stay in the repository
+            shutil.rmtree(folder, ignore_errors=True)
+            if before.exists():
+                before.rename(folder)
+            raise
 
 
 def _repository(client: Client) -> Path:

@@ -1,0 +1,52 @@
+"""A torch module of the notebook's, served beside the model and asked by the real tritonclient."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.http as triton
+
+import nbgen
+from nbgen.errors import NbgenError
+from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.register import RegisteredModel
+
+FOUR = ("FP32", [4])
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+def asked(model: RegisteredModel) -> list[float]:
+    client = triton.InferenceServerClient(model.url)
+    given = triton.InferInput("x", [4], "FP32")
+    given.set_data_from_numpy(np.ones(4, np.float32))
+    answer = client.infer(model.name, [given], headers=model.headers).as_numpy("y").tolist()
+    client.close()
+    return answer
+
+
+def test_a_module_is_served_and_another_takes_its_place_if_it_can(connected: PrivateServer) -> None:
+    model = nbgen.register("scaled", Scaled(2), inputs={"x": FOUR}, outputs={"y": FOUR})
+    assert asked(model) == [2] * 4
+    with pytest.raises(NbgenError):
+        nbgen.register("scaled", Scaled(3), inputs={"x": FOUR}, outputs={"y": ("ODD", [4])})
+    connected.client.load_module("scaled")
+    assert asked(model) == [2] * 4
+    assert asked(nbgen.register("scaled", Scaled(5), inputs={"x": FOUR}, outputs={"y": FOUR})) == [5] * 4
+    repository = Path(connected.client.hello()["model_repository"])
+    assert [path.name for path in repository.iterdir()] == ["scaled"]
+
+
+def test_a_module_that_cannot_be_exported_leaves_nothing(connected: PrivateServer) -> None:
+    with pytest.raises(Exception, match="x"):
+        nbgen.register("odd", Scaled(1), inputs={"x": ("ODD", [4])}, outputs={"y": FOUR})
+    with pytest.raises(NbgenError, match="odd"):
+        connected.client.load_module("odd")
