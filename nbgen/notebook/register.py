@@ -30,7 +30,7 @@ class RegisteredModel:
         self.name = name
         parts = urlsplit(client.url)
         self.url = f"{parts.netloc}{parts.path.rstrip('/')}"
-        self.headers = client.headers
+        self.headers = dict(client.headers)  # tritonclient writes its own into them
 
     def __repr__(self) -> str:
         return f"<model {self.name!r}: tritonclient.http.InferenceServerClient({self.url!r}).infer({self.name!r}, …)>"

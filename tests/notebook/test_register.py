@@ -36,6 +36,7 @@ def asked(model: RegisteredModel) -> list[float]:
 def test_a_module_is_served_and_another_takes_its_place_if_it_can(connected: PrivateServer) -> None:
     model = nbgen.register("scaled", Scaled(2), inputs={"x": FOUR}, outputs={"y": FOUR})
     assert asked(model) == [2] * 4
+    assert all(isinstance(value, str) for value in connected.client.headers.values()), "tritonclient adds numbers"
     with pytest.raises(NbgenError):
         nbgen.register("scaled", Scaled(3), inputs={"x": FOUR}, outputs={"y": ("ODD", [4])})
     connected.client.load_module("scaled")
