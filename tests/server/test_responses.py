@@ -151,7 +151,8 @@ def test_what_is_not_stored_is_not_there(client: openai.OpenAI) -> None:
 def test_a_response_in_background_is_followed_by_anybody(client: openai.OpenAI) -> None:
     begun = client.responses.create(model="any", background=True, **LONG)
     assert begun.status in ("queued", "in_progress")
-    first = list(itertools.islice(client.responses.retrieve(begun.id, stream=True), 20))
+    with client.responses.retrieve(begun.id, stream=True) as stream:
+        first = list(itertools.islice(stream, 20))
     rest = list(client.responses.retrieve(begun.id, stream=True, starting_after=first[-1].sequence_number))
     assert [event.sequence_number for event in first + rest] == list(range(len(first + rest)))
     response = client.responses.retrieve(begun.id)
