@@ -51,7 +51,6 @@ _NAMES = {
     "response_format": "text.format",
 }
 
-
 Q = TypeVar("Q")
 
 

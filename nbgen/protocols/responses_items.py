@@ -85,11 +85,6 @@ def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
     return turns
 
 
-def new_id(kind: str) -> str:
-    """An id for an item of this type."""
-    return ID_PREFIXES[kind] + uuid.uuid4().hex
-
-
 def _item(item: Item, place: str) -> Item:
     kind = item.get("type") or ("message" if "role" in item else None)
     if kind == "item_reference":
@@ -97,7 +92,8 @@ def _item(item: Item, place: str) -> Item:
     if kind not in ID_PREFIXES:
         known = ", ".join([*ID_PREFIXES, "item_reference"])
         raise InvalidRequest(f"{place} has the type {kind!r:.80}; there are {known}", field="input")
-    found = {"id": new_id(kind), "type": kind, "status": "completed"} | {k: v for k, v in item.items() if v is not None}
+    given = {name: value for name, value in item.items() if value is not None}
+    found = {"id": ID_PREFIXES[kind] + uuid.uuid4().hex, "type": kind, "status": "completed", **given}
     try:
         msgspec.convert(found, _Known)
     except msgspec.ValidationError as error:

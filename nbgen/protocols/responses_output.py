@@ -95,9 +95,9 @@ class Output:
         self._done: list[dict[str, Any]] = []
         self._open: TextItem | None = None
 
-    def items(self, status: Status = "in_progress") -> list[dict[str, Any]]:
-        """As far as they have come; `status` is that of the one that is not complete."""
-        return [*self._done, self._open.fields(status)] if self._open else list(self._done)
+    def items(self) -> list[dict[str, Any]]:
+        """As far as they have come."""
+        return [*self._done, self._open.fields("in_progress")] if self._open else list(self._done)
 
     def add(self, output: GenerateOutput) -> list[Event]:
         """Take in what a step gained."""
