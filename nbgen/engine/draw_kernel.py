@@ -33,11 +33,11 @@ def _mix(x):
 
 @triton.jit
 def _exponential(base, ids):
-    """Exponential variates: exact where they are small, which is where races are won."""
-    bits = _mix(base + ids.to(tl.uint64) * GOLDEN) >> 11
-    lack = (2**54 - 1 - 2 * bits.to(tl.int64)).to(tl.float32) * 2.0**-54  # of the uniform number to 1
+    """Exponential variates: exact where they are small, which is where races are won, and finite."""
+    odd = 2 * (_mix(base + ids.to(tl.uint64) * GOLDEN) >> 11).to(tl.int64) + 1
+    uniform, lack = odd.to(tl.float32) * 2.0**-54, (2**54 - odd).to(tl.float32) * 2.0**-54  # together 1
     series = 1 + lack * (1 / 2 + lack * (1 / 3 + lack * (1 / 4 + lack * (1 / 5 + lack * (1 / 6 + lack / 7)))))
-    return tl.where(lack < 0.125, lack * series, -tl.log(1 - lack))
+    return tl.where(lack < 0.125, lack * series, -tl.log(uniform))
 
 
 @triton.jit

@@ -64,6 +64,24 @@ def test_only_finite_scores_are_chosen_from(name: str, interpreter: ProcessPoolE
     assert interpreter.submit(by_kernel, odd_scores(), PARAMS[name]).result() == [-1, -1, 77, 8999]
 
 
+#: By which token 77 after three others of a prompt gets one of the 2**28 smallest of 2**53 numbers: 1 less it is 1.
+SMALLEST = 70_961_753
+
+
+def slowest_token(top_p: float) -> list[int]:
+    """What is drawn where one token may be, with the slowest of times."""
+    from nbgen.engine.draw_kernel import draw_rows
+
+    scores = torch.full((1, 9000), float("-inf"))
+    scores[0, 77] = 1.0
+    return draw_rows(scores, [sequence(SMALLEST, prompt=(0, 0, 0), top_p=top_p)], -1).tolist()
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.95])
+def test_the_only_token_wins_however_slow_it_is(top_p: float, interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(slowest_token, top_p).result(timeout=60) == [77]
+
+
 def compiled_draw(folder: Path) -> Usage:
     from nbgen.engine import draw_kernel
 
