@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export.passes import move_to_device_pass
 
 from nbgen.engine.tensor_module import DTYPES
 from nbgen.errors import ModelError
@@ -35,19 +36,20 @@ class Positional(torch.nn.Module):
 
 
 def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_size: int) -> None:
-    """Write `model.pt2` of the module. Raises ModelError where its graph cannot be recorded."""
+    """Write `model.pt2` of the module, as on the CPU. Raises ModelError where its graph cannot be recorded."""
     for name, (datatype, _) in inputs.items():
         if datatype not in DTYPES:
             hint = "; BYTES need a module of the model repository (model.py)" if datatype == "BYTES" else ""
             raise ModelError(f"{name} is of datatype {datatype!r}; torch's graphs take {', '.join(DTYPES)}{hint}")
-    examples = tuple(_example(datatype, dims, max_batch_size) for datatype, dims in inputs.values())
+    device = next((tensor.device for tensor in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+    examples = tuple(_example(*declared, max_batch_size).to(device) for declared in inputs.values())
     dynamic = (_dynamic(inputs, max_batch_size),)
     try:
         program = torch.export.export(_ordered(module, inputs), examples, dynamic_shapes=dynamic)
     except Exception as error:  # whatever in the module cannot be recorded
         raise ModelError(f"torch.export cannot record this module's graph: {type(error).__name__}: {error}") from error
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    torch.export.save(program, folder / "model.pt2")
+    torch.export.save(program if device.type == "cpu" else move_to_device_pass(program, "cpu"), folder / "model.pt2")
 
 
 def describe(

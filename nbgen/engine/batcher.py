@@ -36,6 +36,12 @@ class Module(Protocol):
 
     def compute(self, requests: list[InferRequest]) -> Computed: ...
 
+    def usable(self) -> bool:
+        """Whether another batch may be computed after one that failed."""
+
+    def release(self) -> None:
+        """Give back what it holds."""
+
 
 class Waiting(NamedTuple):
     """A request since `arrived`, in monotonic nanoseconds."""
@@ -63,11 +69,17 @@ class Waiting(NamedTuple):
 
 
 class Batcher:
-    """Runs one module; `send` gets an output for every request, whatever happens to it."""
+    """Runs one module; `send` gets an output for every request, whatever happens to it.
 
-    def __init__(self, module: Module, send: Callable[[InferOutput], None]) -> None:
+    `lost` is called once a failure has left the module unusable.
+    """
+
+    def __init__(
+        self, module: Module, send: Callable[[InferOutput], None], lost: Callable[[], None] = lambda: None
+    ) -> None:
         self._module = module
         self._send = send
+        self._lost = lost
         self._most = max(1, module.spec.max_batch_size)
         self._delay_ns = module.spec.max_queue_delay_us * 1000
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
@@ -102,6 +114,7 @@ class Batcher:
                 self._execute(self._collect(first))
         while (left := self._next(0)) is not None:
             self._fail(left, f"{left.request.model} was unloaded", 503)
+        self._module.release()
 
     def _next(self, timeout: float | None) -> Waiting | None:
         """The next request that is to be computed; None when the time is over or the module goes."""
@@ -149,6 +162,8 @@ class Batcher:
             computed = self._module.compute([item.request for item in batch])
         except BaseException as error:  # whatever the module raises, its sys.exit() too, is the fault of its requests
             self._blame(batch, error)
+            if not self._module.usable():
+                self._lost()
             return
         executed = sum(item.entries for item in batch)
         for index, (item, outputs) in enumerate(zip(batch, computed.outputs, strict=True)):

@@ -83,11 +83,13 @@ class DecodeGraphs:
 
     def _add(self, bucket: int) -> bool:
         """Make the bucket's graph; False where the model does what no graph can hold."""
+        stream = torch.cuda.current_stream() if self._captures else None
         try:
             self._graphs[bucket] = self._captured(bucket) if self._captures else self._uncaptured(bucket)
         except (RuntimeError, NotImplementedError) as error:
             log.warning("This model's decodes cannot be captured in CUDA graphs (%s); they run without", error)
             self.works = False
+            torch.cuda.set_stream(stream)  # a capture that fails leaves its own
         return self.works
 
     def _captured(self, bucket: int) -> tuple[Callable[[], None], Decoded]:

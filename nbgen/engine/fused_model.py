@@ -53,8 +53,8 @@ class FusedModel:
 
     def reach(self, positions: int) -> None:
         """Take sequences of so many tokens. Graphs that were captured before would go on with what there was."""
-        if positions > len(self._cosines):
-            self._cosines, self._sines = _rotary(self._model, positions)
+        if positions > (known := len(self._cosines)):
+            self._cosines, self._sines = _rotary(self._model, max(positions, 2 * known))
 
     def suits(self, step: Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether the step needs no adapter, and its cache is of the model's own kind of numbers."""

@@ -23,6 +23,7 @@ from nbgen.engine import (
     checkpoint,
     container,
     dequantized,
+    device,
     embedding_checkpoint,
     processor_folder,
     quantized_checkpoint,
@@ -153,15 +154,15 @@ def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
 
 def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple[torch.nn.Module, int]:
     """The model on its device, and the number of its parameters."""
-    device = _device(config.device)
+    on = device.named(config.device)
     with _foreign_errors(config.model, "weights"):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        written_out = dequantized.ask(architecture, device)
+        written_out = dequantized.ask(architecture, on)
         model, loading = auto.from_pretrained(
             folder,
             output_loading_info=True,
             config=architecture,
-            dtype=_dtype(config.dtype, device),
+            dtype=_dtype(config, on, architecture.get_text_config().dtype),
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
@@ -170,11 +171,11 @@ def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple[torch.nn.Modu
         if written_out:
             dequantized.even(model)
         parameters = sum(p.numel() for p in model.parameters())
-        if device.type == "cpu":
-            emulated = config.dtype == "auto" and not _computes_in(model.dtype)
+        if on.type == "cpu":
+            emulated = config.dtype == "auto" and not _computes_in(model.dtype, on)
             torchao_weights.replace(model, torch.float32 if emulated else model.dtype, config.model)
             model = torch.nn.Module.float(model) if emulated else model  # transformers' own refuses quantized ones
-        return model.to(device).eval(), parameters
+        return model.to(on).eval(), parameters
 
 
 def _check_complete(model: torch.nn.Module, missing: Collection[str], name: str) -> None:
@@ -186,29 +187,24 @@ def _check_complete(model: torch.nn.Module, missing: Collection[str], name: str)
         raise ModelError(f"the weights of {name} lack {', '.join(absent[:MOST_NAMED])}{more}: download them again")
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError(f"device is {name!r}, but torch finds no NVIDIA GPU here: use device='cpu' or 'auto'")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise ModelError(f"device is {name!r}; it must be 'auto', 'cpu', 'cuda' or 'cuda:N'") from None
-
-
-def _dtype(name: str, device: torch.device) -> torch.dtype | str:
+def _dtype(config: EngineConfig, on: torch.device, own: torch.dtype | None) -> torch.dtype | str:
+    """The type to load in; `own` is the checkpoint's, where its configuration tells one."""
     known = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name not in known:
-        raise ModelError(f"dtype is {name!r}; it must be one of {', '.join(known)}")
-    if name == "float16" and device.type == "cpu":
+    if config.dtype not in known:
+        raise ModelError(f"dtype is {config.dtype!r}; it must be one of {', '.join(known)}")
+    if config.dtype == "float16" and on.type == "cpu":
         raise ModelError("dtype float16 is for GPUs; use 'float32' or 'bfloat16' on the CPU")
-    return known[name]
+    if config.dtype == "auto" and on.type == "cuda" and own is not None and not _computes_in(own, on):
+        log.warning("%s is loaded in float16: this GPU has no bfloat16", config.model)
+        return torch.float16
+    return known[config.dtype]
 
 
-def _computes_in(dtype: torch.dtype) -> bool:
-    """Whether this CPU has arithmetic for the type, rather than emulating it."""
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+def _computes_in(dtype: torch.dtype, on: torch.device) -> bool:
+    """Whether the device has arithmetic for a checkpoint's type, rather than emulating it."""
+    if dtype == torch.bfloat16:
+        return device.computes_bfloat16(on)
+    return dtype == torch.float32 or on.type == "cuda"
 
 
 def context_length(architecture: Any, config: EngineConfig) -> int:

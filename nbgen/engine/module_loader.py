@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch.export.passes import move_to_device_pass
 
 from nbgen.errors import ModelError
 
@@ -17,17 +18,22 @@ EXPORTED, SOURCE, WEIGHTS = "model.pt2", "model.py", "model.safetensors"
 PICKLES = ("model.pt", "model.pth", "model.bin", "model.ckpt")
 
 
-def load(folder: str, name: str) -> torch.nn.Module:
-    """The module in `folder`. Raises ModelError; whatever else it raises is its own code's fault."""
+def load(folder: str, name: str, device: torch.device) -> torch.nn.Module:
+    """The module in `folder`, on `device`. Raises ModelError; whatever else it raises is its own code's fault."""
     place = Path(folder)
     if (place / EXPORTED).is_file():
-        return torch.export.load(place / EXPORTED).module()
+        return _moved(torch.export.load(place / EXPORTED), device).module()
     if (place / SOURCE).is_file():
-        return _from_source(place, name)
+        return _from_source(place, name).to(device)
     found = next((file for file in PICKLES if (place / file).is_file()), None)
     if found is not None:
         raise ModelError(f"{name} is a pickle ({found}), which is not read: export it to {EXPORTED}, or save {WEIGHTS}")
     raise ModelError(f"{name} has neither {EXPORTED} nor {SOURCE} in its version's folder")
+
+
+def _moved(program: torch.export.ExportedProgram, device: torch.device) -> torch.export.ExportedProgram:
+    """The program on a device, whose name its graph has wherever it makes a tensor; programs are saved on the CPU."""
+    return program if device.type == "cpu" else move_to_device_pass(program, device)
 
 
 def _from_source(place: Path, name: str) -> torch.nn.Module:

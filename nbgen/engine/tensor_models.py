@@ -5,12 +5,13 @@ One thread receives and each module has one that computes. Knows no wire; `modul
 """
 
 import logging
+import os
 from collections.abc import Iterable
 
 import msgspec
 import torch
 
-from nbgen.engine import container, module_loader
+from nbgen.engine import container, device, module_loader
 from nbgen.engine.batcher import Batcher
 from nbgen.engine.channel import Channel
 from nbgen.engine.tensor_module import TensorModule
@@ -29,7 +30,7 @@ class TensorModels:
 
     def __init__(self, channel: Channel, config: EngineConfig) -> None:
         self._channel = channel
-        self._device = _device(config.device)
+        self._device = device.named(config.device)
         self._batchers: dict[str, Batcher] = {}
         self._pieces = Pieces()
         torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
@@ -52,7 +53,7 @@ class TensorModels:
     def _load(self, message: LoadModule) -> None:
         name = message.spec.name
         try:
-            module = module_loader.load(message.folder, name).to(self._device)
+            module = module_loader.load(message.folder, name, self._device)
         except ModelError as error:
             self._channel.send(ModuleState(rid=message.rid, error=error.message))
             return
@@ -62,7 +63,7 @@ class TensorModels:
             self._channel.send(ModuleState(rid=message.rid, error=words))
             return
         self._unload(name)
-        self._batchers[name] = Batcher(TensorModule(module, message.spec, self._device), self._send)
+        self._batchers[name] = Batcher(TensorModule(module, message.spec, self._device), self._send, _end)
         self._channel.send(ModuleState(rid=message.rid, device=str(self._device)))
 
     def _unload(self, name: str) -> None:
@@ -98,7 +99,7 @@ class TensorModels:
         return msgspec.structs.replace(tensor, data=end)
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+def _end() -> None:
+    """End the process, whose device computes nothing any more: the server starts another one for the next request."""
+    log.error("The GPU computes nothing any more in this process: its modules are loaded anew")
+    os._exit(1)

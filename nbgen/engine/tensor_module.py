@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nbgen.engine import bytes_array
+from nbgen.engine import bytes_array, memory
 from nbgen.engine.batcher import Computed
 from nbgen.errors import InternalError
 from nbgen.messages import Tensor
@@ -64,6 +64,20 @@ class TensorModule:
         computed = time.monotonic_ns()
         parts = self._split(arrays, [_entries(request) for request in requests])
         return Computed(parts, loaded - started, computed - loaded, time.monotonic_ns() - computed)
+
+    def usable(self) -> bool:
+        """Whether its device computes: a fault within a GPU's kernel ends all that the process has there."""
+        try:
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+        except RuntimeError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give back the memory of the module, which computes nothing any more."""
+        del self._module
+        memory.give_back(self._device)
 
     def _inputs(self, requests: list[InferRequest]) -> dict[str, Array]:
         """The inputs in the declared order, of all requests behind each other."""

@@ -17,7 +17,10 @@ from tests.conftest import PATIENCE, wait_for
 
 
 class Recorder:
-    """A module that notes its batches; `gate` holds it up, a request for `fail` fails, one for `exit` ends all."""
+    """A module that notes its batches; `gate` holds it up, a request for `fail` fails, one for `exit` ends all.
+
+    After one for `last` it is of no use any more.
+    """
 
     def __init__(self, most: int, delay_us: int = 0) -> None:
         self.spec = ModelSpec(name="m", inputs=(), outputs=(), max_batch_size=most, max_queue_delay_us=delay_us)
@@ -26,17 +29,24 @@ class Recorder:
         self.gate.set()
         self.computing = threading.Event()
         self.answers: queue.Queue[InferOutput] = queue.Queue()
-        self.batcher = Batcher(self, self.answers.put)
+        self.lost, self.released = threading.Event(), threading.Event()
+        self.batcher = Batcher(self, self.answers.put, self.lost.set)
 
     def compute(self, requests: list[InferRequest]) -> Computed:
         self.computing.set()
         self.gate.wait(PATIENCE)
         self.batches.append([request.rid for request in requests])
-        if any(request.rid == "fail" for request in requests):
+        if any(request.rid in ("fail", "last") for request in requests):
             raise ValueError("no")
         if any(request.rid == "exit" for request in requests):
             sys.exit("the module's own words")
         return Computed([[] for _ in requests], 1, 2, 3)
+
+    def usable(self) -> bool:
+        return not any("last" in batch for batch in self.batches)
+
+    def release(self) -> None:
+        self.released.set()
 
     def add(self, rid: str, entries: int = 1, width: int = 2, timeout_us: int = 0) -> None:
         tensor = Tensor(name="x", datatype="FP32", shape=(entries, width))
@@ -120,6 +130,14 @@ def test_a_module_that_exits_fails_its_request_and_goes_on(held: Recorder) -> No
     answers = held.take(3)
     assert (answers["exit"].status, "SystemExit" in answers["exit"].error) == (500, True)
     assert answers["other"].error is None
+    assert not held.lost.is_set()
+
+
+def test_a_failure_that_leaves_a_module_of_no_use_is_told_once_it_is_answered(held: Recorder) -> None:
+    held.add("last")
+    held.gate.set()
+    assert held.take(2)["last"].status == 500
+    assert held.lost.wait(PATIENCE)
 
 
 def test_closing_answers_everybody_and_ends_the_thread(held: Recorder) -> None:
@@ -130,3 +148,4 @@ def test_closing_answers_everybody_and_ends_the_thread(held: Recorder) -> None:
     answers = held.take(4)
     assert all(answers[rid].status == 503 and answers[rid].error for rid in "abc")
     wait_for(lambda: all(thread.name != "module-m" for thread in threading.enumerate()), "the thread ends")
+    assert held.released.is_set()

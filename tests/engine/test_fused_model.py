@@ -67,6 +67,24 @@ def longer(folder: Path) -> tuple[list[int], torch.Tensor]:
     return one.prompt_ids, run.step((one, 24))[0]
 
 
+def tables_made(folder: Path) -> list[int]:
+    """For how many positions tables were made while a sequence grew by a token at a time."""
+    from nbgen.engine import fused_model
+
+    made, rotary = [], fused_model._rotary
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused_model, "FIRST", 8)
+        patch.setattr(fused_model, "_rotary", lambda model, count: (made.append(count), rotary(model, count))[1])
+        model = fused(folder).fused
+        for length in range(1, 34):
+            model.reach(length)
+    return made
+
+
+def test_a_growing_sequence_needs_few_new_tables(interpreter: ProcessPoolExecutor, tiny_model: Path) -> None:
+    assert interpreter.submit(tables_made, tiny_model).result() == [8, 16, 32, 64]
+
+
 def test_a_sequence_may_be_longer_than_what_was_known(interpreter: ProcessPoolExecutor, tiny_model: Path) -> None:
     stock = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
     prompt, found = interpreter.submit(longer, tiny_model).result()

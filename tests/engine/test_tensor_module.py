@@ -1,11 +1,14 @@
 """A torch module is held to the outputs that it declares."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from nbgen import module_export
+from nbgen.engine import module_loader
 from nbgen.engine.tensor_module import TensorModule
 from nbgen.errors import InternalError
 from nbgen.messages import Tensor
@@ -52,3 +55,22 @@ def test_an_output_that_never_comes_is_an_error(module: torch.nn.Module) -> None
 def test_an_output_of_another_shape_is_an_error(dims: tuple[int, ...], batch: int) -> None:
     with pytest.raises(InternalError, match=r"gave y of shape .* is declared"):
         computed(Twice(), ("y", dims), batch=batch)
+
+
+class Placed(torch.nn.Module):
+    """Makes a tensor on its way, as positions are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = torch.nn.Embedding(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.places(torch.arange(x.shape[1], device=x.device))
+
+
+def test_a_graph_makes_its_tensors_on_the_device_that_it_is_loaded_to(tmp_path: Path) -> None:
+    module_export.export(tmp_path, Placed(), {"x": ("FP32", (5, 4))}, 8)
+    meta = torch.device("meta")
+    module = module_loader.load(str(tmp_path), "m", meta)
+    assert module(torch.empty(2, 5, 4, device=meta)).device == meta
+    assert module_loader.load(str(tmp_path), "m", torch.device("cpu"))(torch.zeros(3, 5, 4)).shape == (3, 5, 4)

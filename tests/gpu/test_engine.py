@@ -96,6 +96,7 @@ def test_looking_ahead_changes_no_text(graphs: bool, tiny_model: Path) -> None:
         assert status.blocks_free == status.blocks_total
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("graphs", [True, False])
 def test_launching_waits_for_nothing(graphs: bool, tiny_model: Path) -> None:
     assembly = build(tiny_model, device="cuda", cuda_graphs=graphs)
@@ -105,8 +106,8 @@ def test_launching_waits_for_nothing(graphs: bool, tiny_model: Path) -> None:
     for _ in range(6):  # graphs are captured, and kernels compiled
         engine.step()
     for _ in range(10):
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            torch.cuda.set_sync_debug_mode("error")
             launched = engine._launcher.launch(engine._runner, engine._scheduler)
         finally:
             torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,42 @@
+"""Which device the name in a configuration stands for: "auto", "cpu", "cuda" or "cuda:N"."""
+
+import logging
+
+import torch
+
+from nbgen.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+
+def named(name: str) -> torch.device:
+    """The device; "auto" is a GPU where torch can compute on one. Raises ModelError for what is none, or not here."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() and _computes() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ModelError(f"device is {name!r}; it must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        found = f"{count} NVIDIA GPU{'s' if count > 1 else ''}, counted from 0," if count else "no NVIDIA GPU"
+        raise ModelError(f"device is {name!r}, but torch finds {found} here: use device='cpu' or 'auto'")
+    return device
+
+
+def computes_bfloat16(device: torch.device) -> bool:
+    """Whether the device has arithmetic for bfloat16, rather than emulating it."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def _computes() -> bool:
+    """Whether this build of torch has kernels for the GPU: for old ones it finds a GPU, and has none."""
+    try:
+        return (torch.ones(1, device="cuda") + 1).item() == 2
+    except RuntimeError as error:
+        log.warning("The CPU is used, for torch cannot compute on the GPU here: %s", error)
+        return False
