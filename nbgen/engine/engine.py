@@ -6,11 +6,13 @@ Knows nothing of sockets or processes. `min_new_tokens` and every other option a
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
+import torch
 
 from nbgen.commands import PauseMode
+from nbgen.engine import memory
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.grammar import GrammarError
@@ -22,7 +24,7 @@ from nbgen.engine.probe import Runner
 from nbgen.engine.sampled_tokens import NO_TOKEN
 from nbgen.engine.sampler import Sampler
 from nbgen.engine.scheduler import Scheduler
-from nbgen.engine.sequence import Sequence, SequenceStatus
+from nbgen.engine.sequence import Sequence, SequenceStatus, Withdrawn
 from nbgen.engine.tensor_outputs import Row, TensorOutputs
 from nbgen.engine_state import EngineStatus
 from nbgen.errors import InvalidRequest
@@ -31,15 +33,11 @@ from nbgen.messages import FinishReason, GenerateOutput
 #: Seconds between two looks at who is late.
 DEADLINE_SECONDS = 0.25
 
+NO_MEMORY = FinishReason(
+    type="error", message="the GPU's memory has no room for this request now: free some, or try again", status=503
+)
+
 log = logging.getLogger(__name__)
-
-
-class Withdrawn(NamedTuple):
-    """All sequences by their request, those of them whose grammar is not compiled yet, and the others in order."""
-
-    requests: dict[str, list[Sequence]]
-    preparing: set[Sequence]
-    waiting: list[Sequence]
 
 
 class Engine:
@@ -73,6 +71,8 @@ class Engine:
         self._adapters: list[Adapter] = []
         self._closed: FinishReason | None = None
         self.steps = 0
+        #: Steps in a row for which there was no memory.
+        self._shortages = 0
         self.generated_tokens = 0
 
     @property
@@ -115,7 +115,7 @@ class Engine:
     def vacate(self, reason: FinishReason) -> list[GenerateOutput]:
         """End every sequence, and until `occupy` refuse any other, with `reason`; the last outputs."""
         self._closed = reason
-        return [self._end(sequence, reason, _rest(sequence)) for sequence in self._living()]
+        return [self._end(sequence, reason, sequence.rest()) for sequence in self._living()]
 
     def occupy(self, runner: Runner | None, scheduler: Scheduler) -> None:
         """Go on with these, which hold no sequence; without a runner, remain closed."""
@@ -189,13 +189,18 @@ class Engine:
             return []
         self._deadlines_due = now + DEADLINE_SECONDS
         late = list(self._deadlines.late(self._living(), now))
-        return [self._end(sequence, reason, _rest(sequence)) for sequence, reason in late]
+        return [self._end(sequence, reason, sequence.rest()) for sequence, reason in late]
 
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sequence gained."""
         refused = self._encode_next() if len(self._unseen) else []
-        launched = self._launcher.launch(self._runner, self._scheduler)
-        return refused + self._finish(launched) if launched else refused
+        try:
+            launched = self._launcher.launch(self._runner, self._scheduler)
+        except torch.OutOfMemoryError:
+            log.warning("A step did not fit into the GPU's memory", exc_info=True)
+        else:
+            return refused + self._finish(launched) if launched else refused
+        return refused + self._make_room()
 
     def status(self) -> EngineStatus:
         blocks = self._scheduler.blocks
@@ -222,6 +227,16 @@ class Engine:
             self._runner.release(sequence)
         self._scheduler.retract()
         self._launcher.forget()
+
+    def _make_room(self) -> list[GenerateOutput]:
+        """Begin anew; where that was not enough in smaller steps, and at last without who came last: its end."""
+        self._scheduler.blocks.copied()
+        self.recompute()
+        memory.give_back(self._runner.device)
+        self._shortages += 1
+        if self._shortages == 1 or self._scheduler.narrow():
+            return []
+        return [self._end(self._scheduler.waiting[-1], NO_MEMORY)]
 
     def _refusal(self, arriving: list[Sequence]) -> FinishReason | None:
         """Why one request's sequences cannot be taken in now, if they cannot."""
@@ -250,7 +265,7 @@ class Engine:
 
     def _finish(self, launched: Launched) -> list[GenerateOutput]:
         """Give every sequence its token; what each gained."""
-        self.steps += 1
+        self.steps, self._shortages = self.steps + 1, 0
         output, tokens = launched.output, launched.tokens.tolist()
         pieces = self._describe(output)
         rows = zip(output.sampled, launched.rows, tokens, launched.logprobs, strict=True)
@@ -288,7 +303,7 @@ class Engine:
     def _advance(self, sequence: Sequence, token: int, numbers: Numbers | None) -> GenerateOutput:
         """Add a token to its sequence; `numbers` are its log-probabilities."""
         if token == NO_TOKEN:
-            return self._fail(sequence, _no_token(sequence))
+            return self._fail(sequence, sequence.why_no_token)
         logprobs = self._logprobs.output(sequence, token, numbers)
         if sequence.budget == 0:
             output = self._end(sequence, FinishReason(type="length", length=0))
@@ -305,7 +320,7 @@ class Engine:
 
     def _abort(self, sequence: Sequence) -> GenerateOutput:
         where = "waiting queue" if sequence.status is SequenceStatus.WAITING else "running batch"
-        return self._end(sequence, FinishReason(type="abort", message=f"Abort in {where}"), _rest(sequence))
+        return self._end(sequence, FinishReason(type="abort", message=f"Abort in {where}"), sequence.rest())
 
     def _fail(self, sequence: Sequence, message: str) -> GenerateOutput:
         return self._end(sequence, FinishReason(type="error", message=message, status=400))
@@ -328,20 +343,3 @@ class Engine:
             del self._sequences[sequence.rid]
         if not self._sequences:
             self._launcher.forget()
-
-
-def _rest(sequence: Sequence) -> str:
-    """The text that it still holds back, if a tokenizer can tell it."""
-    try:
-        return sequence.flush()
-    except Exception:  # whatever that raises
-        log.exception("request %s: the end of its text", sequence.rid)
-        return ""
-
-
-def _no_token(sequence: Sequence) -> str:
-    if sequence.fault is not None:
-        return sequence.fault
-    if sequence.matcher is not None:
-        return "no token is allowed here: what the grammar allows, other options (min_new_tokens, logit_bias) forbid"
-    return "the model produced no finite score: no token is allowed here"

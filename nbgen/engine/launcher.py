@@ -99,10 +99,11 @@ class Launcher:
             return None
         for row, sequence in going_on:
             sequence.awaited = row
-        ahead = self._run(runner, scheduler, tokens)
-        for _, sequence in going_on:
-            sequence.awaited = None
-        return ahead
+        try:
+            return self._run(runner, scheduler, tokens)
+        finally:
+            for _, sequence in going_on:
+                sequence.awaited = None
 
     def _launched_ahead(self, output: RunOutput) -> RunOutput:
         """What of it belongs to sequences that still live; their masks are begun."""

@@ -19,6 +19,8 @@ _rank = attrgetter("rank")
 
 #: More tokens than any prompt has.
 WHOLE = 2**31
+#: Tokens of a step that are few enough, however little memory there is.
+LEAST_CHUNK = 128
 #: A piece of a prompt has at least this share of what it comes after, all of which it reads once more.
 SHARE_OF_CONTEXT = 1 / 32
 
@@ -127,6 +129,13 @@ class Scheduler:
         """Let all that runs give its blocks back and wait."""
         while self.running:
             self._preempt(self.running[-1])
+
+    def narrow(self) -> bool:
+        """Have steps compute half as much of prompts as before; False where that is little already."""
+        if not self.cuts_prompts or self.prefill_chunk <= LEAST_CHUNK:
+            return False
+        self.prefill_chunk //= 2
+        return True
 
     def computed(self, batch: list[ScheduledSequence]) -> None:
         """The batch's tokens have their keys and values."""

@@ -1,8 +1,9 @@
 """One prompt being continued: its tokens, its blocks, how far it is computed. Plain Python, no tensors."""
 
+import logging
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.grammar import Matcher
@@ -13,6 +14,8 @@ from nbgen.sampling_params import SamplingParams
 
 #: Prompt tokens of one step whose scores are looked at: 64 rows of 150,000 scores are 38 MB in float32.
 LOGPROB_CHUNK = 64
+
+log = logging.getLogger(__name__)
 
 
 class SequenceStatus(Enum):
@@ -203,11 +206,30 @@ class Sequence:
         text, self.prefix_text = self.prefix_text + text, ""
         return text + self.flush() if self.finish_reason else text
 
+    @property
+    def why_no_token(self) -> str:
+        """In words, where none can follow."""
+        if self.fault is not None:
+            return self.fault
+        if self.matcher is not None:
+            return (
+                "no token is allowed here: what the grammar allows, other options (min_new_tokens, logit_bias) forbid"
+            )
+        return "the model produced no finite score: no token is allowed here"
+
     def flush(self) -> str:
         """The text held back, once nothing more comes. Nothing follows a matched stop string."""
         if self.stop_strings.matched is not None:
             return ""
         return self.stop_strings.append(self.detokenizer.flush()) + self.stop_strings.flush()
+
+    def rest(self) -> str:
+        """The same of one that is ended, if a tokenizer can tell it."""
+        try:
+            return self.flush()
+        except Exception:  # whatever that raises
+            log.exception("request %s: the end of its text", self.rid)
+            return ""
 
     def output(self, text: str, token_ids: list[int]) -> GenerateOutput:
         """What it gained by these tokens, which are appended already."""
@@ -227,3 +249,11 @@ class Sequence:
             prompt_text=self.prompt_text if begins else None,
             prompt_ids=self.prompt_ids if self.shows_prompt_ids and begins else (),
         )
+
+
+class Withdrawn(NamedTuple):
+    """All sequences by their request, those of them whose grammar is not compiled yet, and the others in order."""
+
+    requests: dict[str, list[Sequence]]
+    preparing: set[Sequence]
+    waiting: list[Sequence]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -323,3 +324,53 @@ def test_states_and_caches_of_other_kinds(model_type: str, tmp_path: Path) -> No
     reused = [each[0].cached_tokens == each[0].prompt_tokens - 1 for each in outputs.values()]
     assert any(reused) == (FAMILIES[model_type].tier == "B"), "nobody began where a wasted row had ended"
     check_idle(assembly)
+
+
+@pytest.mark.filterwarnings(*UNINSTALLED)
+@pytest.mark.parametrize("lookahead", [False, True])
+@pytest.mark.parametrize("model_type", ["llama", "falcon_h1"])
+def test_steps_for_which_there_is_no_memory_are_made_smaller(
+    lookahead: bool, model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody's text changes; cached prefixes that were never computed are not believed."""
+    folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
+    requests = [request(str(i), list(range(10 + i, 210 + i)), logprobs=LogprobOptions()) for i in range(3)]
+    requests.append(request("part", list(range(10, 150))))
+    expected = answers(generate(build(folder), requests))
+    assembly = build(folder, prefill_chunk=512)
+    assembly.engine._launcher.lookahead = lookahead
+    runner, seen = assembly.engine._runner, []
+    keep = runner.run
+
+    def run(batch: list, *rest: Any) -> Any:
+        seen.append(sum(item.num_tokens for item in batch))
+        if seen[-1] > 140 or len(seen) == 20:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return keep(batch, *rest)
+
+    generate(assembly, [request("before", list(range(10, 140)))])
+    monkeypatch.setattr(runner, "run", run)
+    assert answers(generate(assembly, requests)) == expected
+    assert max(seen) > 256, "no step was too large: nothing was tested"
+    assert len(seen) > 20
+    status = assembly.engine.status()
+    assert status.blocks_free == status.blocks_total
+
+
+def test_a_request_for_which_there_is_never_memory_ends_alone(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembly = build(tiny_model)
+    runner, keep = assembly.engine._runner, assembly.engine._runner.run
+    fits = generate(assembly, [request("fits")])
+
+    def run(batch: list, *rest: Any) -> Any:
+        if any(item.sequence.rid == "large" for item in batch):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return keep(batch, *rest)
+
+    monkeypatch.setattr(runner, "run", run)
+    found = generate(assembly, [request("fits"), request("large")])
+    assert ids(found["fits"]) == ids(fits["fits"])
+    reason = found["large"][-1].finish_reason
+    assert (reason.type, reason.status, "memory" in reason.message) == ("error", 503, True)
