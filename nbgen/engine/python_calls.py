@@ -20,6 +20,8 @@ STYLE = "python"
 PAIR = ("<|tool_call_start|>", "<|tool_call_end|>")
 #: Tokens that calls stand between or not, where a template has them: its model does as it likes.
 LOOSE = ("<|python_start|>", "<|python_end|>")
+#: White space before calls.
+SPACE = r"\s{0,20}"
 _KEYS, _VALUES = list(ARGUMENTS), list(ARGUMENTS.values())
 _WRITTEN = re.compile(
     rf"(.*?)\[\s*{FIRST}\(\s*{_KEYS[0]}=.*?{_VALUES[0]}.*?{_KEYS[1]}=.*?{_VALUES[1]}[^()\[\]]*\)\s*\](.*)", re.DOTALL
@@ -67,9 +69,9 @@ def _between(before: str, after: str, turns: TemplateTurns, loose: bool) -> Call
 def _bare(turns: TemplateTurns, loose: bool) -> dict[str, Any]:
     """The field of calls that are all of an answer, which nothing but their form tells from text."""
     begin = rf"(?:\A|(?<={re.escape(turns.thought_end)}))" if turns.thought_end else r"\A"
-    tags = "".join(rf"(?:{re.escape(tag)}\s*)?" for tag in LOOSE) if loose else ""
+    tags = "".join(rf"(?:{re.escape(tag)}{SPACE})?" for tag in LOOSE) if loose else ""
     field = {
-        "open_pattern": rf"{begin}\s*{tags}(?=\[\s*{CALL_START}" + (r"|\{\s*\"name\")" if loose else ")"),
+        "open_pattern": rf"{begin}{SPACE}{tags}(?=\[{SPACE}{CALL_START}" + (rf"|\{{{SPACE}\"name\")" if loose else ")"),
         "content": "text",
         "repeats": True,
     }

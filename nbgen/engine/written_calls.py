@@ -12,8 +12,8 @@ from typing import Any
 
 #: How deeply values may be nested.
 MAX_DEPTH = 100
-#: What a call begins with.
-CALL_START = r"[^\W\d][\w.-]*\s*\("
+#: What a call begins with. No name is longer: where it is searched again with every token, that stays short.
+CALL_START = r"[^\W\d][\w.-]{0,200}\s{0,9}\("
 _NAME = re.compile(r"[^\W\d][\w.-]*")
 _KEY = re.compile(r"[^\W\d][\w.$-]*")
 _SPACE = re.compile(r"[ \t\r\n]*")

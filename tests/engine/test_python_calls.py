@@ -82,7 +82,12 @@ def test_text_may_stand_beside_calls_between_tokens() -> None:
             "[get_weather('x')]",
             "get_weather(days=3)",
         ),
-        *("[get_weather(days=1e999)]", "[get_weather(days=" + "[" * 3000, "[get_weather(city='" + "x" * 100_000),
+        *(
+            "[get_weather(days=1e999)]",
+            "[get_weather(days=" + "[" * 3000,
+            "[get_weather(city='" + "x" * 100_000,
+            "[" + "f" * 50_000,
+        ),
     ],
 )
 def test_what_only_looks_like_calls_is_text(text: str) -> None:
