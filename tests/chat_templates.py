@@ -14,6 +14,8 @@ _ALL = "{%% if m.tool_calls %%}%s{%% endif %%}"
 _OBJECT = '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}'
 _LISTED = _EACH % (_OBJECT + "{% if not loop.last %}, {% endif %}")
 _TAGS = "{% for key, value in f.arguments.items() %}<parameter={{ key }}>\n{{ value }}\n</parameter>\n{% endfor %}"
+_PYTHON = "{{ f.name }}({% for key, value in f.arguments.items() %}{{ key }}=VALUE{% if not loop.last %}, {% endif %}"
+_PYTHON = "[" + _EACH % (_PYTHON + "{% endfor %}){% if not loop.last %}, {% endif %}") + "]"
 
 
 def template(calls: str, thought: str = "", shown: str = SHOWN) -> str:
@@ -30,7 +32,37 @@ CALLS = {
     "tags": _EACH % ("\n<tool_call>\n<function={{ f.name }}>\n" + _TAGS + "</function>\n</tool_call>"),
     "bare": "{% if m.tool_calls %}{% if m.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
     "{% set f = m.tool_calls[0].function %}" + _OBJECT.replace('arguments"', 'parameters"') + "{% endif %}",
+    "python": _ALL % ("<|tool_call_start|>" + _PYTHON.replace("VALUE", "{{ value | tojson }}") + "<|tool_call_end|>"),
     "text": _EACH % '\n<tool_call>{"name": "{{ f.name }}", "arguments": {{ "" + f.arguments }}}</tool_call>',
 }
 #: Shows calls in a way that is not understood.
 PYTHONIC = _ALL % ("<calls>[" + _EACH % "{{ f.name }}(){% if not loop.last %}, {% endif %}" + "]</calls>")
+#: Calls in Python's syntax that are all of an answer; the values are not even quoted.
+BARE_PYTHON = _ALL % _PYTHON.replace("VALUE", "{{ value }}")
+#: Tells models to write such.
+TOLD = (
+    "{% if tools %}<|system|>{{ tools | tojson }} To call them, write nothing but "
+    "[first_name(name=value, other=value), second_name(name=value)]<|end|>{% endif %}"
+)
+#: Shows calls as JSON beside tags in which there may be Python.
+LOOSE = _ALL % ("<|python_start|><|python_end|>" + _EACH % _OBJECT.replace('arguments"', 'parameters"'))
+#: Every part of an answer is in a channel.
+CHANNELS = (
+    "<|start|>system<|message|>Channels: analysis, commentary, final.<|end|>"
+    "{% if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}"
+    "{% set last = namespace(name='') %}{% for m in messages %}"
+    "{% if m.role == 'assistant' and m.tool_calls %}"
+    "{% if m.content and m.thinking %}{{ raise_exception('either') }}{% endif %}"
+    "{% if m.content or m.thinking %}"
+    "<|start|>assistant<|channel|>analysis<|message|>{{ m.content or m.thinking }}<|end|>{% endif %}"
+    "{% set f = m.tool_calls[0].function %}{% set last.name = f.name %}"
+    "<|start|>assistant to=functions.{{ f.name }}"
+    "<|channel|>commentary json<|message|>{{ f.arguments | tojson }}<|call|>"
+    "{% elif m.role == 'assistant' %}{% set over = loop.last and not add_generation_prompt %}"
+    "{% if over and m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}"
+    "<|start|>assistant<|channel|>final<|message|>{{ m.content }}{{ '<|return|>' if over else '<|end|>' }}"
+    "{% elif m.role == 'tool' %}"
+    "<|start|>functions.{{ last.name }} to=assistant<|channel|>commentary<|message|>{{ m.content | tojson }}<|end|>"
+    "{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)

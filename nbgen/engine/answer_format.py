@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate, load_response_template
 
-from nbgen.engine.answer_parser import CALLS, AnswerParser
+from nbgen.engine.answer_parser import CALLS, WRITTEN, AnswerParser
 from nbgen.engine.call_format import ARGUMENTS, END_OF_CALLS, NAMES, TOOLS, CallFormat, call_turn
+from nbgen.engine.channels import CHANNELS, channel_calls, writes_in_channels
+from nbgen.engine.python_calls import STYLE, example, python_calls, with_told_calls
 from nbgen.engine.template_turns import Render, TemplateTurns
 from nbgen.engine.thought_format import LEAD, THOUGHTS, ThoughtFormat
 
 log = logging.getLogger(__name__)
+
+#: The fields that calls are in.
+FIELDS = (CALLS, *WRITTEN)
 
 
 class AnswerFormat:
@@ -40,14 +45,21 @@ class AnswerFormat:
 
     @classmethod
     def of(
-        cls, render: Render, source: str, ends: Sequence[str] = (), own: Mapping[str, Any] | None = None
+        cls,
+        render: Render,
+        source: str,
+        ends: Sequence[str] = (),
+        own: Mapping[str, Any] | None = None,
+        tokens: Collection[str] = (),
     ) -> AnswerFormat | None:
         """The format of a template whose text is `source`; None where answers are text and nothing else.
 
-        `ends` are the texts of the model's end tokens; `own` is a response template that came with the model.
+        `ends` are the texts of the model's end tokens, `tokens` those that its vocabulary names for a purpose; `own` is
+        a response template that came with the model.
         """
-        thought = ThoughtFormat.of(TemplateTurns(render), source)
-        calls = _calls(TemplateTurns(render, TOOLS, ends, thought.after if thought else ""))
+        plain = TemplateTurns(render)
+        thought = CHANNELS if writes_in_channels(plain) else ThoughtFormat.of(plain, source)
+        calls = _calls(TemplateTurns(render, TOOLS, ends, thought.after if thought else ""), thought, source, tokens)
         if own is not None:
             return cls(own, calls, thought)
         if calls is None and thought is None:
@@ -64,23 +76,18 @@ class AnswerFormat:
         text = source if isinstance(source, str) else "".join(source.values())
         tokenizer = getattr(model, "tokenizer", model)
         try:
-            found = cls.of(render, text, ends, getattr(tokenizer, "response_template", None))
-            special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+            tokens = {str(token): token.special for token in tokenizer.added_tokens_decoder.values()}
+            found = cls.of(render, text, ends, getattr(tokenizer, "response_template", None), tokens)
             if found is not None:
-                found.has_special_tokens = any(map(found._mentions, special))
+                found.has_special_tokens = any(special and found._mentions(each) for each, special in tokens.items())
             return found
         except (ValueError, TypeError):
             log.exception("the model's response template cannot be read: answers are taken for text")
             return None
 
     @property
-    def arguments_as_text(self) -> bool:
-        """Whether the chat template reads a call's arguments as JSON in a text."""
-        return self.calls is not None and self.calls.arguments_as_text
-
-    @property
     def has_calls(self) -> bool:
-        return CALLS in self._template["fields"]
+        return any(field in self._template["fields"] for field in FIELDS)
 
     def parser(self, prompt: str, tools: list[dict[str, Any]], *, thoughts: bool) -> AnswerParser:
         """For an answer to a prompt that ends so, of which the thoughts are wanted apart or not."""
@@ -91,7 +98,7 @@ class AnswerFormat:
 
     @lru_cache  # noqa: B019  (a model has one format, which lives as long as it)
     def _part(self, thoughts: bool, calls: bool) -> ResponseTemplate:
-        left_out = (() if thoughts else (*THOUGHTS, LEAD)) + (() if calls else (CALLS, END_OF_CALLS))
+        left_out = (() if thoughts else (*THOUGHTS, LEAD)) + (() if calls else (*FIELDS, END_OF_CALLS))
         fields = {name: each for name, each in self._template["fields"].items() if name not in left_out}
         return load_response_template({**self._template, "fields": fields})
 
@@ -101,19 +108,29 @@ def _response_template(calls: CallFormat | None, thought: ThoughtFormat | None) 
     return {"start_anchor_pattern": thought.anchor if thought else r"\Z", "fields": fields}
 
 
-def _calls(turns: TemplateTurns) -> CallFormat | None:
+def _calls(
+    turns: TemplateTurns, thought: ThoughtFormat | None, source: str, tokens: Collection[str]
+) -> CallFormat | None:
     """The format of calls, if what the template writes is read as what was to be written."""
-    calls = CallFormat.of(turns)
-    if calls is None:
+    if thought is CHANNELS:
+        calls = channel_calls(turns)
+        return calls if calls and _reads(calls, turns, thought) else None
+    calls = python_calls(turns, source, tokens) or CallFormat.of(turns)
+    if calls is None or not _reads(calls, turns, None):
         return None
+    return calls if calls.style == STYLE else with_told_calls(calls, turns)
+
+
+def _reads(calls: CallFormat, turns: TemplateTurns, thought: ThoughtFormat | None) -> bool:
     try:
-        answers = AnswerFormat(_response_template(calls, None), calls, None)
+        answers = AnswerFormat(_response_template(calls, thought), calls, None)
     except ValueError:
-        return None
+        return False
     for names in (NAMES[:1], NAMES) if calls.separator else (NAMES[:1],):
-        text = call_turn(turns, names, as_text=calls.arguments_as_text)
+        python = calls.style == STYLE
+        text = example(calls, names) if python else call_turn(turns, names, as_text=calls.arguments_as_text)
         parts = answers.parser("", TOOLS, thoughts=False).feed(text, last=True)
         found = [(part.tool_call.name, json.loads(part.tool_call.arguments)) for part in parts if part.tool_call]
         if found != [(name, ARGUMENTS) for name in names]:
-            return None
-    return calls
+            return False
+    return True

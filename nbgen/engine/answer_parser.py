@@ -13,12 +13,16 @@ from typing import Any
 from transformers.utils.chat_parsing import ResponseParser
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate
 
+from nbgen.engine.call_format import BARE_CALLS, LISTED_CALLS, NAMED_CALLS
 from nbgen.engine.thought_format import THOUGHTS
+from nbgen.engine.written_calls import read_arguments, read_calls
 from nbgen.messages import AnswerPart, ToolCall
 
 CALLS = "tool_calls"
 #: What some templates demand of a call's id: nine letters and digits.
 ID_LENGTH = 9
+#: The fields of calls that are read here.
+WRITTEN = (LISTED_CALLS, BARE_CALLS, NAMED_CALLS)
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +37,7 @@ class AnswerParser:
         self._parser = ResponseParser(template, prompt, tools=tools)
         self._space = ""
         self._begun = False
+        self._told: set[str] = set()
         #: What has come since a call began that is not whole; None between calls.
         self._call: str | None = None
 
@@ -54,15 +59,33 @@ class AnswerParser:
         if field == CALLS:
             return self._of_call(event, since)
         if kind == "region_chunk" and field in ("content", *THOUGHTS):
-            return self._of_text(event["text"], "content" if field == "content" else "reasoning")
+            return self._of_text(event["text"], "content" if field == "content" else "reasoning", field)
         self._space, self._begun = "", False
-        return []
+        return self._of_written(event["value"], field) if kind == "region_close" and field in WRITTEN else []
 
-    def _of_text(self, text: str, name: str) -> list[AnswerPart]:
+    def _of_text(self, text: str, name: str, field: str) -> list[AnswerPart]:
         text = self._space + text if self._begun else text.lstrip()
         shown = text.rstrip()
-        self._space, self._begun = text[len(shown) :], bool(shown) or self._begun
-        return [AnswerPart(**{name: shown})] if shown else []
+        self._space = text[len(shown) :]
+        if not shown:
+            return []
+        joint = "" if self._begun or name not in self._told else self._template.fields[field].join or ""
+        self._begun = True
+        self._told.add(name)
+        return [AnswerPart(**{name: joint + shown})]
+
+    def _of_written(self, value: Any, field: str) -> list[AnswerPart]:
+        """Calls that are a text, or whose arguments are; bare ones only of functions that are there."""
+        text = value if isinstance(value, str) else value["arguments"]
+        try:
+            found = read_calls(text) if isinstance(value, str) else [(value["name"], read_arguments(text))]
+            calls = [_made(name, arguments) for name, arguments in found]
+        except ValueError:
+            calls = []
+        known = {tool["function"]["name"] for tool in self._tools}
+        if not calls or (field == BARE_CALLS and not known.issuperset(call.name for call in calls)):
+            return [AnswerPart(content=text)] if text else []
+        return [AnswerPart(tool_call=call) for call in calls]
 
     def _of_call(self, event: dict[str, Any], since: str) -> list[AnswerPart]:
         if event["type"] == "region_open":
@@ -79,12 +102,16 @@ class AnswerParser:
 
 
 def _call(value: Any) -> ToolCall | None:
-    """A call as a response template shapes it; None where it is none. Raises ValueError for a name with half a
-    character, and for numbers that JSON does not know."""
+    """A call as a response template shapes it; None where it is none."""
     function = value.get("function") if isinstance(value, dict) else None
     name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(arguments, dict | str):
         return None
+    return _made(name, arguments)
+
+
+def _made(name: str, arguments: dict[str, Any] | str) -> ToolCall:
+    """Raises ValueError for a name with half a character, and for numbers that JSON does not know."""
     name.encode()
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     # Half a surrogate pair, which no message can carry, stays the escape that the model wrote.

@@ -1,8 +1,9 @@
 """How a model calls tools: read off what its chat template writes for a turn with calls. Knows no tokens.
 
-Three ways are understood. A call is a JSON object that has the function's name and its arguments, or one of a list of
+Four ways are understood. A call is a JSON object that has the function's name and its arguments, or one of a list of
 such objects (`<tool_call>{"name": …, "arguments": …}</tool_call>`); or the name stands before a JSON object of
-arguments (`[TOOL_CALLS]name[ARGS]{…}`), or before a tag for each of them (`<parameter=key>value</parameter>`).
+arguments (`[TOOL_CALLS]name[ARGS]{…}`), or before a tag for each of them (`<parameter=key>value</parameter>`). The
+fourth is Python's (`python_calls`); gpt-oss has one of its own (`channels`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ ARGUMENTS = {"nbgen_key": "nbgen value", "nbgen_other": "nbgen text"}
 CALL_ID = "nbgenid00"
 #: The field of what ends a section of calls.
 END_OF_CALLS = "end_of_calls"
+#: The fields of what `written_calls` reads: lists of calls, such that are all of an answer, arguments beside a name.
+LISTED_CALLS, BARE_CALLS, NAMED_CALLS = "listed_calls", "bare_calls", "named_calls"
 _TEXT = {"type": "string", "description": "a text"}
 _PARAMETERS = {"type": "object", "properties": dict.fromkeys(ARGUMENTS, _TEXT), "required": list(ARGUMENTS)}
 #: The functions that the marked turns call.
@@ -48,6 +51,8 @@ class CallFormat(NamedTuple):
     fields: dict[str, Any]
     #: Whether a template reads arguments as JSON in a text.
     arguments_as_text: bool = False
+    #: Whether a template writes no calls, so that they have to be in a turn's text.
+    in_content: bool = False
 
     @classmethod
     def of(cls, turns: TemplateTurns) -> CallFormat | None:

@@ -9,8 +9,10 @@ import json
 from typing import Any
 
 from nbgen.engine.answer_format import AnswerFormat
+from nbgen.engine.argument_grammar import python_arguments
 from nbgen.engine.call_format import CallFormat
 from nbgen.engine.grammar_limits import ANY_JSON
+from nbgen.engine.python_calls import STYLE
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ToolOptions
 from nbgen.sampling_params import SamplingParams
@@ -19,6 +21,7 @@ Format = dict[str, Any]
 
 #: Between a thought and what follows it.
 SPACE: Format = {"type": "regex", "pattern": r"[ \n]{0,4}"}
+REMEDY = "leave out response_format and strict tools, and let tool_choice be auto or none"
 
 
 def answer_grammar(
@@ -30,14 +33,20 @@ def answer_grammar(
     InvalidRequest for tools that must be called in a way that is not known.
     """
     format = None if params.grammar is None else _of_option(*params.grammar)
+    thought = None if opened is None else answers.thought
+    if thought and thought.opening and format is not None:
+        format = _sequence(_text(thought.opening), format)
     if tools is not None:
         format = _with_tools(answers, tools, format)
-    if format is None or opened is None or answers.thought is None:
+    if format is None or opened is None or thought is None:
         return _tag(format) if tools is not None and format else None
-    before, after, _ = answers.thought
-    begun = opened.rstrip().endswith(before)
-    thought = {"type": "tag", "begin": "" if begun else before, "content": {"type": "any_text"}, "end": after}
-    return _tag(_sequence(thought if begun else {"type": "optional", "content": thought}, SPACE, format))
+    begun = opened.rstrip().endswith(thought.before)
+    begin = "" if begun else thought.before
+    thinks: Format = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": thought.after}
+    if thought.following:
+        thinks = _sequence(thinks, _text(thought.following))
+    space = [] if thought.following else [SPACE]
+    return _tag(_sequence(thinks if begun else {"type": "optional", "content": thinks}, *space, format))
 
 
 def _tag(format: Format) -> str:
@@ -51,9 +60,7 @@ def _with_tools(answers: AnswerFormat, tools: ToolOptions, format: Format | None
         return None
     if answers.calls is None or answers.calls.style is None:
         raise InvalidRequest(
-            "how this model writes calls is not known well enough to enforce it: leave out response_format and strict "
-            "tools, and let tool_choice be auto or none",
-            field="tool_choice",
+            f"how this model writes calls is not known well enough to enforce it: {REMEDY}", field="tool_choice"
         )
     if must:
         return _calls(answers.calls, tools)
@@ -82,23 +89,34 @@ def _calls(calls: CallFormat, tools: ToolOptions) -> Format:
 def _when_called(calls: CallFormat, tools: ToolOptions) -> Format | None:
     """Any text, in which calls are as they should be."""
     before, after = calls.before.lstrip(), calls.after.rstrip()
-    if not before or not after:  # where a call begins or ends could not be told
+    if not before or not (after or calls.style == "json"):  # where a call begins or ends could not be told
         return None
     tags = [
         {"type": "tag", "begin": before + name + calls.middle, "content": arguments, "end": after}
         for name, arguments in _functions(calls, tools)
     ]
-    return {"type": "triggered_tags", "triggers": [before], "tags": tags, "stop_after_first": not tools.parallel}
+    triggers = [tag["begin"] for tag in tags] if before == "[" else [before]
+    return {"type": "triggered_tags", "triggers": triggers, "tags": tags, "stop_after_first": not tools.parallel}
 
 
 def _functions(calls: CallFormat, tools: ToolOptions) -> list[tuple[str, Format]]:
     """The name of each function that may be called, and what its arguments are like."""
     functions = [each["function"] for each in tools.tools if tools.function in ("", each["function"]["name"])]
-    style = {} if calls.style == "json" else {"style": calls.style}
-    return [
-        (each["name"], {"type": "json_schema", "json_schema": each.get("parameters") or {"type": "object"}, **style})
-        for each in functions
-    ]
+    return [(each["name"], _arguments(calls, each)) for each in functions]
+
+
+def _arguments(calls: CallFormat, function: dict[str, Any]) -> Format:
+    parameters = function.get("parameters") or {"type": "object"}
+    if calls.style != STYLE:
+        style = {} if calls.style == "json" else {"style": calls.style}
+        return {"type": "json_schema", "json_schema": parameters, **style}
+    if (arguments := python_arguments(parameters)) is None:
+        raise InvalidRequest(
+            f"this model calls tools in Python's syntax, in which the parameters of {function['name']!r} cannot be "
+            f"enforced: {REMEDY}",
+            field="tools",
+        )
+    return arguments
 
 
 def _of_option(kind: str, text: str) -> Format:

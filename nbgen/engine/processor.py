@@ -207,8 +207,7 @@ class Processor:
                 field="messages",
             )
         each = {kind: map(_plain, items) for kind, items in found.items()}
-        as_text = self.answers is not None and self.answers.arguments_as_text
-        return [template_message(m, self._content(m, each), arguments_as_text=as_text) for m in messages]
+        return [template_message(m, self._content(m, each), self.answers) for m in messages]
 
     def _content(self, message: ChatMessage, found: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         if isinstance(message.content, str):

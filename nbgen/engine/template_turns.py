@@ -24,15 +24,16 @@ class TemplateTurns:
         self._render = render
         self._tools = tools or []
         self._ends = ends
-        self._thought_end = thought_end
+        self.thought_end = thought_end
 
     def text(self, *turns: Turn, opens: bool = False) -> str:
         """The turns as text; "" where the template refuses them."""
-        try:
-            text = self._render([{"role": "user", "content": ASK}, *turns], self._tools, opens)
-        except Exception:  # a template may raise anything
-            return ""
-        return text.rpartition(ASK)[2] if ASK in text else ""
+        return self._around_question(turns, opens)[1]
+
+    @cached_property
+    def shown(self) -> str:
+        """What stands before the question: how the model is shown its tools."""
+        return self._around_question((), opens=False)[0]
 
     def answer(self, turn: Turn) -> str:
         """What the model itself writes of a turn: without how turns begin and end, and without thoughts."""
@@ -41,12 +42,20 @@ class TemplateTurns:
         text = text[: len(text) - len(from_tag(shared_end(text, self._end)))]
         for end in self._ends:
             text = text.partition(end)[0]
-        return text.rpartition(self._thought_end)[2] if self._thought_end else text
+        return text.rpartition(self.thought_end)[2] if self.thought_end else text
 
     @cached_property
     def header(self) -> str:
         """How the model's turn begins."""
         return _whole_tags(shared_start(self.text(opens=True), self._plain[0]))
+
+    def _around_question(self, turns: Sequence[Turn], opens: bool) -> tuple[str, str]:
+        try:
+            text = self._render([{"role": "user", "content": ASK}, *turns], self._tools, opens)
+        except Exception:  # a template may raise anything
+            return "", ""
+        before, asked, after = text.rpartition(ASK)
+        return (before, after) if asked else ("", "")
 
     @cached_property
     def _end(self) -> str:

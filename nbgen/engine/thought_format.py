@@ -23,6 +23,11 @@ class ThoughtFormat(NamedTuple):
     before: str
     after: str
     lead: str = ""
+    #: What has to be written before text, and between a thought and whatever follows it.
+    opening: str = ""
+    following: str = ""
+    #: The field of a turn that the template reads thoughts from.
+    name: str = THOUGHTS[0]
 
     @classmethod
     def of(cls, turns: TemplateTurns, source: str) -> ThoughtFormat | None:

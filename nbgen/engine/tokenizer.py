@@ -59,10 +59,10 @@ class Tokenizer:
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
         self._check_length("".join(m.text for m in messages))  # before a template works on it
-        as_text = any(m.tool_calls for m in messages) and self.answers is not None and self.answers.arguments_as_text
+        answers = self.answers if any(m.tool_calls or m.reasoning for m in messages) else None
         try:
             text = self._render(
-                [template_message(m, m.text, arguments_as_text=as_text) for m in messages],
+                [template_message(m, m.text, answers) for m in messages],
                 tools or [],
                 opens_answer,
                 continue_final_message=continues_last,

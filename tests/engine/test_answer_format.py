@@ -1,6 +1,7 @@
 """How models write calls and thoughts, read off their templates; and answers of such models, read in their parts."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -37,8 +38,9 @@ def render(source: str, messages: list[dict[str, Any]], tools: Any = None, opens
     return found[0]
 
 
-def learned(source: str) -> AnswerFormat | None:
-    return AnswerFormat.of(lambda messages, tools, opens: render(source, messages, tools, opens), source, ["<|end|>"])
+def learned(source: str, *tokens: str, ends: Sequence[str] = ("<|end|>",)) -> AnswerFormat | None:
+    """What is read off a template, for a model with these special tokens."""
+    return AnswerFormat.of(lambda m, tools, opens: render(source, m, tools, opens), source, ends, tokens=tokens)
 
 
 def answer(source: str, turn: dict[str, Any]) -> str:
@@ -72,7 +74,7 @@ def test_calls_are_read_as_the_template_writes_them(way: str, thought: str) -> N
     found = learned(source)
     assert found is not None
     assert found.calls is not None
-    assert found.arguments_as_text == (way == "text")
+    assert found.calls.arguments_as_text == (way == "text")
     for count in (1, 2) if way != "bare" else (1,):
         text = answer(source, {"content": "", "tool_calls": calls_of(count, as_text=way == "text")})
         for size in (1, 7, 1000):

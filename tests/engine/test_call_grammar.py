@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 from transformers import AutoTokenizer
 
@@ -10,12 +12,13 @@ from nbgen.engine.call_grammar import answer_grammar
 from nbgen.engine.grammar import Grammar, GrammarError
 from nbgen.engine.grammar_limits import check
 from nbgen.engine.grammar_xgrammar import XGrammarBackend
+from nbgen.engine.written_calls import read_calls
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ToolOptions
 from nbgen.sampling_params import SamplingParams
-from tests.chat_templates import CALLS, THOUGHT, template
+from tests.chat_templates import BARE_PYTHON, CALLS, CHANNELS, THOUGHT, template
 from tests.conftest import save_tokenizer
-from tests.engine.test_answer_format import TOOLS, answer, calls_of, learned
+from tests.engine.test_answer_format import TOOLS, WANTED, answer, calls_of, learned
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 JSON = SamplingParams(json_schema=json.dumps(SCHEMA))
@@ -36,7 +39,7 @@ def accepts(tmp_path_factory: pytest.TempPathFactory) -> Accepts:
         check(grammar := Grammar("structural_tag", tag))
         matcher = backend.load(backend.compile(grammar)).matcher()
         try:
-            for token in tokenizer.encode(text):
+            for token in tokenizer.encode(text, split_special_tokens=True):
                 matcher.accept(token)
         except GrammarError:
             return False
@@ -123,3 +126,88 @@ def test_what_is_not_known_is_not_enforced() -> None:
     tag = SamplingParams(structural_tag='{"structures": [], "triggers": []}')
     with pytest.raises(InvalidRequest, match="must have `format`"):
         grammar("objects", ToolOptions(tools=TOOLS), tag)
+
+
+def bare(tools: ToolOptions, parameters: dict[str, Any] | None = None) -> str | None:
+    """For a model whose calls in Python's syntax are all of an answer."""
+    if parameters is not None:
+        function = {"name": "f", "parameters": parameters}
+        tools = msgspec.structs.replace(tools, tools=[{"type": "function", "function": function}])
+    return answer_grammar(learned(template(BARE_PYTHON)), SamplingParams(), tools, None)
+
+
+MUST = ToolOptions(tools=TOOLS, required=True)
+
+
+def test_calls_may_be_all_of_an_answer_in_python(accepts: Accepts) -> None:
+    first, second = '[get_weather(city="a]", days=3)', 'get-news.2(city="b", days=0)]'
+    assert accepts(bare(MUST), f"{first}, {second}")
+    assert accepts(bare(MUST), f"{first}]")
+    assert not accepts(bare(MUST), "[get_time()]")
+    assert not accepts(bare(MUST), "[get_weather(days=3)]")
+    strict = bare(msgspec.structs.replace(MUST, required=False, strict=True))
+    assert accepts(strict, f"[1] and [get_time()] and {first}]")
+    assert not accepts(strict, "and [get_weather(days=3)]")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "good", "bad"),
+    [
+        ({}, "", "a=1"),
+        ({"properties": {"a": {"type": "boolean"}, "b": {"type": "null"}}, "required": ["b", "a"]},
+         "a=True, b=None", "b=None"),
+        ({"properties": {"a": {"type": "integer", "maximum": 9}}}, "a=8", "a=80"),
+        ({"properties": {"a": {"enum": ["x", 1]}, "b": {"type": "integer"}, "c": {}}, "required": ["b"]},
+         'b=1, a="x", c={"x": [true]}', 'a="x"'),
+        ({"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}, "b=1", "b=1, a=1"),
+        ({"properties": {"a": {"$ref": "#/$defs/t"}}, "$defs": {"t": {"type": "array", "items": {"type": "integer"}}}},
+         "a=[1, 2]", 'a=["x"]'),
+    ],
+)  # fmt: skip
+def test_arguments_in_python_are_as_the_schema_says(
+    accepts: Accepts, parameters: dict[str, Any], good: str, bad: str
+) -> None:
+    tag = bare(MUST, {"type": "object", **parameters})
+    assert accepts(tag, f"[f({good})]")
+    assert not accepts(tag, f"[f({bad})]")
+    assert read_calls(f"[f({good})]")
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"oneOf": [{"required": ["a"]}]},
+        {"properties": {"a b": {}}},
+        {"properties": {}, "required": ["a"]},
+        {"properties": {f"a{i}": {} for i in range(30)}},
+    ],
+)
+def test_what_python_cannot_say_is_refused(parameters: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="Python's syntax"):
+        bare(MUST, {"type": "object", **parameters})
+
+
+def test_channels_are_opened(accepts: Accepts) -> None:
+    found = learned(CHANNELS, ends=["<|return|>", "<|call|>"])
+    thought = "<|channel|>analysis<|message|>hm {<|end|><|start|>assistant"
+    final = '<|channel|>final<|message|>{"a": 1}'
+    call = "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>" + json.dumps(WANTED[0][1])
+    form = answer_grammar(found, JSON, None, "<|start|>assistant")
+    must = answer_grammar(found, SamplingParams(), MUST, "<|start|>assistant")
+    either = answer_grammar(found, JSON, ToolOptions(tools=TOOLS), "<|start|>assistant")
+    begun = answer_grammar(found, JSON, None, "<|start|>assistant<|channel|>analysis<|message|>")
+    strict = answer_grammar(found, SamplingParams(), ToolOptions(tools=TOOLS, strict=True), "<|start|>assistant")
+    for text in (final, thought + final):
+        assert accepts(form, text)
+        assert accepts(either, text)
+        assert not accepts(must, text)
+        assert accepts(strict, text)
+    for text in (call, thought + call):
+        assert accepts(must, text)
+        assert accepts(either, text)
+        assert accepts(strict, text)
+        assert not accepts(strict, text.replace("days", "dais"))
+        assert not accepts(form, text)
+        assert not accepts(must, text + call)
+    assert accepts(begun, f"hm<|end|><|start|>assistant{final}")
+    assert not accepts(form, '{"a": 1}')

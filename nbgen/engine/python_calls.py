@@ -1,0 +1,78 @@
+"""Models that call tools in Python's syntax, `[name(key="value")]`: known by what the template writes, or tells them.
+
+Some templates write no calls at all: there the model's own tokens, or the text that shows the tools, say how a list of
+calls stands in an answer. Knows no tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from nbgen.engine.call_format import ARGUMENTS, BARE_CALLS, FIRST, LISTED_CALLS, NAMES, CallFormat, call_turn
+from nbgen.engine.template_turns import TemplateTurns
+from nbgen.engine.written_calls import CALL_START, written_arguments
+
+#: xgrammar has no name for this way: its grammar is made in `call_grammar`.
+STYLE = "python"
+#: Tokens that a list of calls stands between, in vocabularies of models whose templates may not show it.
+PAIR = ("<|tool_call_start|>", "<|tool_call_end|>")
+#: Tokens that calls stand between or not, where a template has them: its model does as it likes.
+LOOSE = ("<|python_start|>", "<|python_end|>")
+#: White space before calls.
+SPACE = r"\s{0,20}"
+_KEYS, _VALUES = list(ARGUMENTS), list(ARGUMENTS.values())
+_WRITTEN = re.compile(
+    rf"(.*?)\[\s*{FIRST}\(\s*{_KEYS[0]}=.*?{_VALUES[0]}.*?{_KEYS[1]}=.*?{_VALUES[1]}[^()\[\]]*\)\s*\](.*)", re.DOTALL
+)
+_NAMED = re.compile(rf'.*?(\{{\s*"name":\s*"){FIRST}("[^{{]*)\{{.*', re.DOTALL)
+_TOLD = re.compile(rf"\[{CALL_START}\s*\w+=[^()\[\]]{{0,200}}\)(?:,\s*{CALL_START}[^()\[\]]{{0,200}}\))*\s*\]")
+
+
+def python_calls(turns: TemplateTurns, source: str, tokens: Collection[str]) -> CallFormat | None:
+    """The format of a template whose text is `source`, of a model that has these tokens; None if it is another."""
+    one = call_turn(turns, NAMES[:1], as_text=False).strip()
+    loose = all(tag in source for tag in LOOSE)
+    if (found := _WRITTEN.fullmatch(one)) is not None:
+        before, after = (group.strip() for group in found.groups())
+        known = before.startswith(("<", "[")) or not (before or after)
+        return _between(before, after, turns, loose) if known else None
+    if loose and (named := _NAMED.fullmatch(one)) is not None:
+        return CallFormat(*named.groups(), "", "}", "json", _bare(turns, loose))
+    if FIRST in one or FIRST in call_turn(turns, NAMES[:1], as_text=True) or FIRST not in turns.shown:
+        return None
+    if all(tag in tokens for tag in PAIR):
+        return _between(*PAIR, turns, loose)._replace(in_content=True)
+    return _between("", "", turns, loose)._replace(in_content=True) if _TOLD.search(turns.shown) else None
+
+
+def with_told_calls(calls: CallFormat, turns: TemplateTurns) -> CallFormat:
+    """The format, with calls in Python's syntax beside its own where the template tells the model to write such."""
+    return calls._replace(fields=calls.fields | _bare(turns, False)) if _TOLD.search(turns.shown) else calls
+
+
+def example(calls: CallFormat, names: tuple[str, ...]) -> str:
+    """What a model of such a format writes to call these functions with the arguments of the marked turns."""
+    each = (f"{name}{calls.middle}{written_arguments(ARGUMENTS)}" for name in names)
+    return calls.before + calls.separator.join(each) + calls.after
+
+
+def _between(before: str, after: str, turns: TemplateTurns, loose: bool) -> CallFormat:
+    if before in ("", LOOSE[0]):
+        return CallFormat("[", "(", "), ", ")]", STYLE, _bare(turns, loose))
+    close = {"close": after} if after else {}
+    field = {"open": before, "content": "text", "repeats": True, **close}
+    return CallFormat(f"{before}[", "(", "), ", f")]{after}", STYLE, {LISTED_CALLS: field})
+
+
+def _bare(turns: TemplateTurns, loose: bool) -> dict[str, Any]:
+    """The field of calls that are all of an answer, which nothing but their form tells from text."""
+    begin = rf"(?:\A|(?<={re.escape(turns.thought_end)}))" if turns.thought_end else r"\A"
+    tags = "".join(rf"(?:{re.escape(tag)}{SPACE})?" for tag in LOOSE) if loose else ""
+    field = {
+        "open_pattern": rf"{begin}{SPACE}{tags}(?=\[{SPACE}{CALL_START}" + (rf"|\{{{SPACE}\"name\")" if loose else ")"),
+        "content": "text",
+        "repeats": True,
+    }
+    return {BARE_CALLS: field | ({"close": LOOSE[1]} if loose else {})}

@@ -1,0 +1,205 @@
+"""Calls of tools as lists in Python's syntax, `[name(key="value")]`, or in JSON: read, and written. Runs nothing.
+
+Values are literals: strings, numbers, lists and dicts, `True` or `true`. Knows no templates and no tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+#: How deeply values may be nested.
+MAX_DEPTH = 100
+#: What a call begins with. No name is longer: where it is searched again with every token, that stays short.
+CALL_START = r"[^\W\d][\w.-]{0,200}\s{0,9}\("
+_NAME = re.compile(r"[^\W\d][\w.-]*")
+_KEY = re.compile(r"[^\W\d][\w.$-]*")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+#: Possessive, so that a string without an end costs one reading of it.
+_STRING = re.compile(
+    r'[rRuU]?(?:"""((?:[^\\"]++|\\.|"(?!""))*+)"""'
+    r"|'''((?:[^\\']++|\\.|'(?!''))*+)'''"
+    r'|"((?:[^\\"]++|\\.)*+)"'
+    r"|'((?:[^\\']++|\\.)*+)')",
+    re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{1,3})|(.))", re.DOTALL)
+_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
+_WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
+_DECODER = json.JSONDecoder()
+#: What JSON calls may hold their arguments in.
+_ARGUMENTS = ("arguments", "parameters")
+
+
+def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Names and arguments of all calls of a text that is nothing else. Raises ValueError where it is."""
+    text = text.strip()
+    try:
+        json_objects = re.match(r"\[?\s*\{", text)
+        found = [_of_object(value) for value in _json_objects(text)] if json_objects else _Reader(text).calls()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not found:
+        raise ValueError("no calls")
+    return found
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call that are JSON. Raises ValueError where they are none."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return found
+
+
+def written_calls(calls: list[tuple[str, Mapping[str, Any]]]) -> str:
+    """A list of calls in Python's syntax."""
+    return "[" + ", ".join(f"{name}({written_arguments(arguments)})" for name, arguments in calls) + "]"
+
+
+def written_arguments(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_written(value)}" for key, value in arguments.items())
+
+
+def _written(value: Any) -> str:
+    return repr(value) if value is None or isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
+
+
+def _json_objects(text: str) -> Iterator[Any]:
+    """The JSON values of a list, or of several that stand one after the other."""
+    if text.startswith("["):
+        yield from json.loads(text)
+        return
+    place = 0
+    while place < len(text):
+        value, end = _DECODER.raw_decode(text, place)
+        yield value
+        place = re.compile(r"[\s,;]*").match(text, end).end()  # type: ignore[union-attr]
+
+
+def _of_object(value: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(value, dict) and isinstance(name := value.get("name"), str):
+        arguments = next((value[key] for key in _ARGUMENTS if key in value), {})
+        if isinstance(arguments, dict):
+            return name, arguments
+    raise ValueError("an object that is no call")
+
+
+class _Reader:
+    """Reads a text from its start, each character a bounded number of times."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._place = 0
+
+    def calls(self) -> list[tuple[str, dict[str, Any]]]:
+        listed = self._takes("[")
+        found = [self._call()]
+        while self._takes(",") and not (listed and self._sees("]")):
+            found.append(self._call())
+        if listed:
+            self._must("]")
+        if self._place < len(self._text):
+            raise ValueError("there is more than calls")
+        return found
+
+    def _call(self) -> tuple[str, dict[str, Any]]:
+        name = self._match(_NAME).group()
+        self._must("(")
+        arguments: dict[str, Any] = {}
+        while not self._takes(")"):
+            key = self._match(_KEY).group()
+            self._must("=")
+            if key in arguments:
+                raise ValueError("an argument is given twice")
+            arguments[key] = self._value(0)
+            if not self._takes(","):
+                self._must(")")
+                break
+        return name, arguments
+
+    def _value(self, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise ValueError("nested too deeply")
+        if self._takes("["):
+            return self._list(depth + 1)
+        if self._takes("{"):
+            return self._dict(depth + 1)
+        if (string := _STRING.match(self._text, self._place)) is not None:
+            return self._string(string)
+        if (word := _KEY.match(self._text, self._place)) is not None and word.group() in _WORDS:
+            self._place = word.end()
+            return _WORDS[word.group()]
+        return _number(self._match(_NUMBER).group())
+
+    def _list(self, depth: int) -> list[Any]:
+        found: list[Any] = []
+        while not self._takes("]"):
+            found.append(self._value(depth))
+            if not self._takes(","):
+                self._must("]")
+                break
+        return found
+
+    def _dict(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while not self._takes("}"):
+            key = self._string(self._match(_STRING))
+            self._must(":")
+            found[key] = self._value(depth)
+            if not self._takes(","):
+                self._must("}")
+                break
+        return found
+
+    def _string(self, found: re.Match[str]) -> str:
+        self._place = found.end()
+        body = next(group for group in found.groups() if group is not None)
+        return body if found.group()[0] in "rR" else _ESCAPE.sub(_character, body)
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        self._skip_space()
+        if (found := pattern.match(self._text, self._place)) is None:
+            raise ValueError(f"unexpected at {self._place}")
+        self._place = found.end()
+        return found
+
+    def _sees(self, mark: str) -> bool:
+        self._skip_space()
+        return self._text.startswith(mark, self._place)
+
+    def _takes(self, mark: str) -> bool:
+        """Whether this is what comes next, past white space around it."""
+        if found := self._sees(mark):
+            self._place += len(mark)
+            self._skip_space()
+        return found
+
+    def _must(self, mark: str) -> None:
+        if not self._takes(mark):
+            raise ValueError(f"no {mark} at {self._place}")
+
+    def _skip_space(self) -> None:
+        self._place = _SPACE.match(self._text, self._place).end()  # type: ignore[union-attr]
+
+
+def _number(text: str) -> int | float:
+    plain = text.replace("_", "")
+    return int(plain) if re.fullmatch(r"[-+]?\d+", plain) else float(plain)
+
+
+def _character(escape: re.Match[str]) -> str:
+    two, four, eight, octal, other = escape.groups()
+    if code := two or four or eight:
+        return chr(int(code, 16))
+    if octal:
+        return chr(int(octal, 8))
+    if other in "\\'\"/":
+        return other
+    return _LETTERS.get(other, "\\" + other)
