@@ -130,13 +130,14 @@ class ToolOptions(Struct, frozen=True, tag=False):
     """The functions that the model may want called, as chat templates take them: OpenAI's JSON.
 
     It must call one where `required`, and no other than `function` where that is named. `strict` holds the arguments
-    to their schemas, `parallel` allows several calls in one answer.
+    to their schemas, `guided` does so as far as that can be done, `parallel` allows several calls in one answer.
     """
 
     tools: list[dict[str, Any]]
     required: bool = False
     function: str = ""
     strict: bool = False
+    guided: bool = False
     parallel: bool = True
 
 

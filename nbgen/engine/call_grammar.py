@@ -8,11 +8,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.argument_grammar import python_arguments
 from nbgen.engine.call_format import CallFormat
+from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_limits import ANY_JSON
 from nbgen.engine.python_calls import STYLE
+from nbgen.engine.xgrammar_schema import enforceable
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ToolOptions
 from nbgen.sampling_params import SamplingParams
@@ -57,7 +61,7 @@ def _with_tools(answers: AnswerFormat, tools: ToolOptions, format: Format | None
     """The calls that must come, or may in place of `format`; what a strict tool is called with, if it is."""
     must = tools.required or bool(tools.function)
     if not must and not tools.strict and format is None:
-        return None
+        return _guide(answers.calls, tools) if tools.guided and answers.calls else None
     if answers.calls is None or answers.calls.style is None:
         raise InvalidRequest(
             f"how this model writes calls is not known well enough to enforce it: {REMEDY}", field="tool_choice"
@@ -97,6 +101,23 @@ def _when_called(calls: CallFormat, tools: ToolOptions) -> Format | None:
     ]
     triggers = [tag["begin"] for tag in tags] if before == "[" else [before]
     return {"type": "triggered_tags", "triggers": triggers, "tags": tags, "stop_after_first": not tools.parallel}
+
+
+def _guide(calls: CallFormat, tools: ToolOptions) -> Format | None:
+    """The same where a call begins as nothing else does, and as far as what functions take can be enforced."""
+    if calls.style in (None, STYLE) or not calls.before.partition("{")[0].strip(" \n["):
+        return None
+    return _when_called(calls, msgspec.structs.replace(tools, tools=list(map(_enforceable, tools.tools))))
+
+
+def _enforceable(tool: dict[str, Any]) -> dict[str, Any]:
+    """The tool, of any arguments where those that it takes cannot be enforced."""
+    function = tool["function"]
+    try:
+        enforceable(function.get("parameters") or {})
+    except GrammarError:
+        return {"type": "function", "function": {"name": function["name"]}}
+    return tool
 
 
 def _functions(calls: CallFormat, tools: ToolOptions) -> list[tuple[str, Format]]:

@@ -106,7 +106,7 @@ class RunBody(Body):
             rid=rid,
             text=self.prompt,
             messages=messages,
-            tools=tool_options(self.tools, self.tool_choice),
+            tools=tool_options(self.tools, self.tool_choice, guided=True),
             parts=messages is not None,
             thoughts=True,
             template_options=template_options(self.template_options),

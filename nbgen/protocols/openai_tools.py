@@ -46,9 +46,12 @@ ToolChoice = Literal["none", "auto", "required"] | Choice
 
 
 def tool_options(
-    tools: list[Tool] | None, choice: ToolChoice | None, parallel: bool | None = None
+    tools: list[Tool] | None, choice: ToolChoice | None, parallel: bool | None = None, *, guided: bool = False
 ) -> ToolOptions | None:
-    """What the model may and must call; None where it is to see no tools. Raises InvalidRequest."""
+    """What the model may and must call; None where it is to see no tools. Raises InvalidRequest.
+
+    Where it is `guided` it calls functions that are there, and with arguments that they take, if it calls any.
+    """
     if not tools:
         if choice not in (None, "none", "auto"):
             raise InvalidRequest("tool_choice names what must be called, and there are no tools", field="tool_choice")
@@ -64,6 +67,7 @@ def tool_options(
         required=choice == "required",
         function=choice.function.name if isinstance(choice, Choice) else "",
         strict=any(tool.function.strict for tool in tools),
+        guided=guided,
         parallel=parallel is not False and not isinstance(choice, Choice),
     )
 

@@ -96,6 +96,29 @@ def test_strict_tools_are_called_by_their_schemas_in_any_text(accepts: Accepts, 
     assert grammar(way, ToolOptions(tools=TOOLS)) is None
 
 
+@pytest.mark.parametrize("way", ["objects", "section", "tags", "named"])
+def test_guided_calls_are_of_functions_that_are_there(accepts: Accepts, way: str) -> None:
+    tag = grammar(way, ToolOptions(tools=TOOLS, guided=True))
+    assert accepts(tag, '{"name": "Anna"} and a [list]')
+    assert accepts(tag, "Well. " + written(way, 1))
+    assert not accepts(tag, written(way, 1).replace("get_weather", "get_other"))
+    assert not accepts(tag, written(way, 1).replace("days", "dais"))
+
+
+def test_what_cannot_be_enforced_is_guided_as_far_as_it_can_be(accepts: Accepts) -> None:
+    odd = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": odd}}]
+    tag = grammar("objects", ToolOptions(tools=tools, guided=True))
+    assert accepts(tag, '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>')
+    assert not accepts(tag, '<tool_call>\n{"name": "g", "arguments": {"a": 1}}\n</tool_call>')
+    for way in ("bare", "python"):
+        assert grammar(way, ToolOptions(tools=TOOLS, guided=True)) is None, "a call begins like other text"
+    assert (
+        answer_grammar(learned(template("", THOUGHT)), SamplingParams(), ToolOptions(tools=TOOLS, guided=True), None)
+        is None
+    )
+
+
 def test_calls_or_what_the_answer_must_be(accepts: Accepts) -> None:
     tag = grammar("objects", ToolOptions(tools=TOOLS), JSON)
     assert accepts(tag, '{"a": 1}')

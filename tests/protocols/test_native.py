@@ -25,6 +25,13 @@ def test_the_engine_knows_which_runs_are_streamed() -> None:
     assert [run(prompt="hi", stream=stream).request("r")[0].streamed for stream in (True, False)] == [True, False]
 
 
+def test_calls_are_guided_by_the_functions_that_a_notebook_gives() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    request, _ = run(messages=[{"role": "user", "content": "hi"}], tools=[tool]).request("r")
+    assert request.tools is not None
+    assert (request.tools.guided, request.tools.strict, request.tools.required) == (True, False, False)
+
+
 def test_parts_of_messages_and_media_of_a_prompt_become_media_of_the_request() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}}
     sound = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
