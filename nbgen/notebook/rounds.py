@@ -39,16 +39,19 @@ class Rounds:
     def __init__(self, tools: Tools, read: Read, go_on: GoOn, send: Callable[[dict[str, Any]], None]) -> None:
         #: How the ids of its runs begin; empty where nothing can be called.
         self.owner = uuid.uuid4().hex[:12] if tools.json else ""
-        #: The run whose calls are being made.
-        self.calling: str | None = None
         self._tools = tools
         self._read = read
         self._go_on = go_on
         self._send = send
-        self._lock = threading.RLock()
-        self._taken: set[str] = set()
+        self._steps: dict[str, _Step] = {}
         self._stopped: set[str] = set()
         self._after: dict[str, str] = {}
+
+    @property
+    def calling(self) -> str | None:
+        """The run whose calls are being made, unless they have been stopped."""
+        open_ones = (run for run, step in list(self._steps.items()) if not step.done.is_set())
+        return next((run for run in open_ones if run not in self._stopped), None)
 
     def new_id(self) -> str:
         """A name for a run that is its own."""
@@ -56,7 +59,7 @@ class Rounds:
 
     def hear(self, run: str) -> None:
         """A page asks for a step."""
-        if not self._owns(run) or run in self._taken:
+        if not self._owns(run) or run in self._steps:
             return
         kernel = getattr(get_ipython(), "kernel", None)
         if kernel is None or threading.current_thread() is threading.main_thread():
@@ -65,23 +68,29 @@ class Rounds:
             kernel.io_loop.add_callback(self._between_cells, run)
 
     def step(self, run: str) -> None:
-        """Make the calls of this run's answer and have the model go on, unless somebody has. Pages hear what fails."""
-        if not self._owns(run):
+        """Make the calls of this run's answer and have the model go on, or wait for who is at it.
+
+        Pages hear what fails.
+        """
+        if not self._owns(run) or run in self._stopped:
             return
-        with self._lock:
-            if run in self._taken:
-                return
-            self._taken.add(run)
-            try:
-                self._step(run)
-            except BaseException as error:
-                self._tell(run, str(error) if isinstance(error, NbgenError) else INTERRUPTED)
-                raise
+        own = _Step()
+        if (step := self._steps.setdefault(run, own)) is not own:
+            step.wait()
+            return
+        try:
+            self._step(run)
+        except BaseException as error:
+            self._tell(run, str(error) if isinstance(error, NbgenError) else INTERRUPTED)
+            raise
+        finally:
+            own.done.set()
 
     def stop(self, run: str) -> str:
         """Make no calls of this run, and tell every page; the run to be stopped, which may be the one that goes on."""
-        self._stopped.add(run)
-        self._tell(run, STOPPED)
+        if self._owns(run):
+            self._stopped.add(run)
+            self._tell(run, STOPPED)
         return self._after.get(run, run)
 
     def _owns(self, run: str) -> bool:
@@ -114,20 +123,18 @@ class Rounds:
             self.step(run)
 
     def _step(self, run: str) -> None:
-        if run in self._stopped:
-            return
         messages = self._read(run)
         if refusal := self._refusal(messages):
             self._tell(run, refusal)
             return
         assert messages is not None
         self._send({"type": "calling", "run": run})
-        self.calling = run
-        try:
-            results = self._tools.call(calls_of(messages[-1]))
-        finally:
-            self.calling = None
-        if run not in self._stopped and self._read(run) is not None:
+        results = self._tools.call(calls_of(messages[-1]))
+        if run in self._stopped:
+            return
+        if self._read(run) is None:
+            self._tell(run, GONE_ON)
+        else:
             self._after[run] = self._go_on([*messages, *results], run)
 
     def _refusal(self, messages: Messages | None) -> str:
@@ -143,3 +150,16 @@ class Rounds:
 
     def _tell(self, run: str, words: str) -> None:
         self._send({"type": "uncalled", "run": run, "message": words})
+
+
+class _Step:
+    """One that somebody is at."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self._thread = threading.current_thread()
+
+    def wait(self) -> None:
+        """Until it is done; a function that is called in it waits for nothing."""
+        if self._thread is not threading.current_thread():
+            self.done.wait()

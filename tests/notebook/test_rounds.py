@@ -9,7 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from transformers import AutoTokenizer
 
 import nbgen
@@ -113,9 +115,26 @@ def test_coroutine_functions_hold_up_nothing() -> None:
     table = Table(forecast)
     table.rounds.hear(table.run)
     wait_for(lambda: table.told == ["calling"], "it is called while this thread goes on")
-    assert not table.begun
-    go_on.set()
-    wait_for(lambda: table.begun, "the model goes on")
+    assert (table.begun, table.rounds.calling) == ([], table.run)
+    table.rounds.stop(table.run)
+    table.rounds.step(table.run)
+    assert table.rounds.calling is None
+    table.run = table.rounds.new_id()
+    table.rounds.hear(table.run)
+    wait_for(lambda: table.rounds.calling == table.run, "another is called, though what was stopped has not ended")
+    threading.Timer(0, go_on.set).start()
+    table.rounds.step(table.run)
+    assert len(table.begun) == 1
+
+
+def test_a_function_may_wait_for_the_conversation_that_calls_it() -> None:
+    def forecast(city: str) -> str:
+        table.rounds.step(table.run)
+        return "rain"
+
+    table = Table(forecast)
+    table.rounds.step(table.run)
+    assert len(table.begun) == 1
 
 
 def test_what_is_stopped_is_not_called_and_goes_on_no_further() -> None:
@@ -293,3 +312,22 @@ def test_tools_of_others_are_left_to_them(client: Any, sent: list[dict[str, Any]
 def test_what_is_no_tool_is_refused_at_once(client: Any) -> None:
     with pytest.raises(InvalidRequest, match="a tool is a function"):
         nbgen.Chat(tools=[5])
+
+
+def test_a_notebook_that_is_executed_without_a_page_keeps_calls_and_results(
+    caller: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NBGEN_URL", caller.url)
+    monkeypatch.setenv("NBGEN_TOKEN", caller.client.token)
+    cells = [
+        "import nbgen\nfrom tests.notebook.test_rounds import print_it",
+        "chat = nbgen.Chat(tools=print_it, tool_choice='required', max_new_tokens=300, temperature=0.5)\nchat",
+        "chat.ask('hello')\nchat.wait()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    transcript = notebook.cells[1].outputs[1].data
+    assert "print_it(" in transcript["text/plain"]
+    assert "\n\nTool: null\n\nModel: " in transcript["text/plain"]
+    assert "**Tool**\n\n> null" in transcript["text/markdown"]
+    assert notebook.cells[2].outputs[0].text
