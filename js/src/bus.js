@@ -19,6 +19,7 @@ export class Bus {
   #runs = new Map();
   #starts = [];
   #listeners = new Map();
+  #awake = new Set();
   #stream = null;
   #reading = false;
   #paused = false;
@@ -31,8 +32,9 @@ export class Bus {
     page?.addEventListener("visibilitychange", () => this.#visibility(page));
   }
 
-  /** Hear of every event of a chat as (event, data); returns how to stop. */
-  listen(chat, listener) {
+  /** Hear of every event of a chat as (event, data), `awake` also while the page is hidden; returns how to stop. */
+  listen(chat, listener, awake = false) {
+    if (awake) this.#awake.add(chat);
     const group = this.#listeners.get(chat) ?? new Set();
     this.#listeners.set(chat, group.add(listener));
     return () => group.delete(listener);
@@ -131,6 +133,7 @@ export class Bus {
       this.#wake?.();
     } else {
       this.hiding = setTimeout(() => {
+        if ([...this.#runs.values()].some(({ chat }) => this.#awake.has(chat))) return;
         this.#paused = true;
         this.#stream?.abort();
       }, HIDDEN_MS);

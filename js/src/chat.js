@@ -1,21 +1,21 @@
 // The chat panel: a conversation with branches and one input. Knows a transport by its five methods, not which.
 
 import { Attachments } from "./attachments.js";
+import { Caller } from "./caller.js";
+import { asTurn } from "./calls.js";
 import { Compose, WAIT } from "./compose.js";
-import { contentOf, fitting, mediaOf, sendable } from "./content.js";
+import { contentOf, mediaOf, sendable } from "./content.js";
 import { h, newId } from "./dom.js";
 import { Following } from "./following.js";
 import { common, Frame } from "./frame.js";
-import { tell } from "./kernel.js";
+import { tellTurns } from "./kernel.js";
 import { Answer, numbers, Question } from "./message.js";
+import { Senses } from "./senses.js";
 import { settings } from "./settings.js";
-import { Tree } from "./tree.js";
+import { answered, Tree } from "./tree.js";
 import { Variables } from "./variables.js";
 
 const EMPTY = "Ask something. Answers stream in here, also while the kernel is busy.";
-/** Of what the kernel is told: Jupyter closes the connection at 10 MiB. */
-const MAX_TOLD = 2_000_000;
-const SENSES = { image: { files: "images", verb: "sees" }, audio: { files: "sounds", verb: "hears" }, video: { files: "videos" } };
 
 export class Chat {
   #model;
@@ -28,8 +28,9 @@ export class Chat {
   #following = new Following(this.#log);
   #compose;
   #files;
-  #unloaded = false;
+  #senses = new Senses(() => this.#files);
   #variables;
+  #caller;
 
   #actions = {
     again: (turn) => this.#again(turn),
@@ -40,20 +41,29 @@ export class Chat {
   };
 
   #handlers = {
-    delta: ({ text, tokens, reasoning = "", index = 0 }, turn) => {
+    delta: ({ text, tokens, reasoning = "", index = 0, tool_calls = [] }, turn) => {
       if (index !== 0) return;
       turn.content += text;
       turn.reasoning = (turn.reasoning ?? "") + reasoning;
       this.#view(turn).add(text, tokens, reasoning);
+      if (!tool_calls.length) return;
+      const calls = tool_calls.map(asTurn);
+      turn.tool_calls = [...(turn.tool_calls ?? []), ...calls];
+      this.#view(turn).call(calls);
     },
     restart: (_, turn) => {
       turn.content = turn.reasoning = "";
+      delete turn.tool_calls;
       this.#view(turn).restart();
     },
     done: (data, turn) => {
       const { finish_reason, usage, ttft_s, tokens_per_s } = data;
       Object.assign(turn, { finish_reason, usage, ttft_s, tokens_per_s });
       this.#view(turn).finish(numbers(data));
+      if (turn === this.#live && turn.tool_calls && finish_reason?.type !== "abort") {
+        this.#keep();
+        return this.#caller.call(turn);
+      }
       const tokens = usage?.completion_tokens ?? this.#view(turn).tokens;
       this.#end(turn, finish_reason?.type === "abort" ? "Stopped" : `Answer ready, ${tokens} tokens`);
     },
@@ -68,7 +78,8 @@ export class Chat {
     this.#model = model;
     const say = (words) => this.#frame.say(words);
     this.#variables = new Variables(model, say);
-    this.#files = new Attachments({ say, done: () => this.focus(), allowed: (kind) => this.#refusal(kind) });
+    this.#caller = new Caller(model, { say, fail: (words) => this.#uncalled(words) });
+    this.#files = new Attachments({ say, done: () => this.focus(), allowed: (kind) => this.#senses.refusal(kind) });
     this.#compose = new Compose({
       send: (text) => this.#send(text),
       stop: () => this.#stop(),
@@ -93,12 +104,12 @@ export class Chat {
   /** Show what is known of the chat, and go on reading an answer that is being written. */
   async open(transport) {
     this.#transport = transport;
-    this.#offer();
+    this.#senses.open(transport);
     const chat = await transport.snapshot().catch((error) => this.#frame.say(error.message));
     const kept = chat?.turns?.length ? null : this.#frame.notebook.kept(this.#model.get("chat"));
     const turns = kept ?? chat?.turns;
     if (turns?.length && !this.#tree.path().length) this.#restore(turns, chat);
-    if (kept) this.#tellKernel("kept");
+    if (kept) tellTurns(this.#model, "kept", this.#messages);
   }
 
   /** Show what was said meanwhile elsewhere, as in another tab. */
@@ -131,10 +142,14 @@ export class Chat {
     this.#compose.input.focus();
   }
 
-  /** Show a run that some other program started. */
-  adopt({ run, messages }) {
-    if (this.#tree.answer(run)) return;
-    if (!messages) return this.#reread();
+  /** Show a run that some other program started, or one that goes on `after` another. */
+  adopt({ run, messages, after }) {
+    const stale = after && (!this.#tree.answer(after) || this.#caller.stopped(after));
+    if (stale || this.#tree.answer(run)) return;
+    if (!messages) {
+      if (after && this.#live?.run === after) this.#rest();
+      return this.#reread();
+    }
     this.#started({ run, messages });
     this.#transport.follow(run, 0);
   }
@@ -155,28 +170,10 @@ export class Chat {
     if (!(text.trim() || files.length) || this.#live || !this.#transport) return;
     if (!this.#variables.ready(this.#compose.input)) return;
     const system = this.#model.get("system");
-    const before = this.#tree.messages(this.#tree.path().at(-1)).filter(({ role }) => role !== "system");
+    const before = this.#messages.filter(({ role }) => role !== "system");
     this.#run([...(system ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: contentOf(text, files) }]);
     this.#compose.text = "";
     this.#files.clear();
-  }
-
-  /** Show the ways to give what the model takes. */
-  async #offer() {
-    const { state, name, model } = (await this.#transport?.model().catch(() => null)) ?? {};
-    const media = model?.media ?? [];
-    this.#unloaded = !model;
-    this.#files.offer(media);
-    return { ready: state === "ready", name, media };
-  }
-
-  /** Words why the model takes no "image" or "audio"; "" where it does, or where nobody knows before it is loaded. */
-  async #refusal(kind) {
-    const { ready, name, media } = await this.#offer();
-    if (!ready || media.includes(kind)) return "";
-    const others = media.map((taken) => SENSES[taken]?.files ?? taken);
-    const takes = others.length ? `takes text and ${others.join(" and ")}` : "takes text only";
-    return `${name} ${takes}: ${SENSES[kind].files} need a model that ${SENSES[kind].verb}`;
   }
 
   /** Another version of a message; whether it was sent. */
@@ -193,13 +190,16 @@ export class Chat {
     return !this.#live;
   }
 
-  #run(messages) {
-    this.#transport.start({ id: newId(), chat: this.#model.get("chat"), messages, params: this.#model.get("params") });
+  #run(asked) {
+    const { tool_choice, ...beside } = this.#model.get("beside") ?? {};
+    const choice = tool_choice && asked.at(-1).role !== "tool" ? { tool_choice } : {};
+    const body = { id: this.#caller.newId(), chat: this.#model.get("chat"), messages: answered(asked), params: this.#model.get("params") };
+    this.#transport.start({ ...body, ...beside, ...choice });
     return true;
   }
 
   #again(turn) {
-    if (this.#free()) this.#run(this.#tree.messages(turn.parent));
+    if (this.#free()) this.#run(this.#tree.messages(this.#tree.question(turn)));
     this.focus(); // the button is gone with its answer
   }
 
@@ -217,17 +217,12 @@ export class Chat {
   }
 
   #begin(turn) {
+    this.#caller.done();
     this.#live = turn;
     this.#frame.busy = true;
     this.#compose.busy = true;
     this.#show();
     this.#following.toEnd();
-  }
-
-  /** Python asks the server for the conversation; one of another kind keeps none, one started again has forgotten. */
-  #tellKernel(type) {
-    const messages = fitting(this.#tree.messages(this.#tree.path().at(-1)), MAX_TOLD);
-    if (messages) tell(this.#model, { type, chat: this.#model.get("chat"), messages });
   }
 
   #restore(turns, chat) {
@@ -248,12 +243,16 @@ export class Chat {
     this.#view(turn).fail({ message: turn.error }, () => this.#retry(turn));
   }
 
+  get #messages() {
+    return this.#tree.messages(this.#tree.path().at(-1));
+  }
+
   #asked() {
-    const messages = this.#tree.messages(this.#tree.path().at(-1));
-    return messages.at(-1)?.role === "assistant" ? messages.slice(0, -1) : messages;
+    return this.#messages.slice(0, this.#messages.findLastIndex(({ role }) => role === "user") + 1);
   }
 
   async #stop() {
+    if (this.#caller.waiting) return this.#caller.stop();
     this.#frame.say("Stopping");
     try {
       await this.#transport.cancel(this.#live.run);
@@ -293,14 +292,30 @@ export class Chat {
     this.#model.save_changes();
   }
 
+  #keep() {
+    tellTurns(this.#model, "ended", this.#messages);
+    return this.#frame.notebook.keep(this.#model.get("chat"), this.#tree);
+  }
+
+  #uncalled(words) {
+    const turn = this.#live;
+    this.#end(turn, words);
+    this.#view(turn).finish(`${numbers(turn)} · ${words}`);
+    this.#show();
+  }
+
   #end(turn, words) {
-    const lost = this.#frame.notebook.keep(this.#model.get("chat"), this.#tree);
-    this.#tellKernel("ended");
+    const lost = this.#keep();
     if (turn !== this.#live) return;
+    this.#senses.look();
+    this.#rest(lost ? `${words}. ${lost}` : words);
+  }
+
+  #rest(words) {
+    this.#caller.done();
     this.#live = null;
     this.#compose.busy = false;
-    if (this.#unloaded) this.#offer();
-    this.#frame.rest(lost ? `${words}. ${lost}` : words);
+    this.#frame.rest(words);
   }
 
   #view(turn) {
@@ -312,6 +327,7 @@ export class Chat {
     if (turn.role === "user") return new Question(turn, this.#actions);
     const view = new Answer(turn, this.#actions);
     view.known(turn.content, turn.usage?.completion_tokens, turn.reasoning);
+    view.call(turn.tool_calls ?? []);
     if (Tree.unfinished(turn)) return view;
     if (turn.error) view.fail({ message: turn.error }, () => this.#retry(turn));
     else view.finish(numbers(turn));
@@ -320,10 +336,12 @@ export class Chat {
 
   /** The chosen branch, with as little change to the page as possible. */
   #show() {
-    const turns = this.#tree.path().filter(({ role }) => role !== "system");
+    const turns = this.#tree.path().filter(({ role }) => role === "user" || role === "assistant");
     for (const turn of turns) {
       const versions = this.#tree.versions(turn);
       this.#view(turn).show(versions.indexOf(turn), versions.length);
+      const unknown = turn === this.#live ? null : undefined;
+      if (turn.tool_calls) this.#view(turn).results(this.#tree.results(turn).map((text) => text ?? unknown));
     }
     const shown = turns.length ? turns.map((turn) => this.#view(turn).element) : [h("p", { class: "nbgen-empty" }, EMPTY)];
     shown.forEach((element, i) => this.#log.children[i] === element || this.#log.insertBefore(element, this.#log.children[i] ?? null));

@@ -10,12 +10,13 @@ export class Direct {
   #silence;
   #listener;
 
-  constructor(server, chat, listener) {
+  /** `awake`: answers are followed also while the page is hidden. */
+  constructor(server, chat, listener, awake) {
     this.#server = server;
     this.#listener = listener;
     this.#bus = pageBus(server);
     this.#chat = chat;
-    this.#silence = this.#bus.listen(chat, listener);
+    this.#silence = this.#bus.listen(chat, listener, awake);
   }
 
   start(body) {

@@ -19,7 +19,8 @@ function mount(model, host, direct) {
     released.hear(event, data);
   };
   const chat = model.get("chat");
-  const transport = direct ? new Direct(direct.server, chat, listener) : new Comm(own, chat, listener);
+  const calls = Boolean(model.get("owner")); // the answer goes on once they are made
+  const transport = direct ? new Direct(direct.server, chat, listener, calls) : new Comm(own, chat, listener);
   const released = new Released(transport);
   panel.element.append(released.element);
   host.replaceChildren(panel.element);

@@ -1,5 +1,10 @@
 // Messages to the kernel's side of a widget, which may be gone.
 
+import { fitting } from "./content.js";
+
+/** Of what the kernel is told: Jupyter closes the connection at 10 MiB. */
+const MAX_TOLD = 2_000_000;
+
 export const ENDED = "The kernel has ended: run the cell again.";
 
 /** Send a message; whether there is a kernel that may hear it. */
@@ -10,4 +15,10 @@ export function tell(model, message) {
   } catch {
     return false;
   }
+}
+
+/** Python asks the server for the conversation; one of another kind keeps none, one started again has forgotten. */
+export function tellTurns(model, type, turns) {
+  const messages = fitting(turns, MAX_TOLD);
+  if (messages) tell(model, { type, chat: model.get("chat"), messages });
 }

@@ -1,6 +1,7 @@
 // The messages of a conversation as the page shows them. An answer is painted at most once a frame.
 
 import { Blocks } from "./blocks.js";
+import { Calls } from "./calls.js";
 import { frameUrls, imageUrl, mediaOf, nameOf, soundUrl, textOf, videoUrl } from "./content.js";
 import { composing, copyButton, h } from "./dom.js";
 import { player } from "./sound.js";
@@ -133,6 +134,7 @@ export class Answer {
   tokens = 0;
   #body = h("div", { class: "nbgen-text" });
   #thoughts = new Thoughts();
+  #calls = new Calls();
   #note = h("span", { class: "nbgen-note" });
   #tools;
   #versions;
@@ -153,7 +155,7 @@ export class Answer {
     const again = { type: "button", class: "nbgen-quiet", "aria-label": "Regenerate answer", click: () => actions.again(turn) };
     this.#tools = h("span", { class: "nbgen-tools", hidden: true }, ...(actions.again ? [h("button", again, "Regenerate")] : []), copyButton("Copy answer", () => this.text));
     const foot = h("div", { class: "nbgen-foot" }, ...(this.#versions ? [this.#versions.element] : []), this.#note, this.#tools);
-    this.element = h("article", { class: "nbgen-answer nbgen-live", "aria-label": "Answer" }, this.#thoughts.element, this.#body, foot);
+    this.element = h("article", { class: "nbgen-answer nbgen-live", "aria-label": "Answer" }, this.#thoughts.element, this.#body, this.#calls.element, foot);
   }
 
   show(place, count) {
@@ -174,12 +176,23 @@ export class Answer {
     if (!this.#due) this.#schedule();
   }
 
+  /** Functions that the model wants called. */
+  call(calls) {
+    this.#painted(() => this.#calls.add(calls));
+  }
+
+  /** What they have told, see Calls. */
+  results(texts) {
+    this.#calls.results(texts);
+  }
+
   restart() {
     this.text = "";
     this.tokens = this.#before = this.#first = 0;
     this.#painted(() => {
       this.#thoughts.clear();
       this.#blocks.clear();
+      this.#calls.clear();
     });
   }
 

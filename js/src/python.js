@@ -9,9 +9,9 @@ const TAKEN = {
   audio: { types: ["audio_url", "input_audio"], words: "files, or pairs of samples and their rate" },
 };
 
-/** The call of `nbgen.generate` for messages (or for a prompt to be continued) and sampling options. */
-export function pythonCall({ messages = [], prompt, params }) {
-  const told = messages.map(({ role, content }) => ({ role, content: textOf(content) }));
+/** The call of `nbgen.generate` for messages (or for a prompt to be continued), sampling options and those `beside`. */
+export function pythonCall({ messages = [], prompt, params, beside = {} }) {
+  const told = messages.map(({ content, ...turn }) => ({ ...turn, content: textOf(content) }));
   const media = messages.flatMap(({ content }) => mediaOf(content));
   const given = Object.entries(TAKEN).map(([name, { types, words }]) => ({ name, words, count: media.filter(({ type }) => types.includes(type)).length }));
   const files = given.filter(({ count }) => count);
@@ -20,9 +20,13 @@ export function pythonCall({ messages = [], prompt, params }) {
   const options = Object.entries(params)
     .filter(([, value]) => value !== null || prompt !== undefined)
     .map(([name, value]) => `${name}=${literal(value)}`);
-  const lines = [first, ...(prompt === undefined ? [] : ["complete=True"]), ...files.map(({ name }) => `${name}=[...]`), ...options];
-  const notes = files.map(({ name, words, count }) => `# ${name}: ${words}, ${count} in this conversation\n`).join("");
-  return `${notes}import nbgen\n\nresult = nbgen.generate(\n${lines.map((line) => `    ${line},\n`).join("")})\n`;
+  const { tools, ...others } = beside;
+  const called = (tools ?? []).map((tool) => tool.function?.name).join(", ");
+  const more = [...(called ? [`tools=[${called}]`] : []), ...Object.entries(others).map(([name, value]) => `${name}=${literal(value)}`)];
+  const lines = [first, ...(prompt === undefined ? [] : ["complete=True"]), ...files.map(({ name }) => `${name}=[...]`), ...more, ...options];
+  const notes = files.map(({ name, words, count }) => `# ${name}: ${words}, ${count} in this conversation\n`);
+  if (called) notes.push("# tools: the functions that the panel was given\n");
+  return `${notes.join("")}import nbgen\n\nresult = nbgen.generate(\n${lines.map((line) => `    ${line},\n`).join("")})\n`;
 }
 
 /** A JSON value as Python writes it. */

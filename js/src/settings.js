@@ -27,7 +27,7 @@ const PRESETS = {
 
 /** `messages()` is what "Copy as Python" asks with; `system: false` leaves the system prompt out. `say` tells what is refused. */
 export function settings(model, { messages, prompt, system = true, say }) {
-  const copy = copyButton("Copy as Python", () => pythonCall({ messages: messages?.(), prompt: prompt?.(), params: model.get("params") }), "Copy as Python");
+  const copy = copyButton("Copy as Python", () => pythonCall({ messages: messages?.(), prompt: prompt?.(), params: model.get("params"), beside: model.get("beside") }), "Copy as Python");
   const area = h(
     "div",
     { class: "nbgen-area" },

@@ -3,6 +3,9 @@
 
 import { same, sendable } from "./content.js";
 
+/** What stands for the result of a call that nobody has made, as in nbgen/notebook/turns.py. */
+const NO_RESULT = "no result";
+
 export class Tree {
   #turns = [];
   #chosen = new Map();
@@ -31,9 +34,9 @@ export class Tree {
   /** A new answer, after the turns that led to it. */
   add(messages, run) {
     let parent = null;
-    for (const { role, content } of messages) {
-      const known = (turn) => turn.parent === parent && turn.role === role && same(turn.content, content);
-      parent = this.#turns.find(known) ?? this.#append({ parent, role, content });
+    for (const { role, content, tool_calls, tool_call_id } of messages) {
+      const own = { role, content, ...(tool_calls && { tool_calls }), ...(tool_call_id && { tool_call_id }) };
+      parent = this.#turns.find((turn) => turn.parent === parent && says(turn, own)) ?? this.#append({ parent, ...own });
     }
     return this.#append({ parent, role: "assistant", content: "", run });
   }
@@ -73,12 +76,27 @@ export class Tree {
     else this.#chosen.delete(turn.parent);
   }
 
+  /** The question that a turn answers, be it after calls and their results. */
+  question(turn) {
+    return lineage(turn).findLast(({ role }) => role === "user") ?? turn.parent;
+  }
+
+  /** Of the chosen branch, the results of a turn's calls, in their order. */
+  results(turn) {
+    const path = this.path();
+    const after = path.slice(path.indexOf(turn) + 1);
+    const end = after.findIndex(({ role }) => role !== "tool");
+    const told = end < 0 ? after : after.slice(0, end);
+    return (turn.tool_calls ?? []).map(({ id }, i) => (told.find((tool) => tool.tool_call_id === id) ?? told[i])?.content);
+  }
+
   /** Messages as the model is to see them, up to and with `last`; a question that got no answer is left out. */
   messages(last) {
     const messages = [];
     for (const turn of last ? lineage(last) : []) {
-      if (turn.role === "assistant" && !turn.content) messages.pop();
-      else messages.push({ role: turn.role, content: sendable(turn.content) });
+      const silent = turn.role === "assistant" && !turn.content && !turn.tool_calls?.length;
+      if (!silent) messages.push(message(turn));
+      else if (messages.at(-1)?.role === "user") messages.pop();
     }
     return messages;
   }
@@ -88,6 +106,25 @@ export class Tree {
     this.choose(turn);
     return turn;
   }
+}
+
+/** The messages, with a result for calls that nobody has made: models and servers want one for each. */
+export function answered(messages) {
+  const missing = ({ tool_calls = [] }, next) => (next?.role === "tool" ? [] : tool_calls.map(({ id }) => ({ role: "tool", tool_call_id: id, content: NO_RESULT })));
+  return messages.flatMap((message, i) => [message, ...missing(message, messages[i + 1])]);
+}
+
+function message({ role, content, tool_calls, tool_call_id }) {
+  return { role, content: sendable(content), ...(tool_calls?.length && { tool_calls }), ...(tool_call_id && { tool_call_id }) };
+}
+
+/** Whether a turn is this message. */
+function says(turn, { role, content, tool_calls, tool_call_id }) {
+  return turn.role === role && same(turn.content, content) && turn.tool_call_id === tool_call_id && written(turn.tool_calls) === written(tool_calls);
+}
+
+function written(calls) {
+  return JSON.stringify((calls ?? []).map(({ id, function: { name, arguments: given } }) => [id, name, given]));
 }
 
 function lineage(turn) {

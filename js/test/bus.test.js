@@ -126,3 +126,19 @@ test("a hidden page lets go of the stream and takes it up again", async (context
   for (let i = 0; i < 5; i += 1) await turn();
   assert.deepEqual(server.bodies[1].follow, { r: 2 });
 });
+
+test("a hidden page reads on where somebody has to", async (context) => {
+  context.mock.timers.enable({ apis: ["setTimeout"] });
+  const turn = () => new Promise((resolve) => setImmediate(resolve));
+  const page = Object.assign(new EventTarget(), { hidden: false });
+  const server = new FakeServer([delta("r", 2, "a"), null]);
+  const bus = new Bus(server, { page });
+  bus.listen("c", () => {}, true);
+  bus.follow("c", "r", 0);
+  for (let i = 0; i < 5; i += 1) await turn();
+  page.hidden = true;
+  page.dispatchEvent(new Event("visibilitychange"));
+  const aborted = context.mock.method(AbortController.prototype, "abort");
+  context.mock.timers.tick(6000);
+  assert.equal(aborted.mock.callCount(), 0);
+});

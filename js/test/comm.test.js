@@ -94,3 +94,13 @@ test("what is asked of the kernel is what it answers", async (context) => {
   model.receive({ type: "load", error: "no room" });
   await assert.rejects(resumed, /no room/);
 });
+
+test("calls come with the text", (context) => {
+  const { model, comm } = opened(context);
+  const heard = [];
+  const other = new Comm(model, "c", (event, data) => heard.push(data.tool_calls));
+  other.start({ id: "s", messages: [] });
+  model.receive({ type: "delta", run: "s", from: 0, to: 1, text: "", tool_calls: [{ id: "a", name: "f", arguments: "{}" }] });
+  assert.deepEqual(heard.at(-1), [{ id: "a", name: "f", arguments: "{}" }]);
+  comm.close();
+});

@@ -21,3 +21,10 @@ test("a text that is continued says so", () => {
     'import nbgen\n\nresult = nbgen.generate(\n    "Once",\n    complete=True,\n    max_new_tokens=None,\n)\n',
   );
 });
+
+test("functions are named, and the template's options stand as they are", () => {
+  const beside = { tools: [{ function: { name: "forecast" } }, { function: { name: "add" } }], template_options: { enable_thinking: false } };
+  const code = pythonCall({ messages: [{ role: "user", content: "hi" }], params: {}, beside });
+  assert.match(code, /^# tools: the functions that the panel was given\nimport nbgen/);
+  assert.match(code, / {4}tools=\[forecast, add\],\n {4}template_options=\{"enable_thinking": False\},\n/);
+});

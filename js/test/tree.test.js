@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Tree } from "../src/tree.js";
+import { answered, Tree } from "../src/tree.js";
 
 const user = (content) => ({ role: "user", content });
 const texts = (tree) => tree.path().map(({ content }) => content);
@@ -56,4 +56,54 @@ test("a dropped answer gives way to the version before it", () => {
   const failed = tree.add(tree.messages(tree.path()[2]), "r3");
   tree.drop(failed);
   assert.deepEqual(texts(tree), ["one", "first", "two", "second"]);
+});
+
+const call = (id) => ({ id, type: "function", function: { name: "f", arguments: "{}" } });
+const told = (id, content) => ({ role: "tool", content, tool_call_id: id });
+
+/** A question, an answer that calls twice, the results, and the last answer. */
+function called() {
+  const tree = new Tree();
+  const first = tree.add([user("one")], "r1");
+  first.tool_calls = [call("a"), call("b")];
+  tree.add([...tree.messages(first), told("a", "1"), told("b", "2")], "r2").content = "three";
+  return { tree, first };
+}
+
+test("an answer's calls and their results are turns, found again whoever wrote them", () => {
+  const { tree, first } = called();
+  const roles = ["user", "assistant", "tool", "tool", "assistant"];
+  assert.deepEqual(tree.messages(tree.path().at(-1)).map(({ role }) => role), roles);
+  const server = { ...call("a"), function: { arguments: "{}", name: "f" } };
+  const before = tree.size;
+  tree.add([user("one"), { role: "assistant", content: "", tool_calls: [server, call("b")] }, told("a", "1"), told("b", "2")], "r3");
+  assert.equal(tree.size, before + 1);
+  assert.deepEqual(tree.results(first), ["1", "2"]);
+  const again = Tree.from(JSON.parse(JSON.stringify(tree.list())));
+  assert.deepEqual(again.list(), tree.list());
+});
+
+test("another answer begins at the question, whatever was called for the first", () => {
+  const { tree, first } = called();
+  assert.equal(tree.question(tree.path().at(-1)).content, "one");
+  assert.equal(tree.question(first).content, "one");
+  const other = tree.add(tree.messages(tree.question(first)), "r3");
+  other.tool_calls = [call("c")];
+  assert.deepEqual(tree.versions(other).map(({ run }) => run), ["r1", "r3"]);
+  assert.deepEqual(tree.results(other), [undefined]);
+  tree.choose(first);
+  assert.equal(tree.path().at(-1).content, "three");
+});
+
+test("calls that nobody made get a result before the next question", () => {
+  const { tree, first } = called();
+  assert.deepEqual(answered(tree.messages(tree.path().at(-1))), tree.messages(tree.path().at(-1)));
+  const asked = answered([...tree.messages(first), user("two")]);
+  assert.deepEqual(asked.slice(2, 4), [told("a", "no result"), told("b", "no result")]);
+});
+
+test("an answer after results that failed before any text leaves them", () => {
+  const { tree } = called();
+  tree.path().at(-1).content = "";
+  assert.deepEqual(tree.messages(tree.path().at(-1)).map(({ role }) => role), ["user", "assistant", "tool", "tool"]);
 });

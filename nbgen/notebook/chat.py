@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import traitlets
@@ -18,12 +18,16 @@ from nbgen.notebook.media import media_parts
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import chat_messages, chat_options, one_answer, question
+from nbgen.notebook.rounds import Rounds
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.signatures import takes_sampling
+from nbgen.notebook.tools import Tools, chat_body
 from nbgen.notebook.transcript import Bundle, bundle
-from nbgen.notebook.turns import Turns
+from nbgen.notebook.turns import Turns, answered
 
 POLL_SECONDS = 0.1
+#: How an answer has ended whose calls are to be made.
+ENDED = ("stop", "length", "tool_calls")
 
 
 class Chat(Turns, Panel):
@@ -31,6 +35,11 @@ class Chat(Turns, Panel):
 
     With a name, `Chat("plans")`, the conversation is found again when the cell is run another time, also after the
     notebook has been closed: its metadata keep it. Below the panel stands a transcript that needs no kernel.
+
+    `tools` are functions that the model may want called, or tools as OpenAI's JSON, as in `nbgen.generate`: the kernel
+    calls them once it is free, as it does with the callbacks of widgets, or in `wait`, and the panel shows each call
+    with its result. A coroutine function (`async def`) runs beside the kernel and holds up nothing. `tool_choice` holds
+    for the first answer to a question.
     """
 
     title = "The chat panel"
@@ -38,6 +47,8 @@ class Chat(Turns, Panel):
 
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
     placeholder = traitlets.Unicode("Message the model", help="Shown in the empty input.").tag(sync=True)
+    beside = traitlets.Dict(help="What goes with every question: tools, the template's options.").tag(sync=True)
+    owner = traitlets.Unicode(help="How the ids of runs begin whose calls this kernel makes.").tag(sync=True)
 
     @takes_sampling()
     @short_traceback
@@ -48,10 +59,17 @@ class Chat(Turns, Panel):
         system: str | None = None,
         height: int = 440,
         transport: str = "auto",
+        tools: Any = (),
+        tool_choice: Any = None,
+        template_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        box = Tools(tools)
+        self._rounds = Rounds(box, self._ended, self._begin, self.send)
         super().__init__(
             panel="chat",
+            beside=chat_body(box, tool_choice, template_options),
+            owner=self._rounds.owner,
             chat=chat_id(name) if name else uuid.uuid4().hex,
             params=one_answer(chat_options(options)),
             system=system or "",
@@ -80,22 +98,21 @@ class Chat(Turns, Panel):
         """
         turns = [turn for turn in self.turns if turn["role"] != "system"]
         asked = question(text, media_parts(images, audio, videos))
-        messages = chat_messages([*turns, asked], self.system or None)
-        body = {"id": uuid.uuid4().hex, "chat": self.chat, "messages": messages, "params": dict(self.params)}
-        client = session.default_client()
-        if isinstance(client, RemoteClient):  # its runs end with their reader
-            self._runs.start(body)
-            return
-        events = client.run({**body, "attached": False})
-        next(events)
-        self.send({"type": "started", "run": body["id"], **told(body)})
-        threading.Thread(target=self._follow, args=(events,), daemon=True).start()
+        self._begin(chat_messages(answered([*turns, asked]), self.system or None))
 
     @short_traceback
     def wait(self) -> None:
-        """Return once no answer is being written, and the transcript has it. Raises the error that ended the last."""
-        while self._live():
-            time.sleep(POLL_SECONDS)
+        """Return once no answer is being written, and the transcript has it. Raises the error that ended the last.
+
+        Functions that answers call are called here, if nobody has done so.
+        """
+        before, newest = None, self._newest()
+        while newest != before:
+            while self._live():
+                time.sleep(POLL_SECONDS)
+            if newest:
+                self._rounds.step(newest)
+            before, newest = newest, self._newest()
         self._write_down()
         run = session.default_client().chat(self.chat)["run"]
         if error := run["error"] if run else self._runs.failure():
@@ -103,8 +120,37 @@ class Chat(Turns, Panel):
 
     def stop(self) -> None:
         """End the answer that is being written, if any."""
-        if run := self._live():
-            self._runs.stop(run)
+        if run := self._rounds.calling or self._live():
+            self._runs.stop(self._rounds.stop(run))
+
+    def _begin(self, messages: list[dict[str, Any]], after: str | None = None) -> str:
+        """Have these messages answered, and every page told; the id of the run, which may go on from another."""
+        beside = {name: value for name, value in self.beside.items() if not after or name != "tool_choice"}
+        run = self._rounds.new_id()
+        body = {"id": run, "chat": self.chat, "messages": messages, "params": dict(self.params), **beside}
+        client = session.default_client()
+        if isinstance(client, RemoteClient):  # its runs end with their reader
+            self._runs.start(body, after=after)
+            return run
+        events = client.run({**body, "attached": False})
+        next(events)
+        self.send({"type": "started", "run": run, "after": after, **told(body)})
+        threading.Thread(target=self._follow, args=(events,), daemon=True).start()
+        return run
+
+    def _ended(self, run: str) -> list[dict[str, Any]] | None:
+        """The conversation up to the answer of this run, if that has ended well and is the newest."""
+        known = session.default_client().chat(self.chat)
+        if not known["turns"]:
+            return self._runs.messages(run)
+        newest = known["turns"][-1]
+        ended = newest.get("run") == run and newest.get("finish_reason", {}).get("type") in ENDED
+        return known["messages"] if ended else None
+
+    def _newest(self) -> str | None:
+        """The run of the newest answer."""
+        turns = session.default_client().chat(self.chat)["turns"] or self._runs.turns()
+        return turns[-1].get("run") if turns else None
 
     def _live(self) -> str | None:
         """The run that is being written."""
@@ -116,7 +162,12 @@ class Chat(Turns, Panel):
     def _receive(self, message: dict[str, Any]) -> None:
         if message.get("messages"):
             self._kept[message["chat"]] = message["messages"]
-        super()._receive(message)
+        if message.get("type") == "call":
+            self._rounds.hear(message["run"])
+        elif message.get("type") == "cancel":
+            super()._receive({**message, "run": self._rounds.stop(message["run"])})
+        else:
+            super()._receive(message)
 
     def _written(self) -> Bundle:
         return bundle(self.messages)

@@ -14,6 +14,7 @@ from typing import Any
 from nbgen.errors import NbgenError
 from nbgen.notebook.media import within
 from nbgen.notebook.remote import AnyClient
+from nbgen.notebook.turns import openai_call
 
 FRAME_MS = 30
 KEEP_RUNS = 32
@@ -39,7 +40,7 @@ class CommRuns:
 
     def receive(self, message: dict[str, Any]) -> None:
         """A message of the panel. It is told at once that the kernel listens; answers may take longer."""
-        self._send({"type": "heard"})
+        self._send({"type": "heard", "run": message.get("run")})
         kind = message.get("type")
         if kind == "start":
             self.start(message["body"], message.get("server"))
@@ -56,11 +57,12 @@ class CommRuns:
         elif kind == "load":
             self._in_thread(self._load, message.get("model"))
 
-    def start(self, body: dict[str, Any], server: int | None = None) -> None:
-        """Start a run that outlives its readers, tell every view of it, and read it."""
-        self._send({"type": "started", "run": body["id"], "prompt": body.get("prompt"), **told(body)})
+    def start(self, body: dict[str, Any], server: int | None = None, after: str | None = None) -> None:
+        """Start a run that outlives its readers, tell every view of it, and read it. `after` is one that it goes on."""
+        self._send({"type": "started", "run": body["id"], "prompt": body.get("prompt"), "after": after, **told(body)})
         choose = self._client if server is None else lambda: self._others[server]
-        self._read(body["id"], choose, lambda client: client.run({**body, "attached": False, "frame_ms": FRAME_MS}))
+        whole = {**body, "attached": False, "frame_ms": FRAME_MS}
+        self._read(body["id"], choose, lambda client: client.run(whole), body.get("messages"))
 
     def stop(self, run: str) -> None:
         """End a run on its server."""
@@ -74,14 +76,22 @@ class CommRuns:
 
     def failure(self) -> dict[str, Any] | None:
         """The error that ended the last run, if one did."""
-        with self._lock:
-            last = next(reversed(self._pieces.values()), None)
-        return last.failure if last else None
+        return self._last.failure if self._last else None
+
+    def messages(self, run: str) -> list[dict[str, Any]] | None:
+        """What was asked by the last run, if that is this one and has ended well, and its answer."""
+        last = self._last
+        return last.messages if last and last.run == run else None
 
     def turns(self) -> list[dict[str, Any]]:
         """The answers of the last runs, as far as they have come."""
         with self._lock:
             return [pieces.turn() for pieces in self._pieces.values()]
+
+    @property
+    def _last(self) -> RunPieces | None:
+        with self._lock:
+            return next(reversed(self._pieces.values()), None)
 
     def _again(self, run: str, start: int) -> None:
         with self._lock:
@@ -91,8 +101,10 @@ class CommRuns:
         else:
             pieces.send_from(start)
 
-    def _read(self, run: str, choose: Choose, events: Callable[[AnyClient], Any]) -> None:
-        pieces = RunPieces(run, self._send, choose)
+    def _read(
+        self, run: str, choose: Choose, events: Callable[[AnyClient], Any], asked: list[dict[str, Any]] | None = None
+    ) -> None:
+        pieces = RunPieces(run, self._send, choose, asked)
         with self._lock:
             self._pieces[run] = pieces
             for old in list(self._pieces)[:-KEEP_RUNS]:
@@ -154,12 +166,13 @@ def told(body: dict[str, Any]) -> dict[str, Any]:
 class RunPieces:
     """What one run has said so far, in numbered pieces, so that any of it can be sent again.
 
-    `choose` gives the client of its server.
+    `choose` gives the client of its server; `asked` are the messages that it answers, where they are known.
     """
 
-    def __init__(self, run: str, send: Send, choose: Choose) -> None:
+    def __init__(self, run: str, send: Send, choose: Choose, asked: list[dict[str, Any]] | None = None) -> None:
         self.run = run
         self.choose = choose
+        self._asked = asked
         self._send = send
         self._lock = threading.Lock()
         self._deltas: list[dict[str, Any]] = []
@@ -196,15 +209,25 @@ class RunPieces:
         with self._lock:
             return self._end["data"].get("error") if self._end else None
 
+    @property
+    def messages(self) -> list[dict[str, Any]] | None:
+        """What was asked and the answer, once it has ended well."""
+        turn = self.turn()
+        if not self._asked or not turn.get("finish_reason") or turn["finish_reason"]["type"] in ("abort", "error"):
+            return None
+        return [*self._asked, {name: turn[name] for name in ("role", "content", "tool_calls") if name in turn}]
+
     def turn(self) -> dict[str, Any]:
         """The answer so far, as a server tells the turns of its chats."""
         with self._lock:
             text, reasoning = (joined(self._deltas, name) for name in ("text", "reasoning"))
+            calls = [openai_call(call) for delta in self._deltas for call in delta.get("tool_calls", ())]
             end = dict(self._end["data"]) if self._end else {}
         if "error" in end:
             end["error"] = end["error"]["message"]
-        thoughts = {"reasoning": reasoning} if reasoning else {}
-        return {**end, "role": "assistant", "run": self.run, "content": text, **thoughts}
+        more = {"reasoning": reasoning, "tool_calls": calls}
+        turn = {**end, "role": "assistant", "run": self.run, "content": text}
+        return turn | {name: value for name, value in more.items() if value}
 
     def _flush(self) -> None:
         part = self._deltas[self._sent :]
@@ -213,8 +236,9 @@ class RunPieces:
         message: dict[str, Any] = {"type": "delta", "run": self.run, "from": self._sent, "to": len(self._deltas)}
         message |= {"text": joined(part, "text"), "reasoning": joined(part, "reasoning")}
         message["tokens"] = sum(delta.get("tokens", 0) for delta in part)
-        if logprobs := [token for delta in part for token in delta.get("logprobs", ())]:
-            message["logprobs"] = logprobs
+        for name in ("logprobs", "tool_calls"):
+            if found := [each for delta in part for each in delta.get(name, ())]:
+                message[name] = found
         self._send(message)
         self._sent = len(self._deltas)
         self._next = time.monotonic() + FRAME_MS / 1000

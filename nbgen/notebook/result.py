@@ -14,7 +14,7 @@ from nbgen.notebook.media import Part, with_media
 from nbgen.notebook.shown_media import media_html, media_markdown
 from nbgen.notebook.shown_text import text_bundle
 from nbgen.notebook.table import html_table
-from nbgen.notebook.turns import Turns, spoken
+from nbgen.notebook.turns import Turns, openai_call, spoken
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS
 
 if TYPE_CHECKING:
@@ -114,10 +114,7 @@ class Result(Turns):
     @property
     def turn(self) -> dict[str, Any]:
         """The answer as a message."""
-        calls = [
-            {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
-            for call in self.tool_calls
-        ]
+        calls = [openai_call(call) for call in self.tool_calls]
         return {"role": "assistant", "content": self.text, **({"tool_calls": calls} if calls else {})}
 
     def to_df(self) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_type_hints
 
@@ -21,6 +21,8 @@ from nbgen.notebook.text_stream import TextStream
 
 #: Asks again, after an answer and messages with what the functions that it called have returned.
 Ask = Callable[[Result, list[dict[str, Any]]], TextStream]
+#: A call by its id, its function's name and its arguments as JSON.
+Call = Mapping[str, str]
 #: Answers to one question, after which calls are left to whoever asked.
 MAX_ROUNDS = 16
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -55,12 +57,24 @@ class Tools:
 
     def results(self, result: Result) -> list[dict[str, Any]]:
         """Messages with what the functions that an answer calls have returned; none if it calls others."""
-        if result.finish_reason == "abort" or not all(call["name"] in self._functions for call in result.tool_calls):
+        if result.finish_reason == "abort" or self.unknown(result.tool_calls):
             return []
+        return self.call(result.tool_calls)
+
+    def unknown(self, calls: Sequence[Call]) -> list[str]:
+        """The functions of these calls that are not here, each by its name."""
+        return list(dict.fromkeys(call["name"] for call in calls if call["name"] not in self._functions))
+
+    def call(self, calls: Sequence[Call]) -> list[dict[str, Any]]:
+        """Messages with what the functions have returned, all of which are here."""
         return [
             {"role": "tool", "tool_call_id": call["id"], "content": self._functions[call["name"]](call["arguments"])}
-            for call in result.tool_calls
+            for call in calls
         ]
+
+    def asynchronous(self, calls: Sequence[Call]) -> bool:
+        """Whether all of the functions, which are here, are coroutine functions."""
+        return all(self._functions[call["name"]].asynchronous for call in calls)
 
 
 def chat_body(tools: Any, choice: Any = None, template_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -85,6 +99,7 @@ class _Function:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.name = getattr(function, "__name__", type(function).__name__)
+        self.asynchronous = inspect.iscoroutinefunction(function)
         self._arguments = msgspec.defstruct("Arguments", _fields(function, self.name), kw_only=True)
 
     @property

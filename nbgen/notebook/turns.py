@@ -7,13 +7,15 @@ where the conversation lives.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nbgen.notebook.media import Content, as_text, text_of
 from nbgen.notebook.shown_media import media_markdown
 from nbgen.notebook.shown_text import as_markdown, as_typed
 
+#: The result of a call that nobody has made.
+NO_RESULT = "no result"
 #: Who speaks, by a turn's role.
 NAMES = {"system": "System", "developer": "System", "user": "You", "assistant": "Model", "tool": "Tool"}
 
@@ -68,3 +70,23 @@ def named(turns: Sequence[dict[str, Any]], parts: Iterable[list[str]]) -> str:
     """What is said of each message, below the name of who wrote it."""
     said = ([f"**{NAMES[turn['role']]}**", *own] for turn, own in zip(turns, parts, strict=True))
     return "\n\n".join(part for own in said for part in own if part)
+
+
+def openai_call(call: Mapping[str, str]) -> dict[str, Any]:
+    """A call with its `id`, `name` and `arguments`, as a turn has it."""
+    return {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
+
+
+def calls_of(turn: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The calls of a turn, each with its `id`, `name` and `arguments`."""
+    return [{"id": call.get("id", ""), **call["function"]} for call in turn.get("tool_calls") or ()]
+
+
+def answered(turns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The turns, with a result for calls that nobody has made: models and servers want one for each."""
+    whole = []
+    for place, turn in enumerate(turns, 1):
+        whole.append(turn)
+        if place == len(turns) or turns[place]["role"] != "tool":
+            whole += [{"role": "tool", "tool_call_id": call["id"], "content": NO_RESULT} for call in calls_of(turn)]
+    return whole

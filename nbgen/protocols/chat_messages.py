@@ -72,7 +72,7 @@ class CalledFunction(msgspec.Struct):
     arguments: str | dict[str, Any] = ""
 
 
-class Call(msgspec.Struct, omit_defaults=True):
+class Call(msgspec.Struct):
     """A call of a turn of the model's."""
 
     function: CalledFunction

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import msgspec
 
 from nbgen.errors import NbgenError
-from nbgen.messages import FinishReason
-from nbgen.protocols.chat_messages import Part, part_size, without_files
+from nbgen.messages import FinishReason, ToolCall
+from nbgen.protocols.chat_messages import Call, CalledFunction, Part, part_size, without_files
 from nbgen.protocols.native import Message
 
 KEEP_CHATS = 256
@@ -33,6 +33,8 @@ class Answer(Protocol):
     @property
     def reasoning(self) -> str: ...
     @property
+    def tool_calls(self) -> list[ToolCall]: ...
+    @property
     def usage(self) -> dict[str, int]: ...
     @property
     def finish_reason(self) -> FinishReason | None: ...
@@ -45,12 +47,17 @@ class Answer(Protocol):
 
 
 class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One message; `parent` is the place in the chat of the one before it. Answers name their run and its numbers."""
+    """One message; `parent` is the place in the chat of the one before it. Answers name their run and its numbers.
+
+    Calls are the answer's, and a tool's turn says which of them it is the result of.
+    """
 
     parent: int | None
     role: str
     content: str | list[Part]
     reasoning: str = ""
+    tool_calls: list[Call] | None = None
+    tool_call_id: str | None = None
     run: str | None = None
     finish_reason: FinishReason | None = None
     usage: dict[str, int] | None = None
@@ -58,11 +65,38 @@ class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
     tokens_per_s: float | None = None
     error: str | None = None
 
+    @classmethod
+    def of(cls, message: Message, parent: int | None) -> Turn:
+        """What somebody else has said."""
+        return cls(
+            parent=parent,
+            role=message.role,
+            content=message.content,
+            tool_calls=message.tool_calls or None,
+            tool_call_id=message.tool_call_id,
+        )
+
     @property
     def size(self) -> int:
         """Characters, those of files among them."""
         content = len(self.content) if isinstance(self.content, str) else sum(map(part_size, self.content))
-        return content + len(self.reasoning)
+        calls = sum(len(call.function.name) + len(call.function.arguments) for call in self.tool_calls or ())
+        return content + len(self.reasoning) + calls
+
+    def says(self, message: Message) -> bool:
+        """Whether it is this message."""
+        own = (self.role, self.content, self.tool_calls, self.tool_call_id)
+        return own == (message.role, message.content, message.tool_calls or None, message.tool_call_id)
+
+    @property
+    def message(self) -> Message:
+        """It as the model is to see it."""
+        return Message(
+            role=self.role,  # type: ignore[arg-type]
+            content=self.content,
+            tool_calls=self.tool_calls,
+            tool_call_id=self.tool_call_id,
+        )
 
 
 class Chat:
@@ -98,13 +132,13 @@ class Chat:
             del self._writing[place]
 
     def messages(self) -> list[Message]:
-        """From the first turn to the newest answer, which counts once it has text."""
+        """From the first turn to the newest answer, which counts once it has text or calls."""
         turns, path = self.turns(), list[Message]()
         place: int | None = len(turns) - 1 if turns else None
         while place is not None:
             turn = turns[place]
-            if turn.content or turn.role != "assistant":
-                path.append(Message(role=turn.role, content=turn.content))  # type: ignore[arg-type]
+            if turn.content or turn.tool_calls or turn.role != "assistant":
+                path.append(turn.message)
             place = turn.parent
         return path[::-1]
 
@@ -118,10 +152,9 @@ class Chat:
     def _find(self, parent: int | None, message: Message) -> int:
         """The turn that this message is after that one, which may be new."""
         for place in self._children.get(parent, ()):
-            turn = self._turns[place]
-            if (turn.role, turn.content) == (message.role, message.content):
+            if self._turns[place].says(message):
                 return place
-        return self._append(Turn(parent=parent, role=message.role, content=message.content))
+        return self._append(Turn.of(message, parent))
 
     def _append(self, turn: Turn) -> int:
         """The place that it gets."""
@@ -131,14 +164,17 @@ class Chat:
         self.size += turn.size
         return place
 
-    def _change(self, turn: Turn, content: str | list[Part], reasoning: str = "") -> None:
+    def _change(
+        self, turn: Turn, content: str | list[Part], reasoning: str = "", calls: list[Call] | None = None
+    ) -> None:
         self.size -= turn.size
-        turn.content, turn.reasoning = content, reasoning
+        turn.content, turn.reasoning, turn.tool_calls = content, reasoning, calls
         self.size += turn.size
 
     def _fill(self, turn: Turn, run: Answer) -> None:
         """Have it say what the run has come to."""
-        self._change(turn, run.text, run.reasoning)
+        calls = [Call(CalledFunction(call.name, call.arguments), call.id) for call in run.tool_calls]
+        self._change(turn, run.text, run.reasoning, calls or None)
         turn.finish_reason = run.finish_reason
         turn.usage = run.usage
         turn.ttft_s, turn.tokens_per_s = run.ttft_s, run.tokens_per_s

@@ -45,7 +45,7 @@ class RunsRoute(NbgenHandler):
             text=run.text,
             texts=[sample.content for sample in run.samples],
             reasoning=run.reasoning,
-            tool_calls=run.samples[0].tool_calls,
+            tool_calls=run.tool_calls,
             seq=len(run.outputs),
             finish_reason=run.finish_reason,
             error=native.error_fields(run.error) if run.error else None,

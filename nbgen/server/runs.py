@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from nbgen.errors import Conflict, NbgenError, NotFound, Unavailable, from_status
-from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, ToolCall
 from nbgen.protocols.chat_messages import without_files
 from nbgen.protocols.native import Message
 from nbgen.protocols.sample import Sample, usage
@@ -71,6 +71,11 @@ class Run:
     def reasoning(self) -> str:
         """Its thoughts, where they are told apart."""
         return self.samples[0].reasoning
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The functions that it wants called."""
+        return self.samples[0].tool_calls
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -241,7 +246,9 @@ class Runs:
             return
         del self._live[run.id]
         run.request = msgspec.structs.replace(run.request, media=[], input_embeds=None)  # large, and done with
-        run.messages = run.messages and [Message(role=m.role, content=without_files(m.content)) for m in run.messages]
+        run.messages = run.messages and [
+            msgspec.structs.replace(turn, content=without_files(turn.content)) for turn in run.messages
+        ]
         if run.error is not None and len(run.samples) > 1:
             self._engine.abort(run.id)  # the other samples, which nobody hears any more
         self._engine.forget(run.id)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
-from nbgen.protocols.chat_messages import Part
+from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, GenerateRequest, ToolCall
+from nbgen.protocols.chat_messages import Call, CalledFunction, Part
 from nbgen.protocols.native import Message
 from nbgen.server import chats as chats_module
 from nbgen.server.chats import Chat, Chats, Turn
@@ -45,6 +45,28 @@ def test_the_same_messages_are_the_same_turns() -> None:
         chat.add([HI], writing(rid, rid))
     assert [(turn.parent, turn.run) for turn in chat.turns()] == [(None, None), (0, "one"), (0, "two")]
     assert chat.messages()[-1].content == "two"
+
+
+def calling(rid: str, call: ToolCall) -> Run:
+    run = writing(rid)
+    run.add(GenerateOutput(rid=rid, token_ids=[1], parts=[AnswerPart(tool_call=call)], finish_reason=DONE))
+    return run
+
+
+def test_calls_and_their_results_are_turns_that_are_found_again() -> None:
+    chat = Chat()
+    run = calling("one", ToolCall(id="a", name="f", arguments='{"x": 1}'))
+    chat.add([HI], run)
+    chat.settle(run)
+    said = chat.messages()[1]
+    assert (said.content, said.tool_calls) == ("", [Call(CalledFunction("f", '{"x": 1}'), "a")])
+    assert chat.size == sum(turn.size for turn in chat.turns()) > 2
+    told = Message(role="tool", content="2", tool_call_id="a")
+    chat.add([HI, said, told], writing("two", "three"))
+    other = Message(role="assistant", content="", tool_calls=[Call(CalledFunction("f", "{}"), "b")])
+    chat.add([HI, other, told], writing("three", "four"))
+    assert [turn.parent for turn in chat.turns()] == [None, 0, 1, 2, 0, 4, 5]
+    assert chat.messages()[1:3] == [other, told]
 
 
 def test_a_text_that_is_continued_has_an_answer_alone() -> None:

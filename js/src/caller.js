@@ -1,0 +1,72 @@
+// Functions that an answer calls: the kernel calls them, once, whichever panels ask it to. A busy kernel is asked first
+// whether it listens, so that nothing is called any more once somebody has stopped waiting.
+
+import { newId } from "./dom.js";
+import { ENDED, tell } from "./kernel.js";
+
+export class Caller {
+  #model;
+  #say;
+  #fail;
+  #run = null;
+  #names = "";
+  #stopped = new Set();
+
+  /** `fail(words)` hears why nothing is called. */
+  constructor(model, { say, fail }) {
+    this.#model = model;
+    this.#say = say;
+    this.#fail = fail;
+    model.on?.("msg:custom", (message) => this.#hear(message));
+    model.on?.("comm_live_update", () => this.#over(ENDED));
+  }
+
+  /** A name for a run whose calls this kernel makes. */
+  newId() {
+    return [this.#model.get("owner"), newId()].filter(Boolean).join("-");
+  }
+
+  /** Whether the kernel is waited for. */
+  get waiting() {
+    return this.#run !== null;
+  }
+
+  /** Have the calls of this answer made; the kernel goes on with the next. */
+  call({ run, tool_calls }) {
+    this.#run = run;
+    this.#names = [...new Set(tool_calls.map((call) => call.function.name))].join(", ");
+    const owner = this.#model.get("owner");
+    if (!owner || !run.startsWith(`${owner}-`)) return this.#over(`Nobody here can call ${this.#names}.`);
+    this.#say(`Waiting for the kernel to call ${this.#names}`);
+    if (!tell(this.#model, { type: "hear", run })) this.#over(ENDED);
+  }
+
+  /** The model goes on. */
+  done() {
+    this.#run = null;
+  }
+
+  stop() {
+    this.#stopped.add(this.#run);
+    tell(this.#model, { type: "cancel", run: this.#run });
+    this.#over("Stopped");
+  }
+
+  /** Whether somebody here has stopped waiting for the calls of this run. */
+  stopped(run) {
+    return this.#stopped.has(run);
+  }
+
+  #hear({ type, run, message }) {
+    if (run !== this.#run || run === null) return;
+    if (type === "heard") tell(this.#model, { type: "call", run });
+    else if (type === "calling") this.#say(`Calling ${this.#names}`);
+    else if (type === "uncalled") this.#over(message);
+  }
+
+  #over(words) {
+    if (!this.waiting) return;
+    this.#run = null;
+    this.#fail(words);
+  }
+}

@@ -1,0 +1,97 @@
+// The calls of an answer, a folded line each: whose text is a model's or a function's, and is only ever shown as text.
+
+import { h } from "./dom.js";
+
+const LONGEST = { argument: 40, arguments: 90, result: 120 };
+const NOT_CALLED = "not called";
+
+/** A call that has come, as turns have it. */
+export function asTurn({ id, name, arguments: given }) {
+  return { id, type: "function", function: { name, arguments: given } };
+}
+
+export class Calls {
+  #lines = [];
+  element = h("div", { class: "nbgen-calls", hidden: true });
+
+  /** Calls that have come. */
+  add(calls) {
+    const lines = calls.map((call) => new Line(call));
+    this.#lines.push(...lines);
+    this.element.append(...lines.map(({ element }) => element));
+    this.element.hidden = !this.#lines.length;
+  }
+
+  clear() {
+    this.#lines = [];
+    this.element.replaceChildren();
+    this.element.hidden = true;
+  }
+
+  /** Texts in the order of the calls; those that are still to come are null, and undefined where nobody makes the call. */
+  results(texts) {
+    this.#lines.forEach((line, i) => line.result(texts[i]));
+  }
+}
+
+class Line {
+  #words = h("span", { class: "nbgen-call-result" });
+  #body = h("div", { class: "nbgen-call-body" });
+  #call;
+  #result = null;
+
+  constructor({ function: call }) {
+    this.#call = call;
+    const name = h("code", {}, `${call.name}(${brief(call.arguments)})`);
+    this.element = h("details", { class: "nbgen-call" }, h("summary", {}, name, this.#words), this.#body);
+    this.element.addEventListener("toggle", () => this.#open());
+    this.result(null);
+  }
+
+  result(text) {
+    this.#result = text;
+    const words = text === null ? "…" : ` → ${text === undefined ? NOT_CALLED : cut(oneLine(text), LONGEST.result)}`;
+    if (this.#words.textContent !== words) this.#words.textContent = words;
+    this.#open();
+  }
+
+  /** What is long is put into the page when somebody looks. */
+  #open() {
+    if (!this.element.open) return this.#body.replaceChildren();
+    const parts = [["Arguments", spread(this.#call.arguments)]];
+    if (typeof this.#result === "string") parts.push(["Result", this.#result]);
+    this.#body.replaceChildren(...parts.flatMap(([title, text]) => [h("div", {}, title), h("pre", { tabindex: 0, "aria-label": title }, text)]));
+  }
+}
+
+/** `city="Oslo", days=2`; what is no object stands as it was written. */
+export function brief(given) {
+  const parsed = object(given);
+  if (!parsed) return cut(oneLine(String(given)), LONGEST.arguments);
+  const pairs = Object.entries(parsed).map(([name, value]) => `${name}=${cut(JSON.stringify(value), LONGEST.argument)}`);
+  return cut(oneLine(pairs.join(", ")), LONGEST.arguments);
+}
+
+function spread(given) {
+  const parsed = object(given);
+  return parsed ? JSON.stringify(parsed, null, 2) : String(given);
+}
+
+function object(given) {
+  if (typeof given !== "string") return given;
+  try {
+    const parsed = JSON.parse(given || "{}");
+    return parsed && typeof parsed === "object" && !Array.isArray(parsed) ? parsed : null;
+  } catch {
+    return null;
+  }
+}
+
+function oneLine(text) {
+  return text.slice(0, 1000).replace(/\s+/g, " ").trim();
+}
+
+function cut(text, most) {
+  const characters = [...text];
+  return characters.length > most ? `${characters.slice(0, most - 1).join("")}…` : text;
+}

@@ -1,0 +1,50 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import "./page.js";
+import { asTurn, brief, Calls } from "../src/calls.js";
+
+const call = (name, given) => asTurn({ id: name, name, arguments: given });
+
+function shown(...calls) {
+  const view = new Calls();
+  view.add(calls);
+  const lines = () => view.element.childNodes.map((line) => line.childNodes[0].textContent);
+  return { view, lines };
+}
+
+test("a call is one line: what is called, with what, and what came of it", () => {
+  const { view, lines } = shown(call("forecast", '{"city": "Oslo", "days": 2}'), call("add", ""), call("ask", "{"));
+  assert.deepEqual(lines(), ['forecast(city="Oslo", days=2)…', "add()…", "ask({)…"]);
+  view.results(["12 degrees,\n rain", undefined, null]);
+  assert.deepEqual(lines(), ['forecast(city="Oslo", days=2) → 12 degrees, rain', "add() → not called", "ask({)…"]);
+  view.clear();
+  assert.deepEqual(lines(), []);
+});
+
+test("what is long is cut in the line, and whole where it is opened", () => {
+  const { view, lines } = shown(call("read", JSON.stringify({ text: "a".repeat(500) })));
+  view.results(["🙂".repeat(500)]);
+  assert.ok(lines()[0].length < 400);
+  assert.doesNotMatch(lines()[0], /[\ud800-\udbff](?![\udc00-\udfff])/);
+  const [line] = view.element.childNodes;
+  assert.equal(line.childNodes[1].textContent, "");
+  line.open = true;
+  line.listeners.toggle();
+  assert.ok(line.textContent.includes("🙂".repeat(500)));
+  assert.ok(line.textContent.includes(`"text": "${"a".repeat(500)}"`));
+});
+
+test("arguments that are no object stand as they were written", () => {
+  for (const given of ["[1]", "null", "no JSON"]) assert.equal(brief(given), given);
+  assert.equal(brief({ city: "Oslo" }), 'city="Oslo"');
+});
+
+test("markup in a call is text", () => {
+  const { view } = shown(call("<b>f</b>", '{"x": "<img src=x onerror=alert(1)>"}'));
+  view.results(["<script>alert(1)</script>"]);
+  view.element.childNodes[0].open = true;
+  view.element.childNodes[0].listeners.toggle();
+  const tags = [...view.element.elements()].map(({ tag }) => tag);
+  assert.deepEqual(new Set(tags), new Set(["div", "details", "summary", "code", "span", "pre"]));
+  assert.match(String(view.element), /&lt;script>alert/);
+});

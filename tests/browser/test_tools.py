@@ -1,0 +1,156 @@
+"""Functions of the notebook that the panel's answers call, in a real JupyterLab, by a model that really calls them."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+from transformers import AutoTokenizer
+
+from tests.browser.lab import Lab, Notebook
+from tests.browser.panel import Panel
+from tests.chat_templates import CALLS, template
+from tests.conftest import save_model
+
+CHAT = """import nbgen
+from typing import Literal
+seen = []
+
+def forecast(city: Literal["<b>Oslo</b>"]) -> str:
+    "The weather of a city."
+    seen.append(city)
+    print("called for", city)
+    return "<img src=x onerror=alert(1)> 12 degrees" + {more}
+
+chat = nbgen.Chat(tools=forecast, tool_choice="forecast", max_new_tokens=160, temperature=0{options})
+chat"""
+STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
+CALL = 'forecast(city="<b>Oslo</b>")'
+RESULT = "→ <img src=x onerror=alert(1)> 12 degrees"
+
+
+@pytest.fixture(scope="module")
+def calling_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """JupyterLab with a model that calls what it is told to call."""
+    folder = save_model(tmp_path_factory.mktemp("models") / "caller", max_position_embeddings=4096)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template(CALLS["objects"])
+    tokenizer.save_pretrained(folder)
+    lab = Lab(tmp_path_factory.mktemp("calling"), str(folder))
+    yield lab
+    lab.stop()
+
+
+@pytest.fixture
+def opened(calling_lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+    given = getattr(request, "param", {})
+    cell = CHAT.replace("{more}", given.get("more", '""')).replace("{options}", given.get("options", ""))
+    name = f"{request.node.originalname}{len(given)}.ipynb"
+    name = calling_lab.write(name, cell, "import threading\nfree = threading.Event()", "free.wait()", "chat")
+    notebook = Notebook.opened(page, calling_lab, name)
+    notebook.run(0)
+    notebook.run(1)
+    yield notebook
+    notebook.shut_down()
+
+
+def calls(panel: Panel) -> list[str]:
+    return panel.answers.locator(".nbgen-call > summary").all_inner_texts()
+
+
+@pytest.mark.parametrize("opened", [{}, {"options": ', transport="comm"'}], indirect=True)
+def test_a_function_is_called_and_shown_and_the_model_goes_on(opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.ask("Rain?")
+    expect(panel.answers).to_have_count(2)
+    expect(panel.status).to_contain_text("Answer ready")
+    line = panel.answers.first.locator(".nbgen-call > summary")
+    expect(line).to_have_text(f"{CALL} {RESULT}")
+    line.click()
+    expect(panel.answers.first.get_by_label("Arguments")).to_contain_text('"city": "<b>Oslo</b>"')
+    expect(panel.answers.first.get_by_label("Result")).to_have_text("<img src=x onerror=alert(1)> 12 degrees")
+    expect(panel.answers.locator("img, b")).to_have_count(0)
+    assert opened.kernel_value("len(seen)") == "1"
+    roles = "[turn['role'] for turn in chat.messages]"
+    assert opened.kernel_value(roles) == "['user', 'assistant', 'tool', 'assistant']"
+
+    panel.answers.last.hover()
+    panel.answers.last.get_by_role("button", name="Regenerate answer").click()
+    expect(panel.answers.first).to_contain_text("2/2")
+    expect(panel.status).to_contain_text("Answer ready")
+    assert opened.kernel_value("len(seen)") == "2"
+    panel.ask("And then?")
+    expect(panel.answers).to_have_count(4)
+    expect(panel.status).to_contain_text("Answer ready")
+    panel.answers.first.get_by_role("button", name="Previous version").click()
+    expect(panel.answers).to_have_count(2)
+    expect(line).to_have_text(f"{CALL} {RESULT}")
+    opened.command("docmanager:save")
+    opened.reload()
+    expect(panel.answers).to_have_count(4)
+    assert calls(panel) == [f"{CALL} {RESULT}"] * 2
+    expect(opened.output(0)).to_contain_text("forecast(")
+    assert opened.kernel_value("len(seen)") == "3"
+
+
+def test_a_busy_kernel_is_waited_for_and_the_wait_can_be_stopped(opened: Notebook, panel: Panel, page: Page) -> None:
+    opened.run(2, wait=False)
+    page.wait_for_function(f"{STATUS} === 'busy'")
+    panel.ask("Rain?")
+    expect(panel.status).to_have_text("Waiting for the kernel to call forecast")
+    panel.message.fill("a draft")
+    panel.message.press("Escape")
+    expect(panel.status).to_have_text("Stopped")
+    expect(panel.message).to_have_value("a draft")
+    assert calls(panel) == [f"{CALL} → not called"]
+    panel.ask("And now?")
+    expect(panel.status).to_have_text("Waiting for the kernel to call forecast")
+    opened.command("notebook:interrupt-kernel")
+    expect(panel.answers).to_have_count(3)
+    expect(panel.status).to_contain_text("Answer ready")
+    assert calls(panel) == [f"{CALL} → no result", f"{CALL} {RESULT}"]
+    assert opened.kernel_value("len(seen)") == "1"
+
+
+@pytest.mark.parametrize("opened", [{"more": "str(free.wait() or '')"}], indirect=True)
+def test_a_function_that_runs_can_be_interrupted_and_stopped(opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.ask("Rain?")
+    expect(panel.status).to_have_text("Calling forecast")
+    opened.command("notebook:interrupt-kernel")
+    expect(panel.status).to_have_text("The call was interrupted.")
+    panel.ask("And now?")
+    expect(panel.status).to_have_text("Calling forecast")
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+    opened.command("notebook:interrupt-kernel")
+    assert opened.kernel_value("len(seen)") == "2"
+    expect(panel.answers).to_have_count(2)
+
+
+def test_two_views_have_it_called_once(opened: Notebook) -> None:
+    opened.run(3)
+    second = Panel(opened.cell(3))
+    first = Panel(opened.cell(0))
+    second.ask("Rain?")
+    for view in (first, second):
+        expect(view.answers).to_have_count(2)
+        expect(view.status).to_contain_text("Answer ready")
+        expect(view.answers.first).to_contain_text(RESULT)
+    assert opened.kernel_value("len(seen)") == "1"
+
+
+def test_calls_of_a_kernel_that_has_ended_stay_shown(opened: Notebook, panel: Panel, page: Page) -> None:
+    opened.run(2, wait=False)
+    page.wait_for_function(f"{STATUS} === 'busy'")
+    panel.ask("Rain?")
+    expect(panel.status).to_have_text("Waiting for the kernel to call forecast")
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(panel.status).to_contain_text("The kernel has ended")
+    assert calls(panel) == [f"{CALL} → not called"]
+    expect(panel.send).to_be_visible()
+
+
+def test_who_waits_in_a_cell_has_them_called_there(opened: Notebook, panel: Panel) -> None:
+    said = opened.kernel_value("chat.ask('Rain?') or chat.wait() or len(seen)")
+    assert said.split("\n") == ["called for <b>Oslo</b>", "1"]
+    expect(panel.answers).to_have_count(2)
+    expect(panel.answers.first).to_contain_text(RESULT)
+    expect(panel.status).to_contain_text("Answer ready")
