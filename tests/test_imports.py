@@ -20,6 +20,7 @@ SHARED = MESSAGES | {
     "logit_processor",
     "tensor_spec",
     "bytes_elements",
+    "identifiers",
     "word_lists",
 }
 BOOKKEEPING = {
