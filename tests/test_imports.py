@@ -21,6 +21,7 @@ SHARED = MESSAGES | {
     "tensor_spec",
     "bytes_elements",
     "identifiers",
+    "media_types",
     "word_lists",
 }
 BOOKKEEPING = {

@@ -13,6 +13,7 @@ from nbgen import sampling_params
 from nbgen.engine_config import BLOCK_SIZE, EngineConfig
 from nbgen.engine_state import EngineStatus, ModelInfo
 from nbgen.identifiers import IDENTIFIER
+from nbgen.media_types import MAX_BYTES
 from nbgen.protocols import json_body, media, openai, sglang, sglang_logprobs
 
 WEIGHT_VERSION = "default"
@@ -37,7 +38,7 @@ LIMITS: dict[str, Any] = {
     "openai_top_logprobs": openai.MAX_TOP_LOGPROBS,
     "rid": IDENTIFIER.pattern,
     "media": media.MAX_MEDIA,
-    "media_bytes": media.MAX_BYTES,
+    "media_bytes": MAX_BYTES,
 }
 
 
