@@ -18,6 +18,8 @@ from nbgen.engine.live_model import LiveModel
 from nbgen.notebook.client import Client
 from nbgen.notebook.private_server import PrivateServer
 
+__all__ = ["LiveModel", "LiveServer"]
+
 
 class LiveServer:
     """A model that lives in this kernel, being served."""

@@ -39,7 +39,8 @@ class CustomLogitProcessor(ABC):
     @classmethod
     def from_str(cls, text: str) -> CustomLogitProcessor:
         """An instance of the class in `text`. Runs whatever code it holds."""
-        return load(text)
+        processor: CustomLogitProcessor = load(text)
+        return processor
 
 
 class DisallowedTokensLogitsProcessor(CustomLogitProcessor):
@@ -138,7 +139,7 @@ def _unpickle(digits: str) -> CustomLogitProcessor:
     processor = dill.loads(bytes.fromhex(digits))
     if not isinstance(processor, type):
         raise TypeError("a processor is a class")
-    instance = processor()
+    instance: CustomLogitProcessor = processor()
     if not callable(instance):
         raise TypeError("a processor can be called")
     return instance

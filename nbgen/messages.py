@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from nbgen.media_types import MediaType
 from nbgen.sampling_params import SamplingParams
 from nbgen.word_lists import WordLists
 
@@ -89,7 +90,7 @@ class Media(Struct, frozen=True, tag=False):
     `options` are the processor's own.
     """
 
-    type: Literal["image", "audio", "video"]
+    type: MediaType
     format: Literal["raw", "frames", "processor_output", "precomputed_embedding"] = "raw"
     data: memoryview = memoryview(b"")
     tensors: list[Tensor] = []

@@ -20,6 +20,8 @@ SHARED = MESSAGES | {
     "logit_processor",
     "tensor_spec",
     "bytes_elements",
+    "identifiers",
+    "media_types",
     "word_lists",
 }
 BOOKKEEPING = {

@@ -7,6 +7,8 @@ import { lex, nodes } from "../src/markdown.js";
 
 /** What hostile text has looked like elsewhere. */
 const VECTORS = JSON.parse(readFileSync(new URL("vectors.json", import.meta.url)));
+/** Texts, and what of them is maths: each formula, and whether it stands by itself. Outputs of cells agree (`test_shown_text`). */
+const MATHS = JSON.parse(readFileSync(new URL("maths.json", import.meta.url)));
 const ALLOWED = new Set(
   "div p h3 h4 h5 h6 ul ol li strong em del code pre blockquote hr br a table thead tbody tr th td span button".split(" "),
 );
@@ -66,6 +68,14 @@ test("complete code is coloured, whatever it says, and keeps every character", (
   assert.ok(shown.textContent.includes(code));
   check(shown, code);
   assert.ok(!String(page(`\`\`\`python\n${code}`)).includes("nbgen-hl"), "not while it grows");
+});
+
+test("maths is what the notebook's outputs take for it", () => {
+  const shown = (root) => [...root.elements()].map(({ attributes }) => attributes).filter(({ title }) => title !== undefined);
+  for (const [text, formulas] of MATHS) {
+    const found = shown(page(text)).map((made) => [made.title, made.class === "nbgen-formula"]);
+    assert.deepEqual(found, formulas, JSON.stringify(text));
+  }
 });
 
 test("formulas become MathML, in a line and on their own", () => {

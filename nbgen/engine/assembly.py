@@ -216,7 +216,7 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, bloc
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         quantization=config.quantization,
         tier=runner.tier,
-        compiled=isinstance(runner, ModelRunner) and runner.compiled is not None,
+        compiled=isinstance(runner, ModelRunner) and runner.stock.compiled is not None,
         layers_in=runner.layers_in,
         has_chat_template=loaded.tokenizer.has_chat_template or bool(processor and processor.has_chat_template),
         kv_tokens=blocks.num_blocks * blocks.block_size,

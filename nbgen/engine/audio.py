@@ -8,9 +8,9 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from nbgen.engine.media_file import decoding
 from nbgen.errors import InvalidRequest
 
-MAX_BYTES = 25 * 2**20
 MAX_SECONDS = 600
 #: Frames read at once, so that a header that lies costs no memory.
 READ_FRAMES = 2**18
@@ -23,17 +23,8 @@ def available() -> bool:
 
 def decode(data: memoryview, rate: int, place: str) -> np.ndarray:
     """Mono float32 samples at `rate` Hz: the mean of the channels, resampled. Raises InvalidRequest."""
-    if len(data) > MAX_BYTES:
-        raise InvalidRequest(f"{place} has {len(data)} bytes; at most {MAX_BYTES}", field="audio_data")
-    try:
+    with decoding(data, "audio", place, "WAV, FLAC, OGG or MP3"):
         samples, own = _read(data, place)
-    except (InvalidRequest, MemoryError):
-        raise
-    except Exception:  # decoders of damaged files raise anything
-        raise InvalidRequest(
-            f"{place} ({len(data)} bytes) cannot be decoded: it must be a whole WAV, FLAC, OGG or MP3 file",
-            field="audio_data",
-        ) from None
     if not len(samples):
         raise InvalidRequest(f"{place} has no samples", field="audio_data")
     if own == rate:

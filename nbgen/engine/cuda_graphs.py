@@ -8,12 +8,12 @@ step.
 import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from typing import NamedTuple
 
 import torch
 
 from nbgen.engine.attention import ReferenceAttention, Span, Step
 from nbgen.engine.decode_row import DecodeRow
+from nbgen.engine.forward import Decoded
 from nbgen.engine.graph_inputs import GraphInputs
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.sampled_tokens import NO_TOKEN, SampledTokens
@@ -25,16 +25,6 @@ BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 Decode = Callable[[Step, torch.Tensor, torch.Tensor], torch.Tensor]
 
 log = logging.getLogger(__name__)
-
-
-class Decoded(NamedTuple):
-    """`scores` `[rows, vocab]` of the next tokens, and the tokens `[rows]` of the greatest where a graph finds them."""
-
-    scores: torch.Tensor
-    best: torch.Tensor | None = None
-
-    def of(self, rows: torch.Tensor | slice) -> "Decoded":
-        return Decoded(self.scores[rows], None if self.best is None else self.best[rows])
 
 
 def bucket_of(size: int) -> int:

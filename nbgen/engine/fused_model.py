@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from nbgen.engine.attention import Scores, Step
+from nbgen.engine.forward import of_ids
 from nbgen.engine.fused_attention import Heads, attend
 from nbgen.engine.fused_rows import ManyRows, Norm, OneRow, Product
 from nbgen.engine.linear import is_plain
@@ -40,6 +41,8 @@ class FusedLayer(NamedTuple):
 class FusedModel:
     """Raises ValueError where the model does more than is known here; then it is left as it was."""
 
+    layers_in = "Triton"
+
     def __init__(self, model: nn.Module) -> None:
         decoder = model.get_decoder()
         check_model(model)
@@ -57,9 +60,15 @@ class FusedModel:
             self._cosines, self._sines = _rotary(self._model, max(positions, 2 * known))
 
     def suits(self, step: Step, items: Sequence[ScheduledSequence]) -> bool:
-        """Whether the step needs no adapter, and its cache is of the model's own kind of numbers."""
+        """Whether the step is of ids without adapters, and its cache of the model's own kind of numbers."""
+        if not of_ids(items) or concerns(items):
+            return False
         pairs = (step.cache.layer(layer.heads.number) for layer in self._layers)
-        return not concerns(items) and all(pair and pair[0].dtype == self._embeddings.dtype for pair in pairs)
+        return all(pair and pair[0].dtype == self._embeddings.dtype for pair in pairs)
+
+    def selects(self, _: Sequence[ScheduledSequence]) -> bool:
+        """It makes no others' scores."""
+        return True
 
     def scores(
         self,

@@ -5,7 +5,6 @@ which snapshots of states are kept, is the bookkeeping's affair.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -27,7 +26,6 @@ class HybridRunner(ModelRunner):
         super().__init__(model, cache)
         self.chunks_prefill = self.caches_prefixes = chunks_prefill
         self._pool = StatePool(model.config)
-        self._states: Any = None
 
     @property
     def bytes_per_state(self) -> int:
@@ -59,7 +57,7 @@ class HybridRunner(ModelRunner):
         """Give up the states as well."""
         super().vacate()
         self._pool.clear()
-        self._states = None
+        self.stock.states = None
 
     def _copy(self, copy: Copy | StateCopy) -> None:
         if isinstance(copy, Copy):
@@ -72,14 +70,11 @@ class HybridRunner(ModelRunner):
     def _run_group(self, group: list[ScheduledSequence], newest: SampledTokens | None) -> RunOutput:
         slots = [_slot(item) for item in group]
         begins = group[0].sequence.num_computed == 0
-        self._states = self._pool.fresh() if begins else self._pool.read(slots)
+        states = self.stock.states = self._pool.fresh() if begins else self._pool.read(slots)
         output = super().run(group, newest=newest)
         with torch.inference_mode():
-            self._pool.write(slots, self._states)
+            self._pool.write(slots, states)
         return output
-
-    def _cache_inputs(self) -> dict[str, Any]:
-        return {self._cache_name: self._states, "use_cache": True}
 
 
 def _slot(item: ScheduledSequence) -> int:

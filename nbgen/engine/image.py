@@ -7,11 +7,11 @@ import io
 
 from PIL import Image, ImageOps
 
+from nbgen.engine.media_file import decoding
 from nbgen.errors import InvalidRequest
 
 #: What Pillow may try; of an animation the first frame is taken.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-MAX_BYTES = 20 * 2**20
 MAX_PIXELS = 50_000_000
 #: Of all images of a prompt.
 PROMPT_PIXELS = 100_000_000
@@ -22,23 +22,14 @@ MAX_RATIO = 200
 
 def decode(data: memoryview, place: str) -> Image.Image:
     """The image in RGB, upright. `place` names it to whoever sent it. Raises InvalidRequest."""
-    if len(data) > MAX_BYTES:
-        raise InvalidRequest(f"{place} has {len(data)} bytes; at most {MAX_BYTES}", field="image_data")
-    try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-        check_size(image.size, place)
-        return ImageOps.exif_transpose(image).convert("RGB")
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise InvalidRequest(
-            f"{place} has far more than {MAX_PIXELS // 10**6} megapixels, the most that is decoded", field="image_data"
-        ) from None
-    except (InvalidRequest, MemoryError):
-        raise
-    except Exception:  # decoders of damaged files raise anything
-        raise InvalidRequest(
-            f"{place} ({len(data)} bytes) cannot be decoded: it must be a whole PNG, JPEG, WEBP, GIF or BMP file",
-            field="image_data",
-        ) from None
+    with decoding(data, "image", place, "PNG, JPEG, WEBP, GIF or BMP"):
+        try:
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+            check_size(image.size, place)
+            return ImageOps.exif_transpose(image).convert("RGB")
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            words = f"{place} has far more than {MAX_PIXELS // 10**6} megapixels, the most that is decoded"
+            raise InvalidRequest(words, field="image_data") from None
 
 
 def check_size(size: tuple[int, int], place: str, field: str = "image_data") -> None:

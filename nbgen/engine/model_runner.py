@@ -1,32 +1,29 @@
 """One forward for a scheduled batch: tokens in, scores of the next token out. Tier A: packed tokens, paged cache.
 
-Decodes alone go as `[B, 1]`; with prefills everything is packed into `[1, T]`, never padded. The model gets no cache
-and no mask: `attention` knows both. Knows nothing of sampling or text.
+Whose code computes it is chosen step by step, of what the model has (`forward`). Knows nothing of sampling or text.
 """
 
-import inspect
 from collections.abc import Iterable
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from nbgen.engine import attention, lora, prompt_embeds
+from nbgen.engine import attention, lora
 from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copy
-from nbgen.engine.compiled import CompiledDecoder
-from nbgen.engine.cuda_graphs import Decoded, DecodeGraphs
+from nbgen.engine.cuda_graphs import DecodeGraphs
 from nbgen.engine.decode_row import DecodeRow
+from nbgen.engine.forward import Decoded, Forward, Replay, of_ids
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
-from nbgen.engine.media_encoder import MediaEncoder, begins
-from nbgen.engine.native_decoder import NativeDecoder
+from nbgen.engine.media_encoder import MediaEncoder
 from nbgen.engine.native_model import NativeModel
 from nbgen.engine.rotary import LongRotary
 from nbgen.engine.routed_experts import RoutedExperts, Routes, asks
 from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.engine.sequence import Sequence
+from nbgen.engine.stock_model import StockModel
 from nbgen.engine.upload import upload
 
 if TYPE_CHECKING:
@@ -93,25 +90,19 @@ class ModelRunner:
         self.device = next(model.parameters()).device
         self.attention = attention_for(self.device)
         self.graphs: DecodeGraphs | None = None
-        self.compiled: CompiledDecoder | None = None
-        self.native_layers: NativeDecoder | None = None
-        self.native_model: NativeModel | None = None
         self.fused: FusedModel | None = None
+        self.native_model: NativeModel | None = None
         self._rotary = LongRotary(model)
-        names = inspect.signature(model.forward).parameters
-        self._keeps_logits = "logits_to_keep" in names
-        self._takes_positions = "position_ids" in names
-        self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
         self._hidden_states = HiddenStates(model)
         self._routed_experts = RoutedExperts(model)
         self.lora = lora.LoraLayers(model)
         self.media = MediaEncoder(model)
-        model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
+        self.stock = StockModel(model, self.lora)
 
     @property
     def layers_in(self) -> str:
         """Whose code the model's layers are (`ModelInfo`)."""
-        return "Triton" if self.fused else "C++" if self.native_layers else "transformers"
+        return self._forwards[0].layers_in
 
     @property
     def long_after(self) -> int | None:
@@ -131,11 +122,7 @@ class ModelRunner:
         decoded, states, experts = self._replay(items, wanted, newest), None, {}
         scores, best = decoded or (None, None)
         if scores is None:
-            step, ids = self._step(items), self._ids(items, newest)
-            if own := self._own(step, items):
-                scores, states = self._compute_own(own, step, items, ids, wanted)
-            else:
-                scores, states, experts = self._compute(step, items, ids, wanted)
+            scores, states, experts = self._compute(items, wanted, newest)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
             part = slice(end, end + len(rows))
@@ -176,99 +163,41 @@ class ModelRunner:
         """`[B, vocab]` of one token each, `ids` and `positions` `[B, 1]`, of a step that asks nothing of the host."""
         if self.fused:
             return self.fused.decode(step, ids[:, 0], positions[:, 0])
-        with attention.current(step):
-            return self._run({"input_ids": ids}, positions)[:, -1]
+        return self.stock.decode(step, ids, positions)
 
-    def _own(self, step: attention.Step, items: list[ScheduledSequence]) -> "NativeModel | FusedModel | None":
-        """What computes the step from ids to scores in place of transformers' forward, if anything does."""
-        own = self.fused or self.native_model
-        usual = self._of_ids(items) if self.fused else self._of_rows(items)
-        return own if own and usual and own.suits(step, items) else None
-
-    def _compute_own(
-        self,
-        own: "NativeModel | FusedModel",
-        step: attention.Step,
-        items: list[ScheduledSequence],
-        ids: torch.Tensor,
-        rows: list[int],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Scores of packed `ids` `[T]` without transformers' forward, and hidden states where anybody asks."""
-        lengths, watched = self._rotary.lengths(items), self._hidden_states.of(items)
-        with lengths, watched as hidden, self.lora.of(items, rows):
-            scores = own.scores(step, items, ids, _positions(items), rows)
-        return scores, hidden.rows(rows)
+    @property
+    def _forwards(self) -> list[Forward]:
+        """What computes steps, the fastest first; the last suits all."""
+        return [each for each in (self.fused, self.native_model, self.stock) if each]
 
     def _compute(
-        self, step: attention.Step, items: list[ScheduledSequence], ids: torch.Tensor, rows: list[int]
+        self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None
     ) -> tuple[torch.Tensor, torch.Tensor | None, dict[Sequence, tuple[int, torch.Tensor]]]:
-        """The same by transformers' forward, and the experts of who asks for those."""
-        lengths, watched = self._rotary.lengths(items), self._hidden_states.of(items)
-        adapted = self.lora.of(items, rows if self._selects(items) else None)
-        routed, seen = self._routed_experts.of(items), self.media.overlay(items)
-        if self.compiled:
-            self.compiled.active = self._of_ids(items) and not self.lora.wraps
-        layers = (
-            self.native_layers.of(step, items)
-            if self.native_layers and self.native_layers.suits(step)
-            else nullcontext()
-        )
-        with attention.current(step), lengths, adapted, seen, watched as hidden, routed as routes, layers:
-            scores = self._forward(items, ids, rows)
+        """Scores of packed `rows`, hidden states where anybody asks, and the experts of who asks for those."""
+        step, ids, positions = self._step(items), self._ids(items, newest), _positions(items)
+        forward = next(each for each in self._forwards if each.suits(step, items))
+        lengths, seen = self._rotary.lengths(items), self.media.overlay(items)
+        adapted = self.lora.of(items, rows if forward.selects(items) else None)
+        watched, routed = self._hidden_states.of(items), self._routed_experts.of(items)
+        with lengths, adapted, seen, watched as hidden, routed as routes:
+            scores = forward.scores(step, items, ids, positions, rows)
         return scores, hidden.rows(rows), _experts(items, routes)
 
     def _replay(self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None) -> Decoded | None:
         """The rows' scores where all are decodes that run like others before, in a graph or in C++, else None."""
-        again = self.graphs or self.native_model
-        if again is None or any(item.num_tokens > 1 for item in items) or not self._of_ids(items):
+        again: Replay | None = self.graphs or self.native_model
+        if again is None or any(item.num_tokens > 1 for item in items) or not of_ids(items):
             return None
         if self._hidden_states.wanted(items) or lora.concerns(items):
             return None
         decodes = [DecodeRow(*s.next_ids(1), s.num_computed, s.shift, s.block_table) for s, _ in items]
-        if self.graphs:
-            decoded = self.graphs.decode(decodes, newest)
-        else:
-            scores = None if newest else self.native_model.decode(decodes, self.cache, self.attention)
-            decoded = None if scores is None else Decoded(scores)
+        decoded = again.decode(decodes, newest)
         return decoded if decoded is None or rows == list(range(len(items))) else decoded.of(self._tensor(rows))
-
-    def _of_ids(self, items: list[ScheduledSequence]) -> bool:
-        """Whether the step computes ids alone, and nobody looks into its layers."""
-        return not any(map(prompt_embeds.begins, items)) and self._of_rows(items)
-
-    def _of_rows(self, items: list[ScheduledSequence]) -> bool:
-        """The same of a step whose prompts may be given as embeddings."""
-        return not any(map(begins, items)) and not self._routed_experts.wanted(items)
 
     def _ids(self, items: list[ScheduledSequence], newest: SampledTokens | None) -> torch.Tensor:
         """`[T]`"""
         ids = self._tensor([token for sequence, count in items for token in sequence.next_ids(count)])
         return ids if newest is None else newest.fill(ids)
-
-    def _forward(self, items: list[ScheduledSequence], ids: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        """`[rows, vocab]` of packed `ids` `[T]`."""
-        shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
-        ids, positions = ids.view(shape), self._tensor(_positions(items)).view(shape)
-        given = any(map(prompt_embeds.begins, items))
-        inputs = {"inputs_embeds": prompt_embeds.merge(self.model, ids, items)} if given else {"input_ids": ids}
-        if self._selects(items):
-            return self._run(inputs, positions, logits_to_keep=self._tensor(rows))[0]
-        return self._run(inputs, positions).flatten(0, 1)[self._tensor(rows)]
-
-    def _selects(self, items: list[ScheduledSequence]) -> bool:
-        """Whether the model itself picks the rows whose scores are wanted."""
-        return self._keeps_logits and (len(items) == 1 or any(item.num_tokens > 1 for item in items))
-
-    def _run(self, tokens: dict[str, torch.Tensor], positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:
-        """`[B, T, vocab]` of the current step's tokens `[B, T]`, or of those that `logits_to_keep` selects."""
-        inputs = {**tokens, **self._cache_inputs(), **selection}
-        if self._takes_positions:
-            inputs["position_ids"] = positions
-        return self.model(**inputs).logits
-
-    def _cache_inputs(self) -> dict[str, Any]:
-        """What the model is told of transformers' own cache: there is none."""
-        return {"use_cache": False}
 
     def _step(self, items: list[ScheduledSequence]) -> attention.Step:
         spans, slots = [], []

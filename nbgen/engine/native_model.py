@@ -12,6 +12,7 @@ from torch import nn
 from nbgen.engine import attention, prompt_embeds
 from nbgen.engine.attention import ReferenceAttention
 from nbgen.engine.decode_row import DecodeRow
+from nbgen.engine.forward import Decoded, of_rows
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.llama_like import check_model
 from nbgen.engine.native_decoder import NativeDecoder
@@ -19,21 +20,29 @@ from nbgen.engine.native_decodes import NativeDecodes, step_of
 from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.native_step import OuterLayers
 from nbgen.engine.rotary_table import RotaryTable
+from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence
 
 
 class NativeModel:
     """Raises ValueError where the model does more than is known here."""
 
-    def __init__(self, model: nn.Module, layers: NativeDecoder) -> None:
+    layers_in = "C++"
+
+    def __init__(self, model: nn.Module, layers: NativeDecoder, cache: KVCache, attention: ReferenceAttention) -> None:
         self._model, self._decoder, self._layers = model, model.get_decoder(), layers
+        self._cache, self._attention = cache, attention
         check_model(model)
         self._rotary = RotaryTable(self._decoder.rotary_emb, model.dtype)
         self._decodes: NativeDecodes | None = None
 
-    def suits(self, step: attention.Step, _: Sequence[ScheduledSequence]) -> bool:
-        """Whether the step's attention and cache are what the layers read."""
-        return self._layers.suits(step)
+    def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
+        """Whether the step is of rows alone, and its attention and cache are what the layers read."""
+        return of_rows(items) and self._layers.suits(step)
+
+    def selects(self, _: Sequence[ScheduledSequence]) -> bool:
+        """It makes no others' scores."""
+        return True
 
     def scores(
         self,
@@ -53,21 +62,23 @@ class NativeModel:
             outer = outer._replace(ids=torch.arange(len(ids)), embeddings=embeddings)
         return self._layers.compute(step, items, self._rotary.at(positions), outer)
 
-    def decode(self, rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> torch.Tensor | None:
-        """`[rows, vocab]` of one token each, without adapters; None where a step has to be prepared anew each time."""
+    def decode(self, rows: Sequence[DecodeRow], newest: SampledTokens | None = None) -> Decoded | None:
+        """Of the next tokens, without adapters; None where a step has to be prepared anew each time."""
+        if newest is not None:
+            return None
         batch = self._decodes
         if batch is None or not self._layers.remembers(batch.prepared) or not batch.goes_on(rows):
-            self._decodes = batch = self._begun(rows, cache, attention)
+            self._decodes = batch = self._begun(rows)
         if batch is None:
             return None
         batch.prepared.made.renew()
         self._layers.walk(batch.prepared)
-        return batch.prepared.made.scores
+        return Decoded(batch.prepared.made.scores)
 
-    def _begun(self, rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> NativeDecodes | None:
+    def _begun(self, rows: Sequence[DecodeRow]) -> NativeDecodes | None:
         if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):
             return None
-        step = step_of(rows, cache, attention)
+        step = step_of(rows, self._cache, self._attention)
         if not self._layers.suits(step):
             return None
         ids, rotary = torch.tensor([row.token for row in rows]), self._rotary.at([row.position for row in rows])

@@ -75,19 +75,20 @@ def _give_native_layers(runner: ModelRunner, prompts: list[list[int]], expected:
 
     They are tried together: what is around them is only made where the code in its place is known.
     """
-    for place, make in (
-        ("native_layers", lambda: NativeDecoder(runner.model, runner.lora)),
-        ("native_model", lambda: NativeModel(runner.model, runner.native_layers)),
-    ):
-        try:
-            setattr(runner, place, make())
-        except (ValueError, AttributeError) as error:
-            log.info("transformers' own code runs in place of ours (%s): %s", place, error)
-            break
-    while runner.native_layers is not None and not _agrees(runner, prompts, expected):
-        place = "native_layers" if runner.native_model is None else "native_model"
+    stock = runner.stock
+    try:
+        stock.layers = NativeDecoder(runner.model, runner.lora)
+        runner.native_model = NativeModel(runner.model, stock.layers, runner.cache, runner.attention)
+    except (ValueError, AttributeError) as error:
+        place = "around the layers" if stock.layers else "layers and all"
+        log.info("transformers' own code runs in place of ours (%s): %s", place, error)
+    while stock.layers is not None and not _agrees(runner, prompts, expected):
+        place = "around the layers" if runner.native_model else "layers and all"
         log.warning("transformers' own code runs in place of ours, which gives other scores (%s)", place)
-        setattr(runner, place, None)
+        if runner.native_model:
+            runner.native_model = None
+        else:
+            stock.layers = None
 
 
 def _fuse(runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Tensor]) -> None:
@@ -114,12 +115,12 @@ def compile(runner: Runner) -> bool:
     """Have the runner's decoder compiled, where it can be and the scores remain; whether it is. Raises ModelError."""
     if type(runner) is not ModelRunner or runner.long_after is not None:
         return False
-    if runner.native_layers is not None or runner.fused is not None:
+    if runner.layers_in != "transformers":
         log.info("Not compiled: the model's layers run in code of our own, which is faster")
         return False
     prompts = _prompts(runner.model.config.get_text_config().vocab_size)
     expected = [row for _, _, row in _pieces(runner, prompts)]
-    decoder = runner.compiled = CompiledDecoder(runner.model)
+    decoder = runner.stock.compiled = CompiledDecoder(runner.model)
     try:
         got = [row for _, _, row in _pieces(runner, prompts)]
     except Exception:  # what a compiler says of code that it does not understand
@@ -129,7 +130,7 @@ def compile(runner: Runner) -> bool:
         decoder.settle()
         return True
     decoder.remove()
-    runner.compiled = None
+    runner.stock.compiled = None
     return False
 
 

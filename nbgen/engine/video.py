@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from nbgen.engine import image
+from nbgen.engine.media_file import decoding
 from nbgen.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 FIELD = "video_data"
-MAX_BYTES = 40 * 2**20
 MAX_SECONDS = 600
 MAX_FRAMES = 256
 #: Of the frames that are taken, together.
@@ -76,9 +76,7 @@ def available() -> bool:
 
 def decode(data: memoryview, sampling: Sampling, place: str) -> Frames:
     """Frames in RGB, upright. `place` names the file to whoever sent it. Raises InvalidRequest."""
-    if len(data) > MAX_BYTES:
-        raise InvalidRequest(f"{place} has {len(data)} bytes; at most {MAX_BYTES}", field=FIELD)
-    try:
+    with decoding(data, "video", place, "MP4, QuickTime, Matroska or WebM"):
         with _opened(data) as container:
             stream = _stream(container, place)
             times = sorted(p.pts for p in container.demux(stream) if p.pts is not None and not p.is_discard)
@@ -89,13 +87,6 @@ def decode(data: memoryview, sampling: Sampling, place: str) -> Frames:
             size = _size((stream.width, stream.height), sampling.pixels // len(indices))
             pixels = _pixels(container.decode(stream), [times[index] for index in indices], size)
         return Frames(pixels, indices, len(times), fps)
-    except (InvalidRequest, MemoryError):
-        raise
-    except Exception:  # decoders of damaged files raise anything
-        raise InvalidRequest(
-            f"{place} ({len(data)} bytes) cannot be decoded: it must be a whole MP4, QuickTime, Matroska or WebM file",
-            field=FIELD,
-        ) from None
 
 
 def _opened(data: memoryview) -> InputContainer:

@@ -34,6 +34,8 @@ class Backend(Protocol):
     name: str
     model: str
 
+    def __init__(self, model: str) -> None: ...
+
     def run(self, body: Mapping[str, Any]) -> Call:
         """The call that asks for a run. Raises InvalidRequest for what this dialect cannot say."""
 

@@ -95,7 +95,7 @@ class Batch:
         raise AssertionError("unreachable")
 
     def _body(self, result: Result) -> dict[str, Any]:
-        asked = {"prompt": result.prompt} if result.messages is None else {"messages": result.messages}
+        asked: dict[str, Any] = {"prompt": result.prompt} if result.messages is None else {"messages": result.messages}
         asked |= {"media": result.media} if result.media else {}
         return {**asked, **self._extras, "params": result.params, "stream": False}
 

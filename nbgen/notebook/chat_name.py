@@ -4,15 +4,17 @@ import hashlib
 import re
 import unicodedata
 
-#: What the server takes as an id, and is no step in a path.
-VALID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.:-]{1,128}")
+from nbgen.identifiers import IDENTIFIER
+
+#: Ids that are steps in a path.
+STEPS = (".", "..")
 SLUG_LENGTH = 80
 HASH_LENGTH = 12
 
 
 def chat_id(name: str) -> str:
     """The name itself where it is an id; else what can be read of it and a hash of all, the same for the same name."""
-    if VALID.fullmatch(name):
+    if IDENTIFIER.fullmatch(name) and name not in STEPS:
         return name
     name = unicodedata.normalize("NFC", name)
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()

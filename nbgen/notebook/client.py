@@ -5,7 +5,7 @@ Knows addresses and routes; nothing of notebooks, displays or how the server was
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
@@ -25,18 +25,18 @@ class Client(Connection):
 
     def hello(self, timeout: float = CONNECT_SECONDS) -> dict[str, Any]:
         """Who answers: version, server_id, the model's name and state."""
-        answer = self.json(Call("GET", f"{API}hello"), timeout=timeout)
+        answer = self.fields(Call("GET", f"{API}hello"), timeout=timeout)
         if "server_id" not in answer:
             raise ServerNotFound(f"{self.url} answers, but not as nbgen does")
         return answer
 
     def model(self) -> dict[str, Any]:
         """The model's state, and the engine's pulse."""
-        return self.json(Call("GET", f"{API}model"))
+        return self.fields(Call("GET", f"{API}model"))
 
     def models(self) -> list[dict[str, Any]]:
         """The models that the server can be asked for, in OpenAI's shape."""
-        return self.json(Call("GET", "v1/models")).get("data", [])
+        return list(self.fields(Call("GET", "v1/models")).get("data", []))
 
     def load(self, model: str | None = None, quantization: str | None = None) -> Iterator[Event]:
         """Load a model: `progress` events, then `ready`. Raises ModelError when it cannot be loaded."""
@@ -46,7 +46,7 @@ class Client(Connection):
 
     def unload(self) -> dict[str, Any]:
         """End the engine process; returns when its memory is free."""
-        return self.json(Call("POST", f"{API}model/unload", {}))
+        return self.fields(Call("POST", f"{API}model/unload", {}))
 
     def load_module(self, name: str) -> None:
         """Let the server load a plain module of its repository, as its folder is now."""
@@ -54,24 +54,25 @@ class Client(Connection):
 
     def load_adapter(self, name: str, folder: str) -> dict[str, str]:
         """Load a LoRA adapter from a folder that the server sees; names and folders of all that are loaded then."""
-        return self.json(Call("POST", "load_lora_adapter", {"lora_name": name, "lora_path": folder}))["loaded_adapters"]
+        call = Call("POST", "load_lora_adapter", {"lora_name": name, "lora_path": folder})
+        return dict(self.fields(call)["loaded_adapters"])
 
     def unload_adapter(self, name: str) -> dict[str, str]:
         """Let an adapter go; returns when no request uses it any more."""
-        return self.json(Call("POST", "unload_lora_adapter", {"lora_name": name}))["loaded_adapters"]
+        return dict(self.fields(Call("POST", "unload_lora_adapter", {"lora_name": name}))["loaded_adapters"])
 
     def run(self, body: dict[str, Any]) -> Iterator[Event]:
         """Start a run and read its events. Closing the iterator aborts the run unless `attached` is false."""
         return self._events(Call("POST", f"{API}runs", body))
 
-    async def arun(self, body: dict[str, Any]) -> AsyncIterator[Event]:
+    async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event]:
         """As `run`, awaited. With `stream` false the whole answer comes at once, in the same events."""
         call = Call("POST", f"{API}runs", body)
         if body.get("stream", True):
             async for event in self.astream(call):
                 yield event.event, parse_object(event.data)
         else:
-            for whole in snapshot_events(await self.ajson(call)):
+            for whole in snapshot_events(await self.afields(call)):
                 yield whole
 
     def follow(self, run: str, start: int = 0) -> Iterator[Event]:
@@ -80,11 +81,11 @@ class Client(Connection):
 
     def snapshot(self, run: str) -> dict[str, Any]:
         """All of a run as it stands now."""
-        return self.json(Call("GET", f"{API}runs/{quote(run, safe='')}"))
+        return self.fields(Call("GET", f"{API}runs/{quote(run, safe='')}"))
 
     def cancel(self, run: str) -> dict[str, Any]:
         """Stop a run; one that has ended stays as it is."""
-        return self.json(Call("POST", f"{API}runs/{quote(run, safe='')}/cancel", {}))
+        return self.fields(Call("POST", f"{API}runs/{quote(run, safe='')}/cancel", {}))
 
     def cancel_all(self) -> None:
         """Stop every request of the server, whoever asked."""
@@ -92,23 +93,23 @@ class Client(Connection):
 
     def chat(self, chat: str) -> dict[str, Any]:
         """The messages of a chat and its newest run. A new chat has neither."""
-        return self.json(Call("GET", f"{API}chats/{quote(chat, safe='')}"))
+        return self.fields(Call("GET", f"{API}chats/{quote(chat, safe='')}"))
 
-    def generate(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer of SGLang's `/generate`, which tells log-probabilities."""
+    def generate(self, body: dict[str, Any]) -> Any:
+        """The answer of SGLang's `/generate`, which tells log-probabilities; to a list of prompts, a list."""
         return self.json(Call("POST", "generate", body))
 
     def embeddings(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer of OpenAI's `/v1/embeddings`."""
-        return self.json(Call("POST", "v1/embeddings", body))
+        return self.fields(Call("POST", "v1/embeddings", body))
 
     def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer of `/tokenize`: `tokens` and `count`."""
-        return self.json(Call("POST", "tokenize", body))
+        return self.fields(Call("POST", "tokenize", body))
 
     def detokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer of `/detokenize`: `text`."""
-        return self.json(Call("POST", "detokenize", body))
+        return self.fields(Call("POST", "detokenize", body))
 
     def infer(self, model: str, body: dict[str, Any], rest: bytes = b"") -> tuple[dict[str, Any], bytes]:
         """The answer of KServe v2's `infer`; both have bytes of tensors behind their JSON."""

@@ -39,7 +39,9 @@ class Compare(Panel):
     prompt = traitlets.Unicode(help="The prompt of all answers.").tag(sync=True)
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
     complete = traitlets.Bool(help="Continue the prompt as it stands, rather than answer it.").tag(sync=True)
-    cells = traitlets.List(help="A label and the sampling options of each answer.").tag(sync=True)
+    cells: traitlets.List[dict[str, Any]] = traitlets.List(help="A label and the sampling options of each answer.").tag(
+        sync=True
+    )
     columns = traitlets.Int(help="Answers in a row.").tag(sync=True)
 
     _shown = False
@@ -106,9 +108,10 @@ class Compare(Panel):
             if load:
                 session.load(load)
             for place in places:
-                chosen = {name: self.cells[place][name] for name in ("params", "adapter") if name in self.cells[place]}
+                cell = self.cells[place]
+                chosen: dict[str, Any] = {name: cell[name] for name in ("params", "adapter") if name in cell}
                 body = {"id": f"{asked}.{place}", "chat": self.chat, **said, **chosen}
-                self._runs.start(body, self.cells[place].get("server"))
+                self._runs.start(body, cell.get("server"))
 
 
 @takes_sampling()

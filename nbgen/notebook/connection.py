@@ -80,6 +80,10 @@ class Connection:
         """What a call answers; {} where that is no JSON. Raises the error that the server words."""
         return parse_json(self._answer(call, timeout).content)
 
+    def fields(self, call: Call, timeout: float | None = None) -> dict[str, Any]:
+        """As `json`, of a call that an object answers; {} where something else does."""
+        return parse_object(self._answer(call, timeout).content)
+
     def framed(self, call: Call) -> tuple[dict[str, Any], bytes]:
         """As `json`, of a call that KServe's bytes may follow, and these bytes."""
         response = self._answer(call)
@@ -95,14 +99,14 @@ class Connection:
             return response
         raise error_of(response.status_code, response.content, self.url)
 
-    async def ajson(self, call: Call) -> Any:
-        """As `json`, awaited, however long it takes."""
+    async def afields(self, call: Call) -> dict[str, Any]:
+        """As `fields`, awaited, however long it takes."""
         patience = httpx.Timeout(None, connect=CONNECT_SECONDS)
         with self._in_words():
             async with self._async() as http:
                 response = await http.request(call.method, call.path, **call.sent(), timeout=patience)
         if response.is_success:
-            return parse_json(response.content)
+            return parse_object(response.content)
         raise error_of(response.status_code, response.content, self.url)
 
     def stream(self, call: Call) -> Iterator[sse.Event]:
@@ -131,6 +135,7 @@ class Connection:
         many costs httpx more than the calls themselves.
         """
         task = asyncio.current_task()
+        assert task is not None
         async with httpx.AsyncClient(**self._settings()) as http:
             self._kept[task] = http
             try:
@@ -141,7 +146,8 @@ class Connection:
     @asynccontextmanager
     async def _async(self) -> AsyncIterator[httpx.AsyncClient]:
         """The running task's client, or one for this call alone: an httpx client serves only the loop that made it."""
-        http = self._kept.get(asyncio.current_task())
+        task = asyncio.current_task()
+        http = None if task is None else self._kept.get(task)
         if http is not None:
             yield http
             return

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from nbgen.errors import NbgenError, ServerNotFound
-from nbgen.notebook.client import CONNECT_SECONDS, Client, api_root
+from nbgen.notebook.client import Client, api_root
+from nbgen.notebook.connection import CONNECT_SECONDS
 
 HELLO_SECONDS = 2.0
 
@@ -118,7 +119,7 @@ def _running(runtime: Path, notebook: str) -> list[Path]:
 
 def _serves(entry: dict[str, Any] | None, notebook: str) -> bool:
     root = (entry or {}).get("root_dir")
-    return bool(root and notebook) and Path(notebook).is_relative_to(root)
+    return bool(root and notebook and Path(notebook).is_relative_to(root))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

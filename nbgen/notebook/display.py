@@ -114,10 +114,11 @@ def show_as_table(kind: Any) -> None:
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()
+    formatter = None if shell is None else shell.display_formatter
     custom = any(hasattr(kind, name) for name in ("_repr_html_", "_repr_mimebundle_"))
-    if shell is None or custom or not isinstance(kind, type) or kind.__module__ == "builtins":
+    if formatter is None or custom or not isinstance(kind, type) or kind.__module__ == "builtins":
         return
-    shell.display_formatter.formatters["text/html"].for_type(kind, html_table)
+    formatter.formatters["text/html"].for_type(kind, html_table)
 
 
 class ProgressLine:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
@@ -39,6 +40,8 @@ SAMPLING = (
 class NbgenMagics(Magics):
     """The magics of nbgen; `register` puts them into a shell."""
 
+    shell: InteractiveShell
+
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.errors = CellErrors()
@@ -52,7 +55,7 @@ class NbgenMagics(Magics):
         "target", nargs="?", help="load: a folder or a model's name; connect: a server's URL; fix: a cell's number"
     )
     @argument("--quantization", choices=("int8", "int4", "none"), help="load: bits of a weight in the linear layers")
-    @line_magic("nbgen")
+    @line_magic("nbgen")  # type: ignore[arg-type]  # IPython's types know of no name
     def manage(self, line: str) -> Any:
         """Show, load or unload the model, watch it, choose the server, or repair the cell that failed last."""
         if _asks_for_help(line):
@@ -99,7 +102,7 @@ class NbgenMagics(Magics):
     @argument("--background", action="store_true", help="let the kernel go on; _ can be cancelled and awaited")
     @argument("--raw", action="store_true", help="leave {{...}} as it is")
     @argument("--complete", action="store_true", help="continue the text as it stands, without the chat template")
-    @cell_magic("nbgen")
+    @cell_magic("nbgen")  # type: ignore[arg-type]
     def ask(self, line: str, cell: str) -> None:
         """Send the cell to the model and stream the answer. {{expression}} puts in a value.
 
@@ -274,7 +277,7 @@ def _asks_for_help(line: str) -> bool:
 
 
 def _help(magic: Any) -> str:
-    return magic.parser.format_help().removeprefix("::").strip("\n")
+    return str(magic.parser.format_help()).removeprefix("::").strip("\n")
 
 
 def _folders(beginning: str) -> list[str]:
@@ -285,9 +288,10 @@ def _folders(beginning: str) -> list[str]:
 def _parse(magic: Any, line: str) -> Namespace:
     """As IPython's own, but quotes around a value are not part of it."""
     try:
-        return magic.parser.parse_args(shlex.split(line))
+        options: Namespace = magic.parser.parse_args(shlex.split(line))
     except ValueError as error:
         raise UsageError(f"{line}: {error}") from None
+    return options
 
 
 def _short(error: NbgenError) -> Exception:

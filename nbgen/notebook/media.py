@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from nbgen.errors import InvalidRequest
+from nbgen.media_types import MAX_BYTES, MediaType
 
 Part = dict[str, Any]
 Content = str | list[Part]
 
-MAX_FILE_BYTES = 25 * 2**20
-MAX_VIDEO_BYTES = 40 * 2**20
 _ADDRESS = re.compile(r"(https?://|data:(image|audio|video)/)", re.IGNORECASE)
 #: How files begin that browsers and the server know.
 _BEGINNINGS = {
@@ -62,9 +61,9 @@ def video_part(video: Any) -> Part:
     if not frames:
         return {"type": "video_url", "video_url": {"url": _url(video, "video")}}
     files = [_jpeg(frame) for frame in frames]
-    if (size := sum(map(len, files))) > MAX_VIDEO_BYTES:
+    if (size := sum(map(len, files))) > MAX_BYTES["video"]:
         raise InvalidRequest(
-            f"the video's {len(files)} frames have {size} bytes; at most {MAX_VIDEO_BYTES}: send fewer"
+            f"the video's {len(files)} frames have {size} bytes; at most {MAX_BYTES['video']}: send fewer"
         )
     url = "data:video/jpeg;base64," + ",".join(base64.b64encode(file).decode() for file in files)
     return {"type": "video_url", "video_url": {"url": url, **({} if fps is None else {"fps": fps})}}
@@ -137,13 +136,12 @@ def _listed(given: Any) -> Iterable[Any]:
     return (given,) if single else given
 
 
-def _url(given: Any, kind: str) -> str:
+def _url(given: Any, kind: MediaType) -> str:
     if isinstance(given, str) and _ADDRESS.match(given):
         return given
     data = _bytes(given, kind)
-    most = MAX_VIDEO_BYTES if kind == "video" else MAX_FILE_BYTES
-    if not 1 <= len(data) <= most:
-        raise InvalidRequest(f"the {kind} has {len(data)} bytes; 1 to {most} can be sent")
+    if not 1 <= len(data) <= MAX_BYTES[kind]:
+        raise InvalidRequest(f"the {kind} has {len(data)} bytes; 1 to {MAX_BYTES[kind]} can be sent")
     return data_url(data, _type(data))
 
 

@@ -56,7 +56,7 @@ class Panel(anywidget.AnyWidget):
         return f"{type(self).__name__}({self.chat!r}, transport={self.transport!r})"
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        data, *metadata = super()._repr_mimebundle_(**options)
+        data, *metadata = super()._repr_mimebundle_(**options) or ({},)
         words = f"{self.title} needs the kernel that made it. What was written in it stands below."
         return ({**data, "text/plain": words}, *metadata)
 
@@ -104,7 +104,7 @@ def _expanded(text: str) -> dict[str, str]:
 def _server_id() -> str:
     """Of the server that is there already; a private one starts meanwhile, and the panel goes through the kernel."""
     try:
-        return session.default_client(start=False).hello()["server_id"]
+        return str(session.default_client(start=False).hello()["server_id"])
     except ServerNotFound:
         threading.Thread(target=session.default_client, daemon=True).start()
         return ""

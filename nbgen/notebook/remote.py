@@ -5,7 +5,7 @@ Offers the client's runs; what only nbgen has is refused in words. Finds out by 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -40,7 +40,7 @@ class RemoteClient(Connection):
         """The models that the server serves, in OpenAI's shape."""
         if isinstance(self.backend, TritonBackend):
             return [{"id": entry["name"], **entry} for entry in triton_models(self)]
-        return self.json(Call("GET", "v1/models")).get("data", [])
+        return list(self.fields(Call("GET", "v1/models")).get("data", []))
 
     def serving(self, model: str) -> RemoteClient:
         """The same server, asked for another of its models."""
@@ -58,7 +58,7 @@ class RemoteClient(Connection):
                 return
         yield from reader.end()
 
-    async def arun(self, body: dict[str, Any]) -> AsyncIterator[Event]:
+    async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event]:
         """As `run`, awaited."""
         self._check(body)
         reader = self.backend.reader()
@@ -77,7 +77,7 @@ class RemoteClient(Connection):
         """A server of another kind keeps no runs."""
         raise NotFound(f"{self.url} keeps no answers: what had come is all there is")
 
-    def generate(self, body: dict[str, Any]) -> dict[str, Any]:
+    def generate(self, body: dict[str, Any]) -> Any:
         """SGLang's `/generate`, where there is one."""
         if not self._is_sglang:
             self._refuse("telling log-probabilities or hidden states")
@@ -87,15 +87,15 @@ class RemoteClient(Connection):
         """OpenAI's `/v1/embeddings`, where there is one."""
         if isinstance(self.backend, TritonBackend):
             self._refuse("embeddings")
-        return self.json(Call("POST", "v1/embeddings", {"model": self.backend.model, **body}))
+        return self.fields(Call("POST", "v1/embeddings", {"model": self.backend.model, **body}))
 
     def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         """SGLang's `/tokenize`, where there is one."""
-        return self.json(Call("POST", "tokenize", body)) if self._is_sglang else self._refuse("tokenize")
+        return self.fields(Call("POST", "tokenize", body)) if self._is_sglang else self._refuse("tokenize")
 
     def detokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         """SGLang's `/detokenize`, where there is one."""
-        return self.json(Call("POST", "detokenize", body)) if self._is_sglang else self._refuse("detokenize")
+        return self.fields(Call("POST", "detokenize", body)) if self._is_sglang else self._refuse("detokenize")
 
     def infer(self, model: str, body: dict[str, Any], rest: bytes = b"") -> tuple[dict[str, Any], bytes]:
         """KServe v2's `infer`, where the server is a Triton."""
@@ -201,7 +201,7 @@ def _nbgen(url: str, token: str, model: str | None) -> Client:
 
 def _sglang(url: str, token: str, model: str | None) -> RemoteClient:
     def found(connection: Connection) -> str | None:
-        info = _object(connection, "get_model_info")
+        info = connection.fields(Call("GET", "get_model_info"), CONNECT_SECONDS)
         return info.get("served_model_name") or info.get("model_path")
 
     return _remote(url, token, SGLangBackend, model, found)
@@ -209,7 +209,7 @@ def _sglang(url: str, token: str, model: str | None) -> RemoteClient:
 
 def _triton(url: str, token: str, model: str | None) -> RemoteClient:
     def found(connection: Connection) -> str | None:
-        server = _object(connection, "v2")
+        server = connection.fields(Call("GET", "v2"), CONNECT_SECONDS)
         models = triton_models(connection) if server.get("extensions") is not None else []
         return models[0]["name"] if models else None
 
@@ -218,15 +218,10 @@ def _triton(url: str, token: str, model: str | None) -> RemoteClient:
 
 def _openai(url: str, token: str, model: str | None) -> RemoteClient:
     def found(connection: Connection) -> str | None:
-        models = _object(connection, "v1/models").get("data") or []
+        models = connection.fields(Call("GET", "v1/models"), CONNECT_SECONDS).get("data") or []
         return models[0].get("id") if models else None
 
     return _remote(url, token, OpenAIBackend, model, found)
-
-
-def _object(connection: Connection, path: str) -> dict[str, Any]:
-    answer = connection.json(Call("GET", path), timeout=CONNECT_SECONDS)
-    return answer if isinstance(answer, dict) else {}
 
 
 def _remote(

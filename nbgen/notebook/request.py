@@ -114,7 +114,7 @@ def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if stop == "" or (isinstance(stop, list) and "" in stop):  # servers take it for nothing; here it is a mistake
         raise InvalidRequest("stop: an empty text is no place to stop at", field="stop")
     try:
-        return msgspec.to_builtins(SamplingParams.parse(given), str_keys=True)
+        return dict(msgspec.to_builtins(SamplingParams.parse(given), str_keys=True))
     except UnicodeEncodeError as error:
         raise no_character(error) from None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from nbgen.errors import InvalidAnswer
-from nbgen.notebook.media import Part, with_media
+from nbgen.notebook.media import Part, text_of, with_media
 from nbgen.notebook.shown_media import media_html, media_markdown
 from nbgen.notebook.shown_text import text_bundle
 from nbgen.notebook.table import html_table
@@ -153,7 +153,7 @@ class Result(Turns):
     def bundle(self) -> tuple[dict[str, str], dict[str, Any]]:
         """For display where a line of numbers follows."""
         facts = {"model": self.model, "params": self.params, "usage": self.usage, "finish_reason": self.finish_reason}
-        bundle = text_bundle(spoken(self.turn))
+        bundle = text_bundle(text_of(spoken(self.turn)))
         asked = "\n\n".join(filter(None, media_markdown(self.turns)))
         if asked:
             bundle["text/markdown"] = f"{asked}\n\n{bundle['text/markdown']}"

@@ -102,7 +102,7 @@ def _adapted(kind: Any) -> Any:
 def _asked(schema: dict[str, Any]) -> dict[str, Any]:
     """A type's schema as grammar compilers take it: its root is written out, and nothing in it is beyond them."""
     name = schema.get("$ref", "").removeprefix("#/$defs/")
-    return _held({**schema["$defs"][name], "$defs": schema["$defs"]} if name else schema)
+    return dict(_held({**schema["$defs"][name], "$defs": schema["$defs"]} if name else schema))
 
 
 def _held(node: Any) -> Any:

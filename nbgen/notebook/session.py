@@ -155,7 +155,7 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options
 def tokenize(prompt: Prompt) -> list[int]:
     """The token ids of a text, or of chat messages as the model's template writes them."""
     asked = {"prompt": prompt} if isinstance(prompt, str) else {"messages": chat_messages(prompt)}
-    return default_client().tokenize(asked)["tokens"]
+    return list(default_client().tokenize(asked)["tokens"])
 
 
 @short_traceback
@@ -164,7 +164,7 @@ def detokenize(ids: Sequence[int]) -> str:
     tokens = builtin(ids)
     if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
         raise InvalidRequest(f"ids are a list of integers, got {ids!r:.80}", field="ids")
-    return default_client().detokenize({"tokens": tokens})["text"]
+    return str(default_client().detokenize({"tokens": tokens})["text"])
 
 
 @short_traceback
@@ -282,10 +282,10 @@ def default_client(start: bool = True) -> AnyClient:
     global _client, _chosen
     with _lock:
         if _client is None or (_client.lost and not (_chosen and _answers(_client))):
-            before, _client = _client, _find(start)
-            if _chosen and before is not None and before.url != _client.url:
-                print(f"the server at {before.url} is gone; the one at {_client.url} is used from now on")
-            _chosen = False
+            client = _find(start)
+            if _chosen and _client is not None and _client.url != client.url:
+                print(f"the server at {_client.url} is gone; the one at {client.url} is used from now on")
+            _client, _chosen = client, False
         return _client
 
 
@@ -304,7 +304,9 @@ def _find(start: bool) -> AnyClient:
     except ServerNotFound:
         if not start:
             raise
-    return _start(NONE_FOUND, lambda waiting: PrivateServer(None, waiting)).client
+    server: PrivateServer = _start(NONE_FOUND, lambda waiting: PrivateServer(None, waiting))
+    assert server.client is not None, "it has answered"
+    return server.client
 
 
 def _sizes(**sizes: int | None) -> dict[str, int]:

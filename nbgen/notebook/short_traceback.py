@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from IPython.core.getipython import get_ipython
 
@@ -36,15 +36,15 @@ def short_traceback(helper: Callable[P, T]) -> Callable[P, T]:
 
 def shortened(error: BaseException) -> BaseException:
     """The same error as if it had been made here. A notebook leaves out these last frames, too."""
-    if get_ipython() is not None:
-        error._render_traceback_ = functools.partial(_lines, error)  # type: ignore[attr-defined]
+    if (shell := get_ipython()) is not None:
+        error._render_traceback_ = functools.partial(_lines, shell, error)  # type: ignore[attr-defined]
     return error.with_traceback(None)
 
 
-def _lines(error: BaseException) -> list[str]:
+def _lines(shell: Any, error: BaseException) -> list[str]:
     """What IPython shows for it."""
     _leave(error.__traceback__)
-    return get_ipython().InteractiveTB.structured_traceback(type(error), error, error.__traceback__)
+    return list(shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__))
 
 
 def _leave(frame: TracebackType | None) -> None:

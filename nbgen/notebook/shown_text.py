@@ -31,13 +31,14 @@ _ADDRESS = r"(?i:https?://|ftp://|www\.)"
 _EMPTY_LINE = r"\n[ \t]*\n"
 _NO_ADDRESS = rf"(?!{_ADDRESS})"
 _TEX = rf"(?:\\[^()\[\]\n]|{_NO_ADDRESS}(?!{_EMPTY_LINE})[^\\$`]){{1,5000}}?"
+#: As the panel has it (`js/src/maths.js`); where other readers of Markdown would not find the same, it stays text.
 _MATHS = rf"""
     ^(?P<margin>[ ]{{0,3}})(?: \$\$(?P<dollars>(?:{_NO_ADDRESS}[^$`]){{1,5000}}?)\$\$
       | \\\[(?P<brackets>(?:\\[^()\[\]\n]|{_NO_ADDRESS}[^\\$`]){{1,5000}}?)\\\] )(?=[ \t]*$)
   | \$\$(?P<display>(?:{_NO_ADDRESS}(?!{_EMPTY_LINE})[^$`]){{1,5000}}?)\$\$
   | \\\[(?P<square>{_TEX})\\\]
   | \\\((?P<round>{_TEX})\\\)
-  | \$(?!\s)(?P<inline>(?:\\[^\n]|{_NO_ADDRESS}[^\\$`\n]){{1,5000}}?)(?<!\s)\$(?=(?:st|nd|rd|th|s)?(?!\w))
+  | \$(?!\s)(?P<inline>(?:\\[^\n]|{_NO_ADDRESS}[^\\$`\n]){{1,5000}}?)(?<!\s)\$(?=(?:st|nd|rd|th|s)?(?![0-9A-Za-z_]))
   | (?P<environment>\\begin\{{(?P<name>[A-Za-z]+\*?)\}}
       (?:{_NO_ADDRESS}(?!{_EMPTY_LINE}|\\begin\{{(?P=name)\}})[^$`]){{1,5000}}?\\end\{{(?P=name)\}})
 """

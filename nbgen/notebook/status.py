@@ -21,7 +21,7 @@ class Status:
     @property
     def state(self) -> str:
         """stopped, starting, loading, ready, released, stopping or failed."""
-        return self.raw.get("state", "unknown")
+        return str(self.raw.get("state", "unknown"))
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

@@ -36,7 +36,7 @@ class TextStream:
         events: Events,
         result: Result,
         progress: Progress | None = None,
-        aevents: AsyncGenerator[tuple[str, dict[str, Any]], None] | None = None,
+        aevents: AsyncGenerator[tuple[str, dict[str, Any]]] | None = None,
     ) -> None:
         self.result = result
         self._events = events
@@ -134,7 +134,8 @@ class TextStream:
             self.result.ttft_s = time.monotonic() - self._started
         usage = self.result.usage
         usage["completion_tokens"] = usage.get("completion_tokens", 0) + data.get("tokens", 0)
-        index, text = data.get("index", 0), data["text"]
+        index: int = data.get("index", 0)
+        text: str = data["text"]
         if index:
             self.result.add_other(index, text)
             return ""

@@ -12,8 +12,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from nbgen.errors import InvalidRequest
+from nbgen.media_types import MediaType
 from nbgen.messages import ChatMessage, ContentPart, ToolCall
-from nbgen.protocols.media import MAX_MEDIA, Item, MediaType, check_media, decode_base64, parse_item
+from nbgen.protocols.media import MAX_MEDIA, Item, check_media, decode_base64, parse_item
 
 MAX_MESSAGES = 4096
 MAX_TEMPLATE_OPTIONS = 32
@@ -98,10 +99,15 @@ class Conversation(NamedTuple):
     media: list[Item]
 
 
-def conversation(turns: Sequence[Turn]) -> Conversation:
-    """The turns of a chat. Raises InvalidRequest for none, too many, or what no model takes."""
+def check_count(turns: Sequence[Turn]) -> None:
+    """Raise InvalidRequest for none, or too many."""
     if not 0 < len(turns) <= MAX_MESSAGES:
         raise InvalidRequest(f"messages must hold 1 to {MAX_MESSAGES} turns, got {len(turns)}", field="messages")
+
+
+def conversation(turns: Sequence[Turn]) -> Conversation:
+    """The turns of a chat. Raises InvalidRequest for none, too many, or what no model takes."""
+    check_count(turns)
     media: list[Item] = []
     messages = [_message(turn, media) for turn in turns]
     check_media(media, "messages")

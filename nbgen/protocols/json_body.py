@@ -67,6 +67,18 @@ def convert(fields: Mapping[str, Any], kind: type[T]) -> T:
         raise InvalidRequest(f"{place}: {what}" if place else what, field=place or None) from None
 
 
+def refuse_unsupported(fields: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise InvalidRequest for what is known and not served. The `table` has each name's values that ask for nothing.
+
+    The first of them is None, which is as good as nothing given.
+    """
+    for name, unset in table.items():
+        if fields.get(name) not in unset:
+            values = " or ".join(json.dumps(value) for value in unset[1:])
+            remedy = f"leave it out, or give {values}" if values else "leave it out"
+            raise InvalidRequest(f"`{name}` is not supported by this server: {remedy}", field=name)
+
+
 def _constant(name: str) -> float:
     raise MalformedBody(f"{name} is not a finite number")
 

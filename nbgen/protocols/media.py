@@ -11,25 +11,22 @@ import binascii
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
+from nbgen.media_types import MAX_BYTES, MediaType
 from nbgen.messages import Media
 from nbgen.protocols.media_tensors import parse_tensor
 
-MediaType = Literal["image", "audio", "video"]
 Options = dict[str, bool | int | float | str]
 
-TYPES: tuple[MediaType, ...] = get_args(MediaType)
 MAX_MEDIA = 16
 MAX_OPTIONS = 32
 MAX_ADDRESS = 2048
 #: Of a video that is sent as images.
 MAX_FRAMES = 256
-#: Bytes of a file.
-MAX_BYTES: dict[MediaType, int] = {"image": 20 * 2**20, "audio": 25 * 2**20, "video": 40 * 2**20}
 #: Endings by which a text without a scheme is told to be a path: base64 has no dot.
 ENDINGS: dict[MediaType, tuple[str, ...]] = {
     "image": (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"),

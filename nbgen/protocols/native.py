@@ -14,20 +14,18 @@ import msgspec
 from nbgen import sse
 from nbgen.engine_state import LoadProgress
 from nbgen.errors import InvalidRequest, NbgenError
+from nbgen.identifiers import check_identifier
 from nbgen.messages import AnswerPart, FinishReason, GenerateRequest, LogprobOptions, TokenLogprobs, ToolCall
-from nbgen.protocols.chat_messages import Part, Turn, conversation, part_item, template_options
+from nbgen.protocols.chat_messages import Part, Turn, check_count, conversation, part_item, template_options
 from nbgen.protocols.json_body import convert, parse_object
 from nbgen.protocols.media import MAX_MEDIA, Item, check_media
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.sampling_params import SamplingParams
 
-MAX_MESSAGES = 4096
 MAX_TEXT_BYTES = 4 * 2**20
 MAX_FRAME_MS = 1000
 MAX_FOLLOWED = 512
 MAX_LOGPROBS = 20
-
-IDENTIFIER = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -83,15 +81,14 @@ class RunBody(Body):
             raise InvalidRequest("`media` go with a `prompt`; messages have theirs as parts", field="media")
         if len(self.media) > MAX_MEDIA:
             raise InvalidRequest(f"`media` has {len(self.media)} parts; at most {MAX_MEDIA}", field="media")
-        if self.messages is not None and not 0 < len(self.messages) <= MAX_MESSAGES:
-            raise InvalidRequest(
-                f"`messages` must hold 1 to {MAX_MESSAGES} turns, got {len(self.messages)}", field="messages"
-            )
+        if self.messages is not None:
+            check_count(self.messages)
         size = len((self.prompt or "").encode()) + sum(len(m.text.encode()) for m in self.messages or ())
         if size > MAX_TEXT_BYTES:
             raise InvalidRequest(f"the prompt has {size} bytes; at most {MAX_TEXT_BYTES}", field="prompt")
-        for name in ("id", "chat"):
-            _check_identifier(name, getattr(self, name))
+        for name, value in (("id", self.id), ("chat", self.chat)):
+            if value is not None:
+                check_identifier(value, name)
         _check_frame_ms(self.frame_ms)
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
             raise InvalidRequest(f"`logprobs` must be 0 to {MAX_LOGPROBS}, got {self.logprobs}", field="logprobs")
@@ -243,11 +240,6 @@ def error_body(error: NbgenError) -> bytes:
 
 def _parse(body: bytes, kind: type[B]) -> B:
     return convert(parse_object(body), kind)
-
-
-def _check_identifier(name: str, value: str | None) -> None:
-    if value is not None and not IDENTIFIER.fullmatch(value):
-        raise InvalidRequest(f"`{name}` must be 1 to 128 letters, digits or _.:-", field=name)
 
 
 def _check_frame_ms(frame_ms: int) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.protocols.chat_messages import Turn, conversation, template_options
-from nbgen.protocols.json_body import convert, parse_object
+from nbgen.protocols.json_body import convert, parse_object, refuse_unsupported
 from nbgen.protocols.media import Item
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.protocols.request_ids import namespace, request_ids
@@ -198,15 +198,8 @@ def chat_call(fields: dict[str, Any]) -> Call:
 
 
 def _body(fields: dict[str, Any], kind: type[B]) -> B:
-    refuse_unsupported(fields)
+    refuse_unsupported(fields, UNSUPPORTED)
     return convert(fields, kind)
-
-
-def refuse_unsupported(fields: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest for what is known and not served."""
-    for name, unset in UNSUPPORTED.items():
-        if fields.get(name) not in unset:
-            raise InvalidRequest(f"`{name}` is not supported by this server yet", field=name)
 
 
 def _sampling(fields: Mapping[str, Any], limit: int | None) -> SamplingParams:

@@ -5,20 +5,17 @@ Follows SGLang 0.5.23, with a bound on what an id may be.
 
 from __future__ import annotations
 
-import re
 import uuid
 
 from nbgen.errors import InvalidRequest
-
-RID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+from nbgen.identifiers import check_identifier
 
 
 def request_ids(rid: str | list[str] | None, prompts: int, n: int, *, single: bool) -> list[str]:
     """An id for each prompt. With n > 1 fresh ones replace the caller's, as SGLang does."""
     given = rid if isinstance(rid, list) else [rid] if isinstance(rid, str) else []
     for name in given:
-        if not RID.fullmatch(name):
-            raise InvalidRequest("`rid` must be 1 to 128 letters, digits or _.:-", field="rid")
+        check_identifier(name, "rid")
     if isinstance(rid, list) and (single or len(rid) != prompts):
         raise InvalidRequest(f"`rid` is a list of {len(rid)} ids for {prompts} prompts: a mismatch", field="rid")
     if len(set(given)) < len(given):

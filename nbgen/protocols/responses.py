@@ -15,7 +15,7 @@ import msgspec
 from nbgen.errors import InvalidRequest
 from nbgen.messages import TokenizeRequest
 from nbgen.protocols import openai
-from nbgen.protocols.json_body import convert, parse_object
+from nbgen.protocols.json_body import convert, parse_object, refuse_unsupported
 from nbgen.protocols.openai import Call
 from nbgen.protocols.responses_items import Item, chat_turns, input_items
 
@@ -165,7 +165,7 @@ class Asked(NamedTuple):
 def parse_response(raw: bytes, memory: Memory) -> Asked:
     """The call in a body of `/v1/responses`. Raises InvalidRequest."""
     fields = {name: value for name, value in parse_object(raw).items() if value is not None}
-    _refuse(fields)
+    refuse_unsupported(fields, UNSUPPORTED)
     body = convert(fields, Body)
     _check(body)
     given = [_resolved(item, memory) for item in input_items(body.input)]
@@ -194,12 +194,6 @@ def parse_query(arguments: Mapping[str, list[bytes]], kind: type[Q]) -> Q:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"in the query: {error}") from None
-
-
-def _refuse(fields: dict[str, Any]) -> None:
-    for name, unset in UNSUPPORTED.items():
-        if fields.get(name) not in unset:
-            raise InvalidRequest(f"`{name}` is not supported by this server, but as {unset[-1]!r}", field=name)
 
 
 def _check(body: Body) -> None:

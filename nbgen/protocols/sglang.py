@@ -16,7 +16,7 @@ from nbgen.commands import PauseMode
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Tensor
 from nbgen.protocols import sglang_logprobs, sglang_media, sglang_tensors
-from nbgen.protocols.json_body import parse_json, parse_object
+from nbgen.protocols.json_body import parse_json, parse_object, refuse_unsupported
 from nbgen.protocols.media import Item
 from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.sampling_params import SamplingParams, WrongType
@@ -78,7 +78,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     options = [{**(preferred or {}), **option} for option in options]
     interval = _interval(options)
     params = [_params(option) for option in options]
-    _refuse_unsupported(fields, UNSUPPORTED)
+    _refuse_unsupported(fields)
     n = _samples(params)
     if len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
@@ -228,12 +228,12 @@ def _check_types(fields: Mapping[str, Any]) -> None:
         raise ContractError(f"`stream` must be true or false, got {stream!r:.80}", field="stream")
 
 
-def _refuse_unsupported(fields: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]]) -> None:
-    for name, unset in table.items():
+def _refuse_unsupported(fields: Mapping[str, Any]) -> None:
+    """A field may have a list, with a value for each prompt."""
+    for name in UNSUPPORTED:
         value = fields.get(name)
-        asked = value if isinstance(value, list) and value else [value]
-        if any(item not in unset for item in asked):
-            raise InvalidRequest(f"`{name}` is not supported by this server yet", field=name)
+        for each in value if isinstance(value, list) else [value]:
+            refuse_unsupported({name: each}, UNSUPPORTED)
 
 
 # --- prompts
@@ -307,7 +307,7 @@ def _params(options: dict[str, Any]) -> SamplingParams:
     unknown = next((name for name in options if name not in SAMPLING_NAMES), None)
     if unknown is not None:
         raise ContractError(f"unknown field `{unknown:.80}`, expected one of {', '.join(sorted(SAMPLING_NAMES))}")
-    _refuse_unsupported(options, UNSUPPORTED_SAMPLING)
+    refuse_unsupported(options, UNSUPPORTED_SAMPLING)
     known = {name: value for name, value in options.items() if name in SamplingParams.__struct_fields__}
     if known.get("n") == 0:
         known["n"] = 1

@@ -12,7 +12,9 @@ import msgspec
 from nbgen import sampling_params
 from nbgen.engine_config import BLOCK_SIZE, EngineConfig
 from nbgen.engine_state import EngineStatus, ModelInfo
-from nbgen.protocols import json_body, media, openai, request_ids, sglang, sglang_logprobs
+from nbgen.identifiers import IDENTIFIER
+from nbgen.media_types import MAX_BYTES
+from nbgen.protocols import json_body, media, openai, sglang, sglang_logprobs
 
 WEIGHT_VERSION = "default"
 #: Features of SGLang's server, by their launch options, that this one does not have.
@@ -34,9 +36,9 @@ LIMITS: dict[str, Any] = {
     "top_logprobs_num": sglang_logprobs.MAX_TOP,
     "token_ids_logprob": sglang_logprobs.MAX_TOKEN_IDS,
     "openai_top_logprobs": openai.MAX_TOP_LOGPROBS,
-    "rid": request_ids.RID.pattern,
+    "rid": IDENTIFIER.pattern,
     "media": media.MAX_MEDIA,
-    "media_bytes": media.MAX_BYTES,
+    "media_bytes": MAX_BYTES,
 }
 
 

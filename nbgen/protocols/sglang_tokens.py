@@ -14,7 +14,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
 from nbgen.protocols import openai
 from nbgen.protocols.chat_messages import Turn, chat_messages, template_options
-from nbgen.protocols.json_body import convert, parse_object
+from nbgen.protocols.json_body import convert, parse_object, refuse_unsupported
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 
 MAX_TEXTS = 1024
@@ -33,7 +33,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 def parse_tokenize(raw: bytes) -> tuple[TokenizeRequest, bool]:
     """What is to be tokenized, and whether it is a single text. Raises InvalidRequest."""
     fields = parse_object(raw)
-    openai.refuse_unsupported(fields)
+    refuse_unsupported(fields, openai.UNSUPPORTED)
     body = convert(fields, TokenizeBody)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("give exactly one of `prompt` and `messages`", field="prompt")

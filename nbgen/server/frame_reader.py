@@ -63,7 +63,7 @@ class FrameReader(asyncio.StreamReader):
             return
         try:
             receive(self._whole())
-        except Exception as error:
+        except Exception as error:  # whatever it is, who reads is told
             self._receive = None
             self.set_exception(error)
 

@@ -9,8 +9,9 @@ import msgspec
 
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import Forbidden
+from nbgen.media_types import MAX_BYTES
 from nbgen.messages import GenerateRequest, Media
-from nbgen.protocols.media import MAX_BYTES, Item, Source, check_size
+from nbgen.protocols.media import Item, Source, check_size
 from nbgen.server.media_files import MediaFiles
 from nbgen.server.media_urls import MediaUrls
 

@@ -69,7 +69,7 @@ class Reader:
         self._last = waiter.get_loop().time()
         try:
             return self._at_once()
-        except Exception as error:
+        except Exception as error:  # whatever it is, who waits is told
             if not waiter.done():
                 waiter.set_exception(error)
             return False

@@ -79,7 +79,7 @@ def compiled(family: str, compile_once: Callable[[str], Assembly]) -> Assembly:
 
 def test_layers_of_our_own_are_left_as_they_are(tiny_model: Path) -> None:
     assembly = build(tiny_model, compile=True)
-    assert assembly.engine._runner.native_layers
+    assert assembly.engine._runner.stock.layers
     assert not assembly.model.compiled
 
 

@@ -99,7 +99,7 @@ def scores_of(folder: Path) -> list[tuple[list[int], int, torch.Tensor]]:
     assert runner.layers_in == "Triton"
     run, found = Run(runner), []
     one, other = run.sequence(30, 1), run.sequence(24, 90)
-    runner._compute = None  # type: ignore[method-assign,assignment]
+    runner.stock.scores = None  # type: ignore[method-assign,assignment]
     for counts in ((20, 9), (1, 1), (5, 1), (1, 0), (1, 0)):
         parts = [(s, count) for s, count in zip((one, other), counts, strict=True) if count]
         for (sequence, _), row in zip(parts, run.step(*parts), strict=True):
@@ -190,7 +190,7 @@ def numbers(folder: Path) -> tuple[list[int], dict[str, np.ndarray]]:
         tensors=TensorOptions(logits=True, hidden_states=True, generation_hidden_states=True),
     )
     assembly = assembled(folder, graphs=True)
-    assembly.engine._runner._compute = None  # type: ignore[method-assign,assignment]
+    assembly.engine._runner.stock.scores = None  # type: ignore[method-assign,assignment]
     outputs, model = generate(assembly, [request])["t"], assembly.model
     widths = {"logits": model.vocab_size, "hidden_states": model.hidden_size}
     widths["generation_hidden_states"] = model.hidden_size

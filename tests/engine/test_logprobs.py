@@ -12,6 +12,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
 
 PROMPT = [(7 * i) % 250 + 4 for i in range(150)]
@@ -39,11 +40,7 @@ def logprobs(outputs: list) -> tuple[list[TokenLogprobs], list[TokenLogprobs]]:
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "bloom"])
 @pytest.mark.parametrize("start", [0, 100, 149])
 def test_prompt_and_output_equal_the_reference(model_type: str, start: int, tmp_path: Path) -> None:
-    changes = {
-        "gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16},
-        "bloom": {"n_layer": 2, "n_head": 4},
-    }
-    folder = save_model(tmp_path, model_type, **changes.get(model_type, {}))
+    folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
     assembly = build(folder, prefill_chunk=40)
     outputs = generate(assembly, [request(start, top=3, token_ids=[9, 5, 9])])["a"]
     tokens = PROMPT + ids(outputs)

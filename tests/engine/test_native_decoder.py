@@ -70,7 +70,7 @@ class Run:
 def test_the_scores_are_transformers_own(family: str, tmp_path: Path) -> None:
     folder = saved(tmp_path, family)
     runner = runner_of(folder)
-    assert runner.native_layers, "its layers are like Llama's"
+    assert runner.stock.layers, "its layers are like Llama's"
     assert runner.native_model, "and so is what is around them"
     assert runner.layers_in == "C++"
     stock = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -89,7 +89,7 @@ def test_the_scores_are_transformers_own(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", LEFT)
 def test_layers_of_other_code_stay_transformers_own(family: str, tmp_path: Path) -> None:
     runner = runner_of(saved(tmp_path, family))
-    assert (runner.native_layers, runner.layers_in) == (None, "transformers")
+    assert (runner.stock.layers, runner.layers_in) == (None, "transformers")
 
 
 @pytest.mark.parametrize(
@@ -104,21 +104,21 @@ def test_changed_code_is_not_taken(
     for module in model.modules():
         if type(module) is part:
             module.__class__ = type(part.__name__, (part,), {"forward": change})
-    assert probe.choose_runner(model).native_layers is None
+    assert probe.choose_runner(model).stock.layers is None
 
 
 def test_what_gives_other_scores_is_not_kept(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores, forward = NativeModel.scores, NativeDecoder.forward
     monkeypatch.setattr(NativeModel, "scores", lambda self, *args: scores(self, *args) + 1)
     around = runner_of(tiny_model)
-    assert around.native_layers
+    assert around.stock.layers
     assert around.native_model is None
     monkeypatch.setattr(NativeDecoder, "forward", lambda *args, **options: forward(*args, **options) + 1)
-    assert runner_of(tiny_model).native_layers is None
+    assert runner_of(tiny_model).stock.layers is None
 
 
 def test_another_activation_is_not_taken(tmp_path: Path) -> None:
-    assert runner_of(save_model(tmp_path, "llama", hidden_act="gelu")).native_layers is None
+    assert runner_of(save_model(tmp_path, "llama", hidden_act="gelu")).stock.layers is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -127,7 +127,7 @@ def test_a_sequence_is_the_same_to_the_bit_however_it_is_cut_and_whatever_its_st
     family: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     runner = runner_of(saved(tmp_path, family), dtype)
-    if runner.native_layers is None:
+    if runner.stock.layers is None:
         pytest.fail("nothing was tested")
     run = Run(runner)
     alone, beside = run.sequence(40, 1), run.sequence(40, 1)

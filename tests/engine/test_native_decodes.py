@@ -57,6 +57,6 @@ def test_a_step_that_goes_on_gives_the_scores_of_one_told_anew(
 def test_layers_that_see_a_part_only_are_told_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner, steps = runner_of(saved(tmp_path, "mistral")), Steps(monkeypatch)
     assert runner.native_model
-    assert runner.native_layers.has_windows
+    assert runner.stock.layers.has_windows
     everything(Run(runner))
     assert not steps.went_on

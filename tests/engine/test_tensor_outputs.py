@@ -40,11 +40,7 @@ def reference(folder: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "bloom", "mamba"])
 def test_every_tensor_equals_the_reference(model_type: str, tmp_path: Path) -> None:
-    changes = {
-        "gemma2": {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 16},
-        "bloom": {"n_layer": 2, "n_head": 4},
-    }
-    folder = save_model(tmp_path, model_type, **changes.get(model_type, {}))
+    folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
     assembly = build(folder, prefill_chunk=40)
     outputs = generate(assembly, [request(EVERYTHING)])["a"]
     tokens = PROMPT + ids(outputs)

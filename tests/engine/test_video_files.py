@@ -15,6 +15,7 @@ from nbgen.engine import video
 from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.video import Sampling
 from nbgen.errors import InvalidRequest
+from nbgen.media_types import MAX_BYTES
 from tests.engine.test_media_decoder import make  # noqa: F401  (a fixture)
 
 WIDTH, HEIGHT, RATE = 96, 64, 24
@@ -134,7 +135,7 @@ PLAYLISTS = (b"#EXTM3U\n#EXTINF:1\nfile:///etc/hostname\n", b"ffconcat version 1
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        (lambda: memoryview(bytes(video.MAX_BYTES + 1)), "has 41943041 bytes; at most 41943040"),
+        (lambda: memoryview(bytes(MAX_BYTES["video"] + 1)), "has 41943041 bytes; at most 41943040"),
         (lambda: movie(colours(2), seconds=[0, 601]), "lasts 601 s; at most 600 s"),
         (lambda: movie(colours(4), "mpeg4"), "encoded as mpeg4; these are decoded: h264, hevc, vp8, vp9, av1"),
         (lambda: movie(colours(2, 402, 2)), "402 x 2; one side is at most 200 times"),

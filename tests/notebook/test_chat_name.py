@@ -2,8 +2,8 @@
 
 import pytest
 
+from nbgen.identifiers import IDENTIFIER
 from nbgen.notebook.chat_name import chat_id
-from nbgen.protocols.native import IDENTIFIER
 
 NAMES = ["my plans", "Pläne", "a/b", "../x", ".", "..", "a" * 129, "日本", "?", "a\nb", "plans\n", " plans", "\ud800"]
 

@@ -3,6 +3,7 @@
 import base64
 import io
 import wave
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from PIL import Image
 
 import nbgen
 from nbgen.errors import InvalidRequest
+from nbgen.media_types import MAX_BYTES, MediaType
 from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.media import as_text, audio_part, image_part, media_parts, video_part, within
 from nbgen.notebook.request import run_body
@@ -86,6 +88,13 @@ def test_grey_arrays_and_figures_are_images_too() -> None:
 def test_what_is_no_image_is_refused_in_words(given: Any) -> None:
     with pytest.raises(InvalidRequest):
         image_part(given)
+
+
+@pytest.mark.parametrize(("made", "kind"), [(image_part, "image"), (audio_part, "audio"), (video_part, "video")])
+def test_a_file_that_no_server_takes_is_not_sent(made: Callable[[bytes], Any], kind: MediaType) -> None:
+    most = MAX_BYTES[kind]
+    with pytest.raises(InvalidRequest, match=f"the {kind} has {most + 1} bytes; 1 to {most} can be sent"):
+        made(bytes(most + 1))
 
 
 def test_samples_with_their_rate_become_a_wav_file() -> None:

@@ -1,13 +1,21 @@
 """Texts as Jupyter's Markdown: code as it is, tags, images and dollars harmless, maths where the panel has it."""
 
 import html
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 import mistune
 import pytest
 
 from nbgen.notebook.shown_text import as_markdown, as_typed, text_bundle
 from nbgen.notebook.turns import shown
+
+#: Texts, and what of them is maths: each formula, and whether it stands by itself.
+MATHS = Path(__file__).parents[2] / "js" / "test" / "maths.json"
+CODE = re.compile(r"(`+)[^`].*?\1", re.DOTALL)
+FORMULA = re.compile(r"\$\$(?P<display>[^$]+)\$\$|\$(?P<inline>(?:\\\$|[^$])+)\$")
 
 DOLLAR = "<span>&#36;</span>"
 BACKSLASH = "<span>&#92;</span>"
@@ -55,6 +63,17 @@ def test_tags_and_images_are_text_and_code_is_code(text: str, markdown: str) -> 
 )
 def test_dollars_are_maths_where_the_panel_says_so(text: str, markdown: str) -> None:
     assert as_markdown(text) == markdown
+
+
+@pytest.mark.parametrize(("text", "formulas"), json.loads(MATHS.read_text()))
+def test_maths_is_what_the_panel_takes_for_it(text: str, formulas: list[list[Any]]) -> None:
+    markdown = CODE.sub("", as_markdown(text))
+    found = [[one["display"] or one["inline"], one["display"] is not None] for one in FORMULA.finditer(markdown)]
+    assert [[_packed(tex), alone] for tex, alone in found] == [[_packed(tex), alone] for tex, alone in formulas]
+
+
+def _packed(tex: str) -> str:
+    return "".join(tex.split())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from nbgen.errors import InvalidRequest
-from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody, convert, parse_json, parse_object
+from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody, convert, parse_json, parse_object, refuse_unsupported
 
 
 def nested(depth: int) -> bytes:
@@ -75,3 +75,20 @@ def test_what_does_not_fit_is_named_by_its_place(fields: dict[str, Any], place: 
     with pytest.raises(InvalidRequest) as refused:
         convert(fields, Outer)
     assert (refused.value.message, refused.value.field) == (words, place)
+
+
+@pytest.mark.parametrize(
+    ("unset", "remedy"),
+    [
+        ((None,), "leave it out"),
+        ((None, "off"), 'leave it out, or give "off"'),
+        ((None, 0, 1), "leave it out, or give 0 or 1"),
+    ],
+)
+def test_what_is_not_served_is_refused_with_what_asks_for_nothing(unset: tuple[Any, ...], remedy: str) -> None:
+    for fields in ({}, *({"name": value} for value in unset)):
+        refuse_unsupported(fields, {"name": unset})
+    with pytest.raises(InvalidRequest) as refused:
+        refuse_unsupported({"name": [2]}, {"name": unset})
+    assert refused.value.message == f"`name` is not supported by this server: {remedy}"
+    assert refused.value.field == "name"

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from nbgen.errors import InvalidRequest
+from nbgen.media_types import MAX_BYTES
 from nbgen.messages import Media
-from nbgen.protocols.media import MAX_BYTES, Source, check_media, parse_item
+from nbgen.protocols.media import Source, check_media, parse_item
 from nbgen.protocols.sglang import SchemaError, parse_generate
 
 PNG = b"\x89PNG and the rest"

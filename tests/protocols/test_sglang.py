@@ -151,6 +151,7 @@ ASKED = {"stop_regex": "a+", "beam_width": 4, "lora_path": "x", "custom_logit_pr
 def test_fields_not_served_yet_are_refused_unless_unset(name: str) -> None:
     for unset in UNSUPPORTED[name]:
         parse(text="a", **{name: unset})
+        parse(text=["a", "b"], **{name: [unset, unset]})
     with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
         parse(text="a", **{name: ASKED.get(name, {"x": 1})})
 

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -141,6 +142,19 @@ class Server:
         assert self.process.stdin
         self.process.stdin.close()
         return self.process.wait(PATIENCE)
+
+
+@contextlib.contextmanager
+def slow_reader(server: Server, body: dict[str, Any]) -> Iterator[socket.socket]:
+    """A connection that asks for `/generate` and takes a few kilobytes of what it is sent, as long as nobody reads."""
+    raw = json.dumps(body).encode()
+    head = f"POST /generate HTTP/1.1\r\nHost: localhost\r\nAuthorization: token {TOKEN}\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(("127.0.0.1", server.port))
+        reader.sendall(head.encode() + raw)
+        yield reader
 
 
 def events(client: httpx.Client, method: str, path: str, **request: Any) -> list[Event]:

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import socket
 import threading
 from itertools import pairwise
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.conftest import BUSY, PATIENCE, TOKEN, Server, events, first_events, wait_for
+from tests.server.conftest import BUSY, PATIENCE, Server, events, first_events, slow_reader, wait_for
 
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
 
@@ -208,13 +207,7 @@ def test_the_prompts_ids_come_back_where_asked(server: Server) -> None:
 def test_a_reader_who_pauses_gets_all_of_it_in_fewer_events(server: Server) -> None:
     tokens, wide = 40, {"return_logprob": True, "token_ids_logprob": [5] * 1024}  # 30 MB, since each event has all
     body = {"text": "a", "stream": True, **wide, "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
-    raw = json.dumps(body).encode()
-    head = f"POST /generate HTTP/1.1\r\nHost: localhost\r\nAuthorization: token {TOKEN}\r\nConnection: close\r\n"
-    head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
-    with socket.socket() as reader:
-        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        reader.connect(("127.0.0.1", server.port))
-        reader.sendall(head.encode() + raw)
+    with slow_reader(server, body) as reader:
         answer = http.client.HTTPResponse(reader)
         answer.begin()
         server.idle()

@@ -1,7 +1,6 @@
 """Nobody waits, runs or reads for ever: limits of some seconds, and what each answer says."""
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.conftest import BUSY, PATIENCE, TOKEN, Server, events, wait_for
+from tests.server.conftest import BUSY, PATIENCE, Server, events, slow_reader, wait_for
 
 SHORT = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
 
@@ -120,13 +119,7 @@ def test_a_reader_who_never_reads_is_cut_off_and_slows_nobody(strict: Server, st
     if not stream:
         prompt = {"input_ids": [5] * 4000, "logprob_start_len": 0, "sampling_params": {"max_new_tokens": 1}}
         body = {"return_logprob": True, "top_logprobs_num": 100, **prompt}
-    raw = json.dumps(body).encode()
-    head = f"POST /generate HTTP/1.1\r\nHost: localhost\r\nAuthorization: token {TOKEN}\r\n"
-    head += f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
-    with socket.socket() as reader:
-        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        reader.connect(("127.0.0.1", strict.port))
-        reader.sendall(head.encode() + raw)
+    with slow_reader(strict, body):
         wait_for(lambda: "took nothing for 1 seconds" in strict.log.read_text(), "the reader is cut off")
     strict.log.write_text("")
     strict.idle()

@@ -1,0 +1,92 @@
+"""A model's forward as transformers has it, over the paged cache: what computes every step that nothing else does.
+
+Decodes alone go as `[B, 1]`; with prefills everything is packed into `[1, T]`, never padded. The model gets no cache
+and no mask: `attention` knows both.
+"""
+
+import inspect
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from nbgen.engine import attention, prompt_embeds
+from nbgen.engine.compiled import CompiledDecoder
+from nbgen.engine.forward import of_ids
+from nbgen.engine.lora import LoraLayers
+from nbgen.engine.native_decoder import NativeDecoder
+from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.upload import upload
+
+
+class StockModel:
+    """Its decoder may be `compiled`, or have `layers` of our own in place of transformers'.
+
+    Recurrent layers go on from `states`, which are such as transformers' own cache holds.
+    """
+
+    def __init__(self, model: torch.nn.Module, lora: LoraLayers) -> None:
+        self.layers: NativeDecoder | None = None
+        self.compiled: CompiledDecoder | None = None
+        self.states: Any = None
+        self._model, self._lora = model, lora
+        names = inspect.signature(model.forward).parameters
+        self._keeps_logits = "logits_to_keep" in names
+        self._takes_positions = "position_ids" in names
+        self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
+        model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
+
+    @property
+    def layers_in(self) -> str:
+        """Whose code the layers are (`ModelInfo`)."""
+        return "C++" if self.layers else "transformers"
+
+    def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
+        """It suits all."""
+        return True
+
+    def selects(self, items: Sequence[ScheduledSequence]) -> bool:
+        """Whether the model itself picks the rows whose scores are wanted."""
+        return self._keeps_logits and (len(items) == 1 or any(item.num_tokens > 1 for item in items))
+
+    def scores(
+        self,
+        step: attention.Step,
+        items: Sequence[ScheduledSequence],
+        ids: torch.Tensor,
+        positions: list[int],
+        rows: list[int],
+    ) -> torch.Tensor:
+        """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`."""
+        if self.compiled:
+            self.compiled.active = of_ids(items) and not self._lora.wraps
+        shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
+        with attention.current(step), self._layers_of(step, items):
+            places = upload(positions, ids.device, torch.long).view(shape)
+            inputs = self._inputs(ids.view(shape), items)
+            if self.selects(items):
+                return self._run(inputs, places, logits_to_keep=upload(rows, ids.device, torch.long))[0]
+            return self._run(inputs, places).flatten(0, 1)[upload(rows, ids.device, torch.long)]
+
+    def decode(self, step: attention.Step, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """`[B, vocab]` of one token each, `ids` and `positions` `[B, 1]`, without a number from the host."""
+        with attention.current(step):
+            return self._run({"input_ids": ids}, positions)[:, -1]
+
+    def _layers_of(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> AbstractContextManager[None]:
+        return self.layers.of(step, items) if self.layers and self.layers.suits(step) else nullcontext()
+
+    def _inputs(self, ids: torch.Tensor, items: Sequence[ScheduledSequence]) -> dict[str, torch.Tensor]:
+        """Of `ids` `[B, T]`, and of what prompts are given as embeddings."""
+        if any(map(prompt_embeds.begins, items)):
+            return {"inputs_embeds": prompt_embeds.merge(self._model, ids, items)}
+        return {"input_ids": ids}
+
+    def _run(self, tokens: dict[str, torch.Tensor], positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:
+        """`[B, T, vocab]` of the current step's tokens `[B, T]`, or of those that `logits_to_keep` selects."""
+        cache = {"use_cache": False} if self.states is None else {self._cache_name: self.states, "use_cache": True}
+        inputs: dict[str, Any] = {**tokens, **cache, **selection}
+        if self._takes_positions:
+            inputs["position_ids"] = positions
+        return self._model(**inputs).logits

@@ -1,0 +1,15 @@
+"""What ids may be: of requests, of runs and of chats. Knows nothing of what has one."""
+
+from __future__ import annotations
+
+import re
+
+from nbgen.errors import InvalidRequest
+
+IDENTIFIER = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+def check_identifier(value: str, field: str) -> None:
+    """Raise InvalidRequest for what is none."""
+    if not IDENTIFIER.fullmatch(value):
+        raise InvalidRequest(f"`{field}` must be 1 to 128 letters, digits or _.:-", field=field)

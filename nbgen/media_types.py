@@ -1,0 +1,10 @@
+"""The kinds of media that a prompt may have, and how large a file of each may be. Knows no formats."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+MediaType = Literal["image", "audio", "video"]
+TYPES: tuple[MediaType, ...] = get_args(MediaType)
+#: Of a file.
+MAX_BYTES: dict[MediaType, int] = {"image": 20 * 2**20, "audio": 25 * 2**20, "video": 40 * 2**20}
