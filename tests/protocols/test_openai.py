@@ -108,6 +108,23 @@ def test_how_a_chat_goes_on_and_what_its_template_is_told() -> None:
     assert request.template_options == {"reasoning_effort": "low", "enable_thinking": False}
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"tools": ""}, {"messages": ""}, {"add_generation_prompt": False}, {"no name": 1}, {"x": [1]}, {"x": None}],
+)
+def test_what_a_template_cannot_be_told_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="is not an option that a template may be given") as refusal:
+        chat(chat_template_kwargs=options)
+    assert refusal.value.field == "chat_template_kwargs"
+
+
+def test_a_template_is_told_no_more_than_so_much() -> None:
+    most = {f"x{number}": number for number in range(32)}
+    assert chat(chat_template_kwargs=most).requests[0].template_options == most
+    with pytest.raises(InvalidRequest, match="33 options; at most 32"):
+        chat(chat_template_kwargs=most | {"more": 1})
+
+
 def test_usage_comes_where_it_is_asked_for() -> None:
     asked = chat(stream=True, model="m", stream_options={"include_usage": True})
     assert (asked.model, asked.stream, asked.usage, asked.usage_in_each) == ("m", True, True, False)
