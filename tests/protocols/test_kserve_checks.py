@@ -1,9 +1,10 @@
-"""Batches and missing inputs: what a model's declaration says of them."""
+"""Batches and missing inputs: what a model's declaration says of them, and what is told of it."""
 
+import msgspec
 import pytest
 
 from nbgen.errors import InvalidRequest
-from nbgen.protocols import kserve_checks
+from nbgen.protocols import kserve_checks, kserve_metadata
 from nbgen.protocols.inference import Inference
 from nbgen.tensor_spec import ModelSpec, TensorSpec
 from tests.protocols.test_kserve import SPEC, inputs, parse
@@ -42,3 +43,12 @@ def test_what_is_missing_is_named() -> None:
     exact = ModelSpec(name="e", inputs=(SPEC.inputs[0], TensorSpec(name="B", datatype="INT32", dims=(2,))), outputs=())
     with pytest.raises(InvalidRequest, match=r"expected 2 inputs but got 1 inputs for model 'e'\. Missing: B"):
         parse(inputs(), spec=exact)
+
+
+def test_what_is_told_of_a_model_is_as_it_is_on_the_wire() -> None:
+    told = kserve_metadata.model_metadata(BATCHED)
+    assert (told["name"], told["versions"], told["platform"]) == ("b", ["1"], "nbgen")
+    assert told["inputs"] == [{"name": name, "datatype": "INT32", "shape": [-1, 1]} for name in "AS"]
+    assert kserve_metadata.model_metadata(SPEC)["inputs"][0]["shape"] == [2]
+    assert kserve_metadata.model_metadata(SPEC)["outputs"] == [{"name": "Y", "datatype": "FP32", "shape": [-1]}]
+    assert kserve_metadata.model_metadata(msgspec.structs.replace(SPEC, platform="p"))["platform"] == "p"
