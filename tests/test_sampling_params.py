@@ -36,7 +36,11 @@ from nbgen.sampling_params import DEFAULT_NEW_TOKENS, MODEL_DEFAULTS, SamplingPa
         ({"logit_bias": {"a": 1}}, "logit_bias", "integers"),
         ({"logit_bias": {"1": 101}}, "logit_bias", "at most 100"),
         ({"ignore_eos": 1}, "ignore_eos", "bool"),
+        ({"logit_bias": dict.fromkeys(range(1025), 1)}, "logit_bias", "at most 1024"),
         ({"n": 129}, "n", "at most 128"),
+        ({"n": 2.0}, "n", "integer"),
+        ({"min_new_tokens": True}, "min_new_tokens", "integer"),
+        ({"sampling_seed": 7.0}, "sampling_seed", "integer"),
         ({"sampling_seed": 2**63}, "sampling_seed", ""),
     ],
 )
@@ -65,6 +69,41 @@ def test_null_is_the_default_and_bounds_are_inside() -> None:
     assert SamplingParams.parse(edges).top_p == 1.0
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stop": ["x"] * 32},
+        {"stop": "x" * 1024},
+        {"stop_regex": ["a"] * 8},
+        {"stop_regex": "a" * 256},
+        {"stop_token_ids": list(range(256))},
+        {"logit_bias": dict.fromkeys(range(1024), -100)},
+        {"min_new_tokens": DEFAULT_NEW_TOKENS},
+        {"sampling_seed": 2**63 - 1},
+        {"sampling_seed": -(2**63)},
+        {"n": 128},
+        {"ebnf": "a" * 65_536},
+    ],
+)
+def test_what_reaches_a_limit_is_taken(options) -> None:
+    SamplingParams.parse(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "greedy"),
+    [
+        ({"temperature": 0}, True),
+        ({"temperature": 9e-7}, True),
+        ({"temperature": 1e-6}, False),
+        ({"top_k": 1}, True),
+        ({"top_k": 2}, False),
+        ({}, False),
+    ],
+)
+def test_what_is_greedy(options, greedy: bool) -> None:
+    assert SamplingParams.parse(options).greedy is greedy
+
+
 def test_the_token_limit_left_out_null_and_given() -> None:
     assert SamplingParams.parse({}).token_limit == DEFAULT_NEW_TOKENS
     assert SamplingParams.parse({"max_new_tokens": None}).token_limit is None
@@ -74,6 +113,9 @@ def test_the_token_limit_left_out_null_and_given() -> None:
 def test_defaults_are_the_requests_then_the_models_then_constants() -> None:
     params = SamplingParams.parse({"temperature": 0.5}).with_defaults({"temperature": 0.9, "top_k": 7})
     assert (params.temperature, params.top_k, params.top_p) == (0.5, 7, MODEL_DEFAULTS["top_p"])
+    nothing = SamplingParams().with_defaults({})
+    assert (nothing.temperature, nothing.top_p, nothing.top_k) == (1, 1, -1)
+    assert (nothing.min_p, nothing.repetition_penalty) == (0, 1)
 
 
 def test_one_stop_string_and_equal_bias_keys() -> None:

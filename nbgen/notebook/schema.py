@@ -6,6 +6,7 @@ pydantic's models, types with these in them, and TypeAdapters. Knows nothing of 
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Mapping
@@ -77,13 +78,29 @@ def _name_keys(node: Any, kind: Any, defs: Mapping[str, Any], seen: set[int]) ->
             node["propertyNames"] = {"enum": [str(value) for value in kind.key_type.values]}
         inside = [(node.get("additionalProperties"), kind.value_type)]
     elif isinstance(kind, msgspec.inspect.UnionType):
-        inside = list(zip(node.get("anyOf", ()), kind.types, strict=False))
+        inside = _options(node, kind)
     elif hasattr(kind, "fields"):
         inside = [(node.get("properties", {}).get(field.encode_name), field.type) for field in kind.fields]
     elif hasattr(kind, "item_type"):
         inside = [(node.get("items"), kind.item_type)]
     for inner, of in inside:
         _name_keys(inner, of, defs, seen)
+
+
+def _options(node: Mapping[str, Any], union: Any) -> list[tuple[Any, Any]]:
+    """The schemas of a union, each with its type: msgspec writes Structs behind other types, several as a union of
+    their own, and null last.
+    """
+    written = [each["anyOf"] if "discriminator" in each else [each] for each in node.get("anyOf", ())]
+    schemas = sorted(itertools.chain.from_iterable(written), key=lambda each: each.get("type") == "null")
+    return list(zip(schemas, sorted(union.types, key=_place), strict=False))
+
+
+def _place(kind: Any) -> int:
+    """Where msgspec writes a type of a union."""
+    if isinstance(kind, msgspec.inspect.NoneType):
+        return 2
+    return int(isinstance(kind, msgspec.inspect.StructType) and not kind.array_like)
 
 
 def _adapted(kind: Any) -> Any:

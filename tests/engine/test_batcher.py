@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from nbgen.engine import batcher
 from nbgen.engine.batcher import Batcher, Computed
+from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
 from nbgen.tensor_messages import InferOutput, InferRequest
 from nbgen.tensor_spec import ModelSpec
@@ -17,9 +19,8 @@ from tests.conftest import PATIENCE, wait_for
 
 
 class Recorder:
-    """A module that notes its batches; `gate` holds it up, a request for `fail` fails, one for `exit` ends all.
-
-    After one for `last` it is of no use any more.
+    """A module that notes its batches; `gate` holds it up, a request for `fail` fails, one for `refuse` is refused, one
+    for `exit` ends all. After one for `last` it is of no use any more.
     """
 
     def __init__(self, most: int, delay_us: int = 0) -> None:
@@ -38,6 +39,8 @@ class Recorder:
         self.batches.append([request.rid for request in requests])
         if any(request.rid in ("fail", "last") for request in requests):
             raise ValueError("no")
+        if any(request.rid == "refuse" for request in requests):
+            raise InvalidRequest("not with me")
         if any(request.rid == "exit" for request in requests):
             sys.exit("the module's own words")
         return Computed([[] for _ in requests], 1, 2, 3)
@@ -121,6 +124,36 @@ def test_any_number_of_dropped_and_late_ones_is_answered(held: Recorder) -> None
     held.gate.set()
     answers = held.take(2 * many + 2)
     assert [rid for rid, output in answers.items() if output.error is None] == ["first", "kept"]
+
+
+def test_a_modules_own_refusal_keeps_its_words_and_status(held: Recorder) -> None:
+    held.add("refuse")
+    held.gate.set()
+    refused = held.take(2)["refuse"]
+    assert (refused.status, refused.error) == (400, "not with me")
+
+
+def test_more_than_may_wait_are_refused_at_once(held: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher, "MAX_WAITING", 2)
+    for rid in "abc":
+        held.add(rid)
+    (refused,) = held.take(1).values()
+    assert (refused.rid, refused.status) == ("c", 503)
+    assert "the queue of m is full (2 waiting)" in refused.error
+    held.gate.set()
+    assert all(output.error is None for output in held.take(3).values())
+
+
+def test_a_request_without_inputs_is_one_entry(held: Recorder) -> None:
+    held.batcher.add(InferRequest(rid="empty", model="m", inputs=[], outputs=[]))
+    held.gate.set()
+    assert held.take(2)["empty"].executed == 1
+
+
+def test_answers_say_where_the_time_went(held: Recorder) -> None:
+    held.gate.set()
+    (first,) = held.take(1).values()
+    assert (first.input_ns, first.infer_ns, first.output_ns) == (1, 2, 3)
 
 
 def test_a_module_that_exits_fails_its_request_and_goes_on(held: Recorder) -> None:

@@ -49,10 +49,18 @@ def test_siblings_wait_for_one_another() -> None:
 
 
 def test_a_pause_counts_for_nothing() -> None:
-    deadlines, s, t = Deadlines(60, 600), waiting(arrived=100), running()
+    deadlines, s, t = Deadlines(60, 600), waiting(arrived=100, group="b"), running()
     list(deadlines.late([t], 0))
     deadlines.shift([s, t], 1000)
     assert list(deadlines.late([s, t], 1160)) == []
+
+
+def test_a_pause_counts_for_no_sibling() -> None:
+    deadlines, first, second = Deadlines(60, None), running(), waiting()
+    list(deadlines.late([first, second], 100))
+    deadlines.shift([second], 1000)
+    assert list(deadlines.late([second], 1160)) == []
+    assert [s for s, _ in deadlines.late([second], 1161)] == [second]
 
 
 def test_without_limits_nobody_is_late() -> None:

@@ -1,5 +1,7 @@
 """The tree of cached blocks finds what begins alike, however many blocks stand beside each other."""
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,3 +83,37 @@ def test_namespaces_with_nothing_in_them_are_forgotten() -> None:
         cache.match(Namespace((str(number),)), [1, 2, 3, 4])
     assert len(cache._roots) <= SLACK + 2
     assert cache.match(Namespace(("kept",)), [1, 2, 3, 4]).nodes == [kept]
+
+
+def test_a_leaf_goes_when_a_longer_one_takes_its_place() -> None:
+    given_back: list[int] = []
+    cache = PrefixCache(BLOCK, given_back.append)
+    cache.add(cache.root(Namespace()), (1, 2), 0)
+    cache.add(cache.root(Namespace()), (1, 3), 1)
+    cache.add(cache.root(Namespace()), (1, 2, 3), 2)
+    assert given_back == [0]
+    assert (cache.num_blocks, cache.num_evictable) == (2, 2)
+
+
+def test_a_leaf_that_is_used_or_has_a_snapshot_stays_beside_a_longer_one() -> None:
+    given_back: list[int] = []
+    cache = PrefixCache(BLOCK, given_back.append, num_snapshots=1)
+    root = cache.root(Namespace())
+    cache.lock([cache.add(root, (1,), 0)])
+    kept = cache.add(root, (1, 2), 1)
+    cache.snapshots.take(kept)
+    cache.add(root, (1, 2, 3), 2)
+    assert given_back == []
+    assert (cache.num_blocks, cache.num_evictable) == (3, 2)
+
+
+def test_blocks_go_in_the_order_of_their_last_use_however_often_they_were_used() -> None:
+    given_back: list[int] = []
+    cache = PrefixCache(BLOCK, given_back.append)
+    nodes = [cache.add(cache.root(Namespace()), (number,) * BLOCK, number) for number in range(50)]
+    uses = random.Random(0).choices(range(50), k=2000)
+    for number in uses:
+        cache.lock([nodes[number]])
+        cache.unlock([nodes[number]])
+    cache.flush()
+    assert given_back == sorted(range(50), key=lambda number: len(uses) - uses[::-1].index(number))

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from nbgen.engine.detokenizer import StopStrings
-from nbgen.engine.stop_regex import TAIL, StopRegexes
+from nbgen.engine.stop_regex import FOR_EACH_PIECE, SAVED_UP, TAIL, Patience, StopRegexes
 from nbgen.errors import InvalidRequest
 
 
@@ -34,6 +34,11 @@ def feed(
         (["café", "s!"], r"\w+!", "cafés!"),
         (["abc", "ABC"], r"(?i)CA", "abcABC"),
         (["a\nb", "x"], r"(?m)^b$", "a\nb"),
+        (["am\n"], r"(?i)M$", "am\n"),
+        (["am\n"], r"(m)$", "am\n"),
+        (["cost: $", "5"], r"[$]", "cost: $"),
+        (["x", "\u0663", "y"], r"x[\d]", "x\u0663"),
+        (["xé", "y"], r"x[\w]", "xé"),
         (["b", "ab"], r"^a", "bab"),
     ],
 )
@@ -77,6 +82,19 @@ def test_patterns_that_take_too_long_are_refused_with_words() -> None:
     pieces = ("".join(letters.choices("ab", k=TAIL)) for _ in range(1000))
     with pytest.raises(InvalidRequest, match="stop_regex takes too long"):
         list(map(regexes.append, pieces))
+
+
+def test_patience_is_saved_up_to_a_limit() -> None:
+    patience = Patience()
+    patience.spend(SAVED_UP)
+    patience.spend(FOR_EACH_PIECE)
+    with pytest.raises(InvalidRequest, match=r"more than 0\.5 ms for a token"):
+        patience.spend(3 * FOR_EACH_PIECE)
+    patience = Patience()
+    for _ in range(1000):
+        patience.spend(0)
+    with pytest.raises(InvalidRequest, match="takes too long"):
+        patience.spend(SAVED_UP + 2 * FOR_EACH_PIECE)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,18 @@ def test_a_result_can_be_taken_along() -> None:
     assert "**Model**\n\nja" in result.to_markdown()
 
 
+def test_what_to_do_about_an_answer_that_was_cut_off() -> None:
+    kind = Schema({"type": "object"})
+    with pytest.raises(InvalidAnswer, match=r"cut off at max_new_tokens=128\)$"):
+        Result(text="{", finish_reason="length", schema=kind).value  # noqa: B018
+    with pytest.raises(
+        InvalidAnswer, match=r"cut off at the context's end\): a shorter prompt or a schema with limits"
+    ):
+        Result(text="{", finish_reason="length", schema=kind, params={"max_new_tokens": None}).value  # noqa: B018
+    with pytest.raises(InvalidAnswer, match=r"\(stopped\)$"):
+        Result(text="{", finish_reason="abort", schema=kind, params={"max_new_tokens": None}).value  # noqa: B018
+
+
 def test_a_value_needs_a_schema_and_a_whole_answer() -> None:
     kind = Schema({"type": "object"})
     assert Result(text='{"a": 1}', finish_reason="stop", schema=kind).value == {"a": 1}

@@ -71,11 +71,45 @@ def test_types_with_models_of_pydantic_in_them_work_too() -> None:
         Schema(list[Model]).parse("[{}]")
 
 
+class Holder(msgspec.Struct, tag=True):
+    levels: dict[LEVEL, int]
+
+
+class Other(msgspec.Struct, tag=True):
+    levels: dict[Literal["low", "high"], int]
+
+
+NAMED = {"type": "object", "additionalProperties": {"type": "integer"}, "propertyNames": {"enum": ["easy", "hard"]}}
+
+
+def test_the_keys_of_a_dictionary_of_literals_are_named_wherever_it_stands() -> None:
+    def fields(kind: Any) -> Any:
+        return msgspec.json.decode(Schema(kind).json)
+
+    assert fields(dict[LEVEL, int]) == NAMED
+    assert fields(list[dict[LEVEL, int]])["items"] == NAMED
+    assert fields(dict[str, dict[LEVEL, int]])["additionalProperties"] == NAMED
+    assert NAMED in fields(None | dict[LEVEL, int] | str)["anyOf"]
+    assert {"type": "array", "items": NAMED} in fields(None | list[dict[LEVEL, int]])["anyOf"]
+    assert "propertyNames" not in Schema(dict[str, int]).json
+
+
+@pytest.mark.parametrize(
+    "kind", [Holder, Holder | None, None | Holder, Holder | int, Other | Holder, None | Other | Holder]
+)
+def test_they_are_named_in_every_class_of_a_union(kind: Any) -> None:
+    classes = msgspec.json.decode(Schema(kind).json)["$defs"]
+    assert classes["Holder"]["properties"]["levels"] == NAMED
+    if "Other" in classes:
+        assert classes["Other"]["properties"]["levels"]["propertyNames"] == {"enum": ["high", "low"]}
+
+
 def test_what_no_grammar_can_hold_is_left_to_reading() -> None:
     prices = Schema(dict[str, Decimal])
     assert "format" not in prices.json
     assert prices.parse('{"a": "1.50"}') == {"a": Decimal("1.50")}
     assert "uniqueItems" not in Schema(set[int]).json
+    assert "uniqueItems" not in Schema(set[int] | None).json
     assert Schema(set[int]).parse("[1, 2, 1]") == {1, 2}
     own = {"type": "object", "properties": {"format": {"type": "string", "format": "x"}}}
     assert msgspec.json.decode(Schema(own).json) == own

@@ -1,12 +1,21 @@
 """What the strict parser takes and refuses."""
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
 from nbgen.errors import InvalidRequest
-from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody, convert, parse_json, parse_object, refuse_unsupported
+from nbgen.protocols.json_body import (
+    MAX_DEPTH,
+    MAX_KEYS,
+    MalformedBody,
+    convert,
+    parse_json,
+    parse_object,
+    refuse_unsupported,
+)
 
 
 def nested(depth: int) -> bytes:
@@ -43,6 +52,29 @@ def test_ordinary_json_is_read(body: bytes) -> None:
 def test_everything_else_is_refused_in_words(body: bytes, words: str) -> None:
     with pytest.raises(MalformedBody, match=words):
         parse_json(body)
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, -(2**63), 10**19])
+def test_numbers_of_64_bits_are_exact(number: int) -> None:
+    assert parse_json(f"[{number}]".encode()) == [number]
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1])
+def test_larger_ones_are_refused(number: int) -> None:
+    with pytest.raises(MalformedBody, match="64 bits"):
+        parse_json(f"[{number}]".encode())
+
+
+def test_an_object_has_no_more_keys_than_it_may() -> None:
+    assert len(parse_object(json.dumps(dict.fromkeys(range(MAX_KEYS), 0)).encode())) == MAX_KEYS
+    with pytest.raises(MalformedBody, match="20001 keys; at most 20000"):
+        parse_object(json.dumps(dict.fromkeys(range(MAX_KEYS + 1), 0)).encode())
+
+
+def test_objects_are_nested_no_deeper_than_lists() -> None:
+    parse_json(b'{"a":' * MAX_DEPTH + b"1" + b"}" * MAX_DEPTH)
+    with pytest.raises(MalformedBody, match="nested deeper"):
+        parse_json(b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1))
 
 
 def test_an_empty_body_is_an_empty_object() -> None:

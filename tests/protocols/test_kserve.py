@@ -110,6 +110,51 @@ def test_what_is_taken() -> None:
     assert np.frombuffer(found.inputs["A"].data, np.int32).tolist() == [1, 2]
 
 
+def test_what_reaches_a_limit_is_taken() -> None:
+    assert parse(inputs(shape=[1] * 31 + [2])).inputs["A"].shape == (2,)
+    fields = {f"p{number}": number for number in range(kserve.MAX_PARAMETERS)}
+    assert len(parse(inputs() | {"parameters": fields}).parameters) == kserve.MAX_PARAMETERS
+    with pytest.raises(InvalidRequest, match="257 parameters; at most 256"):
+        parse(inputs() | {"parameters": fields | {"more": 1}})
+    with pytest.raises(InvalidRequest, match="more than 128 tensors"):
+        parse({"inputs": [GOOD] * (kserve.MAX_TENSORS + 1)})
+
+
+def test_how_long_and_in_which_form() -> None:
+    plain = parse(inputs())
+    assert (plain.timeout_us, plain.binary_outputs) == (0, False)
+    asked = parse(inputs() | {"parameters": {"timeout": 7, "binary_data_output": True, "x": 1}})
+    assert (asked.timeout_us, asked.binary_outputs, asked.parameters) == (7, True, {"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("header", "size", "length"), [(None, 9, 9), ("4", 9, 4), (" +4 bytes", 9, 4), ("9", 9, 9), ("0", 9, 0)]
+)
+def test_where_the_json_ends(header: str | None, size: int, length: int) -> None:
+    assert kserve.header_length(header, size) == length
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("x", "got: x"),
+        ("2147483648", "out of range"),
+        ("10", "in range"),
+        ("-1", "in range"),
+        ("9" * 30, "out of range"),
+    ],
+)
+def test_where_it_cannot_end(header: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        kserve.header_length(header, 9)
+
+
+def test_numbers_of_64_bits_are_integers_and_larger_ones_doubles() -> None:
+    found = [kserve.parameter("x", value) for value in (2**63 - 1, -(2**63), 2**63, True)]
+    assert found == [2**63 - 1, -(2**63), float(2**63), True]
+    assert list(map(type, found)) == [int, int, float, bool]
+
+
 def test_json_and_binary_inputs_mix_in_order() -> None:
     body = (
         json.dumps(

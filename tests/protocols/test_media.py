@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nbgen.bytes_elements import unpack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.media_types import MAX_BYTES
 from nbgen.messages import Media
@@ -47,6 +48,30 @@ def test_options_of_an_object_go_with_it() -> None:
         item({"url": TEXT, **{f"o{i}": i for i in range(33)}})
 
 
+def test_a_video_may_be_sent_as_images() -> None:
+    frames = item({"frames": [TEXT, f"data:image/png;base64,{TEXT}"], "fps": 2}, "video")
+    assert (frames.type, frames.format, frames.options) == ("video", "frames", {"fps": 2})
+    assert unpack_bytes(frames.data) == [PNG, PNG]
+    assert unpack_bytes(item(f"data:video/jpeg;base64,{TEXT},{TEXT}", "video").data) == [PNG, PNG]
+    assert len(unpack_bytes(item({"frames": [TEXT] * 256}, "video").data)) == 256
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([], "must be a list of images"),
+        (TEXT, "must be a list of images"),
+        ([TEXT, 5], "must be a list of images"),
+        ([TEXT] * 257, "a video of 257 frames; at most 256"),
+        (["https://images.test/a.png"], "frames are sent themselves"),
+        (["a" * 2**20] * 60, "bytes; at most 41943040"),
+    ],
+)
+def test_frames_that_cannot_be(frames: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        item({"frames": frames}, "video")
+
+
 @pytest.mark.parametrize(
     ("value", "type", "place"),
     [
@@ -77,6 +102,7 @@ def test_an_address_or_a_path_is_a_source(value: Any, type: str, place: str) -> 
         ("", "is empty"),
         ("data:image/png;base64,", "is empty"),
         ("data:text/html;base64,aGVsbG8=", "text/html is no image"),
+        ("data:video/jpeg;base64,aGVsbG8=", "video/jpeg is no image"),
         ("data:image/png", "a data URL is"),
         ("data:image/png;base64,###", "neither base64"),
         ("http://images.test/" + "a" * 3000, "3019 characters; at most 2048"),

@@ -5,9 +5,14 @@ from typing import Any
 
 import pytest
 
-from nbgen.errors import InvalidRequest
+from nbgen.engine_state import LoadProgress
+from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.messages import AnswerPart, LogprobOptions, TokenLogprobs, ToolCall
 from nbgen.protocols import native
+from nbgen.protocols.media import MAX_MEDIA
 from nbgen.sse import Decoder
+
+PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
 
 
 def run(**fields: Any) -> native.RunBody:
@@ -59,14 +64,50 @@ def test_parts_of_messages_and_media_of_a_prompt_become_media_of_the_request() -
         ({"prompt": "a", "id": "no spaces"}, "id"),
         ({"prompt": "a", "chat": "x" * 129}, "chat"),
         ({"prompt": "a", "frame_ms": -1}, "frame_ms"),
+        ({"prompt": "a", "frame_ms": 1001}, "frame_ms"),
         ({"prompt": "a", "logprobs": 21}, "logprobs"),
+        ({"prompt": "a", "logprobs": -1}, "logprobs"),
         ({"prompt": "a" * (4 * 2**20 + 1)}, "prompt"),
+        ({"messages": [{"role": "user", "content": "é" * 2**20}] * 2 + [{"role": "user", "content": "a"}]}, "prompt"),
+        ({"messages": [{"role": "user", "content": "a"}] * 4097}, "messages"),
+        ({"messages": [{"role": "user", "content": "a"}], "media": [PART]}, "media"),
+        ({"prompt": "a", "media": [PART] * (MAX_MEDIA + 1)}, "media"),
+        ({"prompt": "a", "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ],
 )
 def test_a_bad_body_is_refused_by_the_name_of_its_field(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         run(**fields)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"id": "A-z_0.9:" + "x" * 120},
+        {"frame_ms": 1000},
+        {"logprobs": 20},
+        {"prompt": "a" * (4 * 2**20)},
+        {"media": [PART] * MAX_MEDIA},
+    ],
+)
+def test_what_reaches_a_limit_is_taken(fields: dict[str, Any]) -> None:
+    run(**{"prompt": "a"} | fields)
+
+
+def test_what_a_run_asks_for_beside_its_text() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    asked = {"adapter": "a", "logit_processor": "p", "prefix_ids": [5], "logprobs": 2}
+    turns = [{"role": "user", "content": "hi"}]
+    request, _ = run(messages=turns, tools=[tool], template_options={"enable_thinking": False}, **asked).request("r")
+    assert (request.adapter, request.logit_processor, request.prefix_ids) == ("a", "p", [5])
+    assert request.logprobs == LogprobOptions(top=2, text=True)
+    assert request.template_options == {"enable_thinking": False}
+    assert request.tools is not None
+    assert (request.parts, request.thoughts) == (True, True)
+    plain, _ = run(prompt="hi").request("r")
+    assert (plain.parts, plain.tools, plain.logprobs, plain.logit_processor) == (False, None, None, None)
+    assert plain.streamed
 
 
 def test_unknown_names_are_refused() -> None:
@@ -79,7 +120,11 @@ def test_unknown_names_are_refused() -> None:
 def test_subscribe_needs_something_to_follow() -> None:
     body = native.parse_subscribe(b'{"start": {"prompt": "a"}, "follow": {"x": 3}}')
     assert (body.start.prompt, body.follow) == ("a", {"x": 3})
-    for bad in (b"{}", b'{"follow": {"x": -1}}', b'{"start": {}}'):
+    assert native.parse_subscribe(b'{"follow": {"x": 0}}').start is None
+    most = {f"r{number}": 1 for number in range(512)}
+    assert len(native.parse_subscribe(json.dumps({"follow": most}).encode()).follow) == 512
+    too_many = json.dumps({"follow": most | {"more": 1}}).encode()
+    for bad in (b"{}", b'{"follow": {"x": -1}}', b'{"start": {}}', b'{"follow": {"x": 1}, "frame_ms": -1}', too_many):
         with pytest.raises(InvalidRequest):
             native.parse_subscribe(bad)
 
@@ -101,3 +146,22 @@ def test_events_carry_the_offset_to_resume_from() -> None:
     (event,) = Decoder().feed(native.event("delta", "r:1", 4, index=0, text="a\nb", tokens=1))
     assert (event.event, event.id) == ("delta", "r:1:4")
     assert json.loads(event.data) == {"run": "r:1", "seq": 4, "index": 0, "text": "a\nb", "tokens": 1}
+
+
+def test_what_deltas_and_progress_carry() -> None:
+    entry = TokenLogprobs(token=(-0.5, 7, "a"), top=[(-0.5, 7, "a"), (-2.0, 8, "b")])
+    assert native.token_fields(entry) == [7, "a", -0.5, [[7, "a", -0.5], [8, "b", -2.0]]]
+    assert native.token_fields(TokenLogprobs(token=(-0.5, 7, "a"))) == [7, "a", -0.5, []]
+    call = ToolCall(id="1", name="f", arguments="{}")
+    parts = [AnswerPart(reasoning="a"), AnswerPart(reasoning="b"), AnswerPart(tool_call=call)]
+    calls = [{"id": "1", "name": "f", "arguments": "{}"}]
+    assert native.part_fields(parts) == {"reasoning": "ab", "tool_calls": calls}
+    assert native.part_fields([AnswerPart(content="a")]) == {}
+    progress = LoadProgress(stage="weights", done=1, total=2)
+    assert native.progress_fields(progress) == {"stage": "weights", "done": 1, "total": 2}
+
+
+def test_an_error_says_its_status_and_whether_to_try_again() -> None:
+    refused = json.loads(native.error_body(InvalidRequest("no", field="x")))
+    assert refused == {"error": {"message": "no", "code": 400, "retryable": False, "field": "x"}}
+    assert native.error_fields(Unavailable("later")) == {"message": "later", "code": 503, "retryable": True}

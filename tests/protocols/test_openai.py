@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import ChatMessage, LogprobOptions
+from nbgen.messages import ChatMessage, LogprobOptions, TensorOptions
 from nbgen.protocols.openai import UNSUPPORTED, Call, parse_chat, parse_completion
 from nbgen.word_lists import WordLists
 
@@ -45,6 +45,98 @@ def test_defaults_and_renamed_options() -> None:
     assert (params.max_new_tokens, params.sampling_seed, params.min_new_tokens) == (5, 3, 2)
     assert (params.stop, params.logit_bias, params.n, params.top_k) == (("x",), {7: 1.0}, 2, 4)
     assert chat(max_tokens=9, max_completion_tokens=4).requests[0].params.max_new_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "value"),
+    [
+        ("temperature", "temperature", 0.5),
+        ("top_p", "top_p", 0.5),
+        ("min_p", "min_p", 0.5),
+        ("presence_penalty", "presence_penalty", -1.5),
+        ("frequency_penalty", "frequency_penalty", 1.5),
+        ("repetition_penalty", "repetition_penalty", 1.5),
+        ("stop_token_ids", "stop_token_ids", (5, 6)),
+        ("stop_regex", "stop_regex", ("a", "b")),
+        ("no_stop_trim", "no_stop_trim", True),
+        ("ignore_eos", "ignore_eos", True),
+        ("skip_special_tokens", "skip_special_tokens", False),
+        ("spaces_between_special_tokens", "spaces_between_special_tokens", False),
+        ("custom_params", "custom_params", {"a": 1}),
+    ],
+)
+def test_every_option_reaches_the_engine(theirs: str, ours: str, value: Any) -> None:
+    for call in (completion, chat):
+        assert getattr(call(**{theirs: value}).requests[0].params, ours) == value
+
+
+def test_what_is_asked_beside_the_sampling() -> None:
+    body = {"extra_key": "k", "cache_salt": "s", "priority": 3, "custom_logit_processor": "p", "lora_path": "a"}
+    for call in (completion, chat):
+        (request,) = call(**body).requests
+        assert (request.namespace, request.priority) == (("k", "s"), 3)
+        assert (request.logit_processor, request.adapter) == ("p", "a")
+        (plain,) = call().requests
+        assert (plain.namespace, plain.priority, plain.logit_processor, plain.adapter) == ((), 0, None, "")
+
+
+def test_each_prompt_may_have_an_adapter_of_its_own() -> None:
+    assert [r.adapter for r in completion(prompt=["a", "b"], lora_path=[None, "x"]).requests] == ["", "x"]
+    assert [r.adapter for r in completion(prompt=["a", "b"], lora_path="x").requests] == ["x", "x"]
+    with pytest.raises(InvalidRequest, match="1 names for 2 prompts") as refusal:
+        completion(prompt=["a", "b"], lora_path=["x"])
+    assert refusal.value.field == "lora_path"
+
+
+def test_the_models_own_numbers_come_where_they_are_asked_for() -> None:
+    assert chat().requests[0].tensors is None
+    assert chat(return_hidden_states=True).requests[0].tensors == TensorOptions(last_hidden_state=True)
+    assert chat(return_routed_experts=True).requests[0].tensors == TensorOptions(routed_experts=0)
+    asked = chat(return_routed_experts=True, routed_experts_start_len=1)
+    assert asked.requests[0].tensors == TensorOptions(routed_experts=1)
+    with pytest.raises(InvalidRequest, match="at least 0, got -1") as refusal:
+        chat(return_routed_experts=True, routed_experts_start_len=-1)
+    assert refusal.value.field == "routed_experts_start_len"
+
+
+def test_how_a_chat_goes_on_and_what_its_template_is_told() -> None:
+    (plain,) = chat().requests
+    assert (plain.continue_final, plain.thoughts, plain.parts, plain.tools) == (False, True, True, None)
+    options = {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}
+    (request,) = chat(continue_final_message=True, separate_reasoning=False, **options).requests
+    assert (request.continue_final, request.thoughts) == (True, False)
+    assert request.template_options == {"reasoning_effort": "low", "enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tools": ""}, {"messages": ""}, {"add_generation_prompt": False}, {"no name": 1}, {"x": [1]}, {"x": None}],
+)
+def test_what_a_template_cannot_be_told_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="is not an option that a template may be given") as refusal:
+        chat(chat_template_kwargs=options)
+    assert refusal.value.field == "chat_template_kwargs"
+
+
+def test_a_template_is_told_no_more_than_so_much() -> None:
+    most = {f"x{number}": number for number in range(32)}
+    assert chat(chat_template_kwargs=most).requests[0].template_options == most
+    with pytest.raises(InvalidRequest, match="33 options; at most 32"):
+        chat(chat_template_kwargs=most | {"more": 1})
+
+
+def test_usage_comes_where_it_is_asked_for() -> None:
+    asked = chat(stream=True, model="m", stream_options={"include_usage": True})
+    assert (asked.model, asked.stream, asked.usage, asked.usage_in_each) == ("m", True, True, False)
+    assert chat(stream_options={"continuous_usage_stats": True}).usage_in_each
+    assert (chat().stream, chat().usage, chat().usage_in_each) == (False, False, False)
+
+
+def test_the_choices_of_one_call_are_bounded() -> None:
+    assert len(completion(prompt=["a"] * 512, n=2).requests) == 512
+    with pytest.raises(InvalidRequest, match="1026 choices at once; at most 1024") as refusal:
+        completion(prompt=["a"] * 513, n=2)
+    assert refusal.value.field == "n"
 
 
 def test_the_engine_knows_which_requests_are_streamed() -> None:
@@ -89,6 +181,11 @@ def test_logprobs_of_both_kinds() -> None:
         ({"seed": 1.5}, "seed", "integer"),
         ({"min_tokens": -1}, "min_tokens", "at least 0"),
         ({"logprobs": 21}, "logprobs", "0 to 20"),
+        ({"logprobs": -1}, "logprobs", "0 to 20"),
+        ({"prompt": [True]}, "prompt", "token ids"),
+        ({"prompt": [2**31]}, "prompt", "token ids"),
+        ({"prompt": ["a", ""]}, "prompt", "empty"),
+        ({"prompt": [[1], []]}, "prompt", "empty"),
         ({"n": 129}, "n", "at most 128"),
         ({"response_format": {"type": "yaml"}}, "response_format.type", "Invalid enum value"),
     ],
@@ -148,12 +245,15 @@ def test_bad_words_are_taken_and_empty_ones_are_none() -> None:
     assert completion(bad_words=[""]).requests[0].words is None
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
+@pytest.mark.parametrize(
+    "name", ["functions", "audio", "modalities", "suffix", "best_of", "chat_template", "prompt_logprobs"]
+)
 def test_what_is_not_served_yet_is_refused_unless_unset(name: str) -> None:
     for unset in UNSUPPORTED[name]:
         chat(**{name: unset})
-    with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
+    with pytest.raises(InvalidRequest, match=f"`{name}` is not supported") as refusal:
         chat(**{name: [{"type": "function"}]})
+    assert refusal.value.field == name
 
 
 @pytest.mark.parametrize(

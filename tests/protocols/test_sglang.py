@@ -8,6 +8,8 @@ import pytest
 from nbgen.errors import InvalidRequest
 from nbgen.protocols.json_body import MalformedBody
 from nbgen.protocols.sglang import (
+    MAX_PROMPTS,
+    MAX_TEXT_BYTES,
     UNSUPPORTED,
     UNSUPPORTED_SAMPLING,
     ContractError,
@@ -15,6 +17,8 @@ from nbgen.protocols.sglang import (
     SchemaError,
     parse_abort,
     parse_generate,
+    parse_pause,
+    parse_timeout,
 )
 
 
@@ -49,6 +53,52 @@ def test_ids_win_over_text() -> None:
     (request,) = parse(text="hi", input_ids=[3, 4]).requests
     assert request.input_ids == [3, 4]
     assert request.text is None
+
+
+def test_text_decides_the_shape_where_ids_come_beside_it() -> None:
+    assert parse(text="hi", input_ids=[[3, 4]]).single
+    assert not parse(text=["hi"], input_ids=[3, 4]).single
+    with pytest.raises(InvalidRequest, match="different numbers of prompts"):
+        parse(text=["a", "b"], input_ids=[[3, 4]])
+
+
+def test_adapters_and_processors_are_broadcast_or_taken_by_prompt() -> None:
+    same = parse(text=["a", "b"], lora_path="x", custom_logit_processor="p").requests
+    assert [(r.adapter, r.logit_processor) for r in same] == [("x", "p")] * 2
+    each = parse(text=["a", "b"], lora_path=["x", None], custom_logit_processor=[None, "p"]).requests
+    assert [(r.adapter, r.logit_processor) for r in each] == [("x", None), ("", "p")]
+    for name in ("lora_path", "custom_logit_processor"):
+        with pytest.raises(InvalidRequest, match=name):
+            parse(text=["a", "b"], **{name: ["x"]})
+
+
+def test_who_shares_the_cache_and_who_comes_first() -> None:
+    assert (parse(text="a").requests[0].namespace, parse(text="a").requests[0].priority) == ((), 0)
+    assert parse(text="a", extra_key="k", priority=-3).requests[0].namespace == ("k", "")
+    assert parse(text="a", cache_salt="s", priority=-3).requests[0].namespace == ("", "s")
+    assert parse(text="a", cache_salt="s", priority=-3).requests[0].priority == -3
+
+
+def test_requests_of_one_call_are_of_one_group() -> None:
+    assert len({r.group for r in parse(text=["a", "b"]).requests}) == 1
+    assert parse(text="a").requests[0].group != parse(text="a").requests[0].group
+
+
+def test_the_interval_of_a_stream_is_the_first_that_is_given() -> None:
+    assert parse(text="a").interval is None
+    batch = [{"stream_interval": None}, {"stream_interval": 1}, {"stream_interval": 9}]
+    assert parse(text=["a", "b", "c"], sampling_params=batch).interval == 1
+    with pytest.raises(InvalidRequest, match="at least 1, got 0"):
+        parse(text="a", sampling_params={"stream_interval": 0})
+
+
+def test_as_much_as_may_be_is_taken() -> None:
+    assert len(parse(text=["a"] * (MAX_PROMPTS // 2), sampling_params={"n": 2}).requests) == MAX_PROMPTS // 2
+    longest = "é" * (MAX_TEXT_BYTES // 2)
+    assert parse_generate(f'{{"text": "{longest}"}}'.encode()).single
+    with pytest.raises(InvalidRequest, match=f"longer than {MAX_TEXT_BYTES} bytes"):
+        parse_generate(f'{{"text": "{longest}a"}}'.encode())
+    assert parse(input_ids=[0, 2**31 - 1]).requests[0].input_ids == [0, 2**31 - 1]
 
 
 def test_sampling_params_are_broadcast_or_taken_by_prompt() -> None:
@@ -147,7 +197,7 @@ def test_values_out_of_range_are_refused_in_words(fields: dict[str, Any], words:
 ASKED = {"stop_regex": "a+", "beam_width": 4, "lora_path": "x", "custom_logit_processor": "x"}
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
+@pytest.mark.parametrize("name", ["session_params"])
 def test_fields_not_served_yet_are_refused_unless_unset(name: str) -> None:
     for unset in UNSUPPORTED[name]:
         parse(text="a", **{name: unset})
@@ -156,12 +206,27 @@ def test_fields_not_served_yet_are_refused_unless_unset(name: str) -> None:
         parse(text="a", **{name: ASKED.get(name, {"x": 1})})
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED_SAMPLING)
+@pytest.mark.parametrize("name", ["beam_width", "watermark", "choice"])
 def test_sampling_parameters_not_served_yet_are_refused_unless_unset(name: str) -> None:
     for unset in UNSUPPORTED_SAMPLING[name]:
         parse(text="a", sampling_params={name: unset})
     with pytest.raises(InvalidRequest, match=f"`{name}` is not supported"):
         parse(text="a", sampling_params={name: ASKED.get(name, "x")})
+
+
+def test_a_pause_has_a_mode() -> None:
+    assert parse_pause(b"") == "abort"
+    assert [parse_pause(json.dumps({"mode": mode}).encode()) for mode in ("abort", "retract", "in_place")]
+    with pytest.raises(SchemaError, match="must be one of abort") as refusal:
+        parse_pause(b'{"mode": "stop"}')
+    assert refusal.value.field == "mode"
+
+
+def test_a_timeout_is_seconds_within_its_bounds() -> None:
+    assert [parse_timeout(digits) for digits in ("0", "1.5", "600")] == [0, 1.5, 600]
+    for digits in ("-0.1", "600.1", "nan", "inf", "soon", ""):
+        with pytest.raises(InvalidRequest, match="0 to 600 seconds"):
+            parse_timeout(digits)
 
 
 def test_abort_names_one_or_all() -> None:
@@ -170,6 +235,8 @@ def test_abort_names_one_or_all() -> None:
     assert parse_abort(b'{"abort_all": true, "rid": null}') == ("", True)
     with pytest.raises(SchemaError):
         parse_abort(b'{"rid": 5}')
+    with pytest.raises(SchemaError):
+        parse_abort(b'{"abort_all": 1}')
 
 
 def test_the_owners_parameters_hold_where_a_request_says_nothing() -> None:

@@ -1,0 +1,136 @@
+"""Bodies and queries of OpenAI's responses become a chat's call, or refusals that name the field as it was written."""
+
+import json
+from typing import Any
+
+import pytest
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ChatMessage, LogprobOptions
+from nbgen.protocols.responses import (
+    LOGPROBS,
+    UNSUPPORTED,
+    Again,
+    Asked,
+    Page,
+    parse_count,
+    parse_query,
+    parse_response,
+)
+
+SAID = {"type": "message", "role": "user", "content": "before"}
+TOOLS = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in "fg"]
+
+
+class Memory:
+    """Earlier responses, of which there is one."""
+
+    def history(self, id: str) -> list[dict[str, Any]]:
+        return [SAID] if id == "resp_1" else []
+
+    def item(self, id: str) -> dict[str, Any]:
+        return {"type": "message", "role": "user", "content": f"item {id}"}
+
+
+def response(**fields: Any) -> Asked:
+    return parse_response(json.dumps({"input": "hi", **fields}).encode(), Memory())
+
+
+def turns(asked: Asked) -> list[tuple[str, Any]]:
+    messages = asked.call.requests[0].messages
+    assert messages is not None
+    return [(message.role, message.content) for message in messages]
+
+
+def test_what_the_model_reads() -> None:
+    asked = response(instructions="short", previous_response_id="resp_1")
+    assert turns(asked) == [("system", "short"), ("user", "before"), ("user", "hi")]
+    assert (len(asked.input), len(asked.items)) == (1, 2)
+    assert asked.call.requests[0].rid == asked.id
+    assert turns(response(input=[{"type": "item_reference", "id": "x"}])) == [("user", "item x")]
+
+
+def test_the_options_are_a_chats() -> None:
+    asked = response(max_output_tokens=7, temperature=0.5, reasoning={"effort": "low"}, text={"verbosity": "high"})
+    (request,) = asked.call.requests
+    assert (request.params.max_new_tokens, request.params.temperature) == (7, 0.5)
+    assert request.template_options == {"reasoning_effort": "low", "verbosity": "high"}
+    assert (request.logprobs, asked.body.kept, asked.body.background) == (None, True, None)
+    assert response(include=[LOGPROBS]).call.requests[0].logprobs == LogprobOptions(top=0, text=True)
+    assert response(top_logprobs=2).call.requests[0].logprobs == LogprobOptions(top=2, text=True)
+    format = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
+    assert response(text={"format": format}).call.requests[0].params.grammar == ("json_schema", '{"type": "object"}')
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "required", "function"),
+    [
+        (None, "fg", False, ""),
+        ("required", "fg", True, ""),
+        ({"type": "function", "name": "g"}, "fg", False, "g"),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"name": "g"}]}, "g", True, ""),
+    ],
+)
+def test_what_may_be_called(choice: Any, names: str, required: bool, function: str) -> None:
+    options = response(tools=TOOLS, tool_choice=choice).call.requests[0].tools
+    assert options is not None
+    assert [tool["function"]["name"] for tool in options.tools] == list(names)
+    assert (options.required, options.function) == (required, function)
+
+
+@pytest.mark.parametrize("name", ["conversation", "prompt", "context_management", "moderation", "truncation", "n"])
+def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
+    for unset in UNSUPPORTED[name]:
+        response(**{name: unset})
+    with pytest.raises(InvalidRequest, match=f"`{name}` is not supported") as refusal:
+        response(**{name: "auto"})
+    assert refusal.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"include": ["all"]}, "include", "include has 'all'"),
+        ({"background": True, "store": False}, "background", "background needs store"),
+        ({"metadata": {str(number): "" for number in range(17)}}, "metadata", "at most 16 entries"),
+        ({"metadata": {"x" * 65: ""}}, "metadata", "names of 64"),
+        ({"metadata": {"x": "x" * 513}}, "metadata", "texts of 512"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format", "needs a schema"),
+        ({"tools": TOOLS, "tool_choice": {"type": "file_search"}}, "tool_choice", "'file_search' is not supported"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
+        ({"input": []}, "input", "input must hold 1 to"),
+        ({"top_logprobs": 21}, "top_logprobs", "0 to 20"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_the_callers_name(fields: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as refusal:
+        response(**fields)
+    assert refusal.value.field == field
+
+
+def test_what_reaches_a_limit_is_taken() -> None:
+    metadata = {f"{number:064}": "x" * 512 for number in range(16)}
+    assert response(metadata=metadata, include=[LOGPROBS]).body.metadata == metadata
+    assert response(background=True).body.kept
+
+
+def test_a_prompt_is_counted_with_its_tools_and_without_media() -> None:
+    counted = parse_count(json.dumps({"input": "hi", "tools": TOOLS}).encode(), Memory())
+    assert counted.messages == [ChatMessage(role="user", content="hi")]
+    assert len(counted.tools) == 2
+    image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    with pytest.raises(InvalidRequest, match="this route takes no image") as refusal:
+        parse_count(json.dumps({"input": [{"role": "user", "content": [image]}]}).encode(), Memory())
+    assert refusal.value.field == "input"
+
+
+def test_queries_say_which_items_and_from_where() -> None:
+    assert parse_query({}, Page) == Page(limit=20, order="desc", after="")
+    assert parse_query({"limit": [b"1", b"100"], "order": [b"asc"], "other": [b"x"]}, Page) == Page(
+        limit=100, order="asc"
+    )
+    assert parse_query({"stream": [b"true"], "starting_after": [b"3"]}, Again) == Again(stream=True, starting_after=3)
+    assert parse_query({}, Again) == Again(stream=False, starting_after=-1)
+    for wrong in ({"limit": [b"0"]}, {"limit": [b"101"]}, {"order": [b"up"]}, {"limit": [b"\xff"]}):
+        with pytest.raises(InvalidRequest, match="in the query"):
+            parse_query(wrong, Page)

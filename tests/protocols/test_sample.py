@@ -1,0 +1,78 @@
+"""What outputs add up to: text and its parts, ids, counts, tensors."""
+
+from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TensorPiece, ToolCall
+from nbgen.protocols.sample import Sample, usage
+
+CALL = ToolCall(id="1", name="f", arguments="{}")
+
+
+def sample(*outputs: GenerateOutput) -> Sample:
+    found = Sample()
+    for output in outputs:
+        found.add(output)
+    return found
+
+
+def piece(name: str, data: bytes) -> TensorPiece:
+    return TensorPiece(rid="r", name=name, data=memoryview(data))
+
+
+def test_what_is_new_is_added_and_what_is_a_total_takes_its_place() -> None:
+    found = sample(
+        GenerateOutput(
+            rid="r",
+            text="a",
+            token_ids=(5,),
+            prompt_tokens=3,
+            completion_tokens=1,
+            cached_tokens=2,
+            media_tokens={"image": 4},
+            prompt_text="p",
+            prompt_ids=[7, 8],
+        ),
+        GenerateOutput(
+            rid="r", text="b", token_ids=(6, 7), completion_tokens=3, finish_reason=FinishReason(type="stop")
+        ),
+    )
+    assert (found.text, found.content, found.output_ids) == ("ab", "ab", [5, 6, 7])
+    assert (found.prompt_tokens, found.completion_tokens, found.cached_tokens) == (3, 3, 2)
+    assert (found.media_tokens, found.prompt_text, found.prompt_ids) == ({"image": 4}, "p", [7, 8])
+    assert found.finish_reason == FinishReason(type="stop")
+    assert (found.reasoning, found.tool_calls, found.reasoning_tokens) == ("", [], 0)
+
+
+def test_thoughts_and_calls_stand_apart_from_what_is_said() -> None:
+    found = sample(
+        GenerateOutput(rid="r", text="<think>hm", parts=[AnswerPart(reasoning="hm")]),
+        GenerateOutput(rid="r", text="</think>yes", parts=[AnswerPart(reasoning="."), AnswerPart(content="yes")]),
+        GenerateOutput(rid="r", text="<call>", parts=[AnswerPart(tool_call=CALL)]),
+    )
+    assert (found.content, found.reasoning, found.tool_calls) == ("yes", "hm.", [CALL])
+
+
+def test_tokens_of_thoughts_are_counted_with_those_before_that_had_no_text() -> None:
+    found = sample(
+        GenerateOutput(rid="r", token_ids=(1, 2), parts=[]),
+        GenerateOutput(rid="r", token_ids=(3,), parts=[AnswerPart(reasoning="a")]),
+        GenerateOutput(rid="r", token_ids=(4, 5), parts=[AnswerPart(reasoning="b")]),
+        GenerateOutput(rid="r", token_ids=(6,), parts=[AnswerPart(reasoning="c"), AnswerPart(content="d")]),
+        GenerateOutput(rid="r", token_ids=(7,), parts=[AnswerPart(content="e")]),
+    )
+    assert found.reasoning_tokens == 5
+
+
+def test_rows_of_tensors_follow_one_another_and_of_the_last_state_one_is_kept() -> None:
+    found = sample(
+        GenerateOutput(rid="r", tensors=[piece("logits", b"ab"), piece("last_hidden_state", b"x")]),
+        GenerateOutput(rid="r", tensors=[piece("logits", b"c"), piece("last_hidden_state", b"y")]),
+    )
+    kept = {name: b"".join(pieces) for name, pieces in found.tensors.items()}
+    assert kept == {"logits": b"abc", "last_hidden_state": b"y"}
+
+
+def test_a_prompt_counts_once_and_its_answers_all() -> None:
+    samples = [
+        sample(GenerateOutput(rid="r", prompt_tokens=9, completion_tokens=count, cached_tokens=cached))
+        for count, cached in ((2, 4), (5, 8))
+    ]
+    assert usage(samples) == {"prompt_tokens": 9, "completion_tokens": 7, "cached_tokens": 4}
