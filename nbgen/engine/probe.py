@@ -11,6 +11,7 @@ from contextlib import nullcontext
 import torch
 
 from nbgen.engine import fused_norms, linear, native_linear, shared_linear
+from nbgen.engine.attention import ReferenceAttention
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
@@ -46,8 +47,19 @@ def choose_runner(model: torch.nn.Module, *, copies_weights: bool = True) -> Run
     """The fastest runner whose scores are those of `model` itself, which gets faster layers where they agree too.
 
     Faster layers hold copies of weights: without `copies_weights` there are none. Raises ModelError for a model that
-    does not write one token after the other.
+    does not write one token after the other, or leaves no memory to compute in.
     """
+    try:
+        return _chosen(model, copies_weights)
+    except torch.OutOfMemoryError as error:
+        name = type(model).__name__
+        log.exception("trying %s", name)
+        raise ModelError(
+            f"{name} leaves no room in the GPU's memory to compute in: free some, or use a smaller model"
+        ) from error
+
+
+def _chosen(model: torch.nn.Module, copies_weights: bool) -> Runner:
     prompts = _prompts(model.config.get_text_config().vocab_size)
     expected = _expected_scores(model, prompts)
     swaps = _faster(model, prompts[1]) if copies_weights else []
@@ -100,7 +112,7 @@ def _fuse(runner: ModelRunner, prompts: list[list[int]], expected: list[torch.Te
         from nbgen.engine.fused_model import FusedModel  # only here: other machines have no triton
 
         runner.fused = FusedModel(runner.model)
-    except (ImportError, ValueError, AttributeError) as error:
+    except (ImportError, ValueError, AttributeError, torch.OutOfMemoryError) as error:
         log.info("transformers' own code runs in place of our kernels: %s", error)
         swaps = fused_norms.replace(runner.model)
         if swaps and not _agrees(runner, prompts, expected):
@@ -150,7 +162,12 @@ def _candidates(model: torch.nn.Module) -> Iterator[Runner]:
         yield HybridRunner(model, KVCache(8, BLOCK_SIZE))
         yield HybridRunner(model, KVCache(8, BLOCK_SIZE), chunks_prefill=False)
     else:
-        yield ModelRunner(model, KVCache(8, BLOCK_SIZE))
+        runner = ModelRunner(model, KVCache(8, BLOCK_SIZE))
+        yield runner
+        if runner.attention.graphs:  # a kernel of a GPU's may want more memory of its processors than an old one has
+            plain = ModelRunner(model, KVCache(8, BLOCK_SIZE))
+            plain.attention = ReferenceAttention()
+            yield plain
     yield OpaqueRunner(model)
 
 
@@ -167,6 +184,8 @@ def _expected_scores(model: torch.nn.Module, prompts: list[list[int]]) -> list[t
     name = type(model).__name__
     try:
         scores = _stock_scores(model, prompts)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # a model may raise anything
         log.exception("trying %s", name)
         raise ModelError(f"{name} fails in transformers itself, on {len(prompts[0])} random tokens") from error
@@ -208,6 +227,8 @@ def _agrees(
             return all(
                 _same(got, expected[index][row], runner.model.dtype) for index, row, got in _pieces(runner, prompts)
             )
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # a model may raise anything where a way of running does not suit it
         log.info("tier %s does not suit this model: %s", runner.tier, error)
         return False

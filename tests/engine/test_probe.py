@@ -1,0 +1,47 @@
+"""What is chosen for a model where some way of running it fails, or there is no memory."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from nbgen.engine import model_runner, probe
+from nbgen.engine.attention import ReferenceAttention
+from nbgen.engine.model_runner import ModelRunner
+from nbgen.errors import ModelError
+
+
+class Kernels(ReferenceAttention):
+    """Kernels of a GPU that want more memory of its processors than there is."""
+
+    graphs = True
+
+    def attend(self, *_: Any) -> torch.Tensor:
+        raise RuntimeError("out of resource: shared memory, Required: 98304, Hardware limit: 65536")
+
+
+@pytest.fixture
+def model(tiny_model: Path) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).eval()
+
+
+def test_where_kernels_do_not_fit_torchs_own_attention_serves(
+    model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_runner, "attention_for", lambda _: Kernels())
+    runner = probe.choose_runner(model, copies_weights=False)
+    assert (runner.tier, type(runner.attention)) == ("A", ReferenceAttention)
+
+
+@pytest.mark.parametrize("place", [(probe, "_stock_scores"), (ModelRunner, "run")])
+def test_a_model_that_leaves_no_memory_is_refused_with_words(
+    place: tuple[Any, str], model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(*place, full)
+    with pytest.raises(ModelError, match="LlamaForCausalLM leaves no room in the GPU's memory"):
+        probe.choose_runner(model)
