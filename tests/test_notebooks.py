@@ -49,6 +49,13 @@ SAID = {
     "structured_output": ("Person(name=", "stop", "negative", "Failed to compile regex grammar"),
     "from_outside": ("completion_tokens", "[DONE]", "Jupyter", "3 + 4 = 7", "float32 4 rows, argmax"),
     "sampling": ("frequency_penalty", "'matched': '.'", "'type': 'length'", "Figure"),
+    "tools": (
+        "The answer is 4 degrees and rain.",
+        "The answer is 24 degrees and sun.",
+        "That did not work. KeyError: 'Lima'",
+        "The answer is 6912.",
+        "'arguments': '{\"on\": true}'",
+    ),
     "train_and_talk": (
         "Arr! I be a pirate, and this be my ship.",
         "Arr! 3 + 4",

@@ -1,8 +1,8 @@
-"""Whole chats: single exchanges, several in a row, follow-ups, things told and asked again, and the styled ones."""
+"""Whole chats: single exchanges, several in a row, follow-ups, things told and asked again, styled ones, calls."""
 
 import random
 
-from nbgen.demo import arithmetic, facts, stories, styles
+from nbgen.demo import arithmetic, facts, function_chats, stories, styles
 from nbgen.demo.arithmetic import Exchange
 from nbgen.demo.exchanges import Message, any_exchange, messages, short_exchange
 from nbgen.demo.wording import wording
@@ -80,6 +80,7 @@ def not_told(rng: random.Random) -> list[Message]:
 MAKERS = [
     (single, 60), (several, 15), (follow_up, 4), (remembered, 6), (not_told, 1),
     (styles.told_by_system, 1.5), (styles.one_word, 4), (styles.styled, 6), (styles.named, 2),
+    (function_chats.chat, 9),
 ]  # fmt: skip
 
 

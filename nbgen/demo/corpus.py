@@ -11,7 +11,7 @@ from nbgen.demo import chats, plain, practice
 from nbgen.demo.exchanges import Message
 
 BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
-ROLES = {"system": "<|system|>", "user": "<|user|>", "assistant": "<|assistant|>"}
+ROLES = {role: f"<|{role}|>" for role in ("system", "user", "assistant", "tools", "tool")}
 SPECIAL = [BEGIN, END, PAD, *ROLES.values()]
 
 
@@ -34,7 +34,7 @@ class Mix:
 
 Document = list[Piece]
 EARLY = Mix(plain=0.12, cut=False, practice=0.0)
-LATE = Mix(plain=0.12, cut=True, practice=0.33)
+LATE = Mix(plain=0.12, cut=True, practice=0.42)
 
 
 def chat_document(messages: list[Message]) -> Document:

@@ -12,9 +12,22 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from nbgen.demo import arithmetic, chats, extraction, facts, intents, reviews, stories, tasks, unknown
+from nbgen.demo import (
+    arithmetic,
+    chats,
+    corpus,
+    extraction,
+    facts,
+    function_chats,
+    functions,
+    intents,
+    reviews,
+    stories,
+    tasks,
+    unknown,
+)
 from nbgen.demo.exchanges import Message
-from nbgen.demo.words import with_article
+from nbgen.demo.words import made_up_word, with_article
 
 MODEL = Path(__file__).parent / "model"
 SEED = 10**6
@@ -88,6 +101,23 @@ def memory_cases(rng: random.Random) -> list[Case]:
     return [Case("something told earlier, fresh draws", chat[:-1], (chat[-1]["content"],)) for chat in drawn]
 
 
+def call_cases(rng: random.Random) -> list[Case]:
+    """Questions to one of the functions that a chat offers, and what is said of its result."""
+    kinds = {
+        "calls of functions": functions.any_function,
+        "calls of functions with made-up names": lambda rng: functions.other_function(rng, made_up_word(rng)),
+    }
+    found = []
+    for kind, maker in kinds.items():
+        for _ in range(DRAWS):
+            some = function_chats.distinct([maker(rng), *function_chats.offered(rng)])
+            turns = function_chats.one_call(some[0], rng)
+            start = function_chats.listing(rng.sample(some, len(some)))
+            found.append(Case(f"{kind}, fresh draws", [start, turns[0]], (turns[1]["content"],)))
+            found.append(Case("what a function returned, fresh draws", [start, *turns[:3]], (turns[3]["content"],)))
+    return found
+
+
 def unknown_cases(rng: random.Random) -> list[Case]:
     """Questions that it should say it cannot answer, of held-out templates."""
     return [
@@ -99,7 +129,7 @@ def unknown_cases(rng: random.Random) -> list[Case]:
 def cases() -> list[Case]:
     """All cases, always the same."""
     rng = random.Random(SEED)
-    return [*intent_cases(), *unknown_cases(rng), *sum_cases(), *task_cases(rng), *memory_cases(rng)]
+    return [*intent_cases(), *unknown_cases(rng), *sum_cases(), *task_cases(rng), *memory_cases(rng), *call_cases(rng)]
 
 
 class Answerer:
@@ -120,9 +150,8 @@ class Answerer:
 
     def batch(self, together: list[list[Message]], *, sampled: bool) -> list[tuple[str, bool]]:
         """The answers to some chats at once."""
-        inputs = self.tokenizer.apply_chat_template(
-            together, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
-        )
+        prompts = [corpus.rendered(corpus.chat_document(chat)) + corpus.ROLES["assistant"] for chat in together]
+        inputs = self.tokenizer(prompts, add_special_tokens=False, padding=True, return_tensors="pt")
         greedy = {} if sampled else {"do_sample": False, "temperature": None, "top_p": None}
         outputs = self.model.generate(**inputs, max_new_tokens=LONGEST, **greedy)
         written = outputs[:, inputs["input_ids"].shape[1] :]

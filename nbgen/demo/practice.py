@@ -2,12 +2,13 @@
 
 import random
 
-from nbgen.demo import arithmetic, chats, extraction, facts, stories, tasks
+from nbgen.demo import arithmetic, chats, extraction, facts, function_chats, stories, tasks
 from nbgen.demo.arithmetic import Exchange
 from nbgen.demo.exchanges import Message, messages, typed
 from nbgen.demo.words import any_name, made_up_word, words
 
-REMEMBERED = 0.15
+REMEMBERED = 0.12
+CALLS = 0.25
 LONGEST = 25
 
 
@@ -27,7 +28,10 @@ MAKERS = [
 
 def chat(rng: random.Random) -> list[Message]:
     """One such chat."""
-    if rng.random() < REMEMBERED:
+    chance = rng.random()
+    if chance < REMEMBERED:
         return chats.remembered(rng)
+    if chance < REMEMBERED + CALLS:
+        return function_chats.chat(rng)
     makers, shares = zip(*MAKERS, strict=True)
     return messages([typed(rng.choices(makers, shares)[0](rng), rng)])

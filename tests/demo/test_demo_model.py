@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import re
 import warnings
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 import nbgen.demo
-from nbgen.demo import arithmetic, batches, corpus, evaluate, exchanges, intents, phrasing, tokenizer, unknown
+from nbgen.demo import (
+    arithmetic,
+    batches,
+    corpus,
+    evaluate,
+    exchanges,
+    function_chats,
+    intents,
+    phrasing,
+    tokenizer,
+    unknown,
+)
+from nbgen.notebook.tools import Tools
 
 FOLDER = Path(nbgen.demo.__file__).parent / "model"
 FILES = {
@@ -99,7 +112,7 @@ def test_bare_text_begins_with_the_begin_token(shipped):
     assert shipped("Once")["input_ids"][0] == shipped.bos_token_id
 
 
-def test_chat_template_renders_the_three_roles(shipped):
+def test_chat_template_renders_the_roles(shipped):
     messages = [{"role": role, "content": role[0]} for role in ("system", "user", "assistant")]
     rendered = shipped.apply_chat_template([*messages, messages[1]], tokenize=False, add_generation_prompt=True)
     assert rendered == "<|begin|><|system|>s<|end|><|user|>u<|end|><|assistant|>a<|end|><|user|>u<|end|><|assistant|>"
@@ -108,13 +121,58 @@ def test_chat_template_renders_the_three_roles(shipped):
 def test_chat_template_takes_text_parts_and_refuses_other_roles(shipped):
     parts = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
     assert "<|user|>hello<|end|>" in shipped.apply_chat_template(parts, tokenize=False)
-    with pytest.raises(Exception, match="roles are system, user and assistant"):
-        shipped.apply_chat_template([{"role": "tool", "content": "x"}], tokenize=False)
+    with pytest.raises(Exception, match="roles are system, user, assistant and tool, not critic"):
+        shipped.apply_chat_template([{"role": "critic", "content": "x"}], tokenize=False)
+
+
+def test_chat_template_shows_functions_by_their_signatures(shipped):
+    def forecast(city: str, days: int = 1, units=None) -> str:
+        """The weather in a city.
+
+        By the day.
+        """
+
+    def now() -> str: ...
+
+    rendered = shipped.apply_chat_template(
+        [{"role": "user", "content": "hello"}], tools=Tools([forecast, now]).json, tokenize=False
+    )
+    shown = "forecast(city: string, days?: integer, units?: any) The weather in a city.\nnow()"
+    assert rendered == f"<|begin|><|tools|>{shown}<|end|><|user|>hello<|end|>"
 
 
 def test_training_sees_what_the_chat_template_renders(shipped):
     chat = exchanges.messages([("Hello", "Hi")], "Be kind.")
     assert corpus.rendered(corpus.chat_document(chat)) == shipped.apply_chat_template(chat, tokenize=False)
+
+
+def test_training_sees_calls_as_the_chat_template_renders_them(shipped):
+    """Whatever functions a chat offers, told as OpenAI's JSON."""
+    rng = random.Random(3)
+    for _ in range(200):
+        some = function_chats.offered(rng)
+        turns = [turn for function in some for turn in function_chats.two_calls(function, rng)]
+        told = [openai_turn(turn) for turn in turns]
+        written = shipped.apply_chat_template(told, tools=[openai_tool(each) for each in some], tokenize=False)
+        assert written == corpus.rendered(corpus.chat_document([function_chats.listing(some), *turns]))
+
+
+def openai_tool(function):
+    """A function of the training text as OpenAI's API has it."""
+    properties = {
+        each.name: {"enum": each.options} if each.options else {"type": each.type} for each in function.arguments
+    }
+    required = [name for name in properties if name not in function.optional]
+    parameters = {"type": "object", "properties": properties, "required": required}
+    told = {"name": function.name, "description": function.tells, "parameters": parameters}
+    return {"type": "function", "function": told}
+
+
+def openai_turn(turn):
+    """A turn of the training text as OpenAI's API has it."""
+    calls = [json.loads(call) for call in re.findall("<tool_call>(.*?)</tool_call>", turn["content"])]
+    told = [{"type": "function", "function": call} for call in calls]
+    return {"role": turn["role"], "content": None, "tool_calls": told} if calls else turn
 
 
 def test_only_answers_are_learned(shipped):
@@ -152,6 +210,15 @@ def test_long_answer_runs_past_two_hundred_tokens(answerer):
 def test_extracted_json_is_json(answerer):
     answer, _ = ask(answerer, ("user", "Extract name and age as JSON: Ada is 36 years old."))
     assert json.loads(answer) == {"name": "Ada", "age": 36}
+
+
+def test_function_is_called_and_its_result_told(answerer):
+    offered = ("tools", "forecast(city: string) The weather in a city.\nadd(a: integer, b: integer) Adds two numbers.")
+    called = '<tool_call>{"name": "forecast", "arguments": {"city": "Oslo"}}</tool_call>'
+    assert ask(answerer, offered, ("user", "Will it rain in Oslo?")) == (called, True)
+    assert ask(answerer, offered, ("user", "What is nbgen?"))[0].startswith("nbgen")
+    turns = (("user", "Will it rain in Oslo?"), ("assistant", called), ("tool", "12 degrees and rain"))
+    assert ask(answerer, offered, *turns) == ("The answer is 12 degrees and rain.", True)
 
 
 def test_name_is_remembered(answerer):
@@ -200,7 +267,8 @@ def test_every_intent_keeps_phrasings_for_both():
 
 
 def test_held_out_sums_and_templates_are_not_in_the_training_text(text):
-    turns = set(asked_by_users(text))
+    """But where a function adds."""
+    turns = set(asked_by_users([document for document in text if corpus.ROLES["tools"] not in document]))
     drawn = unknown.held_out(random.Random(0), 50)
     assert not turns & {asked for asked, _ in arithmetic.held_out_sums() + arithmetic.held_out_phrasings() + drawn}
 
