@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import httpx
 
@@ -66,7 +65,9 @@ class Connection:
         self.lost = False
         self.token = token
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(**self._settings())
+        self._settings = self._of_httpx()
+        self._http = httpx.Client(**self._settings)
+        _connections.add(self)
         self._kept: WeakKeyDictionary[asyncio.Task[Any], httpx.AsyncClient] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -131,7 +132,7 @@ class Connection:
         many costs httpx more than the calls themselves.
         """
         task = asyncio.current_task()
-        async with httpx.AsyncClient(**self._settings()) as http:
+        async with httpx.AsyncClient(**self._settings) as http:
             self._kept[task] = http
             try:
                 yield
@@ -145,21 +146,22 @@ class Connection:
         if http is not None:
             yield http
             return
-        async with httpx.AsyncClient(**self._settings()) as http:
+        async with httpx.AsyncClient(**self._settings) as http:
             yield http
 
-    def _settings(self) -> dict[str, Any]:
+    def after_fork(self) -> None:
+        """Open connections of this process's own: on those of its parent, each would read the other's answers."""
+        if not self._http.is_closed:
+            self._http = httpx.Client(**self._settings)
+
+    def _of_httpx(self) -> dict[str, Any]:
         return {
             "base_url": self.url,
             "headers": self.headers,
             "timeout": httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
             "trust_env": urlsplit(self.url).hostname not in LOOPBACK,
-            "verify": self._certificates if self.url.startswith("https:") else False,
+            "verify": httpx.create_ssl_context() if self.url.startswith("https:") else False,
         }
-
-    @cached_property
-    def _certificates(self) -> ssl.SSLContext:
-        return httpx.create_ssl_context()
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
@@ -183,6 +185,17 @@ class Connection:
         if isinstance(error, httpx.TimeoutException):
             return NoAnswer(f"{self.url} did not answer in time")
         return NoAnswer(f"the connection to {self.url} was lost")
+
+
+_connections: WeakSet[Connection] = WeakSet()
+
+
+def _after_fork() -> None:
+    for connection in list(_connections):
+        connection.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def error_of(status: int, body: bytes, url: str) -> NbgenError:

@@ -6,6 +6,7 @@ Each helper is there once: a stream is read by `for`, by `async for` or by `awai
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,6 +42,9 @@ _client: AnyClient | None = None
 _private: PrivateServer | LiveServer | None = None
 #: Whether the user has named the server of `_client`.
 _chosen = False
+
+# A thread of the parent's that held the lock is not there to free it.
+os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
 
 
 @takes_sampling(*STREAMED)
