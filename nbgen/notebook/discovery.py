@@ -19,11 +19,14 @@ HELLO_SECONDS = 2.0
 
 
 class Candidate(NamedTuple):
-    """An address that may be the server's, and where it was found."""
+    """An address that may be the server's, and where it was found. What servers say of themselves is `direct`: no
+    proxy is to see their keys.
+    """
 
     source: str
     url: str
     token: str
+    direct: bool = True
 
 
 def find_server(env: Mapping[str, str] | None = None) -> Client:
@@ -55,7 +58,7 @@ def candidates(env: Mapping[str, str]) -> Iterator[Candidate]:
         yield from _from_files([runtime / f"nbgen-{pid}.json", runtime / f"jpserver-{pid}.json"])
     yield from _from_hub(env)
     if env.get("JUPYTER_SERVER_URL"):
-        yield Candidate("JUPYTER_SERVER_URL", env["JUPYTER_SERVER_URL"], env.get("JUPYTER_TOKEN", ""))
+        yield Candidate("JUPYTER_SERVER_URL", env["JUPYTER_SERVER_URL"], env.get("JUPYTER_TOKEN", ""), direct=False)
     yield from _from_files(_running(runtime, env.get("JPY_SESSION_NAME", "")))
 
 
@@ -69,7 +72,7 @@ def runtime_folder(env: Mapping[str, str]) -> Path:
 def _ask(candidate: Candidate) -> Client:
     if candidate.url.startswith("http+unix:"):
         raise ServerNotFound("listens on a unix socket, which nbgen's client cannot use")
-    return answering(Client(candidate.url, candidate.token), HELLO_SECONDS)
+    return answering(Client(candidate.url, candidate.token, direct=candidate.direct), HELLO_SECONDS)
 
 
 def answering(client: Client, seconds: float = CONNECT_SECONDS) -> Client:
@@ -88,7 +91,7 @@ def _from_variables(env: Mapping[str, str], runtime: Path) -> Iterator[Candidate
     if not url:
         return
     if token := env.get("NBGEN_TOKEN"):
-        yield Candidate("NBGEN_URL", url, token)
+        yield Candidate("NBGEN_URL", url, token, direct=False)
         return
     for path in sorted(runtime.glob("nbgen-*.json")):
         entry = _read(path)

@@ -2,7 +2,11 @@
 
 import json
 import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -38,7 +42,7 @@ def test_the_variable_without_a_secret_takes_the_key_of_the_runtime_file(tmp_pat
     write(tmp_path, "nbgen-4000001.json", url="http://h:1/other/", key="wrong")
     write(tmp_path, "nbgen-4000002.json", url="http://h:1/x/", key="right")
     found = list(candidates(environment(tmp_path, NBGEN_URL="http://h:1/x/nbgen/")))
-    assert found[0][1:] == ("http://h:1/x/nbgen/", "right")
+    assert found[0][1:3] == ("http://h:1/x/nbgen/", "right")
 
 
 def test_the_kernels_own_server_comes_before_others(tmp_path: Path) -> None:
@@ -58,9 +62,50 @@ def test_hub_and_variables_are_candidates(tmp_path: Path) -> None:
         JUPYTER_TOKEN="t",
     )
     assert [tuple(place) for place in candidates(env)] == [
-        ("JupyterHub", "http://127.0.0.1:8888/user/a@b/", "h"),
-        ("JUPYTER_SERVER_URL", "http://s/", "t"),
+        ("JupyterHub", "http://127.0.0.1:8888/user/a@b/", "h", True),
+        ("JUPYTER_SERVER_URL", "http://s/", "t", False),
     ]
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Writes down what it is asked for."""
+
+    seen: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append(self.path)
+        self.send_error(503)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def seen_by_proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What goes through the proxy that the environment names."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever).start()
+        for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY", "HTTP_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
+        monkeypatch.setattr(Proxy, "seen", [])
+        yield Proxy.seen
+        proxy.shutdown()
+
+
+def test_no_proxy_sees_the_key_of_what_is_found(seen_by_proxy: list[str], tmp_path: Path) -> None:
+    write(tmp_path, "nbgen-4000001.json", url="http://127.0.0.2:9/", key="k")
+    write(tmp_path, "jpserver-4000001.json", url="http://127.0.0.2:9/", token="t")
+    hub = {"JUPYTERHUB_SERVICE_URL": "http://127.0.0.2:9/user/a/", "JUPYTERHUB_API_TOKEN": "h"}
+    with pytest.raises(ServerNotFound):
+        find_server(environment(tmp_path, NBGEN_URL="http://127.0.0.2:9/nbgen/", **hub))
+    assert seen_by_proxy == []
+
+
+def test_what_a_person_names_is_asked_through_their_proxy(seen_by_proxy: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ServerNotFound, match="status 503"):
+        find_server(environment(tmp_path, NBGEN_URL="http://far.example/", NBGEN_TOKEN="t"))
+    assert seen_by_proxy == ["http://far.example/nbgen/api/v1/hello"]
 
 
 def test_a_server_of_the_notebooks_folder_is_asked_first(tmp_path: Path) -> None:
