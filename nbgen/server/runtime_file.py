@@ -5,8 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
+from jupyter_server.serverapp import ServerApp
+
+import nbgen
+
+#: Where a server that listens everywhere can be reached from its own host, whether or not that has a name.
+LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 class RuntimeFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +25,18 @@ class RuntimeFile(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     server_id: str
     version: str
+
+    @classmethod
+    def of(cls, server: ServerApp, key: str, server_id: str) -> RuntimeFile:
+        """What the file of `server`, this process, says."""
+        return cls(
+            url=_address(server),
+            base_url=server.base_url,
+            key=key,
+            pid=os.getpid(),
+            server_id=server_id,
+            version=nbgen.__version__,
+        )
 
     def write(self, folder: Path) -> None:
         """Put the file into Jupyter's runtime folder, never readable by others, not even for a moment."""
@@ -36,3 +55,9 @@ class RuntimeFile(msgspec.Struct, frozen=True, kw_only=True):
 
     def _path(self, folder: Path) -> Path:
         return folder / f"nbgen-{self.pid}.json"
+
+
+def _address(server: ServerApp) -> str:
+    url: str = server.connection_url
+    host = LOOPBACK_OF.get(server.ip)
+    return url if host is None or server.sock else urlsplit(url)._replace(netloc=f"{host}:{server.port}").geturl()
