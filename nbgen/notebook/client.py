@@ -20,8 +20,8 @@ Event = tuple[str, dict[str, Any]]
 class Client(Connection):
     """Talks to one nbgen server. `url` may be that of the Jupyter server, as the browser shows it."""
 
-    def __init__(self, url: str, token: str = "", *, direct: bool = False) -> None:
-        super().__init__(api_root(url), token or token_in(url), direct=direct)
+    def __init__(self, url: str, token: str = "", *, direct: bool = False, certificate: str = "") -> None:
+        super().__init__(api_root(url), token or token_in(url), direct=direct, certificate=certificate)
 
     def hello(self, timeout: float = CONNECT_SECONDS) -> dict[str, Any]:
         """Who answers: version, server_id, the model's name and state."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: The server sends a comment every ten seconds, so a silent minute is a dead connection.
 SILENCE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
+#: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for.
+NO_CHECK_TIME = 0x200000
 #: Of KServe's binary tensor data extension.
 JSON_LENGTH = "Inference-Header-Content-Length"
 BINARY = {"Content-Type": "application/octet-stream"}
@@ -58,10 +61,12 @@ class Connection:
     """Talks to the server at `url`, which ends with a slash. `lost` says that the last call did not reach it.
 
     `token` is what it shows, in `headers`; it lets others in as well. A `direct` one goes through no proxy.
+    `certificate` is the one that the server has to show, as PEM; without, it is one that this machine trusts.
     """
 
-    def __init__(self, url: str, token: str = "", *, direct: bool = False) -> None:
+    def __init__(self, url: str, token: str = "", *, direct: bool = False, certificate: str = "") -> None:
         self.url = url
+        self.certificate = certificate
         self.direct = direct or urlsplit(url).hostname in LOOPBACK
         self.lost = False
         self.token = token
@@ -161,7 +166,7 @@ class Connection:
             "headers": self.headers,
             "timeout": httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
             "trust_env": not self.direct,
-            "verify": httpx.create_ssl_context() if self.url.startswith("https:") else False,
+            "verify": trust(self.certificate) if self.url.startswith("https:") else False,
         }
 
     @contextmanager
@@ -180,7 +185,10 @@ class Connection:
     def _unreachable(self, error: httpx.HTTPError) -> NbgenError:
         self.lost = True
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return ServerNotFound(f"{self.url} has a certificate that this machine does not trust")
+            return ServerNotFound(
+                f"{self.url} has a certificate that this machine does not trust; "
+                "SSL_CERT_FILE in the environment names a file of those that it shall"
+            )
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return ServerNotFound(f"nothing answers at {self.url}")
         if isinstance(error, httpx.TimeoutException):
@@ -197,6 +205,17 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def trust(certificate: str) -> ssl.SSLContext:
+    """Whom to believe: who has this very certificate, whatever names and dates are in it; without, as browsers do."""
+    if not certificate:
+        return httpx.create_ssl_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
+    context.load_verify_locations(cadata=certificate)
+    return context
 
 
 def error_of(status: int, body: bytes, url: str) -> NbgenError:

@@ -20,13 +20,18 @@ HELLO_SECONDS = 2.0
 
 class Candidate(NamedTuple):
     """An address that may be the server's, and where it was found. What servers say of themselves is `direct`: no
-    proxy is to see their keys.
+    proxy is to see their keys. `certificate` is the one that they show.
     """
 
     source: str
     url: str
     token: str
     direct: bool = True
+    certificate: str = ""
+
+    def client(self) -> Client:
+        """To ask whether it is."""
+        return Client(self.url, self.token, direct=self.direct, certificate=self.certificate)
 
 
 def find_server(env: Mapping[str, str] | None = None) -> Client:
@@ -72,7 +77,7 @@ def runtime_folder(env: Mapping[str, str]) -> Path:
 def _ask(candidate: Candidate) -> Client:
     if candidate.url.startswith("http+unix:"):
         raise ServerNotFound("listens on a unix socket, which nbgen's client cannot use")
-    return answering(Client(candidate.url, candidate.token, direct=candidate.direct), HELLO_SECONDS)
+    return answering(candidate.client(), HELLO_SECONDS)
 
 
 def answering(client: Client, seconds: float = CONNECT_SECONDS) -> Client:
@@ -96,7 +101,7 @@ def _from_variables(env: Mapping[str, str], runtime: Path) -> Iterator[Candidate
     for path in sorted(runtime.glob("nbgen-*.json")):
         entry = _read(path)
         if entry and api_root(str(entry.get("url", ""))) == api_root(url):
-            yield Candidate("NBGEN_URL", url, str(entry.get("key", "")))
+            yield _as_written("NBGEN_URL", entry)
     yield Candidate("NBGEN_URL", url, "")
 
 
@@ -104,7 +109,12 @@ def _from_files(paths: list[Path]) -> Iterator[Candidate]:
     for path in paths:
         entry = _read(path)
         if entry and entry.get("url"):
-            yield Candidate(path.name, entry["url"], str(entry.get("key") or entry.get("token") or ""))
+            yield _as_written(path.name, entry)
+
+
+def _as_written(source: str, entry: dict[str, Any]) -> Candidate:
+    token = str(entry.get("key") or entry.get("token") or "")
+    return Candidate(source, entry["url"], token, certificate=str(entry.get("certificate", "")))
 
 
 def _from_hub(env: Mapping[str, str]) -> Iterator[Candidate]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ from jupyter_server.serverapp import ServerApp
 
 import nbgen
 
+CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 #: Where a server that listens everywhere can be reached from its own host, whether or not that has a name.
 LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
@@ -25,6 +27,8 @@ class RuntimeFile(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     server_id: str
     version: str
+    #: The one that the server shows, as PEM, for kernels to trust it alone.
+    certificate: str = ""
 
     @classmethod
     def of(cls, server: ServerApp, key: str, server_id: str) -> RuntimeFile:
@@ -36,6 +40,7 @@ class RuntimeFile(msgspec.Struct, frozen=True, kw_only=True):
             pid=os.getpid(),
             server_id=server_id,
             version=nbgen.__version__,
+            certificate=_first_certificate(server.certfile),
         )
 
     def write(self, folder: Path) -> None:
@@ -61,3 +66,12 @@ def _address(server: ServerApp) -> str:
     url: str = server.connection_url
     host = LOOPBACK_OF.get(server.ip)
     return url if host is None or server.sock else urlsplit(url)._replace(netloc=f"{host}:{server.port}").geturl()
+
+
+def _first_certificate(path: str) -> str:
+    """The server's own of those in a file; others there have signed it, and more than it."""
+    try:
+        found = CERTIFICATE.search(Path(path).read_text(errors="replace")) if path else None
+    except OSError:
+        found = None
+    return found[0] if found else ""

@@ -2,8 +2,10 @@
 
 import json
 import os
+import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +16,7 @@ from nbgen.errors import ServerNotFound
 from nbgen.notebook.client import api_root
 from nbgen.notebook.discovery import candidates, find_server
 from nbgen.notebook.private_server import PrivateServer
+from tests.certificates import Identity
 
 
 def write(folder: Path, name: str, **entry: object) -> None:
@@ -42,7 +45,7 @@ def test_the_variable_without_a_secret_takes_the_key_of_the_runtime_file(tmp_pat
     write(tmp_path, "nbgen-4000001.json", url="http://h:1/other/", key="wrong")
     write(tmp_path, "nbgen-4000002.json", url="http://h:1/x/", key="right")
     found = list(candidates(environment(tmp_path, NBGEN_URL="http://h:1/x/nbgen/")))
-    assert found[0][1:3] == ("http://h:1/x/nbgen/", "right")
+    assert found[0][1:3] == ("http://h:1/x/", "right")
 
 
 def test_the_kernels_own_server_comes_before_others(tmp_path: Path) -> None:
@@ -62,8 +65,8 @@ def test_hub_and_variables_are_candidates(tmp_path: Path) -> None:
         JUPYTER_TOKEN="t",
     )
     assert [tuple(place) for place in candidates(env)] == [
-        ("JupyterHub", "http://127.0.0.1:8888/user/a@b/", "h", True),
-        ("JUPYTER_SERVER_URL", "http://s/", "t", False),
+        ("JupyterHub", "http://127.0.0.1:8888/user/a@b/", "h", True, ""),
+        ("JUPYTER_SERVER_URL", "http://s/", "t", False, ""),
     ]
 
 
@@ -137,3 +140,51 @@ def test_failure_says_what_was_tried(server: PrivateServer, tmp_path: Path) -> N
     assert "nbgen-4000003.json" in words
     assert "unix socket" in words
     assert "nbgen.serve()" in words
+
+
+class Hello(BaseHTTPRequestHandler):
+    """Says hello as nbgen does."""
+
+    def do_GET(self) -> None:
+        body = b'{"server_id": "s"}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def encrypted(identity: Identity, folder: Path) -> Iterator[str]:
+    """The address of a server that shows a certificate."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*identity.files(folder).values())
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
+        server.daemon_threads = True
+        server.handle_error = lambda *_: None  # its reader hangs up
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever).start()
+        yield f"https://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+SIGNER = Identity()
+
+
+@pytest.mark.parametrize("identity", [Identity(), Identity(SIGNER), Identity(days_ago=100)])
+def test_a_server_is_believed_that_shows_the_certificate_of_its_file(identity: Identity, tmp_path: Path) -> None:
+    with encrypted(identity, tmp_path) as url:
+        write(tmp_path, "nbgen-4000001.json", url=url, key="k", certificate=identity.pem)
+        client = find_server(environment(tmp_path))
+        assert client.url == url + "nbgen/"
+        client.close()
+
+
+@pytest.mark.parametrize("written", [{}, {"certificate": Identity(SIGNER).pem}])
+def test_no_other_certificate_is_believed(written: dict[str, str], tmp_path: Path) -> None:
+    with encrypted(Identity(SIGNER), tmp_path) as url:
+        write(tmp_path, "nbgen-4000001.json", url=url, key="k", **written)
+        with pytest.raises(ServerNotFound, match=r"does not trust; SSL_CERT_FILE"):
+            find_server(environment(tmp_path))

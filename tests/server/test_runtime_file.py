@@ -1,9 +1,12 @@
 """What a server writes down of itself for the kernels of its user."""
 
+from pathlib import Path
+
 import pytest
 from jupyter_server.serverapp import ServerApp
 
 from nbgen.server.runtime_file import RuntimeFile
+from tests.certificates import Identity
 
 
 def written(**options: object) -> RuntimeFile:
@@ -15,3 +18,13 @@ def written(**options: object) -> RuntimeFile:
 )
 def test_the_address_leads_there_from_the_servers_own_host(ip: str, host: str) -> None:
     assert written(ip=ip).url == f"http://{host}:8123/user/x/"
+
+
+def test_it_holds_the_servers_own_certificate_and_no_secret_of_it(tmp_path: Path) -> None:
+    signer = Identity()
+    own = Identity(signer)
+    files = own.files(tmp_path, signer)
+    assert written(**files).certificate == own.pem.strip()
+    (tmp_path / "both").write_text(Path(files["keyfile"]).read_text() + own.pem)
+    assert written(certfile=str(tmp_path / "both")).certificate == own.pem.strip()
+    assert written().certificate == written(certfile=str(tmp_path / "none")).certificate == ""
