@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from nbgen.errors import NbgenError, ServerNotFound
-from nbgen.notebook.client import CONNECT_SECONDS, Client, api_root
+from nbgen.notebook.client import Client, answering, api_roots, root_below, token_in
 
 HELLO_SECONDS = 2.0
 
 
 class Candidate(NamedTuple):
-    """An address that may be the server's, and where it was found. What servers say of themselves is `direct`: no
-    proxy is to see their keys. `certificate` is the one that they show.
+    """An address that may be that of nbgen's routes, and where it was found.
+
+    What servers say of themselves is `direct`: no proxy is to see their keys. `certificate` is the one that they show.
     """
 
     source: str
@@ -39,7 +40,7 @@ def find_server(env: Mapping[str, str] | None = None) -> Client:
     tried: list[str] = []
     asked: set[tuple[str, str]] = set()
     for candidate in candidates(os.environ if env is None else env):
-        place = (api_root(candidate.url), candidate.token)
+        place = (candidate.url, candidate.token)
         if place in asked:
             continue
         asked.add(place)
@@ -63,7 +64,7 @@ def candidates(env: Mapping[str, str]) -> Iterator[Candidate]:
         yield from _from_files([runtime / f"nbgen-{pid}.json", runtime / f"jpserver-{pid}.json"])
     yield from _from_hub(env)
     if env.get("JUPYTER_SERVER_URL"):
-        yield Candidate("JUPYTER_SERVER_URL", env["JUPYTER_SERVER_URL"], env.get("JUPYTER_TOKEN", ""), direct=False)
+        yield from _named("JUPYTER_SERVER_URL", env["JUPYTER_SERVER_URL"], env.get("JUPYTER_TOKEN", ""))
     yield from _from_files(_running(runtime, env.get("JPY_SESSION_NAME", "")))
 
 
@@ -80,29 +81,24 @@ def _ask(candidate: Candidate) -> Client:
     return answering(candidate.client(), HELLO_SECONDS)
 
 
-def answering(client: Client, seconds: float = CONNECT_SECONDS) -> Client:
-    """The client, if its server says hello; else it is closed and the error raised."""
-    try:
-        client.hello(timeout=seconds)
-    except NbgenError:
-        client.close()
-        raise
-    return client
-
-
 def _from_variables(env: Mapping[str, str], runtime: Path) -> Iterator[Candidate]:
     """`NBGEN_URL` comes without a secret from the server itself: its runtime file holds the key."""
     url = env.get("NBGEN_URL")
     if not url:
         return
     if token := env.get("NBGEN_TOKEN"):
-        yield Candidate("NBGEN_URL", url, token, direct=False)
+        yield from _named("NBGEN_URL", url, token)
         return
-    for path in sorted(runtime.glob("nbgen-*.json")):
-        entry = _read(path)
-        if entry and api_root(str(entry.get("url", ""))) == api_root(url):
-            yield _as_written("NBGEN_URL", entry)
-    yield Candidate("NBGEN_URL", url, "")
+    roots = api_roots(url)
+    entries = [entry for path in sorted(runtime.glob("nbgen-*.json")) if (entry := _read(path))]
+    written = [_as_written("NBGEN_URL", entry) for entry in entries if root_below(str(entry.get("url", ""))) in roots]
+    yield from written or _named("NBGEN_URL", url, "")
+
+
+def _named(source: str, url: str, token: str) -> Iterator[Candidate]:
+    """What a person calls the server's address. Theirs may be a server behind a proxy."""
+    for root in api_roots(url):
+        yield Candidate(source, root, token or token_in(url), direct=False)
 
 
 def _from_files(paths: list[Path]) -> Iterator[Candidate]:
@@ -114,13 +110,13 @@ def _from_files(paths: list[Path]) -> Iterator[Candidate]:
 
 def _as_written(source: str, entry: dict[str, Any]) -> Candidate:
     token = str(entry.get("key") or entry.get("token") or "")
-    return Candidate(source, entry["url"], token, certificate=str(entry.get("certificate", "")))
+    return Candidate(source, root_below(entry["url"]), token, certificate=str(entry.get("certificate", "")))
 
 
 def _from_hub(env: Mapping[str, str]) -> Iterator[Candidate]:
     url, token = env.get("JUPYTERHUB_SERVICE_URL"), env.get("JUPYTERHUB_API_TOKEN")
     if url and token:
-        yield Candidate("JupyterHub", unquote(url).replace("0.0.0.0", "127.0.0.1"), token)
+        yield Candidate("JupyterHub", root_below(unquote(url).replace("0.0.0.0", "127.0.0.1")), token)
 
 
 def _running(runtime: Path, notebook: str) -> list[Path]:

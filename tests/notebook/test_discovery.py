@@ -5,7 +5,7 @@ import os
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +17,7 @@ from nbgen.notebook.client import api_root
 from nbgen.notebook.discovery import candidates, find_server
 from nbgen.notebook.private_server import PrivateServer
 from tests.certificates import Identity
+from tests.notebook.hello_server import greeting
 
 
 def write(folder: Path, name: str, **entry: object) -> None:
@@ -45,7 +46,7 @@ def test_the_variable_without_a_secret_takes_the_key_of_the_runtime_file(tmp_pat
     write(tmp_path, "nbgen-4000001.json", url="http://h:1/other/", key="wrong")
     write(tmp_path, "nbgen-4000002.json", url="http://h:1/x/", key="right")
     found = list(candidates(environment(tmp_path, NBGEN_URL="http://h:1/x/nbgen/")))
-    assert found[0][1:3] == ("http://h:1/x/", "right")
+    assert found[0][1:3] == ("http://h:1/x/nbgen/", "right")
 
 
 def test_the_kernels_own_server_comes_before_others(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_the_kernels_own_server_comes_before_others(tmp_path: Path) -> None:
     write(tmp_path, "nbgen-4000005.json", url="http://other/", key="k")
     write(tmp_path, f"nbgen-{os.getppid()}.json", url="http://parent/", key="p")
     found = candidates(environment(tmp_path, JPY_PARENT_PID="77"))
-    assert [place.url for place in found][:2] == ["http://mine/", "http://parent/"]
+    assert [place.url for place in found][:2] == ["http://mine/nbgen/", "http://parent/nbgen/"]
 
 
 def test_hub_and_variables_are_candidates(tmp_path: Path) -> None:
@@ -65,8 +66,8 @@ def test_hub_and_variables_are_candidates(tmp_path: Path) -> None:
         JUPYTER_TOKEN="t",
     )
     assert [tuple(place) for place in candidates(env)] == [
-        ("JupyterHub", "http://127.0.0.1:8888/user/a@b/", "h", True, ""),
-        ("JUPYTER_SERVER_URL", "http://s/", "t", False, ""),
+        ("JupyterHub", "http://127.0.0.1:8888/user/a@b/nbgen/", "h", True, ""),
+        ("JUPYTER_SERVER_URL", "http://s/nbgen/", "t", False, ""),
     ]
 
 
@@ -116,14 +117,14 @@ def test_a_server_of_the_notebooks_folder_is_asked_first(tmp_path: Path) -> None
     write(tmp_path, "jpserver-4000002.json", url="http://b/", root_dir="/home/me")
     write(tmp_path, "jpserver-4000003.json", url="http://c/", root_dir="/home/m")
     found = candidates(environment(tmp_path, JPY_SESSION_NAME="/home/me/a.ipynb"))
-    assert next(iter(found)).url == "http://b/"
+    assert next(iter(found)).url == "http://b/nbgen/"
 
 
 def test_the_first_that_answers_is_taken(server: PrivateServer, tmp_path: Path) -> None:
     (tmp_path / "nbgen-4000001.json").write_text("half a fi")
     write(tmp_path, "nbgen-4000002.json", url="http://127.0.0.1:9/", key="nobody")
     token = server.client._http.headers["Authorization"].removeprefix("Bearer ")
-    write(tmp_path, "nbgen-4000003.json", url=server.url, key=token)
+    write(tmp_path, "nbgen-4000003.json", url=server.url.removesuffix("nbgen/"), key=token)
     client = find_server(environment(tmp_path))
     assert client.url == server.url
     client.close()
@@ -131,7 +132,7 @@ def test_the_first_that_answers_is_taken(server: PrivateServer, tmp_path: Path) 
 
 def test_failure_says_what_was_tried(server: PrivateServer, tmp_path: Path) -> None:
     write(tmp_path, "nbgen-4000002.json", url="http://127.0.0.1:9/", key="k")
-    write(tmp_path, "nbgen-4000003.json", url=server.url, key="wrong")
+    write(tmp_path, "nbgen-4000003.json", url=server.url.removesuffix("nbgen/"), key="wrong")
     write(tmp_path, "jpserver-4000004.json", url="http+unix://%2Ftmp%2Fx.sock/", token="t")
     with pytest.raises(ServerNotFound) as caught:
         find_server(environment(tmp_path))
@@ -142,32 +143,13 @@ def test_failure_says_what_was_tried(server: PrivateServer, tmp_path: Path) -> N
     assert "nbgen.serve()" in words
 
 
-class Hello(BaseHTTPRequestHandler):
-    """Says hello as nbgen does."""
-
-    def do_GET(self) -> None:
-        body = b'{"server_id": "s"}'
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @contextmanager
 def encrypted(identity: Identity, folder: Path) -> Iterator[str]:
     """The address of a server that shows a certificate."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(*identity.files(folder).values())
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
-        server.daemon_threads = True
-        server.handle_error = lambda *_: None  # its reader hangs up
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever).start()
-        yield f"https://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+    with greeting(tls=tls) as url:
+        yield f"{url}/"
 
 
 SIGNER = Identity()
@@ -188,3 +170,19 @@ def test_no_other_certificate_is_believed(written: dict[str, str], tmp_path: Pat
         write(tmp_path, "nbgen-4000001.json", url=url, key="k", **written)
         with pytest.raises(ServerNotFound, match=r"does not trust; SSL_CERT_FILE"):
             find_server(environment(tmp_path))
+
+
+@pytest.mark.parametrize("base", ["/lab/", "/nbgen/", "/user/tree/", "/notebooks/lab/"])
+def test_folders_of_a_base_url_may_be_named_as_pages_are(base: str, tmp_path: Path) -> None:
+    with greeting(base) as url:
+        root = f"{url}{base}nbgen/"
+        write(tmp_path, "nbgen-4000001.json", url=url + base, key="k")
+        for env in (
+            {"NBGEN_URL": root},
+            {"NBGEN_URL": url + base, "NBGEN_TOKEN": "t"},
+            {"NBGEN_URL": f"{url}{base}lab/tree/lab/a.ipynb", "NBGEN_TOKEN": "t"},
+            {"JUPYTERHUB_SERVICE_URL": url + base, "JUPYTERHUB_API_TOKEN": "h"},
+            {},
+        ):
+            with closing(find_server(environment(tmp_path, **env))) as client:
+                assert client.url == root

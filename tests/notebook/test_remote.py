@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import open_client, server_root
 from nbgen.notebook.sglang_backend import SGLangBackend, SGLangReader
 from nbgen.notebook.triton_backend import TritonBackend, TritonReader
+from tests.notebook.hello_server import greeting
 
 OPTIONS = {"max_new_tokens": 6, "temperature": 0}
 
@@ -75,6 +77,13 @@ def test_nbgen_is_recognised_first_and_errors_are_told_apart(connected: PrivateS
 def test_an_address_is_taken_as_people_write_it() -> None:
     assert server_root("http://a:1/v1") == server_root("http://a:1") == "http://a:1/"
     assert server_root("http://a/x/v2/models?token=b") == "http://a/x/"
+
+
+@pytest.mark.parametrize("base", ["/", "/lab/", "/nbgen/", "/user/tree/", "/notebooks/lab/"])
+@pytest.mark.parametrize("page", ["", "nbgen/", "lab", "lab/tree/lab/a.ipynb?token=t", "tree#top"])
+def test_folders_of_a_base_url_may_be_named_as_pages_are(base: str, page: str) -> None:
+    with greeting(base) as url, closing(open_client(url + base + page)) as client:
+        assert client.url == f"{url}{base}nbgen/"
 
 
 def read(reader: Any, *chunks: Any) -> list[Any]:
