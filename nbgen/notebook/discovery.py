@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -22,6 +22,7 @@ class Candidate(NamedTuple):
     """An address that may be that of nbgen's routes, and where it was found.
 
     What servers say of themselves is `direct`: no proxy is to see their keys. `certificate` is the one that they show.
+    The kernel's `own` server is the one that it, or its user, was given.
     """
 
     source: str
@@ -29,25 +30,38 @@ class Candidate(NamedTuple):
     token: str
     direct: bool = True
     certificate: str = ""
+    own: bool = True
 
     def client(self) -> Client:
         """To ask whether it is."""
         return Client(self.url, self.token, direct=self.direct, certificate=self.certificate)
 
 
-def find_server(env: Mapping[str, str] | None = None) -> Client:
-    """A client of the first candidate that answers. Raises ServerNotFound with all that was tried."""
+def find_server(env: Mapping[str, str] | None = None, unusable: Callable[[str], None] = lambda why: None) -> Client:
+    """A client of the first candidate that answers. Raises ServerNotFound with all that was tried.
+
+    `unusable` is told why the kernel's own server is not the one.
+    """
     tried: list[str] = []
     asked: set[tuple[str, str]] = set()
+    missed: tuple[Candidate, NbgenError] | None = None
     for candidate in candidates(os.environ if env is None else env):
         place = (candidate.url, candidate.token)
         if place in asked:
             continue
         asked.add(place)
         try:
-            return _ask(candidate)
+            client = _ask(candidate)
         except NbgenError as error:
             tried.append(f"  {candidate.source} ({candidate.url}): {error}")
+            if candidate.own and (missed is None or missed[0].source == candidate.source):
+                missed = candidate, error
+            continue
+        if missed and candidate.source != missed[0].source and candidate.url != missed[0].url:
+            unusable(f"your nbgen server cannot be used: {missed[1]}; the one at {client.url} is in its place")
+        return client
+    if missed:
+        unusable(f"your nbgen server cannot be used: {missed[1]}")
     found = "\n".join(tried) or "  no address in the environment and no running Jupyter server"
     raise ServerNotFound(
         f"no nbgen server found. Tried:\n{found}\n"
@@ -65,7 +79,8 @@ def candidates(env: Mapping[str, str]) -> Iterator[Candidate]:
     yield from _from_hub(env)
     if env.get("JUPYTER_SERVER_URL"):
         yield from _named("JUPYTER_SERVER_URL", env["JUPYTER_SERVER_URL"], env.get("JUPYTER_TOKEN", ""))
-    yield from _from_files(_running(runtime, env.get("JPY_SESSION_NAME", "")))
+    for candidate in _from_files(_running(runtime, env.get("JPY_SESSION_NAME", ""))):
+        yield candidate._replace(own=False)
 
 
 def runtime_folder(env: Mapping[str, str]) -> Path:
@@ -79,6 +94,15 @@ def _ask(candidate: Candidate) -> Client:
     if candidate.url.startswith("http+unix:"):
         raise ServerNotFound("listens on a unix socket, which nbgen's client cannot use")
     return answering(candidate.client(), HELLO_SECONDS)
+
+
+def answers(client: Client) -> bool:
+    """Whether a server that a call did not reach is there again."""
+    try:
+        client.hello(timeout=HELLO_SECONDS)
+    except NbgenError:
+        return False
+    return True
 
 
 def _from_variables(env: Mapping[str, str], runtime: Path) -> Iterator[Candidate]:

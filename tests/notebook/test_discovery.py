@@ -66,8 +66,8 @@ def test_hub_and_variables_are_candidates(tmp_path: Path) -> None:
         JUPYTER_TOKEN="t",
     )
     assert [tuple(place) for place in candidates(env)] == [
-        ("JupyterHub", "http://127.0.0.1:8888/user/a@b/nbgen/", "h", True, ""),
-        ("JUPYTER_SERVER_URL", "http://s/nbgen/", "t", False, ""),
+        ("JupyterHub", "http://127.0.0.1:8888/user/a@b/nbgen/", "h", True, "", True),
+        ("JUPYTER_SERVER_URL", "http://s/nbgen/", "t", False, "", True),
     ]
 
 
@@ -186,3 +186,18 @@ def test_folders_of_a_base_url_may_be_named_as_pages_are(base: str, tmp_path: Pa
         ):
             with closing(find_server(environment(tmp_path, **env))) as client:
                 assert client.url == root
+
+
+def test_it_is_said_why_the_kernels_own_server_is_not_used(tmp_path: Path) -> None:
+    said: list[str] = []
+    own = environment(tmp_path, NBGEN_URL="http://127.0.0.1:9/")
+    with pytest.raises(ServerNotFound):
+        find_server(own, said.append)
+    reason = "your nbgen server cannot be used: nothing answers at http://127.0.0.1:9/nbgen/"
+    with greeting() as url:
+        write(tmp_path, "nbgen-4000001.json", url=url, key="k")
+        find_server(own, said.append).close()
+        assert said == [reason, f"{reason}; the one at {url}/nbgen/ is in its place"]
+        for usable in ({}, {"NBGEN_URL": f"{url}/nbgen/"}, {"NBGEN_URL": url, "NBGEN_TOKEN": "t"}):
+            find_server(environment(tmp_path, **usable), said.append).close()
+    assert len(said) == 2
