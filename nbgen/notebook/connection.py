@@ -13,7 +13,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
 import httpx
@@ -67,12 +67,13 @@ class Connection:
     def __init__(self, url: str, token: str = "", *, direct: bool = False, certificate: str = "") -> None:
         self.url = url
         self.certificate = certificate
-        self.direct = direct or urlsplit(url).hostname in LOOPBACK
+        self.socket, base_url = split_socket(url)
+        self.direct = direct or bool(self.socket) or urlsplit(url).hostname in LOOPBACK
         self.lost = False
         self.token = token
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._settings = self._of_httpx()
-        self._http = httpx.Client(**self._settings)
+        self._settings = self._of_httpx(base_url)
+        self._http = self._client()
         _connections.add(self)
         self._kept: WeakKeyDictionary[asyncio.Task[Any], httpx.AsyncClient] = WeakKeyDictionary()
 
@@ -138,7 +139,7 @@ class Connection:
         many costs httpx more than the calls themselves.
         """
         task = asyncio.current_task()
-        async with httpx.AsyncClient(**self._settings) as http:
+        async with self._async_client() as http:
             self._kept[task] = http
             try:
                 yield
@@ -152,17 +153,25 @@ class Connection:
         if http is not None:
             yield http
             return
-        async with httpx.AsyncClient(**self._settings) as http:
+        async with self._async_client() as http:
             yield http
 
     def after_fork(self) -> None:
         """Open connections of this process's own: on those of its parent, each would read the other's answers."""
         if not self._http.is_closed:
-            self._http = httpx.Client(**self._settings)
+            self._http = self._client()
 
-    def _of_httpx(self) -> dict[str, Any]:
+    def _client(self) -> httpx.Client:
+        transport = httpx.HTTPTransport(uds=self.socket, trust_env=False) if self.socket else None
+        return httpx.Client(transport=transport, **self._settings)
+
+    def _async_client(self) -> httpx.AsyncClient:
+        transport = httpx.AsyncHTTPTransport(uds=self.socket, trust_env=False) if self.socket else None
+        return httpx.AsyncClient(transport=transport, **self._settings)
+
+    def _of_httpx(self, base_url: str) -> dict[str, Any]:
         return {
-            "base_url": self.url,
+            "base_url": base_url,
             "headers": self.headers,
             "timeout": httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
             "trust_env": not self.direct,
@@ -205,6 +214,14 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def split_socket(url: str) -> tuple[str, str]:
+    """The Unix socket in an address like `http+unix://%2Ftmp%2Fj.sock/`, empty in others, and what is asked there."""
+    parts = urlsplit(url)
+    if parts.scheme != "http+unix":
+        return "", url
+    return unquote(parts.netloc), parts._replace(scheme="http", netloc="localhost").geturl()
 
 
 def trust(certificate: str) -> ssl.SSLContext:

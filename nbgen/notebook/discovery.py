@@ -51,7 +51,7 @@ def find_server(env: Mapping[str, str] | None = None, unusable: Callable[[str], 
             continue
         asked.add(place)
         try:
-            client = _ask(candidate)
+            client = answering(candidate.client(), HELLO_SECONDS)
         except NbgenError as error:
             tried.append(f"  {candidate.source} ({candidate.url}): {error}")
             if candidate.own and (missed is None or missed[0].source == candidate.source):
@@ -88,12 +88,6 @@ def runtime_folder(env: Mapping[str, str]) -> Path:
     from jupyter_core.paths import jupyter_runtime_dir
 
     return Path(env.get("JUPYTER_RUNTIME_DIR") or jupyter_runtime_dir())
-
-
-def _ask(candidate: Candidate) -> Client:
-    if candidate.url.startswith("http+unix:"):
-        raise ServerNotFound("listens on a unix socket, which nbgen's client cannot use")
-    return answering(candidate.client(), HELLO_SECONDS)
 
 
 def answers(client: Client) -> bool:

@@ -165,7 +165,7 @@ def _address(url: str) -> str:
     whole = url if not isinstance(url, str) or "://" in url else f"http://{url.strip()}"
     try:
         parts = urlsplit(whole)
-        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+        good = parts.scheme in ("http", "https", "http+unix") and parts.hostname and (parts.port or True)
     except (ValueError, TypeError, AttributeError):
         good = False
     if not good:

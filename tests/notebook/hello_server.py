@@ -5,6 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socketserver import ThreadingMixIn, ThreadingUnixStreamServer
 from typing import ClassVar
 
 
@@ -29,11 +31,28 @@ class Hello(BaseHTTPRequestHandler):
 @contextmanager
 def greeting(base: str = "/", tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """The address of such a server, without a slash at its end."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Greeting", (Hello,), {"base": base})) as server:
-        server.daemon_threads = True
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(base)) as server:
         if tls:
             server.handle_error = lambda *_: None  # its reader hangs up
             server.socket = tls.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever).start()
-        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
-        server.shutdown()
+        with _serving(server):
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
+
+
+@contextmanager
+def greeting_on_socket(path: Path, base: str = "/") -> Iterator[None]:
+    """Such a server on a Unix socket."""
+    with ThreadingUnixStreamServer(str(path), _handler(base)) as server, _serving(server):
+        yield
+
+
+def _handler(base: str) -> type[Hello]:
+    return type("Greeting", (Hello,), {"base": base})
+
+
+@contextmanager
+def _serving(server: ThreadingMixIn) -> Iterator[None]:
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever).start()
+    yield
+    server.shutdown()

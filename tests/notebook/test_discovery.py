@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote
 
 import pytest
 
@@ -17,7 +18,7 @@ from nbgen.notebook.client import api_root
 from nbgen.notebook.discovery import candidates, find_server
 from nbgen.notebook.private_server import PrivateServer
 from tests.certificates import Identity
-from tests.notebook.hello_server import greeting
+from tests.notebook.hello_server import greeting, greeting_on_socket
 
 
 def write(folder: Path, name: str, **entry: object) -> None:
@@ -139,7 +140,7 @@ def test_failure_says_what_was_tried(server: PrivateServer, tmp_path: Path) -> N
     words = str(caught.value)
     assert "nothing answers at http://127.0.0.1:9/" in words
     assert "nbgen-4000003.json" in words
-    assert "unix socket" in words
+    assert "nothing answers at http+unix://%2Ftmp%2Fx.sock/nbgen/" in words
     assert "nbgen.serve()" in words
 
 
@@ -201,3 +202,13 @@ def test_it_is_said_why_the_kernels_own_server_is_not_used(tmp_path: Path) -> No
         for usable in ({}, {"NBGEN_URL": f"{url}/nbgen/"}, {"NBGEN_URL": url, "NBGEN_TOKEN": "t"}):
             find_server(environment(tmp_path, **usable), said.append).close()
     assert len(said) == 2
+
+
+def test_a_server_on_a_unix_socket_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "J.sock"
+    url = f"http+unix://{quote(str(path), safe='')}/lab/"
+    write(tmp_path, "nbgen-4000001.json", url=url, key="k")
+    with greeting_on_socket(path, "/lab/"):
+        for env in ({}, {"NBGEN_URL": f"{url}nbgen/"}, {"NBGEN_URL": url, "NBGEN_TOKEN": "t"}):
+            with closing(find_server(environment(tmp_path, **env))) as client:
+                assert client.url == f"{url}nbgen/"
