@@ -302,7 +302,8 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     def _announce(self) -> None:
         """Tell kernels where this server is: a file with the key, and a variable without."""
         self._file = RuntimeFile.of(self._server, self.key, self.server_id)
-        os.environ["NBGEN_URL"] = self._file.url + PREFIX
+        if not self._file.announce(PREFIX):
+            self.log.info("Kernels ask the nbgen server that NBGEN_URL names: %s", os.environ["NBGEN_URL"])
         try:
             self._file.write(Path(self._server.runtime_dir))
         except OSError as error:

@@ -13,6 +13,8 @@ from jupyter_server.serverapp import ServerApp
 
 import nbgen
 
+#: The same as NBGEN_URL where that is a server's word: one that is started in its terminal has its own.
+ANNOUNCED = "NBGEN_ANNOUNCED_URL"
 CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 #: Where a server that listens everywhere can be reached from its own host, whether or not that has a name.
 LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
@@ -57,6 +59,14 @@ class RuntimeFile(msgspec.Struct, frozen=True, kw_only=True):
         """Take it away again."""
         with contextlib.suppress(FileNotFoundError):
             self._path(folder).unlink()
+
+    def announce(self, path: str) -> bool:
+        """Name this server's routes at `path` to its kernels, unless who started it names another one to them."""
+        named = os.environ.get("NBGEN_URL")
+        if named and named != os.environ.get(ANNOUNCED):
+            return False
+        os.environ["NBGEN_URL"] = os.environ[ANNOUNCED] = self.url + path
+        return True
 
     def _path(self, folder: Path) -> Path:
         return folder / f"nbgen-{self.pid}.json"

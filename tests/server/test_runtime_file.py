@@ -1,11 +1,12 @@
 """What a server writes down of itself for the kernels of its user."""
 
+import os
 from pathlib import Path
 
 import pytest
 from jupyter_server.serverapp import ServerApp
 
-from nbgen.server.runtime_file import RuntimeFile
+from nbgen.server.runtime_file import ANNOUNCED, RuntimeFile
 from tests.certificates import Identity
 
 
@@ -28,3 +29,15 @@ def test_it_holds_the_servers_own_certificate_and_no_secret_of_it(tmp_path: Path
     (tmp_path / "both").write_text(Path(files["keyfile"]).read_text() + own.pem)
     assert written(certfile=str(tmp_path / "both")).certificate == own.pem.strip()
     assert written().certificate == written(certfile=str(tmp_path / "none")).certificate == ""
+
+
+def test_a_server_names_itself_to_kernels_unless_its_user_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NBGEN_URL", ANNOUNCED):
+        monkeypatch.setenv(name, "")
+    outer, inner = written(ip="10.0.0.7"), written(ip="10.0.0.8")
+    for server in (outer, inner):
+        assert server.announce("nbgen/")
+        assert os.environ["NBGEN_URL"] == f"{server.url}nbgen/"
+    monkeypatch.setenv("NBGEN_URL", "http://gpu:8000/")
+    assert not inner.announce("nbgen/")
+    assert os.environ["NBGEN_URL"] == "http://gpu:8000/"
