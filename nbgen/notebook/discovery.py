@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from nbgen.errors import NbgenError, ServerNotFound
 from nbgen.notebook.client import Client, answering, api_roots, root_below, token_in
+from nbgen.notebook.connection import LOOPBACK
 
 HELLO_SECONDS = 2.0
 
@@ -138,13 +140,33 @@ def _from_hub(env: Mapping[str, str]) -> Iterator[Candidate]:
 
 
 def _running(runtime: Path, notebook: str) -> list[Path]:
-    """Files of every server of this user; first those that serve the folder of `notebook`."""
+    """Files of every server of this user that may run; first those that serve the folder of `notebook`."""
     paths = [*sorted(runtime.glob("nbgen-*.json")), *sorted(runtime.glob("jpserver-*.json"))]
-    return sorted(paths, key=lambda path: not _serves(_read(path), notebook))
+    entries = {path: entry for path in paths if (entry := _read(path)) and not _gone(entry)}
+    return sorted(entries, key=lambda path: not _serves(entries[path], notebook))
 
 
-def _serves(entry: dict[str, Any] | None, notebook: str) -> bool:
-    root = (entry or {}).get("root_dir")
+def _gone(entry: dict[str, Any]) -> bool:
+    """Whether its server is not here any more, or never was: whoever has its port now is not to be shown its key."""
+    parts, here = urlsplit(str(entry.get("url", ""))), socket.gethostname()
+    if parts.scheme != "http+unix" and parts.hostname not in (*LOOPBACK, here.lower()):
+        return False
+    return entry.get("host", here) != here or not _runs(entry.get("pid"))
+
+
+def _runs(pid: Any) -> bool:
+    """Whether this user has such a process, where that can be told."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    except TypeError:
+        return True  # a file need not tell it
+    return True
+
+
+def _serves(entry: dict[str, Any], notebook: str) -> bool:
+    root = entry.get("root_dir")
     return bool(root and notebook) and Path(notebook).is_relative_to(root)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,6 +28,8 @@ class RuntimeFile(msgspec.Struct, frozen=True, kw_only=True):
     base_url: str
     key: str
     pid: int
+    #: Whose loopback it is, and whose process: a home may be that of several hosts.
+    host: str
     server_id: str
     version: str
     #: The one that the server shows, as PEM, for kernels to trust it alone.
@@ -40,6 +43,7 @@ class RuntimeFile(msgspec.Struct, frozen=True, kw_only=True):
             base_url=server.base_url,
             key=key,
             pid=os.getpid(),
+            host=socket.gethostname(),
             server_id=server_id,
             version=nbgen.__version__,
             certificate=_first_certificate(server.certfile),

@@ -2,7 +2,10 @@
 
 import json
 import os
+import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -212,3 +215,23 @@ def test_a_server_on_a_unix_socket_is_found(tmp_path: Path) -> None:
         for env in ({}, {"NBGEN_URL": f"{url}nbgen/"}, {"NBGEN_URL": url, "NBGEN_TOKEN": "t"}):
             with closing(find_server(environment(tmp_path, **env))) as client:
                 assert client.url == f"{url}nbgen/"
+
+
+def test_servers_that_have_ended_are_not_asked(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    here, gone = {"host": socket.gethostname(), "pid": os.getpid()}, {"host": socket.gethostname(), "pid": ended.pid}
+    entries = {
+        "nbgen-4000001": {"url": "http://127.0.0.1:1/", **here},
+        "nbgen-4000002": {"url": "http://127.0.0.1:2/", **gone},
+        "nbgen-4000003": {"url": "http://127.0.0.1:3/", **here, "host": "elsewhere"},
+        "nbgen-4000004": {"url": "http://10.0.0.7:4/", **gone, "host": "elsewhere"},
+        "nbgen-4000005": {"url": "http+unix://%2Ftmp%2Fj.sock/", **gone},
+        "jpserver-4000001": {"url": "http://localhost:1/", "pid": os.getpid()},
+        "jpserver-4000002": {"url": "http://localhost:2/", "pid": ended.pid},
+        "jpserver-4000006": {"url": f"http://{socket.gethostname()}:6/", "pid": ended.pid},
+    }
+    for name, entry in entries.items():
+        write(tmp_path, f"{name}.json", **entry)
+    found = [candidate.source.removesuffix(".json") for candidate in candidates(environment(tmp_path))]
+    assert found == ["nbgen-4000001", "nbgen-4000004", "jpserver-4000001"]
