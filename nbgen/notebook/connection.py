@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import httpx
 
@@ -73,8 +73,7 @@ class Connection:
         self.token = token
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._settings = self._of_httpx(base_url)
-        self._http = self._client()
-        _connections.add(self)
+        self._own, self._process = self._client(), os.getpid()
         self._kept: WeakKeyDictionary[asyncio.Task[Any], httpx.AsyncClient] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -156,10 +155,15 @@ class Connection:
         async with self._async_client() as http:
             yield http
 
-    def after_fork(self) -> None:
-        """Open connections of this process's own: on those of its parent, each would read the other's answers."""
-        if not self._http.is_closed:
-            self._http = self._client()
+    @property
+    def _http(self) -> httpx.Client:
+        """This process's own: on connections of one that it was forked from, each would read the other's answers."""
+        if self._process != os.getpid():
+            closed = self._own.is_closed
+            self._own, self._process = self._client(), os.getpid()
+            if closed:
+                self._own.close()
+        return self._own
 
     def _client(self) -> httpx.Client:
         transport = httpx.HTTPTransport(uds=self.socket, trust_env=False) if self.socket else None
@@ -203,17 +207,6 @@ class Connection:
         if isinstance(error, httpx.TimeoutException):
             return NoAnswer(f"{self.url} did not answer in time")
         return NoAnswer(f"the connection to {self.url} was lost")
-
-
-_connections: WeakSet[Connection] = WeakSet()
-
-
-def _after_fork() -> None:
-    for connection in list(_connections):
-        connection.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def split_socket(url: str) -> tuple[str, str]:
