@@ -9,10 +9,11 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
-from nbgen.errors import ServerNotFound
+from nbgen.errors import NbgenError, ServerNotFound
 from nbgen.notebook.connection import CONNECT_SECONDS, Call, Connection, parse_object
 
 API = "api/v1/"
+PAGES = ("nbgen", "lab", "tree", "notebooks")
 
 Event = tuple[str, dict[str, Any]]
 
@@ -20,8 +21,8 @@ Event = tuple[str, dict[str, Any]]
 class Client(Connection):
     """Talks to one nbgen server. `url` may be that of the Jupyter server, as the browser shows it."""
 
-    def __init__(self, url: str, token: str = "") -> None:
-        super().__init__(api_root(url), token or token_in(url))
+    def __init__(self, url: str, token: str = "", *, direct: bool = False, certificate: str = "") -> None:
+        super().__init__(api_root(url), token or token_in(url), direct=direct, certificate=certificate)
 
     def hello(self, timeout: float = CONNECT_SECONDS) -> dict[str, Any]:
         """Who answers: version, server_id, the model's name and state."""
@@ -126,13 +127,39 @@ def snapshot_events(run: dict[str, Any]) -> list[Event]:
     return [("run", {"model": run["model"]}), *deltas, ("error", run) if run["error"] else ("done", run)]
 
 
+def answering(client: Client, seconds: float = CONNECT_SECONDS) -> Client:
+    """The client, if its server says hello; else it is closed and the error raised."""
+    try:
+        client.hello(timeout=seconds)
+    except NbgenError:
+        client.close()
+        raise
+    return client
+
+
 def api_root(url: str) -> str:
-    """nbgen's own root for whatever address a person has at hand: `…/lab?token=…`, `…/`, `…/nbgen/`."""
+    """nbgen's own root for an address that a person has at hand: `…/lab?token=…`, `…/`, `…/nbgen/`."""
+    roots = api_roots(url)
+    return roots[1] if urlsplit(url).path.rstrip("/").endswith("/nbgen") else roots[-1]
+
+
+def api_roots(url: str) -> list[str]:
+    """All that it can be, the longest first: folders of a server's base URL may be named as Jupyter's pages are.
+
+    A shorter one may be another server, so that a longer one which answers is right.
+    """
+    folders = [part for part in urlsplit(url).path.split("/") if part]
+    lengths = [len(folders), *(i for i in reversed(range(len(folders))) if folders[i] in PAGES)]
+    return [_root(url, folders[:length]) for length in lengths]
+
+
+def root_below(base: str) -> str:
+    """nbgen's own root on the Jupyter server whose base URL this is, to the letter."""
+    return _root(base, [part for part in urlsplit(base).path.split("/") if part])
+
+
+def _root(url: str, folders: list[str]) -> str:
     parts = urlsplit(url)
-    folders = [part for part in parts.path.split("/") if part]
-    for page in ("nbgen", "lab", "tree", "notebooks"):
-        if page in folders:
-            folders = folders[: folders.index(page)]
     return urlunsplit((parts.scheme, parts.netloc, "/".join(["", *folders, "nbgen", ""]), "", ""))
 
 

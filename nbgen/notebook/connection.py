@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cached_property
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 import httpx
@@ -25,6 +25,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: The server sends a comment every ten seconds, so a silent minute is a dead connection.
 SILENCE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
+#: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for.
+NO_CHECK_TIME = 0x200000
 #: Of KServe's binary tensor data extension.
 JSON_LENGTH = "Inference-Header-Content-Length"
 BINARY = {"Content-Type": "application/octet-stream"}
@@ -58,15 +60,20 @@ class Call(NamedTuple):
 class Connection:
     """Talks to the server at `url`, which ends with a slash. `lost` says that the last call did not reach it.
 
-    `token` is what it shows, in `headers`; it lets others in as well.
+    `token` is what it shows, in `headers`; it lets others in as well. A `direct` one goes through no proxy.
+    `certificate` is the one that the server has to show, as PEM; without, it is one that this machine trusts.
     """
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, token: str = "", *, direct: bool = False, certificate: str = "") -> None:
         self.url = url
+        self.certificate = certificate
+        self.socket, base_url = split_socket(url)
+        self.direct = direct or bool(self.socket) or urlsplit(url).hostname in LOOPBACK
         self.lost = False
         self.token = token
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(**self._settings())
+        self._settings = self._of_httpx(base_url)
+        self._own, self._process = self._client(), os.getpid()
         self._kept: WeakKeyDictionary[asyncio.Task[Any], httpx.AsyncClient] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -136,7 +143,7 @@ class Connection:
         """
         task = asyncio.current_task()
         assert task is not None
-        async with httpx.AsyncClient(**self._settings()) as http:
+        async with self._async_client() as http:
             self._kept[task] = http
             try:
                 yield
@@ -151,21 +158,35 @@ class Connection:
         if http is not None:
             yield http
             return
-        async with httpx.AsyncClient(**self._settings()) as http:
+        async with self._async_client() as http:
             yield http
 
-    def _settings(self) -> dict[str, Any]:
+    @property
+    def _http(self) -> httpx.Client:
+        """This process's own: on connections of one that it was forked from, each would read the other's answers."""
+        if self._process != os.getpid():
+            closed = self._own.is_closed
+            self._own, self._process = self._client(), os.getpid()
+            if closed:
+                self._own.close()
+        return self._own
+
+    def _client(self) -> httpx.Client:
+        transport = httpx.HTTPTransport(uds=self.socket, trust_env=False) if self.socket else None
+        return httpx.Client(transport=transport, **self._settings)
+
+    def _async_client(self) -> httpx.AsyncClient:
+        transport = httpx.AsyncHTTPTransport(uds=self.socket, trust_env=False) if self.socket else None
+        return httpx.AsyncClient(transport=transport, **self._settings)
+
+    def _of_httpx(self, base_url: str) -> dict[str, Any]:
         return {
-            "base_url": self.url,
+            "base_url": base_url,
             "headers": self.headers,
             "timeout": httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
-            "trust_env": urlsplit(self.url).hostname not in LOOPBACK,
-            "verify": self._certificates if self.url.startswith("https:") else False,
+            "trust_env": not self.direct,
+            "verify": trust(self.certificate) if self.url.startswith("https:") else False,
         }
-
-    @cached_property
-    def _certificates(self) -> ssl.SSLContext:
-        return httpx.create_ssl_context()
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
@@ -183,12 +204,34 @@ class Connection:
     def _unreachable(self, error: httpx.HTTPError) -> NbgenError:
         self.lost = True
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return ServerNotFound(f"{self.url} has a certificate that this machine does not trust")
+            return ServerNotFound(
+                f"{self.url} has a certificate that this machine does not trust; "
+                "SSL_CERT_FILE in the environment names a file of those that it shall"
+            )
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return ServerNotFound(f"nothing answers at {self.url}")
         if isinstance(error, httpx.TimeoutException):
             return NoAnswer(f"{self.url} did not answer in time")
         return NoAnswer(f"the connection to {self.url} was lost")
+
+
+def split_socket(url: str) -> tuple[str, str]:
+    """The Unix socket in an address like `http+unix://%2Ftmp%2Fj.sock/`, empty in others, and what is asked there."""
+    parts = urlsplit(url)
+    if parts.scheme != "http+unix":
+        return "", url
+    return unquote(parts.netloc), parts._replace(scheme="http", netloc="localhost").geturl()
+
+
+def trust(certificate: str) -> ssl.SSLContext:
+    """Whom to believe: who has this very certificate, whatever names and dates are in it; without, as browsers do."""
+    if not certificate:
+        return httpx.create_ssl_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
+    context.load_verify_locations(cadata=certificate)
+    return context
 
 
 def error_of(status: int, body: bytes, url: str) -> NbgenError:

@@ -7,39 +7,64 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from nbgen.errors import NbgenError, ServerNotFound
-from nbgen.notebook.client import Client, api_root
-from nbgen.notebook.connection import CONNECT_SECONDS
+from nbgen.notebook.client import Client, answering, api_roots, root_below, token_in
+from nbgen.notebook.connection import LOOPBACK
+from nbgen.notebook.remote import AnyClient
 
 HELLO_SECONDS = 2.0
 
 
 class Candidate(NamedTuple):
-    """An address that may be the server's, and where it was found."""
+    """An address that may be that of nbgen's routes, and where it was found.
+
+    What servers say of themselves is `direct`: no proxy is to see their keys. `certificate` is the one that they show.
+    The kernel's `own` server is the one that it, or its user, was given.
+    """
 
     source: str
     url: str
     token: str
+    direct: bool = True
+    certificate: str = ""
+    own: bool = True
+
+    def client(self) -> Client:
+        """To ask whether it is."""
+        return Client(self.url, self.token, direct=self.direct, certificate=self.certificate)
 
 
-def find_server(env: Mapping[str, str] | None = None) -> Client:
-    """A client of the first candidate that answers. Raises ServerNotFound with all that was tried."""
+def find_server(env: Mapping[str, str] | None = None, unusable: Callable[[str], None] = lambda why: None) -> Client:
+    """A client of the first candidate that answers. Raises ServerNotFound with all that was tried.
+
+    `unusable` is told why the kernel's own server is not the one.
+    """
     tried: list[str] = []
     asked: set[tuple[str, str]] = set()
+    missed: tuple[Candidate, NbgenError] | None = None
     for candidate in candidates(os.environ if env is None else env):
-        place = (api_root(candidate.url), candidate.token)
+        place = (candidate.url, candidate.token)
         if place in asked:
             continue
         asked.add(place)
         try:
-            return _ask(candidate)
+            client = answering(candidate.client(), HELLO_SECONDS)
         except NbgenError as error:
             tried.append(f"  {candidate.source} ({candidate.url}): {error}")
+            if candidate.own and (missed is None or missed[0].source == candidate.source):
+                missed = candidate, error
+            continue
+        if missed and candidate.source != missed[0].source and candidate.url != missed[0].url:
+            unusable(f"your nbgen server cannot be used: {missed[1]}; the one at {client.url} is in its place")
+        return client
+    if missed:
+        unusable(f"your nbgen server cannot be used: {missed[1]}")
     found = "\n".join(tried) or "  no address in the environment and no running Jupyter server"
     raise ServerNotFound(
         f"no nbgen server found. Tried:\n{found}\n"
@@ -56,8 +81,9 @@ def candidates(env: Mapping[str, str]) -> Iterator[Candidate]:
         yield from _from_files([runtime / f"nbgen-{pid}.json", runtime / f"jpserver-{pid}.json"])
     yield from _from_hub(env)
     if env.get("JUPYTER_SERVER_URL"):
-        yield Candidate("JUPYTER_SERVER_URL", env["JUPYTER_SERVER_URL"], env.get("JUPYTER_TOKEN", ""))
-    yield from _from_files(_running(runtime, env.get("JPY_SESSION_NAME", "")))
+        yield from _named("JUPYTER_SERVER_URL", env["JUPYTER_SERVER_URL"], env.get("JUPYTER_TOKEN", ""))
+    for candidate in _from_files(_running(runtime, env.get("JPY_SESSION_NAME", ""))):
+        yield candidate._replace(own=False)
 
 
 def runtime_folder(env: Mapping[str, str]) -> Path:
@@ -67,20 +93,13 @@ def runtime_folder(env: Mapping[str, str]) -> Path:
     return Path(env.get("JUPYTER_RUNTIME_DIR") or jupyter_runtime_dir())
 
 
-def _ask(candidate: Candidate) -> Client:
-    if candidate.url.startswith("http+unix:"):
-        raise ServerNotFound("listens on a unix socket, which nbgen's client cannot use")
-    return answering(Client(candidate.url, candidate.token), HELLO_SECONDS)
-
-
-def answering(client: Client, seconds: float = CONNECT_SECONDS) -> Client:
-    """The client, if its server says hello; else it is closed and the error raised."""
+def answers(client: AnyClient) -> bool:
+    """Whether a server that a call did not reach is there again."""
     try:
-        client.hello(timeout=seconds)
+        client.hello(timeout=HELLO_SECONDS)
     except NbgenError:
-        client.close()
-        raise
-    return client
+        return False
+    return True
 
 
 def _from_variables(env: Mapping[str, str], runtime: Path) -> Iterator[Candidate]:
@@ -89,36 +108,66 @@ def _from_variables(env: Mapping[str, str], runtime: Path) -> Iterator[Candidate
     if not url:
         return
     if token := env.get("NBGEN_TOKEN"):
-        yield Candidate("NBGEN_URL", url, token)
+        yield from _named("NBGEN_URL", url, token)
         return
-    for path in sorted(runtime.glob("nbgen-*.json")):
-        entry = _read(path)
-        if entry and api_root(str(entry.get("url", ""))) == api_root(url):
-            yield Candidate("NBGEN_URL", url, str(entry.get("key", "")))
-    yield Candidate("NBGEN_URL", url, "")
+    roots = api_roots(url)
+    entries = [entry for path in sorted(runtime.glob("nbgen-*.json")) if (entry := _read(path))]
+    written = [_as_written("NBGEN_URL", entry) for entry in entries if root_below(str(entry.get("url", ""))) in roots]
+    yield from written or _named("NBGEN_URL", url, "")
+
+
+def _named(source: str, url: str, token: str) -> Iterator[Candidate]:
+    """What a person calls the server's address. Theirs may be a server behind a proxy."""
+    for root in api_roots(url):
+        yield Candidate(source, root, token or token_in(url), direct=False)
 
 
 def _from_files(paths: list[Path]) -> Iterator[Candidate]:
     for path in paths:
         entry = _read(path)
         if entry and entry.get("url"):
-            yield Candidate(path.name, entry["url"], str(entry.get("key") or entry.get("token") or ""))
+            yield _as_written(path.name, entry)
+
+
+def _as_written(source: str, entry: dict[str, Any]) -> Candidate:
+    token = str(entry.get("key") or entry.get("token") or "")
+    return Candidate(source, root_below(entry["url"]), token, certificate=str(entry.get("certificate", "")))
 
 
 def _from_hub(env: Mapping[str, str]) -> Iterator[Candidate]:
     url, token = env.get("JUPYTERHUB_SERVICE_URL"), env.get("JUPYTERHUB_API_TOKEN")
     if url and token:
-        yield Candidate("JupyterHub", unquote(url).replace("0.0.0.0", "127.0.0.1"), token)
+        yield Candidate("JupyterHub", root_below(unquote(url).replace("0.0.0.0", "127.0.0.1")), token)
 
 
 def _running(runtime: Path, notebook: str) -> list[Path]:
-    """Files of every server of this user; first those that serve the folder of `notebook`."""
+    """Files of every server of this user that may run; first those that serve the folder of `notebook`."""
     paths = [*sorted(runtime.glob("nbgen-*.json")), *sorted(runtime.glob("jpserver-*.json"))]
-    return sorted(paths, key=lambda path: not _serves(_read(path), notebook))
+    entries = {path: entry for path in paths if (entry := _read(path)) and not _gone(entry)}
+    return sorted(entries, key=lambda path: not _serves(entries[path], notebook))
 
 
-def _serves(entry: dict[str, Any] | None, notebook: str) -> bool:
-    root = (entry or {}).get("root_dir")
+def _gone(entry: dict[str, Any]) -> bool:
+    """Whether its server is not here any more, or never was: whoever has its port now is not to be shown its key."""
+    parts, here = urlsplit(str(entry.get("url", ""))), socket.gethostname()
+    if parts.scheme != "http+unix" and parts.hostname not in (*LOOPBACK, here.lower()):
+        return False
+    return entry.get("host", here) != here or not _runs(entry.get("pid"))
+
+
+def _runs(pid: Any) -> bool:
+    """Whether this user has such a process, where that can be told."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    except TypeError:
+        return True  # a file need not tell it
+    return True
+
+
+def _serves(entry: dict[str, Any], notebook: str) -> bool:
+    root = entry.get("root_dir")
     return bool(root and notebook and Path(notebook).is_relative_to(root))
 
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from nbgen.errors import NbgenError, ServerNotFound
-from nbgen.notebook.client import Client
-from nbgen.notebook.discovery import answering
+from nbgen.notebook.client import Client, answering
 
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, ServerNotFound, Unauthorized
 from nbgen.notebook.backend import Backend
-from nbgen.notebook.client import Client, Event, token_in
+from nbgen.notebook.client import Client, Event, answering, api_roots, token_in
 from nbgen.notebook.connection import CONNECT_SECONDS, Call, Connection, NoAnswer
 from nbgen.notebook.openai_backend import OpenAIBackend
 from nbgen.notebook.sglang_backend import SGLangBackend
@@ -165,7 +165,7 @@ def _address(url: str) -> str:
     whole = url if not isinstance(url, str) or "://" in url else f"http://{url.strip()}"
     try:
         parts = urlsplit(whole)
-        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+        good = parts.scheme in ("http", "https", "http+unix") and parts.hostname and (parts.port or True)
     except (ValueError, TypeError, AttributeError):
         good = False
     if not good:
@@ -190,13 +190,17 @@ def triton_models(connection: Connection) -> list[dict[str, Any]]:
 
 
 def _nbgen(url: str, token: str, model: str | None) -> Client:
-    client = Client(url, token)
-    try:
-        client.hello()
-    except NbgenError:
-        client.close()
-        raise
-    return client
+    """Of the roots that the address may mean, the first that answers."""
+    errors: list[NbgenError] = []
+    for root in api_roots(url):
+        client = Client(root, token)
+        try:
+            return answering(client)
+        except NbgenError as error:
+            if client.lost:
+                raise
+            errors.append(error)
+    raise next((error for error in reversed(errors) if isinstance(error, Unauthorized)), errors[-1])
 
 
 def _sglang(url: str, token: str, model: str | None) -> RemoteClient:

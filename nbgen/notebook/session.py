@@ -6,14 +6,15 @@ Each helper is there once: a stream is read by `for`, by `async for` or by `awai
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbgen import model_hub
-from nbgen.errors import InvalidAnswer, InvalidRequest, NbgenError, ServerNotFound, from_status
+from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status
 from nbgen.notebook.conversation import Conversation
-from nbgen.notebook.discovery import HELLO_SECONDS, find_server
+from nbgen.notebook.discovery import answers, find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
 from nbgen.notebook.logprobs import Logprobs
 from nbgen.notebook.media import media_parts
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", "PrivateServer", "LiveServer")
 Waiting = Callable[[int], None]
+STARTING = "starting an nbgen server for this kernel…"
 NONE_FOUND = "no nbgen server found: starting one for this kernel…"
 
 _lock = threading.RLock()
@@ -41,6 +43,9 @@ _client: AnyClient | None = None
 _private: PrivateServer | LiveServer | None = None
 #: Whether the user has named the server of `_client`.
 _chosen = False
+
+# A thread of the parent's that held the lock is not there to free it.
+os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
 
 
 @takes_sampling(*STREAMED)
@@ -265,8 +270,7 @@ def serve(
         folder = place(model)
         if folder is not None:
             model_hub.check(folder)
-        words = "starting an nbgen server for this kernel…"
-        return _choose(words, lambda waiting: PrivateServer(folder, waiting, options))
+        return _choose(STARTING, lambda waiting: PrivateServer(folder, waiting, options))
     from nbgen.live import LiveModel, LiveServer  # imports torch, as the model already has
 
     live = LiveModel(model, tokenizer)
@@ -281,30 +285,27 @@ def default_client(start: bool = True) -> AnyClient:
     """
     global _client, _chosen
     with _lock:
-        if _client is None or (_client.lost and not (_chosen and _answers(_client))):
-            client = _find(start)
-            if _chosen and _client is not None and _client.url != client.url:
-                print(f"the server at {_client.url} is gone; the one at {client.url} is used from now on")
-            _client, _chosen = client, False
+        if _client is None or (_client.lost and not (_chosen and answers(_client))):
+            before, _client = _client, _find(start)
+            if _chosen and before is not None and before.url != _client.url:
+                print(f"the server at {before.url} is gone; the one at {_client.url} is used from now on")
+            _chosen = False
         return _client
 
 
-def _answers(client: AnyClient) -> bool:
-    """Whether a server that a call did not reach is there again."""
-    try:
-        client.hello(timeout=HELLO_SECONDS)
-    except NbgenError:
-        return False
-    return True
-
-
 def _find(start: bool) -> AnyClient:
+    why: list[str] = []
     try:
-        return find_server()
+        found: AnyClient | None = find_server(unusable=why.append)
     except ServerNotFound:
         if not start:
             raise
-    server: PrivateServer = _start(NONE_FOUND, lambda waiting: PrivateServer(None, waiting))
+        found = None
+    for words in why:
+        print(words)
+    if found is not None:
+        return found
+    server: PrivateServer = _start(STARTING if why else NONE_FOUND, lambda waiting: PrivateServer(None, waiting))
     assert server.client is not None, "it has answered"
     return server.client
 

@@ -301,16 +301,9 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     def _announce(self) -> None:
         """Tell kernels where this server is: a file with the key, and a variable without."""
-        url = self._server.connection_url
-        self._file = RuntimeFile(
-            url=url,
-            base_url=self._server.base_url,
-            key=self.key,
-            pid=os.getpid(),
-            server_id=self.server_id,
-            version=nbgen.__version__,
-        )
-        os.environ["NBGEN_URL"] = url + PREFIX
+        self._file = RuntimeFile.of(self._server, self.key, self.server_id)
+        if not self._file.announce(PREFIX):
+            self.log.info("Kernels ask the nbgen server that NBGEN_URL names: %s", os.environ["NBGEN_URL"])
         try:
             self._file.write(Path(self._server.runtime_dir))
         except OSError as error:

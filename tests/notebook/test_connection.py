@@ -1,10 +1,15 @@
 """Calls over connections that do not carry them: every way of asking says so in words."""
 
-from collections.abc import Callable
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from nbgen.notebook import session
 from nbgen.notebook.client import Client
 from nbgen.notebook.comm import CommRuns
 from nbgen.notebook.connection import Call, NoAnswer
@@ -53,3 +58,73 @@ def test_a_panel_hears_of_it_whatever_it_asks(told: Callable[..., dict[str, Any]
     assert words in told({"type": "chat", "chat": "c"}, "chat")["error"]
     assert words in told({"type": "model"}, "model")["error"]
     assert words in told({"type": "load"}, "load")["error"]
+
+
+def in_a_fork(ask: Callable[[], Any]) -> Any:
+    """What a forked child of this process finds out."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.write(writer, json.dumps(ask()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    with os.fdopen(reader) as told:
+        return json.load(told)
+
+
+class TellsWhoAsks(BaseHTTPRequestHandler):
+    """Answers with the port that its reader asks from: each connection has another."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = json.dumps(self.client_address[1]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def telling() -> Iterator[str]:
+    """The address of such a server."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), TellsWhoAsks) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_has_connections_of_its_own(telling: str, closed: Client) -> None:
+    client, call = Client(telling), Call("GET", "")
+    port = client.json(call)
+    assert in_a_fork(lambda: client.json(call)) != port
+    assert client.json(call) == port
+    assert in_a_fork(lambda: closed._http.is_closed)
+    client.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
+    held, over = threading.Event(), threading.Event()
+
+    def start_a_server() -> None:
+        with session._lock:
+            held.set()
+            over.wait()
+
+    starting = threading.Thread(target=start_a_server)
+    starting.start()
+    held.wait()
+    try:
+        assert in_a_fork(lambda: session._lock.acquire(blocking=False))
+    finally:
+        over.set()
+        starting.join()

@@ -3,18 +3,23 @@
 import json
 import socket
 import threading
+from contextlib import closing
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 import nbgen
 from nbgen import sse
 from nbgen.errors import InvalidRequest, ServerNotFound, Unauthorized
+from nbgen.notebook.connection import Call
 from nbgen.notebook.openai_backend import OpenAIBackend, OpenAIReader
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import open_client, server_root
 from nbgen.notebook.sglang_backend import SGLangBackend, SGLangReader
 from nbgen.notebook.triton_backend import TritonBackend, TritonReader
+from tests.notebook.hello_server import greeting, greeting_on_socket
 
 OPTIONS = {"max_new_tokens": 6, "temperature": 0}
 
@@ -75,6 +80,21 @@ def test_nbgen_is_recognised_first_and_errors_are_told_apart(connected: PrivateS
 def test_an_address_is_taken_as_people_write_it() -> None:
     assert server_root("http://a:1/v1") == server_root("http://a:1") == "http://a:1/"
     assert server_root("http://a/x/v2/models?token=b") == "http://a/x/"
+
+
+@pytest.mark.parametrize("base", ["/", "/lab/", "/nbgen/", "/user/tree/", "/notebooks/lab/"])
+@pytest.mark.parametrize("page", ["", "nbgen/", "lab", "lab/tree/lab/a.ipynb?token=t", "tree#top"])
+def test_folders_of_a_base_url_may_be_named_as_pages_are(base: str, page: str) -> None:
+    with greeting(base) as url, closing(open_client(url + base + page)) as client:
+        assert client.url == f"{url}{base}nbgen/"
+
+
+async def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
+    path = tmp_path / "J.sock"
+    with greeting_on_socket(path), closing(open_client(f"http+unix://{quote(str(path), safe='')}/")) as client:
+        assert client.hello() == await client.ajson(Call("GET", "api/v1/hello")) == {"server_id": "s"}
+        async with client.kept():
+            assert "server_id" in await client.ajson(Call("GET", "api/v1/hello"))
 
 
 def read(reader: Any, *chunks: Any) -> list[Any]:

@@ -212,12 +212,27 @@ def test_whose_server_is_gone_hears_which_one_is_used(
     gone = Client("http://127.0.0.1:9/")
     gone.lost = True
     monkeypatch.setattr(session, "_client", gone)
-    monkeypatch.setattr(session, "find_server", lambda: served.client)
+    monkeypatch.setattr(session, "find_server", lambda **_: served.client)
     for _ in range(2):
         assert session.default_client() is served.client
     said = f"the server at {gone.url} is gone; the one at {served.url} is used from now on\n"
     assert capsys.readouterr().out == said
     gone.close()
+
+
+def test_who_gets_a_server_of_their_own_hears_why(
+    served: PrivateServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "_client", None)
+    monkeypatch.setattr(session, "_start", lambda words, server: print(words) or served)
+    assert session.default_client() is served.client
+    monkeypatch.setattr(session, "_client", None)
+    monkeypatch.setenv("NBGEN_URL", "http://127.0.0.1:9/")
+    with pytest.raises(ServerNotFound):
+        session.default_client(start=False)
+    assert session.default_client() is served.client
+    why = "your nbgen server cannot be used: nothing answers at http://127.0.0.1:9/nbgen/"
+    assert capsys.readouterr().out.splitlines() == [session.NONE_FOUND, why, session.STARTING]
 
 
 def test_a_chosen_server_that_was_out_of_reach_for_a_moment_stays(

@@ -7,20 +7,16 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from nbgen.server.app import NbgenApp
 from nbgen.server.grpc_server import HEALTH, GrpcServer
+from tests.certificates import Identity
 
 LOG = logging.getLogger("test")
 CHECK, INFER = f"/{HEALTH}/Check", "/inference.GRPCInferenceService/ModelInfer"
@@ -30,21 +26,6 @@ TOKEN = (("authorization", "Bearer secret"),)
 def extension(*, ready: bool = True) -> Any:
     """As much of the extension as the port asks."""
     return SimpleNamespace(log=LOG, ready=ready)
-
-
-def certificate(folder: Path) -> dict[str, str]:
-    """Files of one for localhost, signed by itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name, today = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), datetime.now(UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(today - timedelta(1)).not_valid_after(today + timedelta(1))
-    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-    no_password = serialization.NoEncryption()
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no_password)
-    (folder / "key").write_bytes(private)
-    signed = builder.sign(key, hashes.SHA256())
-    (folder / "certificate").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    return {"certfile": str(folder / "certificate"), "keyfile": str(folder / "key")}
 
 
 def has_ipv6() -> bool:
@@ -88,7 +69,7 @@ async def test_a_port_has_one_server() -> None:
 
 
 async def test_where_http_is_encrypted_so_is_this(tmp_path: Path) -> None:
-    tls = certificate(tmp_path)
+    tls = Identity().files(tmp_path)
     credentials = grpc.ssl_channel_credentials(Path(tls["certfile"]).read_bytes())  # noqa: ASYNC240
     async with listening(tls=tls) as server:
         assert await health(grpc.aio.secure_channel(f"localhost:{server.port}", credentials)) == b"\x08\x01"
