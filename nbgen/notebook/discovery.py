@@ -124,7 +124,7 @@ def _serves(entry: dict[str, Any] | None, notebook: str) -> bool:
 def _read(path: Path) -> dict[str, Any] | None:
     """A file that is gone or half-written is no candidate."""
     try:
-        entry = json.loads(path.read_text())
+        entry = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return entry if isinstance(entry, dict) else None

@@ -101,14 +101,14 @@ class PrivateServer:
         """The server leaves its address and key in the folder that only this user can read."""
         for path in Path(self._folder.name).glob("nbgen-*.json"):
             try:
-                entry = json.loads(path.read_text())
+                entry = json.loads(path.read_text(encoding="utf-8"))
                 return answering(Client(entry["url"], entry["key"]))
             except (ValueError, NbgenError):
                 continue
         return None
 
     def _last_words(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+        return "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
 
 
 def _command(chosen: Mapping[str, object]) -> list[str]:
