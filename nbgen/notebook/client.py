@@ -5,7 +5,8 @@ Knows addresses and routes; nothing of notebooks, displays or how the server was
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
@@ -64,12 +65,13 @@ class Client(Connection):
         """Start a run and read its events. Closing the iterator aborts the run unless `attached` is false."""
         return self._events(Call("POST", f"{API}runs", body))
 
-    async def arun(self, body: dict[str, Any]) -> AsyncIterator[Event]:
+    async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event, None]:
         """As `run`, awaited. With `stream` false the whole answer comes at once, in the same events."""
         call = Call("POST", f"{API}runs", body)
         if body.get("stream", True):
-            async for event in self.astream(call):
-                yield event.event, parse_object(event.data)
+            async with aclosing(self.astream(call)) as events:
+                async for event in events:
+                    yield event.event, parse_object(event.data)
         else:
             for whole in snapshot_events(await self.ajson(call)):
                 yield whole

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -114,7 +114,7 @@ class Connection:
             for chunk in response.iter_bytes():
                 yield from decoder.feed(chunk)
 
-    async def astream(self, call: Call) -> AsyncIterator[sse.Event]:
+    async def astream(self, call: Call) -> AsyncGenerator[sse.Event, None]:
         """As `stream`, awaited."""
         decoder = sse.Decoder()
         with self._in_words():
