@@ -9,11 +9,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from nbgen.errors import NbgenError, ServerNotFound
 from nbgen.notebook.client import CONNECT_SECONDS, Client, api_root
+from nbgen.notebook.passed_on import own_environment
+from nbgen.notebook.remote import AnyClient, open_client
+
+C = TypeVar("C", bound=Client)
 
 HELLO_SECONDS = 2.0
 
@@ -26,11 +30,17 @@ class Candidate(NamedTuple):
     token: str
 
 
-def find_server(env: Mapping[str, str] | None = None) -> Client:
-    """A client of the first candidate that answers. Raises ServerNotFound with all that was tried."""
+def find_server(env: Mapping[str, str] | None = None) -> AnyClient:
+    """A client of the first candidate that answers, or of the server of another kind that the environment names.
+
+    Raises ServerNotFound with all that was tried.
+    """
+    env = own_environment() if env is None else env
+    if kind := env.get("NBGEN_KIND"):
+        return open_client(env.get("NBGEN_URL", ""), env.get("NBGEN_TOKEN", ""), kind, env.get("NBGEN_MODEL") or None)
     tried: list[str] = []
     asked: set[tuple[str, str]] = set()
-    for candidate in candidates(os.environ if env is None else env):
+    for candidate in candidates(env):
         place = (api_root(candidate.url), candidate.token)
         if place in asked:
             continue
@@ -72,7 +82,7 @@ def _ask(candidate: Candidate) -> Client:
     return answering(Client(candidate.url, candidate.token), HELLO_SECONDS)
 
 
-def answering(client: Client, seconds: float = CONNECT_SECONDS) -> Client:
+def answering(client: C, seconds: float = CONNECT_SECONDS) -> C:
     """The client, if its server says hello; else it is closed and the error raised."""
     try:
         client.hello(timeout=seconds)
