@@ -20,10 +20,11 @@ def test_files_of_the_notebook_and_the_users_configuration_do_not_keep_it_from_s
     config = {"ServerApp": public, "NbgenApp": {"triton_server_name": "mine"}}
     (tmp_path / "jupyter_config.json").write_text(json.dumps(config), encoding="utf-8")
     (tmp_path / "calendar.py").write_text("raise SystemExit('another calendar')", encoding="utf-8")
-    (tmp_path / "home").touch()
+    (tmp_path / "home").symlink_to(tmp_path / "nowhere")  # where nothing is, and nothing can be made
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(tmp_path))
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "home" / "cannot be made"))
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "home" / ".jupyter"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     server = PrivateServer("no-such-model", options={"autoload": False})
     assert server.client.json(Call("GET", "v2"))["name"] == "mine"
     passed_on.tell(server.client)
