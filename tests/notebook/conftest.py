@@ -7,7 +7,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from nbgen.notebook import passed_on, session
+from nbgen.notebook import session
 from nbgen.notebook.private_server import PrivateServer
 from tests.conftest import save_model
 
@@ -24,13 +24,6 @@ def own_jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("NBGEN_URL", "NBGEN_TOKEN", "JPY_PARENT_PID", "JUPYTER_SERVER_URL"):
             patch.delenv(name, raising=False)
         yield folder
-
-
-@pytest.fixture(autouse=True)
-def told_to_nobody() -> Iterator[None]:
-    """What is started after a test is told of no server of that test's."""
-    yield
-    passed_on.take_back()
 
 
 @pytest.fixture(scope="session")
