@@ -7,15 +7,14 @@ is another process, which answers while this one is busy and ends with it.
 from __future__ import annotations
 
 import atexit
-import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from nbgen.engine.live_engine import LiveEngine
 from nbgen.engine.live_model import LiveModel
 from nbgen.notebook.client import Client
+from nbgen.notebook.private_folder import PrivateFolder
 from nbgen.notebook.private_server import PrivateServer
 
 __all__ = ["LiveModel", "LiveServer"]
@@ -27,8 +26,8 @@ class LiveServer:
     def __init__(self, model: LiveModel, name: str, options: dict[str, Any], waiting: Callable[[int], None]) -> None:
         """Raises ServerNotFound where its server does not start."""
         self._model: LiveModel | None = model
-        self._folder = tempfile.TemporaryDirectory(prefix="nbgen-live-")
-        path = Path(self._folder.name) / "engine"
+        self._folder = PrivateFolder("nbgen-live-")
+        path = self._folder.path / "engine"
         self._engine: LiveEngine | None = LiveEngine(self._model, path)
         atexit.register(self.stop)
         self._server: PrivateServer | None = None
@@ -62,14 +61,19 @@ class LiveServer:
         return self._model.training() if self._model is not None else nullcontext()
 
     def stop(self) -> None:
-        """End the server and the engine, and wait until what they took is given back. The model stays as it is."""
+        """End the server and the engine, and wait until what they took is given back. The model stays as it is.
+
+        In a fork of this process it does nothing.
+        """
         atexit.unregister(self.stop)
+        if not self._folder.ours:
+            return
         if self._server is not None:
             self._server.stop()
         if self._engine is not None:
             self._engine.close()
             self._engine = self._model = None
-            self._folder.cleanup()
+            self._folder.remove()
 
     def __enter__(self) -> LiveServer:
         return self

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from nbgen.notebook import passed_on
 from tests.soak import TIMES
 
 # As where the environment is activated: `make test` installs node there, on a machine that has none.
@@ -115,6 +116,13 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests first, so that no process is left with one of them at the end."""
     items.sort(key=lambda item: item.path.name != "test_notebooks.py")
+
+
+@pytest.fixture(autouse=True)
+def told_to_nobody() -> Iterator[None]:
+    """What is started after a test is told of no server of that test's."""
+    yield
+    passed_on.take_back()
 
 
 @pytest.fixture(scope="session")

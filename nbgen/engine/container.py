@@ -62,6 +62,6 @@ def _field(path: Path, name: str) -> int:
 def _text(path: Path) -> str:
     """Empty where there is no such file."""
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return ""

@@ -29,7 +29,7 @@ def device_memory(device: torch.device, root: Path = container.ROOT) -> tuple[in
     lines = root / "proc/meminfo"
     if not lines.is_file():
         return 8 * 2**30, 8 * 2**30
-    fields = dict(line.split(":") for line in lines.read_text().splitlines())
+    fields = dict(line.split(":") for line in lines.read_text(encoding="utf-8").splitlines())
     available, installed = (int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
     free, total = container.memory(root)
     return int(min(available, free)), int(min(installed, total))
@@ -49,7 +49,7 @@ def drop_pages(tensor: torch.Tensor) -> None:
 
 def _mapped_from_weights(start: int, stop: int) -> bool:
     maps = Path("/proc/self/maps")
-    for line in maps.read_text().splitlines() if maps.is_file() else ():
+    for line in maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if maps.is_file() else ():
         first, last = (int(address, 16) for address in line.split(maxsplit=1)[0].split("-"))
         if first <= start < last:
             return stop <= last and line.endswith(".safetensors")
@@ -61,7 +61,7 @@ def used_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.memory_reserved(device)
     statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * mmap.PAGESIZE if statm.is_file() else 0
+    return int(statm.read_text(encoding="utf-8").split()[1]) * mmap.PAGESIZE if statm.is_file() else 0
 
 
 def report(device: torch.device) -> dict[str, int]:

@@ -113,9 +113,9 @@ def _names() -> list[str]:
 def _built(compiler: list[str], kind: tuple[str, ...], folder: Path) -> Path:
     """Where the library is, after making it if need be. Raises OSError and SubprocessError."""
     version = _run(*compiler, "--version")
-    sources = [path.read_text() for path in sorted(SOURCE.parent.iterdir())]
-    parts = (*sources, *FLAGS, *kind, *compiler[1:], version, platform.machine(), _processor())
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    sources = [path.read_bytes() for path in sorted(SOURCE.parent.iterdir())]
+    parts = (*FLAGS, *kind, *compiler[1:], version, platform.machine(), _processor())
+    key = hashlib.sha256(b"\0".join([*sources, *map(os.fsencode, parts)])).hexdigest()[:16]
     target = folder / f"{SOURCE.stem}-{key}.so"
     if not target.exists():
         keep(target, lambda made: _run(*compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made)))
@@ -123,11 +123,12 @@ def _built(compiler: list[str], kind: tuple[str, ...], folder: Path) -> Path:
 
 
 def _run(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT).stdout
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=TIMEOUT)
+    return done.stdout
 
 
 def _processor() -> str:
     """What a library for this very processor must not be shared beyond: homes are, between machines."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())

@@ -72,6 +72,6 @@ def _watch(parent: int) -> None:
 
 def _prefer_out_of_memory() -> None:
     try:
-        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="utf-8")
     except OSError:
         return  # not Linux, or not allowed: the kernel's own choice stands

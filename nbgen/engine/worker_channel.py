@@ -63,5 +63,5 @@ def limit_memory(num_bytes: int) -> None:
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + num_bytes,) * 2)

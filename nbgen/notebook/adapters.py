@@ -5,7 +5,6 @@ A live model's adapter is saved into a private folder of this kernel, which ends
 
 from __future__ import annotations
 
-import atexit
 import functools
 import tempfile
 from pathlib import Path
@@ -14,15 +13,14 @@ from typing import Any
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.client import Client
+from nbgen.notebook.private_folder import PrivateFolder
 from nbgen.notebook.short_traceback import short_traceback
 
 
 @functools.cache
 def _home() -> str:
     """Where live models' adapters are kept while the kernel lives: an engine that starts again reads them again."""
-    folder = tempfile.TemporaryDirectory(prefix="nbgen-adapters-")
-    atexit.register(folder.cleanup)
-    return folder.name
+    return str(PrivateFolder("nbgen-adapters-").path)
 
 
 @short_traceback

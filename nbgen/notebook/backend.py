@@ -29,9 +29,10 @@ class Reader(Protocol):
 
 
 class Backend(Protocol):
-    """A server's dialect. `model` is the name under which it serves the model."""
+    """A server's dialect: `kind` is what programs call it. `model` is the name under which it serves the model."""
 
     name: str
+    kind: str
     model: str
 
     def __init__(self, model: str) -> None: ...

@@ -6,7 +6,8 @@ Knows addresses and routes; nothing of notebooks, displays or how the server was
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any
+from contextlib import aclosing
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 from nbgen.errors import NbgenError, ServerNotFound
@@ -16,6 +17,8 @@ API = "api/v1/"
 PAGES = ("nbgen", "lab", "tree", "notebooks")
 
 Event = tuple[str, dict[str, Any]]
+
+C = TypeVar("C", bound="Client")
 
 
 class Client(Connection):
@@ -66,12 +69,13 @@ class Client(Connection):
         """Start a run and read its events. Closing the iterator aborts the run unless `attached` is false."""
         return self._events(Call("POST", f"{API}runs", body))
 
-    async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event]:
+    async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event, None]:
         """As `run`, awaited. With `stream` false the whole answer comes at once, in the same events."""
         call = Call("POST", f"{API}runs", body)
         if body.get("stream", True):
-            async for event in self.astream(call):
-                yield event.event, parse_object(event.data)
+            async with aclosing(self.astream(call)) as events:
+                async for event in events:
+                    yield event.event, parse_object(event.data)
         else:
             for whole in snapshot_events(await self.afields(call)):
                 yield whole
@@ -127,7 +131,7 @@ def snapshot_events(run: dict[str, Any]) -> list[Event]:
     return [("run", {"model": run["model"]}), *deltas, ("error", run) if run["error"] else ("done", run)]
 
 
-def answering(client: Client, seconds: float = CONNECT_SECONDS) -> Client:
+def answering(client: C, seconds: float = CONNECT_SECONDS) -> C:
     """The client, if its server says hello; else it is closed and the error raised."""
     try:
         client.hello(timeout=seconds)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -125,7 +125,7 @@ class Connection:
             for chunk in response.iter_bytes():
                 yield from decoder.feed(chunk)
 
-    async def astream(self, call: Call) -> AsyncIterator[sse.Event]:
+    async def astream(self, call: Call) -> AsyncGenerator[sse.Event, None]:
         """As `stream`, awaited."""
         decoder = sse.Decoder()
         with self._in_words():

@@ -16,7 +16,8 @@ from urllib.parse import unquote, urlsplit
 from nbgen.errors import NbgenError, ServerNotFound
 from nbgen.notebook.client import Client, answering, api_roots, root_below, token_in
 from nbgen.notebook.connection import LOOPBACK
-from nbgen.notebook.remote import AnyClient
+from nbgen.notebook.passed_on import own_environment
+from nbgen.notebook.remote import AnyClient, open_client
 
 HELLO_SECONDS = 2.0
 
@@ -40,15 +41,18 @@ class Candidate(NamedTuple):
         return Client(self.url, self.token, direct=self.direct, certificate=self.certificate)
 
 
-def find_server(env: Mapping[str, str] | None = None, unusable: Callable[[str], None] = lambda why: None) -> Client:
-    """A client of the first candidate that answers. Raises ServerNotFound with all that was tried.
+def find_server(env: Mapping[str, str] | None = None, unusable: Callable[[str], None] = lambda why: None) -> AnyClient:
+    """A client of the first candidate that answers, or of the server of another kind that the environment names.
 
-    `unusable` is told why the kernel's own server is not the one.
+    `unusable` is told why the kernel's own server is not the one. Raises ServerNotFound with all that was tried.
     """
+    env = own_environment() if env is None else env
+    if kind := env.get("NBGEN_KIND"):
+        return open_client(env.get("NBGEN_URL", ""), env.get("NBGEN_TOKEN", ""), kind, env.get("NBGEN_MODEL") or None)
     tried: list[str] = []
     asked: set[tuple[str, str]] = set()
     missed: tuple[Candidate, NbgenError] | None = None
-    for candidate in candidates(os.environ if env is None else env):
+    for candidate in candidates(env):
         place = (candidate.url, candidate.token)
         if place in asked:
             continue
@@ -174,7 +178,7 @@ def _serves(entry: dict[str, Any], notebook: str) -> bool:
 def _read(path: Path) -> dict[str, Any] | None:
     """A file that is gone or half-written is no candidate."""
     try:
-        entry = json.loads(path.read_text())
+        entry = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return entry if isinstance(entry, dict) else None

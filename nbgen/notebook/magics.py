@@ -157,7 +157,7 @@ class NbgenMagics(Magics):
     def _schema(self, name: str) -> Any:
         if name.endswith(".json"):
             try:
-                return json.loads(Path(name).read_text())
+                return json.loads(Path(name).read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise UsageError(f"--schema {name}: {error}") from None
         if name not in self.shell.user_ns:

@@ -35,6 +35,7 @@ class OpenAIBackend:
     """Chat goes to `/v1/chat/completions`, a text to continue to `/v1/completions`."""
 
     name = "OpenAI's API"
+    kind = "openai"
 
     def __init__(self, model: str) -> None:
         self.model = model

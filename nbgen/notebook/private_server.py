@@ -12,14 +12,16 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from nbgen.errors import NbgenError, ServerNotFound
-from nbgen.notebook.client import Client, answering
+from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound
+from nbgen.notebook import passed_on
+from nbgen.notebook.client import answering
+from nbgen.notebook.private_client import PrivateClient, last_words
+from nbgen.notebook.private_folder import PrivateFolder
 
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0
@@ -35,20 +37,20 @@ class PrivateServer:
         options: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """`options` are those of the server's application, as `jupyter nbgen --help-all` lists them."""
-        self._folder = tempfile.TemporaryDirectory(prefix="nbgen-")
-        self._log = Path(self._folder.name) / "server.log"
+        self._folder = PrivateFolder()
+        self._log = self._folder.path / "server.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 _command({**({"model": model} if model else {}), **options}),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(self._folder.name),
+                env=_environment(self._folder.path),
                 # Jupyter interrupts a kernel's whole process group: Ctrl-C must not reach the server.
                 start_new_session=True,
             )
         atexit.register(self.stop)
-        self.client: Client | None = None
+        self.client: PrivateClient | None = None
         try:
             self.client = self._answering(waiting)
         finally:
@@ -66,11 +68,14 @@ class PrivateServer:
 
     def __repr__(self) -> str:
         state = "running" if self.running else "stopped"
-        return f"<nbgen server at {self.url}, {state}, process {self._process.pid}; .stop() ends it>"
+        process = f"process {self._process.pid}, log {self._log}"
+        return f"<nbgen server at {self.url}, {state}, {process}; .stop() ends it>"
 
     def stop(self) -> None:
-        """End the server and its engine, and wait until they are gone."""
+        """End the server and its engine, and wait until they are gone. In a fork of this process it does nothing."""
         atexit.unregister(self.stop)
+        if not self._folder.ours:
+            return
         if self._process.stdin:
             self._process.stdin.close()
         try:
@@ -81,9 +86,10 @@ class PrivateServer:
         if self.client:
             self.client.close()
             self.client.lost = True
-        self._folder.cleanup()
+            passed_on.take_back(self.client.url)
+        self._folder.remove()
 
-    def _answering(self, waiting: Callable[[int], None]) -> Client:
+    def _answering(self, waiting: Callable[[int], None]) -> PrivateClient:
         """A client, as soon as the server answers. Raises ServerNotFound with its last words."""
         started, shown = time.monotonic(), 0
         while (seconds := time.monotonic() - started) < START_SECONDS and self.running:
@@ -94,20 +100,17 @@ class PrivateServer:
                 waiting(shown)
             time.sleep(0.1)
         why = "did not answer in time" if self.running else "did not start"
-        raise ServerNotFound(f"the nbgen server {why}:\n{self._last_words()}")
+        raise ServerNotFound(f"the nbgen server {why}:\n{last_words(self._log)}")
 
-    def _connect(self) -> Client | None:
+    def _connect(self) -> PrivateClient | None:
         """The server leaves its address and key in the folder that only this user can read."""
-        for path in Path(self._folder.name).glob("nbgen-*.json"):
+        for path in self._folder.path.glob("nbgen-*.json"):
             try:
-                entry = json.loads(path.read_text())
-                return answering(Client(entry["url"], entry["key"]))
+                entry = json.loads(path.read_text(encoding="utf-8"))
+                return answering(PrivateClient(entry["url"], entry["key"], self._log))
             except (ValueError, NbgenError):
                 continue
         return None
-
-    def _last_words(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
 
 
 def _command(chosen: Mapping[str, object]) -> list[str]:
@@ -117,18 +120,42 @@ def _command(chosen: Mapping[str, object]) -> list[str]:
         "ServerApp.port_retries": 0,
         "ServerApp.base_url": "/",
         "ServerApp.open_browser": False,
+        # What the user's configuration may have for a server that others reach.
+        "ServerApp.certfile": "",
+        "ServerApp.keyfile": "",
+        "ServerApp.client_ca": "",
+        "ServerApp.sock": "",
         "NbgenApp.stop_on_eof": True,
     }
     if os.name == "posix" and os.geteuid() == 0:
         options["ServerApp.allow_root"] = True
     options |= {f"NbgenApp.{name}": value for name, value in chosen.items()}
-    return [sys.executable, "-m", "nbgen", *(f"--{name}={value}" for name, value in options.items())]
+    # -P keeps a calendar.py beside the notebook out of the server's imports.
+    return [sys.executable, "-P", "-m", "nbgen", *(f"--{name}={value}" for name, value in options.items())]
 
 
-def _environment(folder: str) -> dict[str, str]:
-    """A runtime folder of its own keeps other kernels from finding a server that ends with this one."""
-    mine = {name: value for name, value in os.environ.items() if name not in ("NBGEN_URL", "NBGEN_TOKEN")}
-    return {**mine, "JUPYTER_RUNTIME_DIR": folder}
+def _environment(folder: Path) -> dict[str, str]:
+    """A runtime folder of its own keeps other kernels from finding a server that ends with this one.
+
+    It writes its configuration there, too, since a home may be read-only, and reads the user's.
+    """
+    from jupyter_core.paths import jupyter_config_dir
+
+    mine = {name: value for name, value in os.environ.items() if name not in passed_on.NAMES}
+    if not mine.get("JUPYTER_NO_CONFIG"):
+        users = [mine.get("JUPYTER_CONFIG_PATH"), jupyter_config_dir()]
+        mine["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, users))
+        (folder / "migrated").touch()  # or Jupyter would look for what an IPython of long ago has left
+    return {**mine, "JUPYTER_RUNTIME_DIR": str(folder), "JUPYTER_CONFIG_DIR": str(folder)}
+
+
+def sizes(**given: int | None) -> dict[str, int]:
+    """Those of a server's options that are given. Raises InvalidRequest for what is no size."""
+    wanted = {name: size for name, size in given.items() if size is not None}
+    for name, size in wanted.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidRequest(f"{name} must be a whole number from 1, got {size!r:.80}", field=name)
+    return wanted
 
 
 def _free_port() -> int:

@@ -6,6 +6,7 @@ Offers the client's runs; what only nbgen has is refused in words. Finds out by 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -58,13 +59,14 @@ class RemoteClient(Connection):
                 return
         yield from reader.end()
 
-    async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event]:
+    async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event, None]:
         """As `run`, awaited."""
         self._check(body)
         reader = self.backend.reader()
-        async for event in self.astream(self.backend.run(body)):
-            for translated in reader.feed(event):
-                yield translated
+        async with aclosing(self.astream(self.backend.run(body))) as events:
+            async for event in events:
+                for translated in reader.feed(event):
+                    yield translated
         for translated in reader.end():
             yield translated
 

@@ -133,6 +133,9 @@ def _rows(data: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
         )
     if isinstance(data, pandas.DataFrame):
         return data.index, [_names(data.columns, values) for values in data.itertuples(index=False, name=None)]
+    if hasattr(data, "iter_rows") and hasattr(data, "columns"):  # a DataFrame of polars', which iterates over columns
+        rows = [_names(data.columns, values) for values in data.iter_rows()]
+        return pandas.RangeIndex(len(rows)), rows
     if isinstance(data, Mapping):
         data = pandas.Series(data)
     values = list(data)

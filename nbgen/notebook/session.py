@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbgen import model_hub
 from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status
+from nbgen.notebook import passed_on
 from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import answers, find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
 from nbgen.notebook.logprobs import Logprobs
 from nbgen.notebook.media import media_parts
 from nbgen.notebook.models import Models, place
-from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.private_server import PrivateServer, sizes
 from nbgen.notebook.remote import AnyClient, open_client
 from nbgen.notebook.request import Prompt, beside, builtin, chat_messages, one_answer, run_body, sampling_options
 from nbgen.notebook.result import Result
@@ -41,8 +42,8 @@ NONE_FOUND = "no nbgen server found: starting one for this kernel…"
 _lock = threading.RLock()
 _client: AnyClient | None = None
 _private: PrivateServer | LiveServer | None = None
-#: Whether the user has named the server of `_client`.
-_chosen = False
+#: Whether the user has named the server of `_client`, and asked for `_private`.
+_chosen = _asked = False
 
 # A thread of the parent's that held the lock is not there to free it.
 os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
@@ -243,6 +244,8 @@ def connect(url: str | None = None, token: str = "", *, kind: str = "auto", mode
     client = find_server() if url is None else open_client(url, token, kind, model)
     with _lock:
         _client, _chosen = client, True
+        _let_go(client)
+        passed_on.take_back() if url is None else passed_on.tell(client)
     return client
 
 
@@ -263,7 +266,7 @@ def serve(
     is not touched. `name` is what clients call it ("live"); `context_length` is in tokens.
     Raises InvalidRequest or ModelError for what cannot be served; a server from an earlier call goes on then.
     """
-    options = _sizes(context_length=context_length, kv_cache_bytes=kv_cache_bytes)
+    options = sizes(context_length=context_length, kv_cache_bytes=kv_cache_bytes)
     if model is None or isinstance(model, str):
         if tokenizer is not None or name is not None:
             raise InvalidRequest("tokenizer and name go with a model object; a model's name brings its own")
@@ -296,39 +299,39 @@ def default_client(start: bool = True) -> AnyClient:
 def _find(start: bool) -> AnyClient:
     why: list[str] = []
     try:
-        found: AnyClient | None = find_server(unusable=why.append)
-    except ServerNotFound:
-        if not start:
-            raise
-        found = None
-    for words in why:
-        print(words)
-    if found is not None:
+        found = find_server(unusable=why.append)
+        passed_on.take_back()
         return found
-    server: PrivateServer = _start(STARTING if why else NONE_FOUND, lambda waiting: PrivateServer(None, waiting))
+    except ServerNotFound:
+        if not start or passed_on.own_environment().get("NBGEN_KIND"):
+            raise
+    finally:
+        print(*why, sep="\n", end="\n" * bool(why))
+    server: PrivateServer = _start(
+        STARTING if why else NONE_FOUND, lambda waiting: PrivateServer(None, waiting), asked=False
+    )
     assert server.client is not None, "it has answered"
     return server.client
 
 
-def _sizes(**sizes: int | None) -> dict[str, int]:
-    """Those that are given. Raises InvalidRequest for what is no size."""
-    given = {name: size for name, size in sizes.items() if size is not None}
-    for name, size in given.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InvalidRequest(f"{name} must be a whole number from 1, got {size!r:.80}", field=name)
-    return given
+def _let_go(client: AnyClient) -> None:
+    """Stop a private server that nobody asked for, as another one is used from now on."""
+    global _private
+    if _private is not None and not _asked and _private.url != client.url:
+        _private.stop()
+        _private = None
 
 
 def _choose(words: str, server: Callable[[Waiting], S]) -> S:
     global _chosen
     with _lock:
-        started = _start(words, server)
+        started = _start(words, server, asked=True)
         _chosen = True
         return started
 
 
-def _start(words: str, server: Callable[[Waiting], S]) -> S:
-    global _client, _private
+def _start(words: str, server: Callable[[Waiting], S], *, asked: bool) -> S:
+    global _client, _private, _asked
     with _lock:
         if _private is not None:
             _private.stop()
@@ -339,7 +342,8 @@ def _start(words: str, server: Callable[[Waiting], S]) -> S:
             outcome = f"started an nbgen server for this kernel at {started.url}"
         finally:
             line.clear(outcome)
-        _private, _client = started, started.client
+        _private, _client, _asked = started, started.client, asked
+        passed_on.tell(started.client)
         return started
 
 

@@ -18,6 +18,7 @@ class SGLangBackend(OpenAIBackend):
     """Options of `/generate` have nbgen's own names."""
 
     name = "SGLang"
+    kind = "sglang"
 
     def run(self, body: Mapping[str, Any]) -> Call:
         if "messages" in body:

@@ -41,7 +41,8 @@ class Status:
             lines.append(_model_line(model))
         if pulse := self.raw.get("status"):
             lines.append(_pulse_line(pulse))
-        return [*lines, f"server: {self.url}"]
+        log = [f"log: {self.raw['log']}"] if "log" in self.raw else []
+        return [*lines, f"server: {self.url}", *log]
 
 
 def _model_line(model: dict[str, Any]) -> str:

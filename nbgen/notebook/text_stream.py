@@ -5,13 +5,14 @@ Turns a run's events into a Result. Knows neither HTTP nor displays.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any
 
-from nbgen.errors import Unavailable, from_status
+from nbgen.errors import NbgenError, Unavailable, from_status
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import EXPECTED, shortened
 
@@ -30,6 +31,9 @@ class TextStream:
     Leaving early (break, an exception, Ctrl-C, a cancelled task) stops the run on the server. `aevents` are the same
     events awaited; whichever is not used is never opened.
     """
+
+    #: A copy that was never made is closed, too.
+    _open = False
 
     def __init__(
         self,
@@ -76,11 +80,15 @@ class TextStream:
                 async for name, data in events:
                     if text := self._apply(name, data):
                         yield text
+                    if name == "done":
+                        await _read_out(events)
                     if not self._open:
                         return
             self._apply("lost", {})
         except BaseException as error:  # A cancelled task or a loop left early, too, end the run.
             self.close("error" if isinstance(error, Exception) else "abort")
+            if isinstance(error, (*EXPECTED, asyncio.CancelledError)):
+                raise shortened(error) from None
             raise
 
     def __await__(self) -> Generator[Any, None, Result]:
@@ -170,3 +178,10 @@ class TextStream:
     def _fail(self, error: dict[str, Any]) -> None:
         self.result.finish_reason = "error"
         raise from_status(int(error.get("code", 500)), error["message"], error.get("field"))
+
+
+async def _read_out(events: AsyncGenerator[Any, None]) -> None:
+    """To the end of the connection, where httpx closes its own generators; those that are left are the collector's."""
+    with suppress(NbgenError):
+        async for _ in events:
+            pass

@@ -23,6 +23,7 @@ class TritonBackend:
     """One text in, a stream of new text out."""
 
     name = "Triton"
+    kind = "triton"
 
     def __init__(self, model: str) -> None:
         self.model = model

@@ -43,6 +43,14 @@ def test_a_home_that_cannot_be_written_costs_a_build_only(tmp_path: Path, monkey
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.usefixtures("short")
+def test_a_source_is_bytes_whatever_the_locale_takes_them_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with native.SOURCE.open("ab") as source:
+        source.write(b"// \xe2\x80\xa6 \xff\n")
+    assert library().attend
+
+
 @pytest.mark.parametrize("named", ["", "env g++", "/no/such/compiler"])
 @pytest.mark.usefixtures("short")
 def test_the_environment_s_compiler_may_be_several_words_or_gone(

@@ -4,6 +4,7 @@ import _thread
 import json
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +45,28 @@ def test_rows_of_a_frame_name_their_columns(connected: PrivateServer) -> None:
     by_function = nbgen.map(frame, lambda row: f"{row.city} in {row['a year']}", **OPTIONS)
     assert by_function.text.tolist() == answers.text.tolist()
     assert nbgen.map(["Rome in 2000"], **OPTIONS).text.tolist() == [expected]
+
+
+class PolarsFrame:
+    """As polars' DataFrame is read: by its columns where it is iterated over, by `iter_rows` else."""
+
+    def __init__(self, **columns: list[Any]) -> None:
+        self.columns = list(columns)
+        self._columns = columns
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return iter(self._columns.values())
+
+    def iter_rows(self) -> Iterator[tuple[Any, ...]]:
+        return zip(*self._columns.values(), strict=True)
+
+
+def test_a_frame_of_polars_is_one_of_rows(connected: PrivateServer) -> None:
+    cities = {"city": ["Oslo", "Rome", "Bern"], "year": [1900, 2000, 2100]}
+    answers = nbgen.map(PolarsFrame(**cities), "{{city}} in {{row.year}}", **OPTIONS)
+    expected = nbgen.map(pd.DataFrame(cities), "{{city}} in {{row.year}}", **OPTIONS)
+    assert answers.text.tolist() == expected.text.tolist()
+    assert answers.index.equals(expected.index)
 
 
 def test_values_of_a_row_keep_the_types_of_their_columns(connected: PrivateServer) -> None:

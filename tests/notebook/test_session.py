@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -165,6 +166,8 @@ def test_a_private_server_loads_unloads_and_ends(
     monkeypatch.setattr("nbgen.notebook.session._private", None)
     server = nbgen.serve(str(tiny_model))
     assert "running" in repr(server)
+    assert f"log {server._log}" in repr(server)
+    assert f"log: {server._log}" in str(nbgen.status())
     assert nbgen.unload().state == "stopped", "also in the middle of its start"
     assert nbgen.load().state == "ready"
     assert "model: " in capsys.readouterr().err, "each stage that was met while waiting"
@@ -241,6 +244,19 @@ def test_a_chosen_server_that_was_out_of_reach_for_a_moment_stays(
     monkeypatch.setattr(served.client, "lost", True)
     assert session.default_client() is served.client
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_private_server_that_nobody_asked_for_ends_when_another_is_named(
+    served: PrivateServer, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    stopped: list[str] = []
+    other = SimpleNamespace(url="http://127.0.0.1:9/nbgen/", stop=lambda: stopped.append(other.url))
+    monkeypatch.setattr(session, "_private", other)
+    monkeypatch.setattr(session, "_asked", asked)
+    nbgen.connect(served.url, served.client.token).close()
+    assert stopped == ([] if asked else [other.url])
+    assert session._private is (other if asked else None)
 
 
 def test_an_interrupted_load_says_that_it_goes_on(

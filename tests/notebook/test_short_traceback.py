@@ -31,6 +31,27 @@ def test_only_the_persons_own_lines_are_shown(
     assert "nbgen/notebook" not in shown
 
 
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("await nbgen.stream('x', json_schema='[]')", "json_schema"),
+        ("async for text in nbgen.stream('x', json_schema='[]'): pass", "json_schema"),
+        ("await nbgen.stream('x', max_new_tokens=15_000, ignore_eos=True)", "CancelledError"),
+    ],
+)
+def test_so_it_is_with_what_is_awaited(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], cell: str, words: str
+) -> None:
+    """A notebook's stop button cancels the task of the cell."""
+    stopped = "asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)" if "Cancelled" in words else "pass"
+    shell.run_cell(f"import asyncio, nbgen\nasync def own():\n    {stopped}\n    {cell}\nawait own()")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert words in shown
+    assert "in own()" in shown
+    assert "nbgen/notebook" not in shown
+    assert "httpx" not in shown
+
+
 def test_so_it_is_with_an_interrupt_which_keeps_the_text(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,13 +1,20 @@
 """A run's events become text and a result, whatever way the run ends."""
 
+import copy
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
+from nbgen import sse
 from nbgen.errors import Unavailable
+from nbgen.notebook.client import Client
+from nbgen.notebook.connection import Call
+from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.result import Result
 from nbgen.notebook.text_stream import TextStream
+from nbgen.notebook.triton_backend import TritonBackend
 
 DONE = {"finish_reason": {"type": "stop"}, "usage": {"completion_tokens": 2}, "ttft_s": 0.1, "tokens_per_s": 9.0}
 
@@ -97,6 +104,45 @@ async def test_a_stream_is_read_by_async_for_and_by_await() -> None:
     assert [text async for text in answer] == ["a", "b"]
     assert answer.result.finish_reason == "stop"
     assert (await TextStream(iter(()), Result(), None, later(*events))).text == "ab"
+
+
+async def test_an_awaited_stream_reads_its_connection_to_the_end() -> None:
+    ended: list[str] = []
+
+    async def events(error: Exception | None) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        yield delta("a")
+        yield "done", DONE
+        ended.append("read out")
+        if error is not None:
+            raise error
+
+    for error in (None, Unavailable("lost after the last word")):
+        assert (await TextStream(iter(()), Result(), None, events(error))).text == "a"
+    assert len(ended) == 2
+
+
+async def test_an_awaited_stream_that_is_left_is_closed_down_to_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    async def astream(call: Call) -> AsyncIterator[sse.Event]:
+        try:
+            while True:
+                yield sse.Event('{"model_name": "m", "text_output": "a", "text": "a"}', "delta")
+        finally:
+            closed.append(True)
+
+    clients = [Client("http://127.0.0.1:9/"), RemoteClient("http://127.0.0.1:9/", "", TritonBackend("m"))]
+    for number, client in enumerate(clients, 1):
+        monkeypatch.setattr(client, "astream", astream)
+        async with aclosing(client.arun({"prompt": "x", "params": {}})) as events:
+            assert await anext(events)
+        assert len(closed) == number
+        client.close()
+
+
+def test_a_stream_that_cannot_be_copied_leaves_nothing_behind() -> None:
+    with pytest.raises(TypeError, match="pickle"):
+        copy.deepcopy(TextStream((event for event in ()), Result()))
 
 
 async def test_an_awaited_stream_that_breaks_off_raises() -> None:

@@ -1,0 +1,71 @@
+"""A server of the kernel's own starts whatever stands around it, ends with its process, and has a log."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from nbgen.notebook import passed_on
+from nbgen.notebook.connection import Call
+from nbgen.notebook.private_client import PrivateClient
+from nbgen.notebook.private_folder import PrivateFolder
+from nbgen.notebook.private_server import PrivateServer
+
+
+def test_files_of_the_notebook_and_the_users_configuration_do_not_keep_it_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public = {"certfile": "/nowhere/cert.pem", "keyfile": "/nowhere/key.pem", "sock": str(tmp_path / "socket")}
+    config = {"ServerApp": public, "NbgenApp": {"triton_server_name": "mine"}}
+    (tmp_path / "jupyter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "calendar.py").write_text("raise SystemExit('another calendar')", encoding="utf-8")
+    (tmp_path / "home").symlink_to(tmp_path / "nowhere")  # where nothing is, and nothing can be made
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "home" / ".jupyter"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    server = PrivateServer("no-such-model", options={"autoload": False})
+    assert server.client.json(Call("GET", "v2"))["name"] == "mine"
+    passed_on.tell(server.client)
+    server.stop()
+    assert "NBGEN_TOKEN" not in os.environ
+    assert not server._log.parent.exists()
+
+
+def test_a_fork_leaves_the_server_and_its_folder_alone(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as fork:
+        fork.setattr(os, "getpid", lambda: 1)
+        server.stop()
+        server._folder.remove()
+    assert server.running
+    assert server._log.is_file()
+
+
+def test_a_private_folder_is_private_and_goes(tmp_path: Path) -> None:
+    folder = PrivateFolder()
+    (folder.path / "inner").mkdir()
+    assert folder.path.stat().st_mode & 0o077 == 0
+    folder.remove()
+    assert not folder.path.exists()
+
+
+async def test_who_is_sent_to_the_log_hears_where_it_is_and_how_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "server.log"
+    log.write_bytes(b"".join(b"line %d \xff\n" % number for number in range(30)))
+    client = PrivateClient("http://127.0.0.1:9/", "", log)
+    words = client._with_log("m cannot be run; the server's log says why")
+    assert words.splitlines()[0] == f"m cannot be run; the server's log says why: {log} ends with"
+    assert words.splitlines()[1:] == [f"line {number} \ufffd" for number in range(15, 30)]
+    assert client._with_log("a log is not what is meant") == "a log is not what is meant"
+    error = {"error": {"message": "it failed; the log says why", "code": 503}}
+    _, said = client._explained(("error", error))
+    assert said["error"]["code"] == 503
+    assert "line 29" in said["error"]["message"]
+    log.write_text("at http://127.0.0.1:1/nbgen/?token=5ec2e7 now", encoding="utf-8")
+    assert client._with_log("the log says why").endswith("at http://127.0.0.1:1/nbgen/?token=… now")
+    log.unlink()
+    assert client._with_log("the log says why").endswith("ends with\n")
+    client.close()
