@@ -227,7 +227,7 @@ def test_who_gets_a_server_of_their_own_hears_why(
     served: PrivateServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(session, "_client", None)
-    monkeypatch.setattr(session, "_start", lambda words, server: print(words) or served)
+    monkeypatch.setattr(session, "_start", lambda words, server, **_: print(words) or served)
     assert session.default_client() is served.client
     monkeypatch.setattr(session, "_client", None)
     monkeypatch.setenv("NBGEN_URL", "http://127.0.0.1:9/")
