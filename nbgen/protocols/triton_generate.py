@@ -198,7 +198,7 @@ def load_metrics(wanted: str, utilization: float, capacity: int) -> str | None:
             return None
 
 
-def not_one(responses: int) -> InvalidRequest:
+def not_one(responses: str) -> InvalidRequest:
     """Why a request with several responses, or none, has no place at `generate`."""
     return InvalidRequest(
         f"generate expects model to produce exactly 1 response, use generate stream for model that generates various "

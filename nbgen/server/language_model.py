@@ -140,6 +140,7 @@ class LanguageModel(ServedModel):
             model_version=spec.version,
             outputs=language_model.joined(answers),
             final=runs[0].ended is not None,
+            pieces=max(1, len(samples[0][0].output_ids)) if calls[0].stream else 1,
         )
 
 
