@@ -19,7 +19,9 @@ def request_ids(rid: str | list[str] | None, prompts: int, n: int, *, single: bo
     for name in given:
         if not RID.fullmatch(name):
             raise InvalidRequest("`rid` must be 1 to 128 letters, digits or _.:-", field="rid")
-    if isinstance(rid, list) and (single or len(rid) != prompts):
+    if isinstance(rid, list) and single:
+        raise InvalidRequest("`rid` is a list, and a single prompt takes one id as text", field="rid")
+    if isinstance(rid, list) and len(rid) != prompts:
         raise InvalidRequest(f"`rid` is a list of {len(rid)} ids for {prompts} prompts: a mismatch", field="rid")
     if len(set(given)) < len(given):
         raise InvalidRequest("Duplicate request IDs detected in the batch", field="rid")
