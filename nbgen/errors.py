@@ -23,6 +23,9 @@ hold the text of a foreign exception. This module knows no protocol's shape for 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 
 class NbgenError(Exception):
     """An error with words meant for the user.
@@ -133,6 +136,13 @@ def from_status(status: int, message: str, field: str | None = None) -> NbgenErr
     if status in known:
         return known[status](message, field=field)
     return InvalidRequest(message, field=field) if 400 <= status < 500 else InternalError(message, field=field)
+
+
+def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
+    """The same refusal in the names that its reader knows. One that came from afar begins with its field."""
+    words = re.sub(r"\w+", lambda found: names.get(found[0], found[0]), error.message)
+    field = error.field or re.split(r"\W", error.message, maxsplit=1)[0]
+    return InvalidRequest(words, field=names.get(field, error.field))
 
 
 def in_words(error: BaseException) -> str:

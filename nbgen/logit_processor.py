@@ -64,8 +64,8 @@ class AllowedTokensLogitsProcessor(CustomLogitProcessor):
         return logits
 
 
-class WrongTokenIds(ValueError):
-    """`token_ids` are no list of tokens of the model."""
+class WrongParams(ValueError):
+    """What a processor was told is not what it takes: `token_ids` are no list of tokens of the model, say."""
 
 
 #: Processors that need no code from a client: `{"name": "disallowed_tokens", "args": {"token_ids": [1, 2]}}`.
@@ -83,7 +83,9 @@ class Named:
         self._args = args
 
     def __call__(self, logits: Any, custom_param_list: list[dict[str, Any] | None]) -> Any:
-        given = [params if isinstance(params, dict) else {} for params in custom_param_list]
+        given = [{} if params is None else params for params in custom_param_list]
+        if not all(isinstance(params, dict) for params in given):
+            raise WrongParams("custom_params of a processor that is named must be an object")
         return self._processor(logits, [{**self._args, **params} for params in given])
 
 
@@ -149,7 +151,7 @@ def _token_ids(params: dict[str, Any], vocab_size: int) -> list[int]:
     """The ids that a processor was told; a GPU would not survive one outside the vocabulary."""
     ids = params.get("token_ids", [])
     if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < vocab_size for token in ids):
-        raise WrongTokenIds(f"token_ids must be a list of integers from 0 to {vocab_size - 1}")
+        raise WrongParams(f"token_ids must be a list of integers from 0 to {vocab_size - 1}")
     return ids
 
 

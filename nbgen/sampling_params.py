@@ -90,7 +90,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """From a request's object; `null` means the default. Raises InvalidRequest naming the field."""
         fields = {name: value for name, value in options.items() if value is not None or name == "max_new_tokens"}
         for name in ("stop", "stop_regex"):
-            if isinstance(given := fields.get(name), str | list):
+            if (given := fields.get(name)) is not None:
+                if not isinstance(given, str | list):
+                    raise WrongType(f"{name} must be text or a list of text, got {given!r:.80}", field=name)
                 fields[name] = [text for text in ([given] if isinstance(given, str) else given) if text != ""]
         fields = {name: value for name, value in fields.items() if value != "" or name not in GRAMMARS}
         if isinstance(fields.get("logit_bias"), Mapping):

@@ -210,7 +210,7 @@ class Admission:
             tools, continues = request.tools.tools if request.tools else [], request.continue_final
             return self._chat(request.messages, tools, request.template_options, not continues, continues)
         if request.text is not None:
-            return self._tokenizer.encode(request.text)
+            return self._tokenizer.encode(request.text, cut=request.truncate)
         if request.input_embeds is not None:
             self._check_embeds(request.input_embeds)
             return [PLACEHOLDER] * request.input_embeds.shape[0]

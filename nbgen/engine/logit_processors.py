@@ -17,7 +17,7 @@ import torch
 from nbgen import logit_processor
 from nbgen.engine.sequence import Sequence
 from nbgen.errors import InvalidRequest
-from nbgen.logit_processor import NAMED, CustomLogitProcessor, WrongTokenIds
+from nbgen.logit_processor import NAMED, CustomLogitProcessor, WrongParams
 from nbgen.sampling_params import SamplingParams
 
 LOAD_SECONDS = 1.0
@@ -178,5 +178,5 @@ def _custom_params(sequence: Sequence) -> Any:
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it took too long"
-    told = isinstance(error, WrongShape | WrongTokenIds)
+    told = isinstance(error, WrongShape | WrongParams)
     return str(error) if told else f"it raised {type(error).__name__}"

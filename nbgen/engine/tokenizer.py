@@ -36,8 +36,13 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._tokenizer.chat_template is not None
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Ids of plain text, with the special tokens that the tokenizer puts around it unless told otherwise."""
+    def encode(self, text: str, *, add_special_tokens: bool = True, cut: bool = False) -> list[int]:
+        """Ids of plain text, with the special tokens that the tokenizer puts around it unless told otherwise.
+
+        More than any context holds is refused, or where it is to be `cut` left away.
+        """
+        if cut:
+            text = text.encode("utf-8", "replace")[: self._limit].decode("utf-8", "ignore")
         self._check_length(text)
         # Half a surrogate pair, which the arguments of a call may hold, as JSON writes it.
         whole = text.encode("utf-8", "backslashreplace").decode()

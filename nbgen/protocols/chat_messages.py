@@ -86,6 +86,7 @@ class Turn(msgspec.Struct, omit_defaults=True):
 
     role: str
     content: str | list[Part] | None = None
+    refusal: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[Call] | None = None
     tool_call_id: str | None = None
@@ -172,9 +173,10 @@ def _message(turn: Turn, media: list[Item]) -> ChatMessage:
     role = "system" if turn.role == "developer" else turn.role
     if role not in ("system", "user", "assistant", "tool"):
         raise InvalidRequest(f"messages of the role {turn.role!r:.80} are not supported", field="messages")
-    if turn.content is None and not (role == "assistant" and turn.tool_calls):
+    content = turn.refusal if turn.content is None and role == "assistant" else turn.content
+    if content is None and not (role == "assistant" and turn.tool_calls):
         raise InvalidRequest(f"a message of the role {turn.role!r} has no content", field="messages")
-    parts = [Part(type="text", text=turn.content)] if isinstance(turn.content, str) else turn.content or []
+    parts = [Part(type="text", text=content)] if isinstance(content, str) else content or []
     other = next((part.type for part in parts if part.words is None), None)
     if other is None:
         text = "".join(part.words or "" for part in parts)

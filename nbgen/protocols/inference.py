@@ -51,13 +51,17 @@ class OutputTensor(NamedTuple):
 
 
 class InferenceResponse(msgspec.Struct, kw_only=True):
-    """One response to a request; `final` is the last. A request that fails later ends with an exception instead."""
+    """One response to a request; `final` is the last. A request that fails later ends with an exception instead.
+
+    `pieces` counts what waited and was joined in it, each of which a quicker reader would have had as a response.
+    """
 
     model_name: str
     model_version: str
     outputs: list[OutputTensor] = []
     parameters: Mapping[str, Parameter] = {}
     final: bool = True
+    pieces: int = 1
 
     @property
     def size(self) -> int:

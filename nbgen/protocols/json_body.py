@@ -45,8 +45,7 @@ def parse_json(body: bytes) -> Any:
     except RecursionError:
         raise MalformedBody(f"the body is nested deeper than {MAX_DEPTH}") from None
     _check_shape(value)
-    if _SURROGATE_ESCAPE.search(body):
-        _refuse_surrogates(value)
+    check_surrogates(body, value)
     return value
 
 
@@ -130,7 +129,10 @@ def _check_shape(value: Any) -> None:
         raise MalformedBody(f"the body is nested deeper than {MAX_DEPTH}")
 
 
-def _refuse_surrogates(value: Any) -> None:
+def check_surrogates(body: bytes | memoryview, value: Any) -> None:
+    """Raise MalformedBody where the `value` of a body has half of a surrogate pair in a text."""
+    if not _SURROGATE_ESCAPE.search(body):
+        return
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:

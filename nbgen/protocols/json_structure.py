@@ -7,8 +7,10 @@ protocol's fields.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from nbgen.errors import InvalidRequest
@@ -32,6 +34,14 @@ def check_structure(body: memoryview, *, values: int | None = None) -> None:
             raise InvalidRequest(
                 f"the request JSON has {found} times {character!r}; at most {limit}: send what is large as binary data"
             )
+
+
+def why_malformed(body: memoryview, error: msgspec.DecodeError) -> str:
+    """What msgspec says of JSON that is none; where a number is not finite, which Python's json writes, that."""
+    place = int(found[1]) if (found := re.search(r"\(byte (\d+)\)", str(error))) else 0
+    if word := re.search(rb"-?(NaN|Infinity)", body[max(0, place - 2) : place + 8]):
+        return f"{word[0].decode()} is not a finite number: send the tensor as binary data"
+    return str(error)
 
 
 def count(body: memoryview, character: int) -> int:

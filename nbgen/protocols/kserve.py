@@ -18,7 +18,7 @@ from nbgen.messages import Tensor
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import RESERVED_PREFIX, Inference, Parameter, PinnedError, RequestedOutput
 from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody
-from nbgen.protocols.json_structure import check_structure
+from nbgen.protocols.json_structure import check_structure, why_malformed
 from nbgen.tensor_spec import ELEMENT_BYTES, ModelSpec
 
 #: Bytes of the JSON part of a request, of one tensor in it, and of a request that is one tensor's bytes alone.
@@ -121,7 +121,8 @@ def _decode(body: memoryview) -> _Body:
     try:
         fields = _decoder.decode(body)
     except msgspec.DecodeError as error:
-        raise MalformedBody(f"failed to parse the request JSON buffer: {error}") from None
+        why = why_malformed(body, error)
+        raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
     except (RecursionError, UnicodeDecodeError):
         raise MalformedBody(
             f"failed to parse the request JSON buffer: JSON nesting depth exceeds {MAX_DEPTH}"

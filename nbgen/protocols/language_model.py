@@ -18,7 +18,7 @@ from nbgen.bytes_elements import pack_bytes, unpack_bytes
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Media, TensorOptions
-from nbgen.protocols import triton_options
+from nbgen.protocols import triton_options, triton_sampling
 from nbgen.protocols.inference import Inference, OutputTensor
 from nbgen.protocols.media import MAX_MEDIA, decode_base64
 from nbgen.protocols.sample import Sample
@@ -136,11 +136,11 @@ def _parse(inference: Inference) -> Call:
     tensors = {name: values(tensor.data, tensor.datatype) for name, tensor in inference.inputs.items()}
     text, ids = _prompt(inference, tensors)
     options = triton_options.gather(inference.parameters, tensors)
-    triton_options.refuse_unsupported(options)
+    triton_sampling.refuse_unsupported(options)
     stream = bool(options.get("stream", False))
     echoed = _echoes(options, stream)
     outputs = _outputs(inference, options, of_ids=ids is not None)
-    params = triton_options.sampling_params(options, new_tokens=not OF_PROMPT.issuperset(outputs))
+    params = triton_sampling.sampling_params(options, new_tokens=not OF_PROMPT.issuperset(outputs))
     if params.n > 1:
         _check_several(f"n is {params.n}", stream, outputs)
     request = GenerateRequest(
@@ -149,9 +149,10 @@ def _parse(inference: Inference) -> Call:
         input_ids=ids,
         media=_images(tensors.get(IMAGES, [])),
         params=params,
-        words=triton_options.word_lists(options),
-        adapter=triton_options.adapter(options),
-        priority=triton_options.priority(inference.parameters.get("priority")),
+        words=triton_sampling.word_lists(options),
+        logit_processor=triton_sampling.logit_processor(options),
+        adapter=triton_sampling.adapter(options),
+        priority=triton_sampling.priority(inference.parameters.get("priority")),
         tensors=_tensor_options(outputs),
         fit=True,
         echo=echoed and text is None,

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, renamed
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.protocols.chat_messages import Turn, conversation, template_options
 from nbgen.protocols.json_body import convert, parse_object, refuse_unsupported
@@ -36,6 +36,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "chat_template": (None,),
     "prompt_logprobs": (None,),
+    "web_search_options": (None,),
 }
 #: OpenAI's and SGLang's names of sampling options, and ours.
 SAMPLING = {
@@ -119,6 +120,7 @@ class ChatBody(Body, kw_only=True):
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+    verbosity: str | None = None
 
 
 class Call(NamedTuple):
@@ -177,13 +179,14 @@ def chat_call(fields: dict[str, Any]) -> Call:
     _within("top_logprobs", body.top_logprobs, MAX_TOP_LOGPROBS)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
-    limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     wanted = LogprobOptions(top=body.top_logprobs or 0, text=True) if body.logprobs else None
-    params = _sampling(fields, limit)
+    params = _sampling(fields, getattr(body, name), name)
     (rid,) = request_ids(body.rid, 1, params.n, single=True)
     messages, media = conversation(body.messages)
     request = _request(body, rid, params, messages=messages)
-    effort = {} if body.reasoning_effort is None else {"reasoning_effort": body.reasoning_effort}
+    manner = {"reasoning_effort": body.reasoning_effort, "verbosity": body.verbosity}
+    manner = {option: value for option, value in manner.items() if value is not None}
     request = msgspec.structs.replace(
         request,
         logprobs=wanted,
@@ -192,7 +195,7 @@ def chat_call(fields: dict[str, Any]) -> Call:
         parts=True,
         thoughts=body.separate_reasoning is not False,
         continue_final=body.continue_final_message,
-        template_options=template_options({**effort, **(body.chat_template_kwargs or {})}),
+        template_options=template_options({**manner, **(body.chat_template_kwargs or {})}),
     )
     return _call(body, [request], chat=True)._replace(logprobs=wanted is not None, media=[media])
 
@@ -202,17 +205,15 @@ def _body(fields: dict[str, Any], kind: type[B]) -> B:
     return convert(fields, kind)
 
 
-def _sampling(fields: Mapping[str, Any], limit: int | None) -> SamplingParams:
+def _sampling(fields: Mapping[str, Any], limit: int | None, limit_name: str = "max_tokens") -> SamplingParams:
     """Sampling options under our names; a refusal names the field as the caller wrote it."""
     if limit is not None and limit < 1:
-        raise InvalidRequest(f"max_tokens must be at least 1, got {limit}", field="max_tokens")
+        raise InvalidRequest(f"{limit_name} must be at least 1, got {limit}", field=limit_name)
     ours = {own: fields[name] for name, own in SAMPLING.items() if name in fields} | openai_grammar(fields)
     try:
         return SamplingParams.parse({**ours, "max_new_tokens": limit})
     except InvalidRequest as error:
-        theirs = next((name for name, own in SAMPLING.items() if own == error.field), error.field)
-        words = error.message.replace(error.field or "", theirs or "") if error.field != theirs else error.message
-        raise InvalidRequest(words, field=theirs) from None
+        raise renamed(error, {own: name for name, own in SAMPLING.items()} | {"max_new_tokens": limit_name}) from None
 
 
 def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> GenerateRequest:

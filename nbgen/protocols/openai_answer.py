@@ -55,13 +55,16 @@ class Choice:
         return [self._delta(states if self._call.chat else {"text": "", **states})] if states else []
 
     def deltas(self, sample: Sample) -> list[dict[str, Any]]:
-        """The choices of the next chunks: its role first, then what is new, then, once, why it ended."""
-        if self.ended:
+        """The choices of the next chunks: its role first, then what is new, then, once, why it ended.
+
+        None before the first output, with which all that `echo` shows of the prompt comes.
+        """
+        if self.ended or not (sample.output_ids or sample.finish_reason):
             return []
         found = [] if self._begun or not self._call.chat else [self._delta({"role": "assistant", "content": ""})]
         self._begun = True
         contents = self._take_contents(sample)
-        if not contents and len(sample.logprobs) > self._logprobs:
+        if not contents and self._call.logprobs and len(sample.logprobs) > self._logprobs:
             contents = [self._content("")]
         logprobs = [self._take_logprobs(sample)] if contents else []
         found += [self._delta(*each) for each in itertools.zip_longest(contents, logprobs)]

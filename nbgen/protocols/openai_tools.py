@@ -35,14 +35,33 @@ class ChosenFunction(msgspec.Struct):
     name: str
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, tag_field="type", tag="function"):
     """The one function that must be called."""
+
+    function: ChosenFunction
+
+
+class AllowedFunction(msgspec.Struct):
+    """One of those that may be called."""
 
     type: Literal["function"]
     function: ChosenFunction
 
 
-ToolChoice = Literal["none", "auto", "required"] | Choice
+class AllowedTools(msgspec.Struct):
+    """The tools that the model is to see, and whether it must call one."""
+
+    mode: Literal["auto", "required"]
+    tools: list[AllowedFunction]
+
+
+class AllowedChoice(msgspec.Struct, tag_field="type", tag="allowed_tools"):
+    """Some of the tools and no others."""
+
+    allowed_tools: AllowedTools
+
+
+ToolChoice = Literal["none", "auto", "required"] | Choice | AllowedChoice
 
 
 def tool_options(
@@ -52,6 +71,8 @@ def tool_options(
 
     Where it is `guided` it calls functions that are there, and with arguments that they take, if it calls any.
     """
+    if isinstance(choice, AllowedChoice):
+        tools, choice = _allowed(tools or [], choice.allowed_tools), choice.allowed_tools.mode
     if not tools:
         if choice not in (None, "none", "auto"):
             raise InvalidRequest("tool_choice names what must be called, and there are no tools", field="tool_choice")
@@ -84,10 +105,20 @@ def _check(tools: list[Tool], choice: ToolChoice | None) -> None:
             )
         if names.count(name) > 1:
             raise InvalidRequest(f"two functions are called {name!r}", field="tools")
-    if isinstance(choice, Choice) and choice.function.name not in names:
-        raise InvalidRequest(
-            f"tool_choice names {choice.function.name!r:.80}, which is no tool here", field="tool_choice"
-        )
+    if isinstance(choice, Choice):
+        _check_chosen([choice.function.name], tools)
+
+
+def _allowed(tools: list[Tool], allowed: AllowedTools) -> list[Tool]:
+    names = [tool.function.name for tool in allowed.tools]
+    _check_chosen(names, tools)
+    return [tool for tool in tools if tool.function.name in names]
+
+
+def _check_chosen(names: list[str], tools: list[Tool]) -> None:
+    known = {tool.function.name for tool in tools}
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidRequest(f"tool_choice names {unknown[0]!r:.80}, which is no tool here", field="tool_choice")
 
 
 def _for_template(tool: Tool) -> dict[str, Any]:

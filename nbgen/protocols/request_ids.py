@@ -16,7 +16,9 @@ def request_ids(rid: str | list[str] | None, prompts: int, n: int, *, single: bo
     given = rid if isinstance(rid, list) else [rid] if isinstance(rid, str) else []
     for name in given:
         check_identifier(name, "rid")
-    if isinstance(rid, list) and (single or len(rid) != prompts):
+    if isinstance(rid, list) and single:
+        raise InvalidRequest("`rid` is a list, and a single prompt takes one id as text", field="rid")
+    if isinstance(rid, list) and len(rid) != prompts:
         raise InvalidRequest(f"`rid` is a list of {len(rid)} ids for {prompts} prompts: a mismatch", field="rid")
     if len(set(given)) < len(given):
         raise InvalidRequest("Duplicate request IDs detected in the batch", field="rid")

@@ -29,6 +29,9 @@ MAX_TIMEOUT = 600
 #: Known fields that this server does not serve yet, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "session_params": (None,),
+    "return_flat_raw_top_logprobs": (None, False),
+    "return_flat_raw_output_top_logprobs": (None, False),
+    "return_flat_raw_top_logprobs_b64": (None, False),
 }
 UNSUPPORTED_SAMPLING: dict[str, tuple[Any, ...]] = {
     "beam_width": (None, 0, 1),
@@ -283,13 +286,25 @@ def _checked_ids(ids: list[int]) -> list[int]:
 def _options(sampling: Any, prompts: int, single: bool) -> list[dict[str, Any]]:
     """One object of sampling parameters for each prompt."""
     if not isinstance(sampling, list):
-        return [sampling or {}] * prompts
+        return _told_apart(sampling or {}, prompts)
     if single or len(sampling) != prompts:
+        count = "a single prompt, which takes one object" if single else f"{prompts} prompts"
         raise InvalidRequest(
-            f"`sampling_params` is a list of {len(sampling)} objects for {prompts} prompts",
-            field="sampling_params",
+            f"`sampling_params` is a list of {len(sampling)} objects for {count}", field="sampling_params"
         )
     return sampling
+
+
+def _told_apart(sampling: dict[str, Any], prompts: int) -> list[dict[str, Any]]:
+    """The same for each prompt, but for a list of `custom_params`, which has one for each."""
+    if not isinstance(given := sampling.get("custom_params"), list):
+        return [sampling] * prompts
+    if len(given) != prompts:
+        raise InvalidRequest(
+            f"`custom_params` is a list of {len(given)} objects for {prompts} prompts: a mismatch",
+            field="custom_params",
+        )
+    return [{**sampling, "custom_params": each} for each in given]
 
 
 def _interval(options: list[dict[str, Any]]) -> int | None:

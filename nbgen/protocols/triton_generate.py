@@ -17,7 +17,7 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.messages import Tensor
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
-from nbgen.protocols.json_body import MAX_DEPTH, MAX_KEYS, MalformedBody
+from nbgen.protocols.json_body import MAX_DEPTH, MAX_KEYS, MalformedBody, check_surrogates
 from nbgen.protocols.json_structure import MAX_VALUES, check_structure
 from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES, parameter
 from nbgen.tensor_spec import ELEMENT_BYTES, VARIABLE, ModelSpec, TensorSpec
@@ -59,6 +59,7 @@ def _parse(body: memoryview) -> Members:
     except (ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else "not JSON in UTF-8"
         raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
+    check_surrogates(body, value)
     if not isinstance(value, Members):
         raise MalformedBody("failed to parse the request JSON buffer: it is not an object")
     if len(value) > MAX_KEYS:
@@ -198,7 +199,7 @@ def load_metrics(wanted: str, utilization: float, capacity: int) -> str | None:
             return None
 
 
-def not_one(responses: int) -> InvalidRequest:
+def not_one(responses: str) -> InvalidRequest:
     """Why a request with several responses, or none, has no place at `generate`."""
     return InvalidRequest(
         f"generate expects model to produce exactly 1 response, use generate stream for model that generates various "

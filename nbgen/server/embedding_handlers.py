@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from nbgen.errors import InternalError
+from nbgen.errors import InternalError, InvalidRequest, renamed
 from nbgen.messages import EmbedOutput, EmbedRequest
 from nbgen.protocols import embeddings, openai_answer, sglang_answer
 from nbgen.server.generation_handler import ModelNeededHandler
@@ -38,7 +38,10 @@ class EmbeddingsHandler(EmbeddingHandler):
 
     async def post(self) -> None:
         call = embeddings.parse_openai(self.body)
-        outputs = await self.embed(call.requests)
+        try:
+            outputs = await self.embed(call.requests)
+        except InvalidRequest as error:
+            raise renamed(error, {"input_ids": "input"}) from None
         self.finish(embeddings.openai_body(call, outputs, self.engine.config.model))
 
 

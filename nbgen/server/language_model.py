@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from nbgen.errors import InvalidRequest, ModelError, NbgenError, NotFound, Unavailable
+from nbgen.errors import InvalidRequest, ModelError, NbgenError, NotFound, Unavailable, renamed
 from nbgen.protocols import language_model
 from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.protocols.kserve_metadata import ModelState
 from nbgen.protocols.language_model import Call, Renderer, Times
 from nbgen.protocols.sample import Sample
+from nbgen.protocols.triton_options import NAMES
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_life import State
 from nbgen.server.reader import Reader
@@ -91,6 +92,8 @@ class LanguageModel(ServedModel):
             await _begun(runs[0], reader, inference.timeout_us)
             async for samples in self._stream(runs[0], reader) if calls[0].stream else self._whole(runs, reader):
                 yield self._response(calls, runs, samples), _timing(runs)
+        except InvalidRequest as error:
+            raise renamed(error, NAMES) from None
         finally:
             reader.close()
             for run in runs:
@@ -140,6 +143,7 @@ class LanguageModel(ServedModel):
             model_version=spec.version,
             outputs=language_model.joined(answers),
             final=runs[0].ended is not None,
+            pieces=max(1, len(samples[0][0].output_ids)) if calls[0].stream else 1,
         )
 
 

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from nbgen.errors import InvalidRequest, NbgenError, NotFound
+from nbgen.errors import InvalidRequest, NbgenError, NotFound, renamed
 from nbgen.messages import GenerateRequest
 from nbgen.protocols import openai, openai_answer
 from nbgen.protocols.openai import Call
@@ -30,7 +30,7 @@ class CallHandler(OpenaiHandler, GenerationHandler):
     def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
         ours = super().as_ours(status, error)
         if isinstance(ours, InvalidRequest) and "max_new_tokens" in ours.message:
-            return InvalidRequest(ours.message.replace("max_new_tokens", self.limit_name), field=self.limit_name)
+            return renamed(ours, {"max_new_tokens": self.limit_name})
         return ours
 
     async def serve(self, call: Call) -> None:

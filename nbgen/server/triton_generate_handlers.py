@@ -33,15 +33,15 @@ class GenerateHandler(KserveHandler):
 
     async def respond(self, model: ServedModel, inference: Inference) -> None:
         """Answer once."""
-        found: list[InferenceResponse] = []
+        found: InferenceResponse | None = None
         async with aclosing(model.responses(inference)) as responses:
             async for response in responses:
-                found.append(response)
-                if len(found) > 1:
-                    raise triton_generate.not_one(len(found))
-        if not found:
-            raise triton_generate.not_one(0)
-        self.finish(await self._body_of(found[0], inference), set_content_type=JSON)
+                if found is not None or response.pieces > 1:
+                    raise triton_generate.not_one("several")
+                found = response
+        if found is None:
+            raise triton_generate.not_one("none")
+        self.finish(await self._body_of(found, inference), set_content_type=JSON)
 
     def _tell_load(self, model: ServedModel) -> None:
         """ORCA's header for load balancers, where it is asked for and there is a KV cache."""

@@ -277,3 +277,10 @@ def test_what_the_context_does_not_hold_is_cut_where_the_owner_says_so(tiny_engi
     assert sequence.budget == 1
     (short,) = tiny_engine.admission.sequences(msgspec.structs.replace(request, input_ids=prompt[:9], truncate=True))
     assert (short.num_prompt, short.budget) == (9, len(sequence.prompt_ids) + 1 - 9)
+    texts = [
+        msgspec.structs.replace(request, input_ids=None, text=text, truncate=True) for text in ("é" * 4000, "é" * 10**6)
+    ]
+    some, more = [tiny_engine.admission.sequences(each)[0].prompt_ids for each in texts]
+    assert some == more
+    with pytest.raises(InvalidRequest, match="longer than the model's context length"):
+        tiny_engine.admission.sequences(msgspec.structs.replace(texts[1], truncate=False))

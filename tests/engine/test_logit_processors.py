@@ -157,6 +157,13 @@ def test_ids_outside_the_vocabulary_end_their_request_alone(token_ids: object, t
     assert outputs["good"][-1].finish_reason.type != "error"
 
 
+@pytest.mark.parametrize("told", ["zzz", 5, [{"token_ids": [1]}]])
+def test_named_processors_are_told_objects(told: object, tiny_engine: Assembly) -> None:
+    outputs = generate(tiny_engine, [ask("bad", named("disallowed_tokens"), custom_params=told), ask("good", None)])
+    assert "must be an object" in outputs["bad"][-1].finish_reason.message
+    assert outputs["good"][-1].finish_reason.type != "error"
+
+
 @pytest.mark.parametrize("text", ['{"name": "os.system"}', '{"name": 5}', '{"name": "allowed_tokens", "args": 3}'])
 def test_what_has_no_name_here_is_refused(text: str, tiny_engine: Assembly) -> None:
     with pytest.raises(InvalidRequest, match="cannot be loaded"):

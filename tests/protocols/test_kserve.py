@@ -43,6 +43,10 @@ REFUSED: list[tuple[Any, int, str]] = [
     (b"[]", 400, "failed to parse"),
     (b"\xff", 400, "failed to parse"),
     (b"[" * 250_000, 400, "failed to parse"),
+    *[
+        (json.dumps(inputs(datatype="FP32", data=[1.0, float(word)])).encode(), 400, f"{word} is not a finite number")
+        for word in ("NaN", "Infinity", "-Infinity")
+    ],
     (b'{"inputs":[{"name":' + b"[" * 250_000, 400, "failed to parse"),
     ({}, 400, "inputs"),
     ({"inputs": {}}, 400, "inputs"),

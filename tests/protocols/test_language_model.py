@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from nbgen.bytes_elements import pack_bytes
@@ -9,6 +11,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Tensor
 from nbgen.protocols import language_model
 from nbgen.protocols.inference import Inference, Parameter
+from nbgen.protocols.triton_options import UNSUPPORTED
 from nbgen.word_lists import WordLists
 
 TEXT = Tensor(name="text_input", datatype="BYTES", shape=(1,), data=pack_bytes([b"abc"]))
@@ -40,3 +43,48 @@ def test_more_than_any_prompt_is_refused_unread(shape: tuple[int, ...]) -> None:
     ids = Tensor(name="input_ids", datatype="INT64", shape=shape, data=memoryview(bytes(2**25)))
     with pytest.raises(InvalidRequest, match="input_ids has 33554432 bytes; at most"):
         language_model.parse(Inference(inputs={"input_ids": ids}))
+
+
+def test_vllms_options_within_sampling_parameters_are_done() -> None:
+    options = {"logit_bias": {"262": 50}, "allowed_token_ids": [262, 7], "spaces_between_special_tokens": False}
+    request = asked(sampling_parameters=json.dumps(options))
+    assert request.params.logit_bias == {262: 50.0}
+    assert not request.params.spaces_between_special_tokens
+    assert json.loads(request.logit_processor or "") == {"name": "allowed_tokens", "args": {"token_ids": [262, 7]}}
+    assert asked().logit_processor is None
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
+    for unset in UNSUPPORTED[name]:
+        asked(sampling_parameters=json.dumps({name: unset}))
+    for options in ({name: 3}, {f"sampling_param_{name}": 3}, {"sampling_parameters": json.dumps({name: 3})}):
+        with pytest.raises(InvalidRequest, match=f"{name} is not supported"):
+            asked(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"best_of": 3}, "best_of is 3, and n is 1"),
+        ({"best_of": 3, "n": 1}, "best_of is 3, and n is 1"),
+        ({"n": 2, "best_of": 1}, "best_of is 1, and n is 2"),
+        ({"max_tokens": 3, "request_output_len": 4}, "max_tokens and request_output_len are names of one option"),
+        ({"seed": 3, "random_seed": 4}, "seed and random_seed"),
+        ({"stop_words": "a", "stop": "b"}, "stop_words and stop"),
+        ({"max_tokens": -1}, "^max_tokens must be at least 0"),
+        ({"request_output_len": -1}, "^request_output_len must be at least 0"),
+        ({"min_length": 30}, r"^min_length must be at most max_tokens \(16\)"),
+        ({"sampling_param_max_tokens": 2, "min_tokens": 3}, r"^min_tokens must be at most sampling_param_max_tokens"),
+    ],
+)
+def test_refusals_name_what_the_caller_wrote(options: dict[str, Parameter], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        asked(**options)
+
+
+def test_the_same_said_twice_is_said_once() -> None:
+    assert asked(n=2, best_of=2, max_tokens="3", request_output_len=3).params.n == 2
+    assert asked(stop_words="x", stop=False, stop_sequences="").params.stop == ("x",)
+    assert asked(stop=False, stop_words="x").params.stop == ("x",)
+    assert asked(sampling_parameters='{"max_tokens": 5}', request_output_len=3).params.max_new_tokens == 5

@@ -159,6 +159,40 @@ def test_a_refusal_of_before_is_text() -> None:
     assert request.messages == [ChatMessage(role="assistant", content="I say no")]
 
 
+def test_an_answer_that_was_a_refusal_goes_back_as_it_came() -> None:
+    (request,) = chat(messages=[{"role": "assistant", "content": None, "refusal": "no"}]).requests
+    assert request.messages == [ChatMessage(role="assistant", content="no")]
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_chats_limit_has_the_name_that_it_came_with(name: str) -> None:
+    for options, words in (({}, f"{name} must be at least 1"), ({"min_tokens": 5}, f"at most {name}")):
+        with pytest.raises(InvalidRequest, match=words):
+            chat(**{name: 4 if options else 0}, **options)
+
+
+def test_templates_are_told_how_to_answer() -> None:
+    (request,) = chat(verbosity="low", reasoning_effort="high").requests
+    assert request.template_options == {"verbosity": "low", "reasoning_effort": "high"}
+    assert chat().requests[0].template_options == {}
+
+
+def function(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+@pytest.mark.parametrize(("mode", "required"), [("auto", False), ("required", True)])
+def test_of_the_allowed_tools_the_model_sees_no_others(mode: str, required: bool) -> None:
+    tools = [function(name, parameters={}) for name in "abc"]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [function("a"), function("c")]}}
+    options = chat(tools=tools, tool_choice=choice).requests[0].tools
+    assert options is not None
+    assert (options.tools, options.required) == ([tools[0], tools[2]], required)
+    choice["allowed_tools"]["tools"].append(function("z"))
+    with pytest.raises(InvalidRequest, match="tool_choice names 'z'"):
+        chat(tools=tools, tool_choice=choice)
+
+
 def test_logprobs_of_both_kinds() -> None:
     assert completion(logprobs=3).requests[0].logprobs == LogprobOptions(top=3, text=True)
     assert completion(logprobs=0, echo=True).requests[0].logprobs == LogprobOptions(start=0, text=True)
@@ -180,6 +214,8 @@ def test_logprobs_of_both_kinds() -> None:
         ({"temperature": -1}, "temperature", "at least 0"),
         ({"seed": 1.5}, "seed", "integer"),
         ({"min_tokens": -1}, "min_tokens", "at least 0"),
+        ({"min_tokens": 30}, "min_tokens", r"at most max_tokens \(16\)"),
+        ({"stop": 5}, "stop", "text or a list of text, got 5"),
         ({"logprobs": 21}, "logprobs", "0 to 20"),
         ({"logprobs": -1}, "logprobs", "0 to 20"),
         ({"prompt": [True]}, "prompt", "token ids"),

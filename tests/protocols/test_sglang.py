@@ -108,6 +108,14 @@ def test_sampling_params_are_broadcast_or_taken_by_prompt() -> None:
     assert [r.params.max_new_tokens for r in each.requests] == [3, 4]
 
 
+def test_a_list_of_custom_params_has_one_for_each_prompt() -> None:
+    sampling = {"custom_params": [{"a": 1}, None], "max_new_tokens": 3}
+    params = [request.params for request in parse(text=["a", "b"], sampling_params=sampling).requests]
+    assert [(each.custom_params, each.max_new_tokens) for each in params] == [({"a": 1}, 3), (None, 3)]
+    (single,) = parse(text="a", sampling_params={"custom_params": [{"a": 1}]}).requests
+    assert single.params.custom_params == {"a": 1}
+
+
 def test_rids() -> None:
     assert [r.rid for r in parse(text="a", rid="x").requests] == ["x"]
     assert [r.rid for r in parse(text=["a", "b"], rid="x").requests] == ["x_0", "x_1"]
@@ -185,7 +193,12 @@ def test_strict_types_and_unknown_sampling_names_are_contract_errors(fields: dic
         ({"text": ["a"] * 100, "sampling_params": {"n": 100}}, "at most 1024"),
         ({"text": ["a", "b"], "rid": ["x", "x"]}, "Duplicate request ID"),
         ({"text": ["a", "b"], "rid": ["x"]}, "mismatch"),
+        ({"text": "a", "rid": ["x"]}, "a single prompt takes one id"),
+        ({"text": "a", "sampling_params": [{}]}, "for a single prompt, which takes one object"),
         ({"text": "a", "rid": "x y"}, "rid"),
+        ({"text": "a", "sampling_params": {"custom_params": []}}, "a list of 0 objects for 1 prompts"),
+        ({"text": ["a", "b"], "sampling_params": {"custom_params": [{}]}}, "a list of 1 objects for 2 prompts"),
+        ({"text": "a", "sampling_params": {"stop": 5}}, "stop must be text or a list of text, got 5"),
         ({"text": "a", "rid": "x" * 129}, "rid"),
     ],
 )

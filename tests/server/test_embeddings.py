@@ -157,7 +157,9 @@ def test_what_is_refused(served: Served) -> None:
     longest = http.post("v1/embeddings", json={"input": ["x" * served.longest, "y"]})
     assert longest.status_code == 200, longest.text
     refused(http.post("v1/embeddings", json={"input": []}), "input")
-    refused(http.post("v1/embeddings", json={"input": [[999]]}), "out-of-vocabulary")
+    strange = http.post("v1/embeddings", json={"input": [[999]]})
+    refused(strange, "input has the id 999, which is out-of-vocabulary")
+    assert strange.json()["param"] == "input"
     refused(http.post("v1/embeddings", json={"input": "x", "dimensions": 65}), "65", "64")
     refused(http.post("encode", json={"text": ""}), "empty")
     refused(http.post("encode", json={"text": ["a", "b"], "rid": ["x", "x"]}), "Duplicate request ID")

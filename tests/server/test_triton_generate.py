@@ -114,6 +114,7 @@ REFUSED: list[tuple[bytes, str]] = [
     (b"{", "failed to parse"),
     (b'{"text_input": "a"} x', "failed to parse"),
     (b'{"text_input": "\xff"}', "failed to parse"),
+    (b'{"text_input": "\\ud800"}', "half of a surrogate pair"),
     *[(body, "failed to parse") for body in (b"[]", b'"x"', b"5", b"null")],
     (b"{}", INPUTS),
     (b'{"abc": 123}', "but got 0 inputs"),
@@ -155,9 +156,9 @@ REFUSED: list[tuple[bytes, str]] = [
     (b'{"x": %b%b}' % (b"[" * 250_000, b"]" * 250_000), "failed to parse"),
     (b'{"text_input": "a", "temperature": -1}', "temperature"),
     (b'{"text_input": "a", "top_p": 1.5}', "top_p"),
-    (b'{"text_input": "a", "max_tokens": -1}', "max_new_tokens"),
+    (b'{"text_input": "a", "max_tokens": -1}', "max_tokens must be"),
     (b'{"text_input": "a", "beam_width": 2}', "without beams"),
-    (b'{"text_input": "a", "lora_name": "x"}', "the adapter 'x' has never been loaded; loaded: none"),
+    (b'{"text_input": "a", "lora_name": "x"}', "lora_name: the adapter 'x' has never been loaded; loaded: none"),
     (b'{"text_input": "a", "lora_name": true}', "lora_name must be the name of an adapter"),
     (b'{"text_input": "a", "sampling_parameters": "x"}', "sampling_parameters"),
     (b'{"text_input": "a", "parameters": {"max_tokens": "many"}}', "non-signed-integer"),
@@ -184,9 +185,10 @@ def test_unknown_models_win_over_broken_bodies(server: Server) -> None:
 
 
 def test_generate_gives_one_response_or_an_error(server: Server) -> None:
-    several = post(server, {"text_input": "a", "max_tokens": 15_000, "stream": True, **GREEDY})
-    assert several.status_code == 400
-    assert "generate expects model to produce exactly 1 response" in several.json()["error"]
+    for tokens in (15_000, *[2] * 8):
+        several = post(server, {"text_input": "a", "max_tokens": tokens, "stream": True, **GREEDY})
+        assert several.status_code == 400
+        assert "generate expects model to produce exactly 1 response" in several.json()["error"]
     one = post(server, {"text_input": "a", "max_tokens": 1, "stream": True, **GREEDY})
     assert one.status_code == 200, one.text
 

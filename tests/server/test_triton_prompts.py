@@ -58,7 +58,7 @@ def test_several_samples_of_several_prompts_stand_prompt_by_prompt(server: Serve
     ("options", "words"),
     [
         ({"return_log_probs": True}, "has 2 prompts, and output_log_probs holds one sample"),
-        ({"max_tokens": -1}, "max_new_tokens"),
+        ({"max_tokens": -1}, "max_tokens must be"),
     ],
 )
 def test_what_several_prompts_cannot_have_is_refused(server: Server, options: dict[str, Any], words: str) -> None:
@@ -139,6 +139,13 @@ def test_bad_words_never_come(server: Server, plain: tuple[str, list[int]]) -> N
     assert letters(server, bad_words="", bad_words_list=[0, -1]) == whole
 
 
+def test_biases_and_allowed_tokens_choose_the_text(server: Server) -> None:
+    asked = {"max_tokens": 4, "ignore_eos": True}
+    (letter,) = server.http.post("tokenize", json={"prompt": "k", "add_special_tokens": False}).json()["tokens"]
+    assert words_of(server, **asked, allowed_token_ids=[letter]) == "kkkk"
+    assert words_of(server, **asked, sampling_parameters=json.dumps({"logit_bias": {letter: 100}})) == "kkkk"
+
+
 def test_times_of_a_request(server: Server) -> None:
     before = time.time_ns()
     answer = generate(server, max_tokens=5, ignore_eos=True, return_perf_metrics=True).json()
@@ -159,6 +166,7 @@ def test_times_of_a_request(server: Server) -> None:
         ({"guided_decoding_guide": "x"}, "needs guided_decoding_guide_type"),
         ({"structured_outputs": '{"shape": 1}'}, "of the kind 'shape' is not supported"),
         ({"structured_outputs": '{"regex": "a", "json": {}}'}, "Only one of"),
+        ({"sampling_parameters": '{"logit_bias": {"x": 1}}'}, "logit_bias keys must be token ids"),
         ({"structured_outputs": "["}, "structured_outputs must be a JSON object as text"),
         ({"structured_outputs": '{"regex": 5}'}, "regex"),
     ],
