@@ -162,6 +162,13 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
             sys.exit(f"nbgen has no command {arguments[0]!r}: it has options only, and --help lists them")
         super().launch_instance(argv, **kwargs)  # type: ignore[no-untyped-call]
 
+    @classmethod
+    def make_serverapp(cls, **kwargs: Any) -> ServerApp:
+        """The server, which reads the command line: Jupyter tells it of the extension's aliases only."""
+        server = super().make_serverapp(**kwargs)
+        server.flags.update(cls.flags)
+        return server
+
     # --- wiring
 
     def _link_jupyter_server_extension(self, serverapp: ServerApp) -> None:
