@@ -263,6 +263,7 @@ class NbgenHandler(AuthenticatedHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = self.as_ours(status_code, kwargs.get("exc_info", (None, None, None))[1])
         self.set_status(error.status)
+        self.set_cors_headers()
         if error.status == 401:
             self.set_header("WWW-Authenticate", "Bearer")
         if error.status == 405:
