@@ -33,7 +33,7 @@ from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_options import EngineOptions
 from nbgen.server.handlers import PREFIX, SglangNotFoundHandler, routes
 from nbgen.server.language_model import LanguageModel
-from nbgen.server.launch_options import ALIASES, FLAGS
+from nbgen.server.launch_options import ALIASES, FLAGS, JsonDict
 from nbgen.server.media_options import MediaOptions
 from nbgen.server.metrics import Metrics
 from nbgen.server.models import Models
@@ -74,9 +74,10 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     incremental_streaming_output = Bool(
         False, help="Let the chunks of /generate's streams hold what is new, not all there is."
     ).tag(config=True)
-    preferred_sampling_params = Dict(help="Sampling parameters of /generate for requests that do not set them.").tag(
-        config=True
-    )
+    preferred_sampling_params = JsonDict(
+        help="Sampling parameters of /generate for requests that do not set them: NAME=VALUE as often as there are "
+        "some, or a JSON object."
+    ).tag(config=True)
     allow_auto_truncate = Bool(
         False, help="Cut prompts and max_new_tokens that the context does not hold, instead of refusing them."
     ).tag(config=True)

@@ -1,6 +1,28 @@
-"""Short names of NbgenApp's options on the command line, those of SGLang's launcher among them."""
+"""Options on the command line: short names of NbgenApp's, those of SGLang's launcher among them, and JSON as values."""
 
+import json
 from typing import Any
+
+from traitlets import Dict
+
+
+class JsonDict(Dict):
+    """A dictionary of JSON's values: NAME=VALUE as often as there are some, or an object. What is no JSON is text."""
+
+    def item_from_string(self, s: str) -> dict[str, Any]:
+        return {name: _json(value) for name, value in super().item_from_string(s).items()}
+
+    def from_string_list(self, s_list: list[str]) -> Any:
+        found = _json(s_list[0]) if len(s_list) == 1 else None
+        return found if isinstance(found, dict) else super().from_string_list(s_list)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
 
 ALIASES: dict[str, str] = {
     "model": "NbgenApp.model",
@@ -15,6 +37,7 @@ ALIASES: dict[str, str] = {
     "max-running-requests": "NbgenApp.max_running",
     "max-queued-requests": "NbgenApp.max_waiting",
     "chunked-prefill-size": "NbgenApp.prefill_chunk",
+    "preferred-sampling-params": "NbgenApp.preferred_sampling_params",
     "stream-interval": "NbgenApp.stream_interval",
     "adapters": "NbgenApp.adapters",
     "lora-paths": "NbgenApp.adapters",

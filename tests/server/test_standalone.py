@@ -79,6 +79,23 @@ def test_a_folder_of_media_that_is_not_there_is_a_wrong_option() -> None:
             NbgenApp(media_root=folder)
 
 
+@pytest.mark.parametrize("name", ["--preferred-sampling-params", "--NbgenApp.preferred_sampling_params"])
+@pytest.mark.parametrize(
+    "values",
+    [["temperature=0.5", "max_new_tokens=7", "stop=END"], ['{"temperature": 0.5, "max_new_tokens": 7, "stop": "END"}']],
+)
+def test_sampling_parameters_of_the_command_line_are_json(name: str, values: list[str]) -> None:
+    app = NbgenApp()
+    app.parse_command_line([f"{name}={value}" for value in values])
+    assert app.preferred_sampling_params == {"temperature": 0.5, "max_new_tokens": 7, "stop": "END"}
+
+
+@pytest.mark.parametrize("value", ["max_new_tokens=many", "nope=1", "{", "5"])
+def test_sampling_parameters_that_nobody_may_have_are_a_wrong_option(value: str) -> None:
+    with pytest.raises(SystemExit):
+        NbgenApp().parse_command_line([f"--preferred-sampling-params={value}"])
+
+
 @pytest.mark.parametrize("where", ["arguments", "file"])
 async def test_an_option_that_is_wrong_turns_nbgen_off_inside_jupyter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
