@@ -152,9 +152,9 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     @property
     def ready(self) -> bool:
-        """Whether every model that is in service takes requests."""
-        in_service = (model for model in self.models if not model.unloaded)
-        return not self.engine.closed and all(model.state == "READY" for model in in_service)
+        """Whether the language model takes requests, if it is in service. Modules tell of themselves."""
+        model = self.models.language_model
+        return not self.engine.closed and (model.unloaded or model.state == "READY")
 
     @classmethod
     def launch_instance(cls, argv: list[str] | None = None, **kwargs: Any) -> None:
