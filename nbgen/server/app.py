@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from jupyter_server.auth import IdentityProvider
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from tornado.ioloop import PeriodicCallback
@@ -33,7 +34,7 @@ from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_options import EngineOptions
 from nbgen.server.handlers import PREFIX, SglangNotFoundHandler, routes
 from nbgen.server.language_model import LanguageModel
-from nbgen.server.launch_options import ALIASES, FLAGS, JsonDict
+from nbgen.server.launch_options import ALIASES, FLAGS, JsonDict, refuse_foreign
 from nbgen.server.media_options import MediaOptions
 from nbgen.server.metrics import Metrics
 from nbgen.server.models import Models
@@ -63,7 +64,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     extension_url = "/nbgen/"
     load_other_extensions = False
     serverapp_class = StandaloneServerApp
-    classes: Any = [*ExtensionApp.classes, StandaloneServerApp]  # noqa: RUF012
+    classes: Any = [*ExtensionApp.classes, StandaloneServerApp, IdentityProvider]  # noqa: RUF012
     aliases: Any = ExtensionApp.aliases | ALIASES
     flags: Any = ExtensionApp.flags | FLAGS
 
@@ -161,6 +162,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         arguments = sys.argv[1:] if argv is None else argv
         if arguments and not arguments[0].startswith("-"):
             sys.exit(f"nbgen has no command {arguments[0]!r}: it has options only, and --help lists them")
+        refuse_foreign(arguments)
         super().launch_instance(argv, **kwargs)  # type: ignore[no-untyped-call]
 
     @classmethod

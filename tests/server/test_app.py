@@ -72,6 +72,13 @@ def test_it_starts_with_every_flag(tmp_path: Path) -> None:
         server.stop()
 
 
+def test_where_it_listens_and_what_opens_it_may_be_said_as_to_sglang(tmp_path: Path) -> None:
+    result = run("-m", "nbgen", "--host=::1", "--api-key=secret", "--show-config-json", folder=tmp_path)
+    said = json.loads(result.stdout)
+    assert said["StandaloneServerApp"]["ip"] == "::1"
+    assert said["IdentityProvider"]["token"] == "secret"
+
+
 def test_inside_jupyter_options_have_their_long_names(tmp_path: Path) -> None:
     names = ("incremental_streaming_output", "allow_auto_truncate", "compile", "enable_custom_logit_processor")
     options = ["--ServerApp.jpserver_extensions=nbgen=True", *(f"--NbgenApp.{name}=True" for name in names)]
