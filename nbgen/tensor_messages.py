@@ -60,7 +60,6 @@ class InferOutput(Struct, frozen=True):
     outputs: list[Tensor] = msgspec.field(default_factory=list)
     error: str | None = None
     status: int = 500
-    queue_ns: int = 0
     input_ns: int = 0
     infer_ns: int = 0
     output_ns: int = 0

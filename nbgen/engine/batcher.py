@@ -157,7 +157,6 @@ class Batcher:
             for item in batch:
                 self._fail(item, f"{item.request.model} was unloaded", 503)
             return
-        started = time.monotonic_ns()
         try:
             computed = self._module.compute([item.request for item in batch])
         except BaseException as error:  # whatever the module raises, its sys.exit() too, is the fault of its requests
@@ -170,7 +169,6 @@ class Batcher:
             output = InferOutput(
                 rid=item.request.rid,
                 outputs=outputs,
-                queue_ns=started - item.arrived,
                 input_ns=computed.input_ns,
                 infer_ns=computed.infer_ns,
                 output_ns=computed.output_ns,

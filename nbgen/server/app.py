@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from jupyter_server.auth import IdentityProvider
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from tornado.ioloop import PeriodicCallback
@@ -33,7 +34,7 @@ from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_options import EngineOptions
 from nbgen.server.handlers import PREFIX, SglangNotFoundHandler, routes
 from nbgen.server.language_model import LanguageModel
-from nbgen.server.launch_options import ALIASES, FLAGS
+from nbgen.server.launch_options import ALIASES, FLAGS, JsonDict, refuse_foreign
 from nbgen.server.media_options import MediaOptions
 from nbgen.server.metrics import Metrics
 from nbgen.server.models import Models
@@ -63,7 +64,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     extension_url = "/nbgen/"
     load_other_extensions = False
     serverapp_class = StandaloneServerApp
-    classes: Any = [*ExtensionApp.classes, StandaloneServerApp]  # noqa: RUF012
+    classes: Any = [*ExtensionApp.classes, StandaloneServerApp, IdentityProvider]  # noqa: RUF012
     aliases: Any = ExtensionApp.aliases | ALIASES
     flags: Any = ExtensionApp.flags | FLAGS
 
@@ -74,9 +75,10 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     incremental_streaming_output = Bool(
         False, help="Let the chunks of /generate's streams hold what is new, not all there is."
     ).tag(config=True)
-    preferred_sampling_params = Dict(help="Sampling parameters of /generate for requests that do not set them.").tag(
-        config=True
-    )
+    preferred_sampling_params = JsonDict(
+        help="Sampling parameters of /generate for requests that do not set them: NAME=VALUE as often as there are "
+        "some, or a JSON object."
+    ).tag(config=True)
     allow_auto_truncate = Bool(
         False, help="Cut prompts and max_new_tokens that the context does not hold, instead of refusing them."
     ).tag(config=True)
@@ -151,16 +153,24 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     @property
     def ready(self) -> bool:
-        """Whether every model that is in service takes requests."""
-        in_service = (model for model in self.models if not model.unloaded)
-        return not self.engine.closed and all(model.state == "READY" for model in in_service)
+        """Whether the language model takes requests, if it is in service. Modules tell of themselves."""
+        model = self.models.language_model
+        return not self.engine.closed and (model.unloaded or model.state == "READY")
 
     @classmethod
     def launch_instance(cls, argv: list[str] | None = None, **kwargs: Any) -> None:
         arguments = sys.argv[1:] if argv is None else argv
         if arguments and not arguments[0].startswith("-"):
             sys.exit(f"nbgen has no command {arguments[0]!r}: it has options only, and --help lists them")
+        refuse_foreign(arguments)
         super().launch_instance(argv, **kwargs)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def make_serverapp(cls, **kwargs: Any) -> ServerApp:
+        """The server, which reads the command line: Jupyter tells it of the extension's aliases only."""
+        server = super().make_serverapp(**kwargs)
+        server.flags.update(cls.flags)
+        return server
 
     # --- wiring
 

@@ -19,6 +19,10 @@ from nbgen.errors import Forbidden, Unauthorized
 
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 
+#: What pages may read of an answer's headers beside those that a browser shows them anyway.
+EXPOSED = "Inference-Header-Content-Length, Endpoint-Load-Metrics, Retry-After"
+
+_HEADER_NAMES = re.compile(r"[\w-]+(?: *, *[\w-]+)*", re.ASCII)
 _BEARER = re.compile(r"(?:bearer|token)\b\s*(.*)", re.IGNORECASE)
 
 
@@ -55,6 +59,22 @@ class AuthenticatedHandler(APIHandler):
         action = HTTP_METHOD_TO_AUTH_ACTION[self.request.method or ""]
         if not await _settled(self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)):
             raise Forbidden(f"you may not {action} on nbgen")
+
+    def set_cors_headers(self) -> None:
+        """What Jupyter tells the browser of an allowed page, and which headers that page may read."""
+        if not hasattr(self, "_jupyter_current_user"):
+            return  # refused before it was asked who this is, on which Jupyter's answer depends
+        super().set_cors_headers()
+        if "Access-Control-Allow-Origin" in self._headers:
+            self.set_header("Access-Control-Expose-Headers", EXPOSED)
+
+    @allow_unauthenticated
+    def options(self, *args: str, **kwargs: str) -> None:
+        """As Jupyter; a page that may ask may send whatever headers it names."""
+        super().options(*args, **kwargs)
+        asked = self.request.headers.get("Access-Control-Request-Headers", "")
+        if _HEADER_NAMES.fullmatch(asked) and "Access-Control-Allow-Headers" not in self.settings.get("headers", {}):
+            self.set_header("Access-Control-Allow-Headers", asked)
 
     def check_xsrf_cookie(self) -> None:
         """Jupyter's check where a cookie vouches for the caller.

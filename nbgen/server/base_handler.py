@@ -31,6 +31,7 @@ from nbgen.server import direct_write
 from nbgen.server.auth import METHODS, AuthenticatedHandler
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.media_intake import MediaIntake
+from nbgen.server.patience import all_taken, taken
 from nbgen.server.reader import Reader
 from nbgen.server.runs import Runs
 
@@ -212,18 +213,17 @@ class NbgenHandler(AuthenticatedHandler):
         await self._taken(self.finish(body))
 
     async def _taken(self, written: asyncio.Future[None]) -> None:
+        connection: Any = self.request.connection
+        seconds = self.settings["nbgen"].reader_seconds
         try:
-            if written.done():  # the system took it all: nothing to wait for
+            # Where the system took it all there is nothing to wait for.
+            if written.done() or await all_taken(written, lambda: taken(connection.stream), seconds):
                 return written.result()
-            seconds = self.settings["nbgen"].reader_seconds
-            await asyncio.wait_for(written, seconds)
-        except StreamClosedError:
-            self.reader.leave()
-        except TimeoutError:
             self.log.warning("A reader took nothing for %g seconds: its connection is closed", seconds)
-            connection: Any = self.request.connection
             connection.stream.close()
-            self.reader.leave()
+        except StreamClosedError:
+            pass
+        self.reader.leave()
 
     def check_code(self, request: GenerateRequest) -> None:
         """Raise Forbidden for a client's own code from somebody whom only a cookie vouches for."""
@@ -263,6 +263,7 @@ class NbgenHandler(AuthenticatedHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = self.as_ours(status_code, kwargs.get("exc_info", (None, None, None))[1])
         self.set_status(error.status)
+        self.set_cors_headers()
         if error.status == 401:
             self.set_header("WWW-Authenticate", "Bearer")
         if error.status == 405:

@@ -37,10 +37,15 @@ class PageHandler(NbgenHandler):
 
 
 class NotFoundHandler(NbgenHandler):
-    """Every other path below the prefix, for every method and any body."""
+    """Every other path below the prefix, for every method and any body. A preflight is none: its page is told later."""
 
     def _check_body(self) -> None:
-        raise NotFound(f"nbgen has no route {self.request.path[:200]!r}")
+        if self.request.method != "OPTIONS":
+            raise NotFound(self.words())
+
+    def words(self) -> str:
+        """What is said."""
+        return f"nbgen has no route {self.request.path[:200]!r}"
 
 
 class OpenaiNotFoundHandler(NotFoundHandler):
@@ -54,8 +59,8 @@ class SglangNotFoundHandler(NotFoundHandler):
 
     error_body = staticmethod(sglang_answer.error_body)
 
-    def _check_body(self) -> None:
-        raise NotFound("Not Found")
+    def words(self) -> str:
+        return "Not Found"
 
 
 HANDLERS: list[tuple[str, type[NbgenHandler]]] = [

@@ -173,10 +173,7 @@ def _times(run: Run) -> Times:
 
 
 def _timing(runs: list[Run]) -> Timing:
-    """The queue ends with the first output."""
+    """The model computes from the first output on; before that, they wait."""
     now = time.monotonic()
-    started, first = runs[0].started, min(run.first_token or run.ended or now for run in runs)
-    infer = max(run.ended or now for run in runs) - first
-    return Timing(
-        queue=int((first - started) * 1e9), compute_infer=int(infer * 1e9), batch=len(runs), executed_batch=len(runs)
-    )
+    infer = max(run.ended or now for run in runs) - min(run.first_token or run.ended or now for run in runs)
+    return Timing(compute_infer=int(infer * 1e9), batch=len(runs), executed_batch=len(runs))

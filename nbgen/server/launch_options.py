@@ -1,6 +1,31 @@
-"""Short names of NbgenApp's options on the command line, those of SGLang's launcher among them."""
+"""Options on the command line: short names of NbgenApp's, those of SGLang's launcher among them, and JSON as values."""
 
+import json
+import sys
+from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any
+
+from traitlets import Dict
+
+
+class JsonDict(Dict):
+    """A dictionary of JSON's values: NAME=VALUE as often as there are some, or an object. What is no JSON is text."""
+
+    def item_from_string(self, s: str) -> dict[str, Any]:
+        return {name: _json(value) for name, value in super().item_from_string(s).items()}
+
+    def from_string_list(self, s_list: list[str]) -> Any:
+        found = _json(s_list[0]) if len(s_list) == 1 else None
+        return found if isinstance(found, dict) else super().from_string_list(s_list)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
 
 ALIASES: dict[str, str] = {
     "model": "NbgenApp.model",
@@ -15,11 +40,14 @@ ALIASES: dict[str, str] = {
     "max-running-requests": "NbgenApp.max_running",
     "max-queued-requests": "NbgenApp.max_waiting",
     "chunked-prefill-size": "NbgenApp.prefill_chunk",
+    "preferred-sampling-params": "NbgenApp.preferred_sampling_params",
     "stream-interval": "NbgenApp.stream_interval",
     "adapters": "NbgenApp.adapters",
     "lora-paths": "NbgenApp.adapters",
     "allow-media-host": "NbgenApp.allow_media_hosts",
     "media-root": "NbgenApp.media_root",
+    "host": "ServerApp.ip",
+    "api-key": "IdentityProvider.token",
     "max-connections": "StandaloneServerApp.max_connections",
 }
 
@@ -33,4 +61,33 @@ FLAGS: dict[str, tuple[dict[str, Any], str]] = {
     "allow-auto-truncate": _flag("allow_auto_truncate", "Cut what the context does not hold."),
     "enable-torch-compile": _flag("compile", "Compile the model's small operations."),
     "enable-custom-logit-processor": _flag("enable_custom_logit_processor", "Run Python code that clients send."),
+    # What SGLang's servers must be told, and this one does anyway.
+    "enable-lora": ({}, "Adapters are served anyway."),
+    "enable-metrics": ({}, "Metrics are there anyway."),
+    "enable-return-hidden-states": ({}, "Hidden states are given anyway."),
+    "enable-return-routed-experts": ({}, "Routed experts are given anyway."),
 }
+
+_LEAVE_IT_OUT = "adapters of any rank and any linear layers are served: leave it out"
+#: Others of SGLang's, with what to do here.
+REFUSED: dict[str, str] = {
+    "chat-template": "the template is that of the model's folder",
+    "disable-radix-cache": "prefixes are shared always, and POST /flush_cache forgets them",
+    "enable-deterministic-inference": "a request with a sampling_seed has the same random numbers each time",
+    "is-embedding": "a model that makes embeddings is known by its folder: leave it out",
+    "lora-target-modules": _LEAVE_IT_OUT,
+    "max-lora-rank": _LEAVE_IT_OUT,
+    "mem-fraction-static": "say how much by --NbgenApp.kv_cache_bytes",
+    "page-size": "prefixes are shared to the token: leave it out",
+    "random-seed": "give each request its own sampling_seed",
+    "served-model-name": "clients of OpenAI's routes may ask for the model by any name",
+    "tokenizer-path": "the tokenizer is that of the model's folder",
+}
+
+
+def refuse_foreign(arguments: Iterable[str]) -> None:
+    """End with words about an option that only SGLang's launcher has."""
+    for argument in takewhile(lambda argument: argument != "--", arguments):
+        name = argument.removeprefix("--").partition("=")[0]
+        if argument.startswith("--") and name in REFUSED:
+            sys.exit(f"nbgen has no --{name}: {REFUSED[name]}")

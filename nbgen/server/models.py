@@ -20,14 +20,14 @@ class Models:
     """The language model, and beside it the modules of the repository's folder."""
 
     def __init__(self, language_model: ServedModel, engine: TensorEngine, folder: Path | None) -> None:
-        self._language_model = language_model
+        self.language_model = language_model
         self._engine = engine
         self._folder = folder
         self._modules: dict[str, TensorModel] = {}
         self._take(repository.scan(folder))
 
     def __iter__(self) -> Iterator[ServedModel]:
-        yield self._language_model
+        yield self.language_model
         yield from self._modules.values()
 
     def find(self, name: str, version: str = "") -> ServedModel:
@@ -68,7 +68,7 @@ class Models:
     def _take(self, entries: list[Entry], name: str | None = None) -> None:
         """Take in what the folder holds: all of it, or one model anew. What is loaded outlives its folder."""
         for entry in entries:
-            if entry.name == self._language_model.spec.name or name not in (None, entry.name):
+            if entry.name == self.language_model.spec.name or name not in (None, entry.name):
                 continue
             if entry.name in self._modules:
                 self._modules[entry.name].configure(entry)

@@ -16,9 +16,8 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Timing(NamedTuple):
-    """Where the nanoseconds of one request went. `leads` is true for one request of each execution."""
+    """How many nanoseconds of one request were for computing. `leads` is true for one request of each execution."""
 
-    queue: int = 0
     compute_input: int = 0
     compute_infer: int = 0
     compute_output: int = 0
@@ -56,13 +55,14 @@ class Statistics:
         self._batches: dict[int, dict[str, Duration]] = defaultdict(lambda: defaultdict(Duration))
 
     def succeeded(self, ns: int, timing: Timing) -> None:
-        """A request was answered whole, after `ns` in all."""
+        """A request was answered whole, after `ns` in all: what was not for computing was waiting."""
         self._last = time.time_ns() // 1_000_000
         self.inferences += max(1, timing.batch)
         self.executions += timing.leads
         self._durations["success"].add(ns)
-        for name in ("queue", *COMPUTE):
+        for name in COMPUTE:
             self._durations[name].add(getattr(timing, name))
+        self._durations["queue"].add(max(0, ns - sum(getattr(timing, name) for name in COMPUTE)))
         if timing.leads:
             for name in COMPUTE:
                 self._batches[timing.executed_batch][name].add(getattr(timing, name))

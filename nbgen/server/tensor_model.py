@@ -124,7 +124,6 @@ def _outputs(result: Result) -> list[OutputTensor]:
 def _timing(result: Result, batch: int) -> Timing:
     output = result.output
     return Timing(
-        queue=output.queue_ns,
         compute_input=output.input_ns,
         compute_infer=output.infer_ns,
         compute_output=output.output_ns,

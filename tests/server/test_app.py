@@ -11,6 +11,7 @@ import pytest
 from traitlets import TraitError
 
 from nbgen.server.engine_options import EngineOptions
+from nbgen.server.launch_options import FLAGS
 from tests.server.conftest import Server
 
 QUICK = ("--NbgenApp.autoload=False", "--NbgenApp.model=/nonexistent/model")
@@ -52,6 +53,41 @@ def test_every_option_is_documented(tmp_path: Path) -> None:
         assert f"--NbgenApp.{option}=" in words
     for option in ("prefill_chunk", "sampling_defaults", "autoload", "stop_on_eof"):
         assert f"--NbgenApp.{option}=" in words
+
+
+SET_BY_FLAGS = (
+    "incremental_streaming_output",
+    "allow_auto_truncate",
+    "enable_torch_compile",
+    "enable_custom_logit_processor",
+)
+
+
+def test_it_starts_with_every_flag(tmp_path: Path) -> None:
+    server = Server(tmp_path, *QUICK, *(f"--{flag}" for flag in FLAGS))
+    try:
+        said = server.http.get("server_info").json()
+        assert [said[name] for name in SET_BY_FLAGS] == [True] * 4
+    finally:
+        server.stop()
+
+
+def test_where_it_listens_and_what_opens_it_may_be_said_as_to_sglang(tmp_path: Path) -> None:
+    result = run("-m", "nbgen", "--host=::1", "--api-key=secret", "--show-config-json", folder=tmp_path)
+    said = json.loads(result.stdout)
+    assert said["StandaloneServerApp"]["ip"] == "::1"
+    assert said["IdentityProvider"]["token"] == "secret"
+
+
+def test_inside_jupyter_options_have_their_long_names(tmp_path: Path) -> None:
+    names = ("incremental_streaming_output", "allow_auto_truncate", "compile", "enable_custom_logit_processor")
+    options = ["--ServerApp.jpserver_extensions=nbgen=True", *(f"--NbgenApp.{name}=True" for name in names)]
+    server = Server(tmp_path, *QUICK, *options, app="jupyter_server")
+    try:
+        said = server.http.get("server_info").json()
+        assert [said[name] for name in SET_BY_FLAGS] == [True] * 4
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize("option", ["context_length", "kv_cache_bytes", "queue_seconds", "run_seconds", "threads"])

@@ -14,6 +14,7 @@ from traitlets.config import Config
 
 import nbgen
 from nbgen.server.app import NbgenApp
+from nbgen.server.launch_options import REFUSED
 from nbgen.sse import Decoder
 from tests.server.conftest import BUSY, Server, wait_for
 from tests.server.test_app import run
@@ -79,6 +80,23 @@ def test_a_folder_of_media_that_is_not_there_is_a_wrong_option() -> None:
             NbgenApp(media_root=folder)
 
 
+@pytest.mark.parametrize("name", ["--preferred-sampling-params", "--NbgenApp.preferred_sampling_params"])
+@pytest.mark.parametrize(
+    "values",
+    [["temperature=0.5", "max_new_tokens=7", "stop=END"], ['{"temperature": 0.5, "max_new_tokens": 7, "stop": "END"}']],
+)
+def test_sampling_parameters_of_the_command_line_are_json(name: str, values: list[str]) -> None:
+    app = NbgenApp()
+    app.parse_command_line([f"{name}={value}" for value in values])
+    assert app.preferred_sampling_params == {"temperature": 0.5, "max_new_tokens": 7, "stop": "END"}
+
+
+@pytest.mark.parametrize("value", ["max_new_tokens=many", "nope=1", "{", "5"])
+def test_sampling_parameters_that_nobody_may_have_are_a_wrong_option(value: str) -> None:
+    with pytest.raises(SystemExit):
+        NbgenApp().parse_command_line([f"--preferred-sampling-params={value}"])
+
+
 @pytest.mark.parametrize("where", ["arguments", "file"])
 async def test_an_option_that_is_wrong_turns_nbgen_off_inside_jupyter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
@@ -100,6 +118,18 @@ def test_it_has_a_version_and_no_commands() -> None:
     assert NbgenApp.version == nbgen.__version__
     with pytest.raises(SystemExit, match="no command 'serve'"):
         NbgenApp.launch_instance(["serve"])
+
+
+@pytest.mark.parametrize("argument", ["--random-seed=5", "--tokenizer-path", "--served-model-name=x"])
+def test_an_option_of_sglangs_that_means_nothing_here_is_refused_with_words(argument: str) -> None:
+    name = argument.partition("=")[0]
+    with pytest.raises(SystemExit, match=f"nbgen has no {name}: .*(sampling_seed|folder|any name)"):
+        NbgenApp.launch_instance(["--model=x", argument, "5"])
+
+
+def test_no_name_of_an_option_has_two_meanings() -> None:
+    assert not REFUSED.keys() & (NbgenApp.aliases.keys() | NbgenApp.flags.keys())
+    assert not NbgenApp.aliases.keys() & NbgenApp.flags.keys()
 
 
 def test_a_closed_terminal_stops_it_in_good_order_and_a_second_signal_at_once(

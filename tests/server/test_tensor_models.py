@@ -209,7 +209,8 @@ def test_leading_ones_are_dropped_and_generate_works_on_any_model(server: Server
 
 
 def test_a_module_that_fails_fails_alone(repository: Any, tmp_path: Any) -> None:
-    server = Server(tmp_path, "--NbgenApp.model=/nonexistent/model", f"--NbgenApp.model_repository={repository}")
+    model = ("--NbgenApp.model=/nonexistent/model", "--NbgenApp.autoload=False")
+    server = Server(tmp_path, *model, f"--NbgenApp.model_repository={repository}")
     try:
         with client(server, concurrency=8) as found:
             arrays = [np.full((1, 2), value, np.float32) for value in (1, 13, 2)]
@@ -224,6 +225,7 @@ def test_a_module_that_fails_fails_alone(repository: Any, tmp_path: Any) -> None
             assert "private" not in str(failure.value) + str(broken.value)
             index = {entry["name"]: entry for entry in found.get_model_repository_index()}
             assert index["broken"]["state"] == "UNAVAILABLE"
+            assert (found.is_model_ready("broken"), found.is_server_ready()) == (False, True)
             engine = next(child for child in psutil.Process(server.process.pid).children())
             engine.kill()
             wait_for(lambda: not psutil.pid_exists(engine.pid), "the process is gone")

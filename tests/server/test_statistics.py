@@ -1,0 +1,13 @@
+"""What is counted of a model adds up."""
+
+import pytest
+
+from nbgen.server.statistics import COMPUTE, Statistics, Timing
+
+
+@pytest.mark.parametrize(("spent", "waited"), [(100, 40), (50, 0)])
+def test_the_parts_of_a_request_are_its_time(spent: int, waited: int) -> None:
+    statistics = Statistics()
+    statistics.succeeded(spent, Timing(compute_input=10, compute_infer=30, compute_output=20))
+    assert [statistics.duration(name).ns for name in ("queue", *COMPUTE)] == [waited, 10, 30, 20]
+    assert statistics.duration("success").ns == spent
