@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", "PrivateServer", "LiveServer")
 Waiting = Callable[[int], None]
 STARTING = "starting an nbgen server for this kernel…"
+STARTING_LIVE = "starting an nbgen server for this model…"
 NONE_FOUND = "no nbgen server found: starting one for this kernel…"
 
 _lock = threading.RLock()
@@ -270,15 +271,13 @@ def serve(
     if model is None or isinstance(model, str):
         if tokenizer is not None or name is not None:
             raise InvalidRequest("tokenizer and name go with a model object; a model's name brings its own")
-        folder = place(model)
-        if folder is not None:
+        if (folder := place(model)) is not None:
             model_hub.check(folder)
         return _choose(STARTING, lambda waiting: PrivateServer(folder, waiting, options))
     from nbgen.live import LiveModel, LiveServer  # imports torch, as the model already has
 
     live = LiveModel(model, tokenizer)
-    words = "starting an nbgen server for this model…"
-    return _choose(words, lambda waiting: LiveServer(live, name or "live", options, waiting))
+    return _choose(STARTING_LIVE, lambda waiting: LiveServer(live, name or "live", options, waiting))
 
 
 def default_client(start: bool = True) -> AnyClient:
@@ -307,9 +306,8 @@ def _find(start: bool) -> AnyClient:
             raise
     finally:
         print(*why, sep="\n", end="\n" * bool(why))
-    server: PrivateServer = _start(
-        STARTING if why else NONE_FOUND, lambda waiting: PrivateServer(None, waiting), asked=False
-    )
+    words = STARTING if why else NONE_FOUND
+    server: PrivateServer = _start(words, lambda waiting: PrivateServer(None, waiting), asked=False)
     assert server.client is not None, "it has answered"
     return server.client
 
