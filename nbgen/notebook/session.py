@@ -45,7 +45,6 @@ _client: AnyClient | None = None
 _private: PrivateServer | LiveServer | None = None
 #: Whether the user has named the server of `_client`, and asked for `_private`.
 _chosen = _asked = False
-
 # A thread of the parent's that held the lock is not there to free it.
 os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
 
@@ -298,14 +297,15 @@ def default_client(start: bool = True) -> AnyClient:
 def _find(start: bool) -> AnyClient:
     why: list[str] = []
     try:
-        found = find_server(unusable=why.append)
+        found: AnyClient | None = find_server(unusable=why.append)
         passed_on.take_back()
-        return found
     except ServerNotFound:
         if not start or passed_on.own_environment().get("NBGEN_KIND"):
             raise
-    finally:
-        print(*why, sep="\n", end="\n" * bool(why))
+        found = None
+    print(*why, sep="\n", end="\n" * bool(why))
+    if found is not None:
+        return found
     words = STARTING if why else NONE_FOUND
     server: PrivateServer = _start(words, lambda waiting: PrivateServer(None, waiting), asked=False)
     assert server.client is not None, "it has answered"

@@ -85,7 +85,7 @@ def _address(server: ServerApp) -> str:
 def _first_certificate(path: str) -> str:
     """The server's own of those in a file; others there have signed it, and more than it."""
     try:
-        found = CERTIFICATE.search(Path(path).read_text(errors="replace")) if path else None
+        found = CERTIFICATE.search(Path(path).read_text(encoding="utf-8", errors="replace")) if path else None
     except OSError:
         found = None
     return found[0] if found else ""

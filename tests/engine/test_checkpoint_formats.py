@@ -76,7 +76,7 @@ def test_compressed_tensors_where_bfloat16_has_no_arithmetic(
     compressed = compress(folder, tmp_path / "compressed", 8, "int-quantized", None)
     config = json.loads((compressed / "config.json").read_text())
     (compressed / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
-    monkeypatch.setattr("nbgen.engine.loader._computes_in", lambda _: False)
+    monkeypatch.setattr("nbgen.engine.loader._computes_in", lambda *_: False)
     assembly = build(compressed, dtype="auto")
     assert (assembly.model.tier, assembly.model.dtype) == ("A", "float32")
 

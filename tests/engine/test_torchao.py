@@ -135,7 +135,7 @@ def test_any_type_may_be_asked_for(
 ) -> None:
     """On a CPU without bfloat16's arithmetic as well."""
     folder = quantized(tiny_model, tmp_path / "made", FORMATS[name][0])
-    monkeypatch.setattr("nbgen.engine.loader._computes_in", lambda _: False)
+    monkeypatch.setattr("nbgen.engine.loader._computes_in", lambda *_: False)
     assembly = build(folder, dtype=dtype)
     assert assembly.model.tier == "A"
     assert assembly.model.dtype == ("bfloat16" if dtype == "bfloat16" else "float32")

@@ -21,7 +21,7 @@ def tool(name: str = "f", **changes: Any) -> Tool:
 
 
 def chosen(name: str) -> Choice:
-    return Choice(type="function", function=ChosenFunction(name=name))
+    return Choice(function=ChosenFunction(name=name))
 
 
 def test_a_template_sees_tools_without_what_is_for_the_server() -> None:
