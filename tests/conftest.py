@@ -121,8 +121,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def told_to_nobody() -> Iterator[None]:
     """What is started after a test is told of no server of that test's."""
+    before = {name: os.environ[name] for name in passed_on.NAMES if name in os.environ}
     yield
     passed_on.take_back()
+    for name in passed_on.NAMES:
+        os.environ.pop(name, None)
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

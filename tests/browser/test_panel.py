@@ -237,7 +237,7 @@ def test_a_growing_answer_leaves_reader_and_focus_alone(opened: Notebook, panel:
     for up in (lambda: page.mouse.wheel(0, -5), lambda: log.press("ArrowUp")):
         up()
         panel.goes_on()
-        assert log.evaluate(below) > 40
+        until(lambda: log.evaluate(below) > 40)
         log.press("End")
         until(lambda: log.evaluate(below) < 1)
     panel.stop.focus()

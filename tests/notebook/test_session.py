@@ -14,7 +14,7 @@ import pytest
 
 import nbgen
 from nbgen.errors import InvalidRequest, ModelError, NotFound, ServerNotFound, Unauthorized
-from nbgen.notebook import session
+from nbgen.notebook import passed_on, session
 from nbgen.notebook.client import Client
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.result import Result
@@ -226,6 +226,8 @@ def test_whose_server_is_gone_hears_which_one_is_used(
 def test_who_gets_a_server_of_their_own_hears_why(
     served: PrivateServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name in passed_on.NAMES:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(session, "_client", None)
     monkeypatch.setattr(session, "_start", lambda words, server, **_: print(words) or served)
     assert session.default_client() is served.client
