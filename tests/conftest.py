@@ -121,7 +121,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def told_to_nobody() -> Iterator[None]:
     """What is started after a test is told of no server of that test's."""
-    before = {name: os.environ[name] for name in passed_on.NAMES if name in os.environ}
+    before = {name: value for name, value in passed_on.own_environment().items() if name in passed_on.NAMES}
     yield
     passed_on.take_back()
     for name in passed_on.NAMES:
