@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-Format = dict[str, Any]
+from nbgen.engine.structural_tag import Format, one_of, optional, sequence, text
 
 #: What a function's parameters may say beside their properties: all else would not be enforced.
 KNOWN = {"type", "properties", "required", "additionalProperties", "title", "description", "$schema"}
@@ -26,35 +26,23 @@ def python_arguments(parameters: dict[str, Any]) -> Format | None:
     if not names or not KNOWN.union(SHARED).issuperset(parameters) or not set(properties).issuperset(required):
         return None
     shared = {key: parameters[key] for key in SHARED if key in parameters}
-    pairs = {name: _sequence(_text(f"{name}="), _value(each, shared)) for name, each in properties.items()}
+    pairs = {name: sequence(text(f"{name}="), _value(each, shared)) for name, each in properties.items()}
     must = [pair for name, pair in pairs.items() if name in required]
     may = [pair for name, pair in pairs.items() if name not in required]
     if must:
-        return _sequence(must[0], *(_after(pair) for pair in must[1:]), *(_optional(_after(pair)) for pair in may))
+        return sequence(must[0], *(_after(pair) for pair in must[1:]), *(optional(_after(pair)) for pair in may))
     if len(may) > MAX_OPTIONAL:
         return None
-    firsts = [_sequence(each, *(_optional(_after(pair)) for pair in may[i + 1 :])) for i, each in enumerate(may)]
-    return _optional({"type": "or", "elements": firsts}) if firsts else _text("")
+    firsts = [sequence(each, *(optional(_after(pair)) for pair in may[i + 1 :])) for i, each in enumerate(may)]
+    return optional(one_of(*firsts)) if firsts else text("")
 
 
 def _value(schema: Any, shared: dict[str, Any]) -> Format:
     kind = schema.get("type") if isinstance(schema, dict) else None
     if isinstance(kind, str) and kind in _WORDS and "enum" not in schema and "const" not in schema:
-        return {"type": "or", "elements": [_text(word) for word in _WORDS[kind]]}
+        return one_of(*map(text, _WORDS[kind]))
     return {"type": "json_schema", "json_schema": {**shared, **schema} if isinstance(schema, dict) else schema}
 
 
 def _after(pair: Format) -> Format:
-    return _sequence(_text(", "), pair)
-
-
-def _optional(content: Format) -> Format:
-    return {"type": "optional", "content": content}
-
-
-def _text(value: str) -> Format:
-    return {"type": "const_string", "value": value}
-
-
-def _sequence(*elements: Format) -> Format:
-    return {"type": "sequence", "elements": list(elements)}
+    return sequence(text(", "), pair)

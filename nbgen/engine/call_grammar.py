@@ -16,12 +16,11 @@ from nbgen.engine.call_format import CallFormat
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_limits import ANY_JSON
 from nbgen.engine.python_calls import STYLE
+from nbgen.engine.structural_tag import Format, one_of, optional, sequence, text
 from nbgen.engine.xgrammar_schema import enforceable
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ToolOptions
 from nbgen.sampling_params import SamplingParams
-
-Format = dict[str, Any]
 
 #: Between a thought and what follows it.
 SPACE: Format = {"type": "regex", "pattern": r"[ \n]{0,4}"}
@@ -39,7 +38,7 @@ def answer_grammar(
     format = None if params.grammar is None else _of_option(*params.grammar)
     thought = None if opened is None else answers.thought
     if thought and thought.opening and format is not None:
-        format = _sequence(_text(thought.opening), format)
+        format = sequence(text(thought.opening), format)
     if tools is not None:
         format = _with_tools(answers, tools, format)
     if format is None or opened is None or thought is None:
@@ -48,9 +47,9 @@ def answer_grammar(
     begin = "" if begun else thought.before
     thinks: Format = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": thought.after}
     if thought.following:
-        thinks = _sequence(thinks, _text(thought.following))
+        thinks = sequence(thinks, text(thought.following))
     space = [] if thought.following else [SPACE]
-    return _tag(_sequence(thinks if begun else {"type": "optional", "content": thinks}, *space, format))
+    return _tag(sequence(thinks if begun else optional(thinks), *space, format))
 
 
 def _tag(format: Format) -> str:
@@ -70,7 +69,7 @@ def _with_tools(answers: AnswerFormat, tools: ToolOptions, format: Format | None
         return _calls(answers.calls, tools)
     if format is None:
         return _when_called(answers.calls, tools)
-    return {"type": "or", "elements": [_calls(answers.calls, tools), format]}
+    return one_of(_calls(answers.calls, tools), format)
 
 
 def _calls(calls: CallFormat, tools: ToolOptions) -> Format:
@@ -87,7 +86,7 @@ def _calls(calls: CallFormat, tools: ToolOptions) -> Format:
         "stop_after_first": not (tools.parallel and calls.separator),
     }
     after = calls.after.rstrip()
-    return _sequence(_text(calls.before.lstrip()), several, *([_text(after)] if after else []))
+    return sequence(text(calls.before.lstrip()), several, *([text(after)] if after else []))
 
 
 def _when_called(calls: CallFormat, tools: ToolOptions) -> Format | None:
@@ -140,24 +139,16 @@ def _arguments(calls: CallFormat, function: dict[str, Any]) -> Format:
     return arguments
 
 
-def _of_option(kind: str, text: str) -> Format:
+def _of_option(kind: str, value: str) -> Format:
     """What a sampling option asks for, as a part of a structural tag."""
     match kind:
         case "json_schema":
-            return {"type": "json_schema", "json_schema": {} if text == ANY_JSON else json.loads(text)}
+            return {"type": "json_schema", "json_schema": {} if value == ANY_JSON else json.loads(value)}
         case "regex":
-            return {"type": "regex", "pattern": text}
+            return {"type": "regex", "pattern": value}
         case "ebnf":
-            return {"type": "grammar", "grammar": text}
-    tag = json.loads(text)
+            return {"type": "grammar", "grammar": value}
+    tag = json.loads(value)
     if "format" not in tag:
         raise InvalidRequest("a structural_tag beside tools or thoughts must have `format`", field="response_format")
     return tag["format"]
-
-
-def _text(value: str) -> Format:
-    return {"type": "const_string", "value": value}
-
-
-def _sequence(*elements: Format) -> Format:
-    return {"type": "sequence", "elements": list(elements)}

@@ -23,11 +23,9 @@ from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.signatures import takes_sampling
 from nbgen.notebook.tools import Tools, chat_body
 from nbgen.notebook.transcript import Bundle, bundle
-from nbgen.notebook.turns import Turns, answered
+from nbgen.notebook.turns import ENDED, Turns, answered
 
 POLL_SECONDS = 0.1
-#: How an answer has ended whose calls are to be made.
-ENDED = ("stop", "length", "tool_calls")
 
 
 class Chat(Turns, Panel):

@@ -15,11 +15,9 @@ from nbgen.notebook.shown_text import visible
 from nbgen.notebook.signatures import STREAMED, takes_sampling
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
-from nbgen.notebook.turns import Turns, markdown_of, named, shown, spoken
+from nbgen.notebook.turns import ENDED, Turns, markdown_of, named, shown, spoken
 
 Ask = Callable[..., TextStream]
-#: How an answer ends that is one, if only an empty one.
-ENDED = ("stop", "length", "tool_calls")
 
 
 class Conversation(Turns):

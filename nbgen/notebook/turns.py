@@ -14,6 +14,8 @@ from nbgen.notebook.media import Content, as_text, text_of
 from nbgen.notebook.shown_media import media_markdown
 from nbgen.notebook.shown_text import as_markdown, as_typed
 
+#: How an answer ends that is one, if only an empty one.
+ENDED = ("stop", "length", "tool_calls")
 #: The result of a call that nobody has made.
 NO_RESULT = "no result"
 #: Who speaks, by a turn's role.

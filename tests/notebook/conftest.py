@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
+from transformers import AutoTokenizer
 
 from nbgen.notebook import session
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.remote import AnyClient, open_client
+from tests.chat_templates import CALLS, template
 from tests.conftest import save_model
 
 FOLDERS = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
@@ -53,3 +56,27 @@ def shell(connected: PrivateServer) -> Iterator[InteractiveShell]:
     shell.run_line_magic("load_ext", "nbgen")
     yield shell
     InteractiveShell.clear_instance()
+
+
+@pytest.fixture(scope="session")
+def caller(tmp_path_factory: pytest.TempPathFactory, own_jupyter: Path) -> Iterator[PrivateServer]:
+    """A server with a model that can be made to call tools."""
+    folder = save_model(tmp_path_factory.mktemp("models") / "caller", max_position_embeddings=4096)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template(CALLS["objects"])
+    tokenizer.save_pretrained(folder)
+    server = PrivateServer(str(folder), options={"standby": False})
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["nbgen", "openai"])
+def calling_client(
+    request: pytest.FixtureRequest, caller: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[AnyClient]:
+    """The helpers of this process use that server, as one of nbgen's or of another kind."""
+    other = open_client(caller.url, caller.client.token, "openai")
+    client = caller.client if request.param == "nbgen" else other
+    monkeypatch.setattr(session, "_client", client)
+    yield client
+    other.close()

@@ -5,26 +5,22 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from transformers import AutoTokenizer
 
 import nbgen
 from nbgen.errors import InvalidRequest, Unavailable
 from nbgen.notebook import session
 from nbgen.notebook.chat import Chat
 from nbgen.notebook.private_server import PrivateServer
-from nbgen.notebook.remote import open_client
 from nbgen.notebook.rounds import GONE_ON, INTERRUPTED, STOPPED, TOO_MANY, Rounds
 from nbgen.notebook.tools import MAX_ROUNDS, Tools
 from nbgen.notebook.turns import NO_RESULT, answered, openai_call
-from tests.chat_templates import CALLS, template
-from tests.conftest import save_model, wait_for
+from tests.conftest import wait_for
 
 QUESTION = {"role": "user", "content": "What is the weather?"}
 
@@ -197,7 +193,7 @@ def test_a_server_that_is_gone_is_said_to_pages_and_raised_where_somebody_waits(
     assert [message["message"] for message in sent] == ["nothing answers"] * 2
 
 
-def print_it(city: str) -> None:
+def print_it(city: Literal["Rom", "Oslo"]) -> None:
     print(city)
 
 
@@ -208,27 +204,6 @@ def test_calls_that_nobody_made_are_told_to_have_no_result() -> None:
     assert [turn.get("content") for turn in told[2:4]] == [NO_RESULT, NO_RESULT]
     assert told[3]["tool_call_id"] == "subtract"
     assert len(answered([QUESTION, calling("add")])) == 3
-
-
-@pytest.fixture(scope="module")
-def caller(tmp_path_factory: pytest.TempPathFactory, own_jupyter: Path) -> Iterator[PrivateServer]:
-    """A server with a model that can be made to call tools."""
-    folder = save_model(tmp_path_factory.mktemp("models") / "caller", max_position_embeddings=4096)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = template(CALLS["objects"])
-    tokenizer.save_pretrained(folder)
-    server = PrivateServer(str(folder), options={"standby": False})
-    yield server
-    server.stop()
-
-
-@pytest.fixture(params=["nbgen", "openai"])
-def client(request: pytest.FixtureRequest, caller: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> Any:
-    other = open_client(caller.url, caller.client.token, "openai")
-    client = caller.client if request.param == "nbgen" else other
-    monkeypatch.setattr(session, "_client", client)
-    yield client
-    other.close()
 
 
 seen: list[str] = []
@@ -249,7 +224,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def chat(client: Any, sent: list[dict[str, Any]]) -> Iterator[Chat]:
+def chat(calling_client: Any, sent: list[dict[str, Any]]) -> Iterator[Chat]:
     seen.clear()
     chat = nbgen.Chat(tools=forecast, tool_choice="forecast", max_new_tokens=300, temperature=0.5)
     yield chat
@@ -299,7 +274,7 @@ def test_the_answer_of_a_run_that_a_page_began_is_stepped_when_the_page_asks(cal
     assert [turn.get("parent") for turn in turns] == [None, 0, 1, 2]
 
 
-def test_tools_of_others_are_left_to_them(client: Any, sent: list[dict[str, Any]]) -> None:
+def test_tools_of_others_are_left_to_them(calling_client: Any, sent: list[dict[str, Any]]) -> None:
     (given,) = Tools(forecast).json
     chat = nbgen.Chat(tools=[given], tool_choice="forecast", max_new_tokens=300, temperature=0.5)
     chat.ask("What is the weather?")
@@ -309,7 +284,7 @@ def test_tools_of_others_are_left_to_them(client: Any, sent: list[dict[str, Any]
     chat.close()
 
 
-def test_what_is_no_tool_is_refused_at_once(client: Any) -> None:
+def test_what_is_no_tool_is_refused_at_once(calling_client: Any) -> None:
     with pytest.raises(InvalidRequest, match="a tool is a function"):
         nbgen.Chat(tools=[5])
 
@@ -321,7 +296,7 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_calls_and_results(
     monkeypatch.setenv("NBGEN_TOKEN", caller.client.token)
     cells = [
         "import nbgen\nfrom tests.notebook.test_rounds import print_it",
-        "chat = nbgen.Chat(tools=print_it, tool_choice='required', max_new_tokens=300, temperature=0.5)\nchat",
+        "chat = nbgen.Chat(tools=print_it, tool_choice='print_it', max_new_tokens=300, temperature=0.5)\nchat",
         "chat.ask('hello')\nchat.wait()",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])

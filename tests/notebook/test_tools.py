@@ -4,28 +4,22 @@ import asyncio
 import dataclasses
 import enum
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from transformers import AutoTokenizer
 
 import nbgen
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.openai_backend import OpenAIReader
 from nbgen.notebook.private_server import PrivateServer
-from nbgen.notebook.remote import open_client
 from nbgen.notebook.result import Result
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import MAX_ROUNDS, Tools
 from nbgen.sse import Event
-from tests.chat_templates import CALLS, template
-from tests.conftest import save_model
 
 
 class Unit(enum.Enum):
@@ -123,30 +117,11 @@ def test_calls_of_the_last_answer_are_left_to_whoever_asked() -> None:
     assert len(told) == MAX_ROUNDS - 1
 
 
-@pytest.fixture(scope="module")
-def caller(tmp_path_factory: pytest.TempPathFactory, own_jupyter: Path) -> Iterator[PrivateServer]:
-    """A server with a model that can be made to call tools."""
-    folder = save_model(tmp_path_factory.mktemp("models") / "caller", max_position_embeddings=4096)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = template(CALLS["objects"])
-    tokenizer.save_pretrained(folder)
-    server = PrivateServer(str(folder), options={"standby": False})
-    yield server
-    server.stop()
-
-
-@pytest.fixture(params=["nbgen", "openai"])
-def client(request: pytest.FixtureRequest, caller: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> Any:
-    client = caller.client if request.param == "nbgen" else open_client(caller.url, caller.client.token, "openai")
-    monkeypatch.setattr(session, "_client", client)
-    return client
-
-
 CHOICE = {"tool_choice": "get_weather", "temperature": 0.5}
 OPTIONS = {"max_new_tokens": 300, **CHOICE}
 
 
-@pytest.mark.usefixtures("client")
+@pytest.mark.usefixtures("calling_client")
 def test_generate_calls_what_the_model_wants_called_and_tells_it() -> None:
     seen: list[str] = []
 
@@ -166,7 +141,7 @@ def test_generate_calls_what_the_model_wants_called_and_tells_it() -> None:
     assert f"`get_weather({call['function']['arguments']})`" in result.to_markdown()
 
 
-@pytest.mark.usefixtures("client")
+@pytest.mark.usefixtures("calling_client")
 def test_a_conversation_calls_them_too() -> None:
     talk = nbgen.chat(tools=get_weather, max_new_tokens=300, temperature=0.5)
     talk("What is the weather?", tool_choice="required")
@@ -184,7 +159,7 @@ def test_a_conversation_calls_them_too() -> None:
     assert len(talk) == 0
 
 
-@pytest.mark.usefixtures("client")
+@pytest.mark.usefixtures("calling_client")
 def test_others_tools_are_left_to_whoever_asked() -> None:
     (given,) = Tools(get_weather).json
     result = nbgen.generate("What is the weather?", tools=[given], **OPTIONS)
@@ -194,7 +169,7 @@ def test_others_tools_are_left_to_whoever_asked() -> None:
     assert result.to_openai()[-1]["tool_calls"][0]["id"] == call["id"]
 
 
-def test_options_of_the_template_reach_it(caller: PrivateServer, client: Any) -> None:
+def test_options_of_the_template_reach_it(caller: PrivateServer, calling_client: Any) -> None:
     plain, thinking = (
         nbgen.generate("hi", max_new_tokens=2, template_options=options).usage["prompt_tokens"]
         for options in (None, {"thinks": True})
