@@ -49,12 +49,19 @@ def check_files(folder: Path, name: str) -> None:
     _refuse_other_formats(folder, name)
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name} has no config.json: it is not a model in transformers' format")
-    if not isinstance(read_json(folder / "config.json", name).get("model_type"), str):
+    architecture = read_json(folder / "config.json", name)
+    if not isinstance(model_type := architecture.get("model_type"), str):
         raise ModelError(f"config.json of {name} has no model_type: it is not a model in transformers' format")
+    if architecture.get("is_encoder_decoder") is True:
+        raise two_parts(name, model_type)
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{name} has no weights: no *.safetensors file is there")
     _check_shards(folder, name)
     _refuse_code(folder, name)
+
+
+def two_parts(name: str, model_type: str) -> ModelError:
+    return ModelError(f"{name} is an encoder-decoder model ({model_type}); nbgen runs decoder-only models")
 
 
 def read_json(path: Path, name: str) -> dict[str, Any]:

@@ -78,3 +78,10 @@ def test_who_is_logged_in_may_have_more(hub: None, cache: Path, monkeypatch: pyt
     model_hub.check("401/model")
     with pytest.raises(ModelError, match="no such model"):
         model_hub.check("404/model")
+
+
+def test_an_encoder_and_decoder_is_refused_by_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5", "is_encoder_decoder": true}', encoding="utf-8")
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ModelError, match=r"encoder-decoder model \(t5\)"):
+        model_hub.check(str(tmp_path))

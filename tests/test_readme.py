@@ -27,3 +27,10 @@ def test_the_tree_is_the_tree() -> None:
 def test_every_link_leads_somewhere() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / target).is_file(), target
+
+
+def test_every_notebook_is_named() -> None:
+    named = (
+        (ROOT / "README.md").read_text(encoding="utf-8").partition("\nnotebooks/ ")[2].partition("\nbenchmarks/ ")[0]
+    )
+    assert set(re.findall(r"\w+", named)) == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
