@@ -54,6 +54,8 @@ class Assembly(NamedTuple):
     #: None where no answer can be constrained.
     grammars: GrammarCompiler | None
     adapters: Adapters
+    #: That a request may take; None: no limit.
+    run_seconds: float | None
 
     def close(self) -> None:
         """Give back everything: caches, states, weights, and the processes that compile grammars or decode files."""
@@ -94,7 +96,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
         load=lambda: _load(config, report, live)[1],
         provide=lambda runner: _provide(runner, model.context_length, config),
     )
-    return Assembly(engine, admission, model, runner.device, occupation, grammars, adapters)
+    return Assembly(engine, admission, model, runner.device, occupation, grammars, adapters, config.run_seconds)
 
 
 def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple[loader.LoadedModel, Runner]:

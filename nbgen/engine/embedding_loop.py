@@ -48,7 +48,7 @@ class Prompt(NamedTuple):
 class EmbeddingLoop:
     """Serves one embedding model to the server at the other end of `channel`; at most `max_waiting` texts wait."""
 
-    def __init__(self, channel: Channel, model: EmbeddingModel, max_waiting: int) -> None:
+    def __init__(self, channel: Channel, model: EmbeddingModel, max_waiting: int, run_seconds: float | None) -> None:
         self._channel = channel
         self._model = model
         self._max_waiting = max_waiting
@@ -57,7 +57,7 @@ class EmbeddingLoop:
         self._aborted: set[str] = set()
         self._waiting: set[str] = set()
         self._steps = 0
-        self._pulse = Pulse(channel.send, model.device.type)
+        self._pulse = Pulse(channel.send, model.device.type, run_seconds)
         self._status_due = 0.0
 
     def run(self, messages: Iterable[ToEngine]) -> None:

@@ -55,7 +55,10 @@ class XGrammarBackend:
         loaded = CompiledXGrammar(compiled, self._eos_ids, len(grammar.text))
         if not loaded.matcher().allows_any():
             raise GrammarError("it matches no text at all")
-        return compiled.serialize_json().encode()
+        try:
+            return compiled.serialize_json().encode()
+        except RuntimeError:  # by which name its C++ calls that it got no memory
+            raise MemoryError from None
 
     def load(self, compiled: bytes) -> CompiledXGrammar:
         grammar = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokenizer)

@@ -101,7 +101,7 @@ class Loop:
         self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._media = MediaLane(self._admit, self._inbox.put)
-        self._pulse = Pulse(channel.send, assembly.device.type)
+        self._pulse = Pulse(channel.send, assembly.device.type, assembly.run_seconds)
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
 

@@ -15,17 +15,18 @@ from nbgen.engine_state import EngineStatus
 LOOK_SECONDS = 5.0
 #: Of a processor: what a thread that computes uses between two looks, and one that waits does not.
 USED_SECONDS = 0.01
-#: A computation of a GPU that lasts longer never ends: whoever waits for one uses a processor all the while.
-LONGEST_ON_GPU = 300.0
+#: A computation of a GPU that lasts longer never ends: whoever waits for one uses a processor all the while. On a CPU
+#: one may last as long as a request may run, for then nobody waits for it any more.
+LONGEST = 300.0
 
 
 class Pulse:
     """Of the thread that enters it, until that leaves it."""
 
-    def __init__(self, send: Callable[[EngineStatus], None], device: str) -> None:
-        """`send` may be called by any thread; `device` is the kind that computes."""
+    def __init__(self, send: Callable[[EngineStatus], None], device: str, run_seconds: float | None) -> None:
+        """`send` may be called by any thread; `device` is the kind that computes. A request may run for `run_seconds`."""
         self._send = send
-        self._longest = math.inf if device == "cpu" else LONGEST_ON_GPU
+        self._longest = max(LONGEST, run_seconds or math.inf) if device == "cpu" else LONGEST
         self._status = EngineStatus()
         self._said = time.monotonic()
         self._left = threading.Event()

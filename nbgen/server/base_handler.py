@@ -18,6 +18,7 @@ from nbgen.errors import (
     BodyTooLarge,
     Forbidden,
     InternalError,
+    InvalidRequest,
     MethodNotAllowed,
     NbgenError,
     UnsupportedMedia,
@@ -126,7 +127,9 @@ class NbgenHandler(AuthenticatedHandler):
         self.reader.close()
 
     def _check_body(self) -> None:
-        length = self._body_length()
+        length, said = self._body_length(), self.request.headers.get("Content-Length", "0")
+        if length > self.body_limit and not _is_length(said):
+            raise InvalidRequest(f"Content-Length {said[:80]!r} is not a length in bytes")
         if length > self.body_limit:
             raise BodyTooLarge(f"the body has {length} bytes; at most {self.body_limit}")
         if length == 0:
@@ -143,7 +146,7 @@ class NbgenHandler(AuthenticatedHandler):
         if "Transfer-Encoding" in self.request.headers:
             return -1
         digits = self.request.headers.get("Content-Length", "0")
-        return int(digits) if digits.isascii() and digits.isdigit() else self.body_limit + 1
+        return int(digits) if _is_length(digits) else self.body_limit + 1
 
     def _refuse(self, error: NbgenError | web.HTTPError) -> None:
         """Answer `error`: at once, or after a short body, since who is still sending may never read it."""
@@ -284,3 +287,7 @@ class NbgenHandler(AuthenticatedHandler):
 
     def _allowed(self) -> list[str]:
         return [name.upper() for name in METHODS if getattr(type(self), name) is not getattr(NbgenHandler, name)]
+
+
+def _is_length(said: str) -> bool:
+    return said.isascii() and said.isdigit()

@@ -1,5 +1,6 @@
 """Grammars are compiled beside the loop, once, within limits of time and memory; a lost process is no outage."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -54,6 +55,22 @@ def test_what_takes_too_long_is_given_up_and_the_next_is_served(compiler: Gramma
         slow.result()
     assert time.monotonic() - started < PATIENCE
     assert compiler.submit(Grammar("regex", "b")).result()
+
+
+def test_what_takes_too_much_memory_is_refused_without_a_trace(tiny_model: Path, capfd: pytest.CaptureFixture) -> None:
+    levels = {
+        f"a{level}": {"type": "object", "properties": {f"p{i}": {"$ref": f"#/$defs/a{level + 1}"} for i in range(10)}}
+        for level in range(60)
+    }
+    schema = {"$ref": "#/$defs/a0", "$defs": levels | {"a60": {"type": "string"}}}
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    compiler = GrammarCompiler(
+        "xgrammar", lambda: XGrammarBackend.from_tokenizer(tokenizer, 264, {0}), seconds=PATIENCE
+    )
+    with pytest.raises(InvalidRequest, match=r"MiB|too much memory"):
+        compiler.submit(Grammar("json_schema", json.dumps(schema))).result()
+    compiler.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_process_needs_neither_torch_nor_transformers(compiler: GrammarCompiler) -> None:

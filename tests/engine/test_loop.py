@@ -312,7 +312,7 @@ def test_nor_is_a_batch_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     info = SimpleNamespace(vocab_size=100, context_length=100)
     model = SimpleNamespace(model=info, device=torch.device("cpu"), encode=encode)
-    lasting.served = served = Served(lambda channel: EmbeddingLoop(channel, model, max_waiting=9))
+    lasting.served = served = Served(lambda channel: EmbeddingLoop(channel, model, max_waiting=9, run_seconds=None))
     served.send(EmbedRequest(rid="r", input_ids=PROMPT))
     lasting.is_heard()
     assert served.until(lambda message: isinstance(message, EmbedOutput))[-1].rid == "r"

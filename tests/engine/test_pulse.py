@@ -1,5 +1,6 @@
 """An engine's status is sent again while its thread computes, and only then."""
 
+import math
 import time
 
 import pytest
@@ -16,14 +17,19 @@ def compute() -> None:
 
 
 @pytest.mark.parametrize("clock", ["thread's", "process's"])
-@pytest.mark.parametrize(("device", "forever"), [("cpu", True), ("cuda", False)])
-def test_who_waits_falls_silent(device: str, forever: bool, clock: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And who seems to compute on a GPU without end, for whoever waits for a GPU uses a processor."""
+@pytest.mark.parametrize(
+    ("device", "run_seconds", "longest"),
+    [("cpu", None, math.inf), ("cpu", 1.0, pulse.LONGEST), ("cpu", 900.0, 900.0), ("cuda", 900.0, pulse.LONGEST)],
+)
+def test_who_waits_falls_silent(
+    device: str, run_seconds: float | None, longest: float, clock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And who computes without end: on a GPU whoever waits for it seems to, on a CPU nobody waits so long."""
     if clock == "process's":
         monkeypatch.delattr(time, "pthread_getcpuclockid", raising=False)
     monkeypatch.setattr(pulse, "USED_SECONDS", 0.05)
     status, said = EngineStatus(running=1), []
-    with pulse.Pulse(said.append, device) as beating:
+    with pulse.Pulse(said.append, device, run_seconds) as beating:
         beating.say(status)
         compute()
         beating.look()
@@ -34,7 +40,11 @@ def test_who_waits_falls_silent(device: str, forever: bool, clock: str, monkeypa
         compute()
         beating.look()
         assert said == [status] * 2
-        beating._said -= pulse.LONGEST_ON_GPU
+        beating._said = time.monotonic() - min(longest, 1e6) + 60
         compute()
         beating.look()
-        assert said == [status] * (3 if forever else 2)
+        assert said == [status] * 3, "that may be so long"
+        beating._said -= 60
+        compute()
+        beating.look()
+        assert said == [status] * (4 if longest == math.inf else 3)

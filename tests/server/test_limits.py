@@ -49,6 +49,9 @@ def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:
     head = f"POST /nbgen/generate HTTP/1.1\nHost: localhost\nAuthorization: token {TOKEN}\n"
     answer = raw(server, head + "Content-Type: application/json\nContent-Length: 100000000")
     assert b"413" in answer.split(b"\r\n")[0]
+    for said in ("51,51", "-5", "many"):
+        answer = raw(server, head + f"Content-Type: application/json\nContent-Length: {said}")
+        assert b"400" in answer.split(b"\r\n")[0], answer
     small = server.http.post("abort_request", content=b" " * (2**20 + 1), headers={"Content-Type": "application/json"})
     assert small.status_code == 413
 
