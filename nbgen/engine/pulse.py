@@ -24,7 +24,7 @@ class Pulse:
     """Of the thread that enters it, until that leaves it."""
 
     def __init__(self, send: Callable[[EngineStatus], None], device: str, run_seconds: float | None) -> None:
-        """`send` may be called by any thread; `device` is the kind that computes. A request may run for `run_seconds`."""
+        """`send` may be called by any thread; `device` is the kind that computes; a request may run `run_seconds`."""
         self._send = send
         self._longest = max(LONGEST, run_seconds or math.inf) if device == "cpu" else LONGEST
         self._status = EngineStatus()

@@ -86,7 +86,7 @@ class Logprobs(Sequence[Token]):
         return pandas.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} tokens, log-probability {self.total:.2f}, perplexity {self.perplexity:.2f}>"
+        return f"<{_counted(len(self))}, log-probability {self.total:.2f}, perplexity {self.perplexity:.2f}>"
 
     def _repr_html_(self) -> str:
         """The text, each token coloured by how likely it was; the alternatives are in its tooltip."""
@@ -94,11 +94,15 @@ class Logprobs(Sequence[Token]):
         scale = "".join(
             f'<span style="{_colour(share)}">&nbsp;{share:.0%}&nbsp;</span>' for share in (1, 0.5, 0.1, 0.01)
         )
-        note = f"{len(self)} tokens · perplexity {self.perplexity:.2f} · probability {scale}"
+        note = f"{_counted(len(self))} · perplexity {self.perplexity:.2f} · probability {scale}"
         return (
             f'<div style="line-height: 1.9; white-space: pre-wrap">{spans}</div>'
             f'<div style="opacity: 0.8; font-size: 85%">{note}</div>'
         )
+
+
+def _counted(tokens: int) -> str:
+    return f"{tokens} token{'' if tokens == 1 else 's'}"
 
 
 def _tokens(meta: dict[str, Any], side: str, generated: bool) -> Iterator[Token]:

@@ -5,6 +5,7 @@ Options are declared by decorators, which also make the help. Knows nothing of H
 
 from __future__ import annotations
 
+import difflib
 import glob
 import json
 import shlex
@@ -52,9 +53,16 @@ class NbgenMagics(Magics):
         "action", nargs="?", default="status", help="status (default), load, unload, models, monitor, fix or connect"
     )
     @argument(
-        "target", nargs="?", help="load: a folder or a model's name; connect: a server's URL; fix: a cell's number"
+        "target",
+        nargs="?",
+        help="load: a folder or a model's name (none: the last one); connect: a server's URL; fix: a cell's number",
     )
-    @argument("--quantization", choices=("int8", "int4", "none"), help="load: bits of a weight in the linear layers")
+    @argument(
+        "--quantization",
+        choices=("int8", "int4", "none"),
+        metavar="KIND",
+        help="load: int8 or int4 rounds the weights of the linear layers, none leaves them",
+    )
     @line_magic("nbgen")  # type: ignore[arg-type]  # IPython's types know of no name
     def manage(self, line: str) -> Any:
         """Show, load or unload the model, watch it, choose the server, or repair the cell that failed last."""
@@ -291,7 +299,17 @@ def _parse(magic: Any, line: str) -> Namespace:
         options: Namespace = magic.parser.parse_args(shlex.split(line))
     except ValueError as error:
         raise UsageError(f"{line}: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{error}{_suggestion(magic, str(error))}") from None
     return options
+
+
+def _suggestion(magic: Any, refusal: str) -> str:
+    """The option that was probably meant by one that there is not."""
+    unknown = refusal.removeprefix("unrecognized arguments: ").split()[0]
+    known = [option for option in magic.parser._option_string_actions if option.startswith("--")]
+    alike = difflib.get_close_matches(unknown, known, 1) if refusal.startswith("unrecognized") else []
+    return f"; did you mean {alike[0]}?" if alike else ""
 
 
 def _short(error: NbgenError) -> Exception:

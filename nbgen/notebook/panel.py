@@ -46,7 +46,10 @@ class Panel(anywidget.AnyWidget):
 
     def __init__(self, *, servers: Sequence[AnyClient] = (), **traits: Any) -> None:
         """`servers` are those that runs may name beside the kernel's own."""
-        super().__init__(server_id=_server_id(), **traits)
+        try:
+            super().__init__(server_id=_server_id(), **traits)
+        except traitlets.TraitError as error:
+            raise InvalidRequest(str(error)) from None
         self._runs = CommRuns(session.default_client, self.send, servers)
         self._transcript = Transcript()
         self._writing = threading.Lock()

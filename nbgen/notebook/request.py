@@ -110,6 +110,8 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Checked options, without those that say what is the default anyway."""
     given = builtin(options)
+    if "model" in given:
+        raise InvalidRequest("model: all requests go to the model that runs; nbgen.load(…) chooses it", field="model")
     stop = given.get("stop")
     if stop == "" or (isinstance(stop, list) and "" in stop):  # servers take it for nothing; here it is a mistake
         raise InvalidRequest("stop: an empty text is no place to stop at", field="stop")

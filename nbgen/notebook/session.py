@@ -149,12 +149,11 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options
     A text is taken as it stands; chat messages go through the chat template. With `max_new_tokens` the model goes on
     for so many tokens, which follow with their own probabilities. Needs a server of nbgen or SGLang.
     """
-    asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": tokenize(prompt)}
+    asked = {"text": prompt} if isinstance(prompt, str) and prompt else {"input_ids": tokenize(chat_messages(prompt))}
     params = one_answer(sampling_options({**options, "max_new_tokens": max_new_tokens}))
     wanted = {"return_logprob": True, "logprob_start_len": 0, "return_text_in_logprobs": True}
     body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top)}
-    answer = default_client().generate(body)
-    return Logprobs.read(answer, generated=max_new_tokens > 0)
+    return Logprobs.read(default_client().generate(body), generated=max_new_tokens > 0)
 
 
 @short_traceback

@@ -30,6 +30,10 @@ def short_traceback(helper: Callable[P, T]) -> Callable[P, T]:
             return helper(*args, **kwargs)
         except EXPECTED as error:
             raise shortened(error) from None
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # the call itself is wrong
+                raise shortened(error) from None
+            raise
 
     return call
 

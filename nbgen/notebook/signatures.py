@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nbgen.sampling_params import SamplingParams
+from nbgen.sampling_params import DEFAULT_NEW_TOKENS, SamplingParams
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,5 +39,7 @@ def _sampling() -> list[inspect.Parameter]:
 
 
 def _parameter(field: msgspec.structs.FieldInfo) -> inspect.Parameter:
+    """As it is read: without what stands for an option that was left out."""
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
+    type, default = (int | None, DEFAULT_NEW_TOKENS) if default is msgspec.UNSET else (field.type, default)
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type)

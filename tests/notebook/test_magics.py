@@ -59,6 +59,7 @@ def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
     [
         ("%%nbgen\n{{missing}}", "name 'missing' is not defined"),
         ("%%nbgen --zzz 1\nhi", "unrecognized arguments"),
+        ("%%nbgen --temprature 3\nhi", "unrecognized arguments: --temprature 3; did you mean --temperature?"),
         ("%%nbgen --temperature -3\nhi", "temperature must be at least 0"),
         ("%%nbgen --out 'a b'\nhi", "not a variable's name"),
         ("%nbgen status --quantization int8", "--quantization goes with load"),

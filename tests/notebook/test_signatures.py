@@ -22,6 +22,10 @@ def test_every_sampling_option_has_its_name_there(helper: object) -> None:
     assert all(given.kind is not given.VAR_KEYWORD for given in parameters.values())
 
 
+def test_a_signature_reads_as_it_is_written() -> None:
+    assert "max_new_tokens: int | None = 128, min_new_tokens: int = 0, " in str(inspect.signature(nbgen.generate))
+
+
 def test_what_a_stream_takes_is_named_where_it_is_handed_on() -> None:
     assert (
         set(inspect.signature(nbgen.stream).parameters)
