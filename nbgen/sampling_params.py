@@ -135,6 +135,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             value = getattr(self, name)
             _check_range(name, None if value is msgspec.UNSET else value, low, high, open_low)
         _require(self.top_k is None or self.top_k == -1 or self.top_k >= 1, "top_k", self.top_k, "-1 or at least 1")
+        _check_range("top_k", self.top_k, -1, 2**31 - 1, False)
         limit = self.token_limit
         _require(
             limit is None or self.min_new_tokens <= limit,
@@ -215,9 +216,12 @@ def _refuse_floats(fields: Mapping[str, Any]) -> None:
 
 def _bias(entries: Mapping[Any, Any]) -> dict[int, Any]:
     try:
-        return {int(key): value for key, value in entries.items()}
+        found = {int(key): value for key, value in entries.items()}
     except ValueError:
-        raise InvalidRequest("logit_bias keys must be token ids written as integers", field="logit_bias") from None
+        found = None
+    if found is None or not all(-(2**63) <= token < 2**63 for token in found):
+        raise InvalidRequest("logit_bias keys must be token ids written as integers", field="logit_bias")
+    return found
 
 
 def _refusal(text: str) -> WrongType:

@@ -1,9 +1,10 @@
 """The engine's end of the socket to the server: frames in, frames out, nothing else.
 
-Reading ends when the server's end closes. What the system does not take at once a thread writes, so that a slow reader
+Reading ends when either end closes. What the system does not take at once a thread writes, so that a slow reader
 never slows the engine's steps.
 """
 
+import contextlib
 import queue
 import select
 import socket
@@ -38,9 +39,11 @@ class Channel:
                 self._outbox.put(rest)
 
     def close(self) -> None:
-        """Wait until all that was sent is written, and give the socket back."""
+        """Wait until all that was sent is written, and give the socket back. Reading ends, on whatever thread."""
         self._outbox.put(None)
         self._writer.join(timeout=5)
+        with contextlib.suppress(OSError):  # the other end is gone
+            self._socket.shutdown(socket.SHUT_RDWR)  # a thread that waits to read keeps a closed socket open
         self._socket.close()
 
     def messages(self) -> Iterator[ToEngine]:
@@ -60,7 +63,7 @@ class Channel:
         self._readable.poll()  # a thread that waits in recv is woken whenever the other end reads
         try:
             return self._socket.recv(most)
-        except ConnectionResetError:  # it ended before it had read all that was sent
+        except OSError:  # it ended before it had read all that was sent, or this end is closed
             return b""
 
     def _sent(self, frame: bytes) -> int:

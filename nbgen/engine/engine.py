@@ -115,7 +115,9 @@ class Engine:
     def vacate(self, reason: FinishReason) -> list[GenerateOutput]:
         """End every sequence, and until `occupy` refuse any other, with `reason`; the last outputs."""
         self._closed = reason
-        return [self._end(sequence, reason, sequence.rest()) for sequence in self._living()]
+        outputs = [self._end(sequence, reason, sequence.rest()) for sequence in self._living()]
+        self._unseen.drop_ended()
+        return outputs
 
     def occupy(self, runner: Runner | None, scheduler: Scheduler) -> None:
         """Go on with these, which hold no sequence; without a runner, remain closed."""

@@ -26,8 +26,8 @@ class MediaQueue:
     def append(self, sequence: Sequence) -> None:
         self._sequences.append(sequence)
 
-    def clear(self) -> None:
-        self._sequences.clear()
+    def drop_ended(self) -> None:
+        self._sequences = deque(sequence for sequence in self._sequences if sequence.finish_reason is None)
 
     def encoded(
         self, encode: Callable[[Sequence], None], waiting: list[Sequence]

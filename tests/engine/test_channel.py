@@ -1,5 +1,6 @@
 """Messages arrive whole and in order however slowly they are read; reading ends with the server, however it ends."""
 
+import queue
 import socket
 import threading
 
@@ -63,6 +64,28 @@ def test_a_message_is_with_the_system_before_its_sender_goes_on() -> None:
             channel.send(LoadProgress(stage="a", done=done))
             assert server.recv(1000) == encode_frame(LoadProgress(stage="a", done=done))
         channel.close()
+
+
+def test_who_closes_ends_the_reading_of_another_thread_and_the_server_hears_it() -> None:
+    server, engine = socket.socketpair()
+    channel = Channel(engine.detach(), on_lost=lambda: None)
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def read() -> None:
+        for message in channel.messages():
+            heard.put(message.rid)
+        heard.put("the end")
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    server.sendall(FRAME)
+    assert heard.get(timeout=10) == "a"
+    channel.close()
+    server.settimeout(10)
+    with server:
+        assert server.recv(1) == b""
+    assert heard.get(timeout=10) == "the end"
+    reader.join()
 
 
 def _send(channel: Channel, name: str) -> None:

@@ -11,6 +11,8 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
+from tests.engine.multimodal import MULTIMODAL, save
+from tests.engine.test_images import media, picture
 
 REQUEST = GenerateRequest(
     rid="r", input_ids=list(range(10, 50)), params=SamplingParams(max_new_tokens=20, temperature=0, ignore_eos=True)
@@ -100,6 +102,22 @@ def test_who_waits_for_a_grammar_ends_as_well_and_is_not_begun_later(assembly: A
     assert not assembly.engine.has_work
     assert assembly.engine.refuse(waiting, last.finish_reason) == []
     assert assembly.engine.status().waiting == 0
+
+
+def test_who_waits_with_media_ends_as_well_and_nothing_is_left_to_do(tmp_path: Path) -> None:
+    name = next(name for name, family in MULTIMODAL.items() if family.type == "image")
+    assembly = build(save(tmp_path / name, name))
+    text = MULTIMODAL[name].placeholder.join(["What is ", "? Say."])
+    requests = [
+        GenerateRequest(rid=f"r{seed}", text=text, media=media(picture(seed)), params=REQUEST.params)
+        for seed in range(2)
+    ]
+    for request in requests:
+        assembly.engine.add(assembly.admission.sequences(request))
+    assert [output.finish_reason.status for output in assembly.occupation.release({"kv_cache"})] == [503, 503]
+    assert not assembly.engine.has_work
+    assembly.occupation.resume({"kv_cache"})
+    assert [len(ids(outputs)) for outputs in generate(assembly, requests).values()] == [20, 20]
 
 
 def test_what_is_withdrawn_goes_on_with_a_new_cache_as_if_nothing_had_been(assembly: Assembly) -> None:

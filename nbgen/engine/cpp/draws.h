@@ -100,7 +100,7 @@ inline int64_t drawn(const Draw& draw, const float* scores, int64_t vocab, float
     weigh(scores, vocab, draw.temperature, weights);
     const Race race(draw);
     const bool limited = draw.top_k != -1 || draw.top_p < 1;
-    const int64_t count = draw.top_k == -1 ? vocab : draw.top_k;
+    const int64_t count = draw.top_k < 1 ? vocab : draw.top_k;  // no token comes before the likeliest, so the loop ends
     const double mass = draw.top_p < 1 ? draw.top_p * before(weights, vocab, {0, 0}).mass : vocab;  // no weight exceeds 1
     for (Token end{static_cast<float>(draw.min_p), vocab};;) {
         const Token winner = race.winner(weights, vocab, end);
