@@ -172,11 +172,11 @@ def _max_running(runner: Runner, config: EngineConfig) -> int:
 
 def _blocks(runner: Runner, context_length: int, config: EngineConfig, max_running: int) -> BlockManager:
     """Give the runner its KV cache; its blocks, and room for states where the model has any."""
-    most = max_running * -(-context_length // BLOCK_SIZE)
-    if not isinstance(runner, ModelRunner):
-        return BlockManager(most, BLOCK_SIZE, caches_prefixes=False)
-    state = runner.bytes_per_state
+    most, state = max_running * -(-context_length // BLOCK_SIZE), runner.bytes_per_state
     budget = memory.kv_cache_budget(runner.device, config.kv_cache_bytes) - max_running * state
+    if not isinstance(runner, ModelRunner):
+        blocks = _num_blocks(budget, runner.bytes_per_token * BLOCK_SIZE, most, config)
+        return BlockManager(blocks, BLOCK_SIZE, caches_prefixes=False)
     if not isinstance(runner, HybridRunner):
         return BlockManager(_size_cache(runner, budget, most, config), BLOCK_SIZE)
     beside = max(3 * state, BLOCKS_PER_SNAPSHOT * runner.cache.bytes_per_block)
@@ -191,18 +191,24 @@ def _size_cache(runner: ModelRunner, budget: int, most: int, config: EngineConfi
 
     Snapshots of states come on top.
     """
-    blocks = min(most, budget // max(1, runner.cache.bytes_per_block))
-    if blocks < 1:
-        raise ModelError(
-            f"the KV cache may take {budget} bytes, and one block of {config.model} takes "
-            f"{runner.cache.bytes_per_block}: raise kv_cache_bytes or free memory"
-        )
+    blocks = _num_blocks(budget, runner.cache.bytes_per_block, most, config)
     try:
         runner.cache.resize(blocks)
         if snapshots:
             runner.reserve(snapshots)
     except (torch.OutOfMemoryError, MemoryError, OSError):
         raise ModelError(f"{budget} bytes of KV cache do not fit into the free memory: free some") from None
+    return blocks
+
+
+def _num_blocks(budget: int, bytes_per_block: int, most: int, config: EngineConfig) -> int:
+    """As many as `budget` bytes hold, `most` at most. Raises ModelError where that is none."""
+    blocks = min(most, budget // max(1, bytes_per_block))
+    if blocks < 1:
+        raise ModelError(
+            f"the KV cache may take {budget} bytes, and one block of {config.model} takes "
+            f"{bytes_per_block}: raise kv_cache_bytes or free memory"
+        )
     return blocks
 
 

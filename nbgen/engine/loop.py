@@ -293,6 +293,8 @@ class Loop:
         except Exception:  # the GPU may have been filled meanwhile; what is released stays so
             log.exception("memory could not be resumed")
             error, status = "the memory is not free any more: free some and resume again", 503
+        if error is not None:
+            memory.give_back(self._device)  # only now: the exception held what had been resumed before
         self._status_due = 0.0
         self._send_status()
         released = sorted(self._occupation.released)

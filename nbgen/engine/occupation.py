@@ -59,18 +59,26 @@ class Occupation:
     def resume(self, tags: set[MemoryTag]) -> None:
         """Take back what `tags` name of what is released; requests are served again once all of it is.
 
-        Raises InvalidRequest for a cache without weights, and ModelError where the memory is not there any more.
+        Raises InvalidRequest for a cache without weights, and ModelError where the memory is not there any more: what
+        is still released then holds none of it.
         """
         wanted = tags & self.released
         if "weights" in self.released - wanted and wanted:
             raise InvalidRequest(
                 "the KV cache cannot be resumed before the weights: name weights as well", field="tags"
             )
-        if "weights" in wanted:
-            self._runner = self._load()
-            self.released.discard("weights")
-        if "kv_cache" in wanted:
-            scheduler = self._provide(self._runner)
-            self._admission.resize(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
-            self._engine.occupy(self._runner, scheduler)
-            self.released.discard("kv_cache")
+        try:
+            if "weights" in wanted:
+                self._runner = self._load()
+                self.released.discard("weights")
+            if "kv_cache" in wanted:
+                self._resume_cache()
+        finally:
+            if "kv_cache" in wanted & self.released and self._runner is not None:
+                self._runner.vacate()
+
+    def _resume_cache(self) -> None:
+        scheduler = self._provide(self._runner)
+        self._admission.resize(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
+        self._engine.occupy(self._runner, scheduler)
+        self.released.discard("kv_cache")

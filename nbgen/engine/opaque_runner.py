@@ -28,7 +28,8 @@ class OpaqueRunner:
     chunks_prefill = False
     caches_prefixes = False
     looks_ahead = False
-    bytes_per_state = 0
+    #: What a sequence's cache takes for each token, and whatever its length.
+    bytes_per_token = bytes_per_state = 0
     long_after = None
 
     def __init__(self, model: torch.nn.Module, *, cached: bool = True) -> None:
@@ -48,7 +49,11 @@ class OpaqueRunner:
 
     @torch.inference_mode()
     def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = (), newest: None = None) -> RunOutput:
-        """Compute the batch's tokens, each sequence's whole prompt at once. There are no copies, nothing is awaited."""
+        """Compute the batch's tokens, each sequence's whole prompt at once. There are no copies, nothing is awaited.
+
+        A sequence that begins anew has given its blocks back, and its cache with them.
+        """
+        self._caches = {sequence: cache for sequence, cache in self._caches.items() if sequence.num_computed}
         last, last_hidden, prompt, experts = [], {}, [], {}
         for item in batch:
             sequence = item.sequence
@@ -70,6 +75,16 @@ class OpaqueRunner:
     def release(self, sequence: Sequence) -> None:
         """Drop the sequence's cache."""
         self._caches.pop(sequence, None)
+
+    def weigh(self, shorter: Sequence, longer: Sequence) -> None:
+        """Learn what caches take from those of two sequences, which are computed for that alone."""
+        if not self.cached:
+            return
+        pair = (shorter, longer)
+        self.run([ScheduledSequence(sequence, sequence.num_uncomputed) for sequence in pair])
+        less, more = (_bytes(self._caches.pop(sequence)) for sequence in pair)
+        self.bytes_per_token = -(-(more - less) // (len(longer) - len(shorter)))
+        self.bytes_per_state = max(0, more - self.bytes_per_token * len(longer))
 
     def vacate(self) -> None:
         """Caches are the sequences' own: without sequences there are none."""
@@ -111,3 +126,20 @@ def _first_wanted(sequence: Sequence, known: int) -> int:
     """The first new position whose scores anybody wants: one of the prompt's, or the last of all."""
     row = max(known, sequence.next_prompt_row)
     return row if row < sequence.num_prompt - 1 else len(sequence) - 1
+
+
+def _bytes(cache: Any) -> int:
+    """Of the memory behind all tensors in a cache, however deep they are in it."""
+    found, seen, storages = [cache], set[int](), dict[int, int]()
+    while found:
+        held = found.pop()
+        if id(held) in seen or isinstance(held, torch.nn.Module | type):
+            continue
+        seen.add(id(held))
+        if isinstance(held, torch.Tensor):
+            storages[held.untyped_storage().data_ptr()] = held.untyped_storage().nbytes()
+        elif isinstance(held, list | tuple):
+            found += held
+        else:
+            found += (held if isinstance(held, dict) else getattr(held, "__dict__", {})).values()
+    return sum(storages.values())

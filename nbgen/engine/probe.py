@@ -68,7 +68,9 @@ def _chosen(model: torch.nn.Module, copies_weights: bool) -> Runner:
         linear.restore(swaps)
         runner = _first_that_agrees(model, prompts, expected)
     if runner is None or runner.tier == "C":
-        return runner or OpaqueRunner(model, cached=False)
+        runner = runner or OpaqueRunner(model, cached=False)
+        runner.weigh(_sequence(prompts[1]), _sequence(prompts[0]))
+        return runner
     if isinstance(runner, HybridRunner) and runner.caches_prefixes:
         runner.caches_prefixes = _goes_on(runner, prompts[0], expected[0])
     if type(runner) is ModelRunner and copies_weights:

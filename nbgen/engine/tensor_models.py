@@ -53,7 +53,8 @@ class TensorModels:
     def _load(self, message: LoadModule) -> None:
         name = message.spec.name
         try:
-            module = module_loader.load(message.folder, name, self._device)
+            loaded = module_loader.load(message.folder, name, self._device)
+            module = TensorModule(loaded, message.spec, self._device)
         except ModelError as error:
             self._channel.send(ModuleState(rid=message.rid, error=error.message))
             return
@@ -63,7 +64,7 @@ class TensorModels:
             self._channel.send(ModuleState(rid=message.rid, error=words))
             return
         self._unload(name)
-        self._batchers[name] = Batcher(TensorModule(module, message.spec, self._device), self._send, _end)
+        self._batchers[name] = Batcher(module, self._send, _end)
         self._channel.send(ModuleState(rid=message.rid, device=str(self._device)))
 
     def _unload(self, name: str) -> None:

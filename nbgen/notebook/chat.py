@@ -62,13 +62,14 @@ class Chat(Turns, Panel):
         template_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        box = Tools(tools)
+        box, lasting = Tools(tools), chat_id(name) if name else ""
         self._rounds = Rounds(box, self._ended, self._begin, self.send)
         super().__init__(
             panel="chat",
             beside=chat_body(box, tool_choice, template_options),
             owner=self._rounds.owner,
-            chat=chat_id(name) if name else uuid.uuid4().hex,
+            chat=lasting or uuid.uuid4().hex,
+            lasting=lasting,
             params=one_answer(chat_options(options)),
             system=system or "",
             height=height,
@@ -130,7 +131,7 @@ class Chat(Turns, Panel):
         if isinstance(client, RemoteClient):  # its runs end with their reader
             self._runs.start(body, after=after)
             return run
-        events = client.run({**body, "attached": False})
+        events = client.run({**body, "attached": self._ends_here(body)})
         next(events)
         self.send({"type": "started", "run": run, "after": after, **told(body)})
         threading.Thread(target=self._follow, args=(events,), daemon=True).start()

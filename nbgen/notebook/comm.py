@@ -28,13 +28,15 @@ Choose = Callable[[], AnyClient]
 class CommRuns:
     """The runs of one widget that go through the kernel, each read by a thread of its own.
 
-    `client` is that of the kernel's server; `others` are servers that a run may name by their place.
+    `client` is that of the kernel's server; `others` are servers that a run may name by their place. `lasting` is a
+    chat that another kernel finds again: runs of any other end with this kernel, as nobody could ever read them.
     """
 
-    def __init__(self, client: Choose, send: Send, others: Sequence[AnyClient] = ()) -> None:
+    def __init__(self, client: Choose, send: Send, others: Sequence[AnyClient] = (), lasting: str = "") -> None:
         self._client = client
         self._send = send
         self._others = others
+        self._lasting = lasting
         self._lock = threading.Lock()
         self._pieces: dict[str, RunPieces] = {}
 
@@ -43,7 +45,7 @@ class CommRuns:
         self._send({"type": "heard", "run": message.get("run")})
         kind = message.get("type")
         if kind == "start":
-            self.start(message["body"], message.get("server"))
+            self.start(message["body"], message.get("server"), attached=self.ends_here(message["body"]))
         elif kind == "need":
             self._again(message["run"], message["from"])
         elif kind == "cancel":
@@ -57,11 +59,20 @@ class CommRuns:
         elif kind == "load":
             self._in_thread(self._load, message.get("model"))
 
-    def start(self, body: dict[str, Any], server: int | None = None, after: str | None = None) -> None:
-        """Start a run that outlives its readers, tell every view of it, and read it. `after` is one that it goes on."""
+    def ends_here(self, body: dict[str, Any]) -> bool:
+        """Whether no other kernel could find the run of this body, where pages cannot reach the server."""
+        return body.get("chat") != self._lasting
+
+    def start(
+        self, body: dict[str, Any], server: int | None = None, after: str | None = None, *, attached: bool = False
+    ) -> None:
+        """Start a run, tell every view of it, and read it. `after` is one that it goes on.
+
+        Pages come and go; the run ends with this kernel if it is `attached`.
+        """
         self._send({"type": "started", "run": body["id"], "prompt": body.get("prompt"), "after": after, **told(body)})
         choose = self._client if server is None else lambda: self._others[server]
-        whole = {**body, "attached": False, "frame_ms": FRAME_MS}
+        whole = {**body, "attached": attached, "frame_ms": FRAME_MS}
         self._read(body["id"], choose, lambda client: client.run(whole), body.get("messages"))
 
     def stop(self, run: str) -> None:

@@ -111,7 +111,7 @@ class Compare(Panel):
                 cell = self.cells[place]
                 chosen: dict[str, Any] = {name: cell[name] for name in ("params", "adapter") if name in cell}
                 body = {"id": f"{asked}.{place}", "chat": self.chat, **said, **chosen}
-                self._runs.start(body, cell.get("server"))
+                self._runs.start(body, cell.get("server"), attached=self._ends_here(body))
 
 
 @takes_sampling()

@@ -44,13 +44,13 @@ class Panel(anywidget.AnyWidget):
         ["auto", "direct", "comm"], "auto", help="Whether the browser asks the server itself, or the kernel does."
     ).tag(sync=True)
 
-    def __init__(self, *, servers: Sequence[AnyClient] = (), **traits: Any) -> None:
-        """`servers` are those that runs may name beside the kernel's own."""
+    def __init__(self, *, servers: Sequence[AnyClient] = (), lasting: str = "", **traits: Any) -> None:
+        """`servers` are those that runs may name beside the kernel's own; `lasting`, a chat that others find again."""
         try:
             super().__init__(server_id=_server_id(), **traits)
         except traitlets.TraitError as error:
             raise InvalidRequest(str(error)) from None
-        self._runs = CommRuns(session.default_client, self.send, servers)
+        self._runs = CommRuns(session.default_client, self.send, servers, lasting)
         self._transcript = Transcript()
         self._writing = threading.Lock()
         self.on_msg(lambda _, message, buffers: self._receive(message))
@@ -70,6 +70,10 @@ class Panel(anywidget.AnyWidget):
         display(self._repr_mimebundle_()[0], raw=True)
         self._transcript.show()
         self._write_down()
+
+    def _ends_here(self, body: dict[str, Any]) -> bool:
+        """Whether a run that Python starts can be read by this kernel alone: pages may reach the server themselves."""
+        return self.transport == "comm" and self._runs.ends_here(body)
 
     def _written(self) -> Bundle:
         """What the panel shows, for readers without a kernel."""

@@ -56,6 +56,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
 
     _grpc: Any = None
     _private: tempfile.TemporaryDirectory[str] | None = None
+    _loading: asyncio.Future[Any] | None = None
     _off = False
     name = "nbgen"
     version = nbgen.__version__
@@ -89,8 +90,8 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         "as there are adapters. Folders are in peft's format.",
     ).tag(config=True)
     autoload = Bool(
-        help="Load the model when the server starts. On for `jupyter nbgen`, off inside Jupyter, where the first "
-        "request loads it."
+        help="Load the model, and the modules of model_repository, when the server starts. On for `jupyter nbgen`, off "
+        "inside Jupyter, where the first request loads it."
     ).tag(config=True)
     standby = Bool(
         True,
@@ -214,9 +215,10 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         self.tensor_engine = TensorEngine(config, self.log)
         self.media = self.media_intake()
         self.repository = self._own_repository()
+        self.models = Models(LanguageModel(self.engine, self.runs), self.tensor_engine, self.repository)
         if self.autoload:
             self.engine.will_start()
-        self.models = Models(LanguageModel(self.engine, self.runs), self.tensor_engine, self.repository)
+            self.models.will_load()
         self.log_settings, self.trace_settings = LogSettings(), TraceSettings()
         self._sweep = PeriodicCallback(self.runs.sweep, SWEEP_MS)
         self._file: RuntimeFile | None = None
@@ -256,7 +258,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         if self.grpc_port is not None:
             await self._start_grpc(self.grpc_port)
         if self.autoload:
-            self._loading = asyncio.create_task(self._load())
+            self._loading = asyncio.gather(self._load(), self.models.load_modules(self.log))
 
     async def stop_extension(self) -> None:
         """End the engine and leave no trace. Never raises, since Jupyter would then not stop at all."""
@@ -265,6 +267,8 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         seconds = DRAIN_SECONDS_ALONE if self._alone and not self.stop_on_eof else DRAIN_SECONDS
         try:
             self._sweep.stop()
+            if self._loading is not None:
+                self._loading.cancel()
             self.media.urls.close()
             self._withdraw()
             if self._private is not None:

@@ -61,7 +61,7 @@ class EngineClient(EngineLife):
         """Send the request, or keep it until the engine is ready. Raises what keeps the engine down."""
         if self._closed:
             raise Unavailable("the server is stopping")
-        if self.state == "failed" and not self._may_recover():
+        if self._stays_down():
             assert self.error is not None
             raise self.error
         if not self._memory_replies:  # or else it may be coming back
@@ -234,6 +234,7 @@ class EngineClient(EngineLife):
                     self._log.warning("%s", message.error)
                 self.adapters.heard(message)
             case EngineFailed():
+                self._restarts.failed()
                 self._give_up(self._load_error(message.message))
 
     def _load_error(self, cause: str) -> ModelError:
@@ -241,8 +242,8 @@ class EngineClient(EngineLife):
         if self._attached:
             return ModelError(cause)
         return ModelError(
-            f"the model {self.config.model!r} cannot be loaded: {cause}. No model is there now: load another one, "
-            "in a notebook with `%nbgen load bundled`"
+            f"the model {self.config.model!r} cannot be loaded: {cause}. No model is there now: a later request tries "
+            "again, or load another one, in a notebook with `%nbgen load bundled`"
         )
 
     def _lost(self) -> None:

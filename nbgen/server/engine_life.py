@@ -144,6 +144,7 @@ class EngineLife:
         """Processes one after another, until one is stopped on purpose, cannot load, or crashed too often."""
         while self.state == "starting":
             self.error = self._cause = None
+            self._restarts.begun()
             try:
                 self._process = await self._standby.take()
             except OSError as error:
@@ -152,11 +153,11 @@ class EngineLife:
                 return
             await self._serve(self._process)
             await self._bury(self._process)
+        self._life = None
         if self.state == "stopping":
-            self._life = None
             self._set("stopped")
-            if self._unsent:
-                self._begin()
+        if self._unsent:  # they came while the last process ended
+            self._begin()
 
     async def _serve(self, process: EngineChannel) -> None:
         """Load the model and pass on what the engine says, until its channel ends."""
@@ -192,12 +193,12 @@ class EngineLife:
             error = self._crash_error(self._cause or _cause(ended), process.last_words())
             self._log.error("%s", error.message)
             self._fail(lost, error)
-            if not self._may_recover() and self.state == "starting":
+            if not self._restarts.allowed and self.state == "starting":
                 self._give_up(error)
 
     def _crash_error(self, cause: str, words: str) -> EngineStopped:
         self._restarts.crashed()
-        if self._may_recover():
+        if self._restarts.allowed:
             return EngineStopped(f"{cause}; it is starting again")
         said = f": {words}" if words else ""
         return EngineStopped(
@@ -205,8 +206,10 @@ class EngineLife:
             "Load the model again to try once more"
         )
 
-    def _may_recover(self) -> bool:
-        return self._restarts.allowed and not isinstance(self.error, ModelError)
+    def _stays_down(self) -> bool:
+        """Whether a request does not start it again: after too many crashes, or a load that has just failed."""
+        paused = self._restarts.paused if isinstance(self.error, ModelError) else not self._restarts.allowed
+        return self.state == "failed" and paused
 
     def _give_up(self, error: NbgenError) -> None:
         self.error = error

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from logging import Logger
 from pathlib import Path
 
-from nbgen.errors import InvalidRequest, NotFound
+from nbgen.errors import InvalidRequest, NbgenError, NotFound
 from nbgen.server import repository
 from nbgen.server.repository import Entry
 from nbgen.server.served_model import ServedModel
@@ -47,6 +48,20 @@ class Models:
         if model.unloaded:
             raise NotFound(f"Request for unknown model: '{name[:200]}' has no available versions")
         return model
+
+    def will_load(self) -> None:
+        """A start is to come: until then no module is told to be ready that was never tried."""
+        for module in self._modules.values():
+            module.awaited = True
+
+    async def load_modules(self, log: Logger) -> None:
+        """Load the repository's modules one after another; the log, and each one's reason, say which cannot be."""
+        for name in list(self._modules):
+            try:
+                if (module := self._modules.get(name)) is not None:
+                    await module.load_at_start()
+            except NbgenError as error:
+                log.error("%s", error.message)
 
     async def load(self, name: str) -> None:
         """Load a model by its configured name, as its folder has it now. Raises InvalidRequest, Unavailable."""

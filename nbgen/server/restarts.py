@@ -1,4 +1,4 @@
-"""How often an engine may be started again by itself after crashes."""
+"""How often an engine may be started again by itself: after crashes, and after loads that failed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,23 @@ RESTART_WINDOW = 600.0
 
 
 class Restarts:
-    """Counts crashes: more than `MAX_RESTARTS` within `RESTART_WINDOW` seconds are too many."""
+    """Counts crashes: more than `MAX_RESTARTS` within `RESTART_WINDOW` seconds are too many.
+
+    After a load that failed comes a pause as long as it took, so that at most half of the time is spent in trying.
+    """
 
     def __init__(self) -> None:
         self._crashes: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
+        self._began = self._pause_ends = 0.0
+
+    def begun(self) -> None:
+        """Note that a load begins."""
+        self._began = time.monotonic()
+
+    def failed(self) -> None:
+        """Note that it has failed."""
+        now = time.monotonic()
+        self._pause_ends = now + now - self._began
 
     def crashed(self) -> None:
         """Note one more."""
@@ -22,6 +35,11 @@ class Restarts:
     def forget(self) -> None:
         """Begin anew, for another model."""
         self._crashes.clear()
+
+    @property
+    def paused(self) -> bool:
+        """Whether a load has failed too short a time ago to be tried again."""
+        return time.monotonic() < self._pause_ends
 
     @property
     def allowed(self) -> bool:

@@ -44,6 +44,8 @@ class TensorEngine:
         self._process: EngineProcess | None = None
         self._life: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
+        #: Of loads one at a time: a module that ends the process takes no other one's load along.
+        self._loading = asyncio.Lock()
         self._loads = Replies[ModuleState]()
         self._answers = Replies[Result]()
         self._pieces: dict[str, dict[str, list[memoryview]]] = defaultdict(lambda: defaultdict(list))
@@ -51,10 +53,11 @@ class TensorEngine:
 
     async def load(self, spec: ModelSpec, folder: str) -> str:
         """Load a module, or load it again; its device. Raises Unavailable with the reason why not."""
-        process, rid = await self._started(), uuid.uuid4().hex
-        reply = self._loads.ask(rid)
-        process.send(LoadModule(rid=rid, spec=spec, folder=folder))
-        state = await reply
+        async with self._loading:
+            process, rid = await self._started(), uuid.uuid4().hex
+            reply = self._loads.ask(rid)
+            process.send(LoadModule(rid=rid, spec=spec, folder=folder))
+            state = await reply
         if state.error is not None:
             raise Unavailable(state.error)
         return state.device

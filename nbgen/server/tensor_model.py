@@ -1,4 +1,4 @@
-"""A plain module as one of the models that Triton's routes serve. The first request loads it."""
+"""A plain module as one of the models that Triton's routes serve: loaded as the server starts, or by a request."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from nbgen.server.statistics import Timing
 from nbgen.server.tensor_engine import Result, TensorEngine
 from nbgen.tensor_spec import ModelSpec
 
+#: Said of what is ready and not in the process that runs now, if one does.
+NOT_LOADED = "not loaded: its next request loads it"
+
 
 class TensorModel(ServedModel):
-    """One model of the repository."""
+    """One model of the repository. `awaited` is set until the server's start has come to it."""
 
     def __init__(self, entry: Entry, engine: TensorEngine) -> None:
         super().__init__()
         self.entry = entry
+        self.awaited = False
         self._engine = engine
         self._loaded = 0
         self._device = "cpu"
@@ -48,20 +52,32 @@ class TensorModel(ServedModel):
     def state(self) -> ModelState:
         if self.unloaded or self._error:
             return "UNAVAILABLE"
-        return "LOADING" if self._loading.locked() else "READY"
+        return "LOADING" if self._loading.locked() or self._is_due else "READY"
 
     @property
     def reason(self) -> str:
-        return super().reason or self._error
+        return super().reason or self._error or ("" if self.loaded or self.state == "LOADING" else NOT_LOADED)
 
     @property
     def loaded(self) -> bool:
         """Whether the process that runs now has it: an earlier one took its modules with it."""
         return self._loaded == self._engine.generation
 
+    @property
+    def _is_due(self) -> bool:
+        return self.awaited and not self.loaded
+
     def configure(self, entry: Entry) -> None:
         """Take what the folder says now; the next load reads the module again."""
         self.entry, self._error = entry, entry.error
+
+    async def load_at_start(self) -> None:
+        """Load it, unless somebody has taken it out of service already."""
+        try:
+            if not self.unloaded:
+                await self._ensure_loaded()
+        finally:
+            self.awaited = False
 
     async def load(self) -> None:
         self.unloaded = False

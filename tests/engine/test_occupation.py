@@ -5,9 +5,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
+from nbgen.engine import kv_cache
 from nbgen.engine.assembly import Assembly
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, ModelError
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
@@ -77,6 +79,30 @@ def test_memory_comes_back_in_the_order_that_makes_sense(assembly: Assembly) -> 
     occupation.resume({"kv_cache", "weights"})
     occupation.resume({"kv_cache", "weights"})
     assert len(ids(generate(assembly, [REQUEST])["r"])) == 20
+
+
+def test_what_cannot_be_resumed_holds_no_memory_and_may_be_resumed_later(
+    assembly: Assembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, zeros, held = ids(generate(assembly, [REQUEST])["r"]), kv_cache._zeros, []
+
+    def full_at_the_third(slots: int, like: torch.Tensor) -> torch.Tensor:
+        if len(held) == 2:
+            raise MemoryError
+        made = zeros(slots, like)
+        held.append(weakref.ref(made))
+        return made
+
+    assembly.occupation.release({"kv_cache"})
+    with monkeypatch.context() as patch:
+        patch.setattr(kv_cache, "_zeros", full_at_the_third)
+        with pytest.raises(ModelError, match="do not fit"):
+            assembly.occupation.resume({"kv_cache"})
+    assert assembly.occupation.released == {"kv_cache"}
+    assert [tensor().shape for tensor in held if tensor() is not None] == []
+    assert assembly.engine.add(assembly.admission.sequences(REQUEST)), "served without a cache"
+    assembly.occupation.resume({"kv_cache"})
+    assert ids(generate(assembly, [REQUEST])["r"]) == expected
 
 
 def test_the_cache_is_sized_anew_from_what_is_free(assembly: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -16,9 +17,10 @@ from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, InvalidRequest, ModelError, NbgenError, Unavailable
 from nbgen.messages import GenerateOutput, GenerateRequest, Media, Tensor
 from nbgen.sampling_params import SamplingParams
-from nbgen.server import engine_life, silence, standby
+from nbgen.server import engine_life, restarts, silence, standby
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_process import _PRIVATE, EngineProcess
+from nbgen.server.restarts import Restarts
 from nbgen.server.runs import Run, Runs
 from tests.server.conftest import PATIENCE
 
@@ -141,8 +143,49 @@ async def test_a_configured_model_that_is_not_there_is_a_failure_and_a_slip_of_t
     with pytest.raises(ModelError, match="no folder"):
         await client.load()
     assert (client.state, client.healthy) == ("failed", False)
-    with pytest.raises(ModelError, match="the model '/nonexistent/model' cannot be loaded"):
-        client.submit(long_request("r"), Heard())
+    client.submit(long_request("r"), heard := Heard())
+    await until(lambda: heard.error)
+    assert isinstance(heard.error, ModelError)
+    assert "the model '/nonexistent/model' cannot be loaded: there is no folder" in heard.error.message
+    await client.close(0)
+
+
+async def test_a_request_that_comes_as_a_load_fails_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that could not load is still there then."""
+    monkeypatch.setattr(Restarts, "paused", False)
+    client = EngineClient(EngineConfig(model="/nonexistent/model"), logging.getLogger("test"))
+    heard: list[Heard] = []
+
+    def ask() -> None:
+        if client.state == "failed" and len(heard) < 3:
+            heard.append(Heard())
+            client.submit(long_request(str(len(heard))), heard[-1])
+
+    client.watchers.add(ask)
+    with pytest.raises(ModelError):
+        await client.start()
+    assert client.pid is not None
+    await until(lambda: len(heard) == 3 and all(each.error for each in heard))
+    await client.close(0)
+    assert client.pid is None
+
+
+async def test_between_loads_that_fail_is_a_pause_as_long_as_they_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(restarts, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    client = EngineClient(EngineConfig(model="/nonexistent/model"), logging.getLogger("test"))
+    begun = client._restarts.begun
+    monkeypatch.setattr(client._restarts, "begun", lambda: (begun(), setattr(clock, "now", clock.now + 30)))
+    with pytest.raises(ModelError):
+        await client.start()
+    clock.now += 29
+    pid = client.pid
+    with pytest.raises(ModelError, match="no folder"):
+        client.submit(long_request("soon"), Heard())
+    assert (client.state, client.pid) == ("failed", pid)
+    clock.now += 1
+    client.submit(long_request("later"), heard := Heard())
+    await until(lambda: heard.error)
     await client.close(0)
 
 

@@ -1,6 +1,7 @@
 """`jupyter nbgen` as a process of its own: what keeps it from serving, what it says meanwhile, and how it ends."""
 
 import json
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,22 @@ def test_a_server_whose_model_cannot_be_loaded_is_not_ready(failed: Server) -> N
     assert ask_grpc(failed, "/inference.GRPCInferenceService/ServerReady") == b""
     assert ask_grpc(failed, "/grpc.health.v1.Health/Check") == b"\x08\x02"
     assert "/nonexistent/model" in failed.http.post("generate", json={"text": "a"}).json()["message"]
+
+
+def test_a_request_tries_again_what_could_not_be_loaded_at_the_start(tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+    server = Server(tmp_path, f"--model={folder}", "--dtype=float32")
+    body = {"text": "a", "sampling_params": {"max_new_tokens": 2}}
+    try:
+        wait_for(lambda: server.model()["state"] == "failed", "the load fails")
+        refused = server.http.post("generate", json=body)
+        assert (refused.status_code, refused.json()["message"]) == (503, server.model()["error"])
+        assert "there is no folder" in refused.text
+        shutil.copytree(tiny_model, folder)
+        wait_for(lambda: server.http.post("generate", json=body).is_success, "the model is loaded")
+        assert server.http.get("health").status_code == 200
+    finally:
+        server.stop()
 
 
 def test_what_may_be_asked_again_is_one_line_of_the_log(failed: Server) -> None:

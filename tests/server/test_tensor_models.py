@@ -17,7 +17,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.server.conftest import TOKEN, Server, wait_for
-from tests.server.triton import ECHO, add_model, client, counts, gathering, image_module, pending, tensor
+from tests.server.triton import ECHO, ECHO_SOURCE, add_model, client, counts, gathering, image_module, pending, tensor
 
 NUMBERS = ",".join(map(str, range(1, 17)))
 ONE_LINE_SOURCE = """
@@ -27,6 +27,18 @@ class Model(torch.nn.Module):
     def forward(self, X):
         {forward}
 """
+#: Modules that cannot be loaded, and why.
+BROKEN = {
+    "raises": ("raise OSError('/a/private/path')", "raises cannot be loaded (OSError); the server's log says why"),
+    "unreadable": ("class Model", "unreadable cannot be loaded (SyntaxError); the server's log says why"),
+    "exits": ("import os; os._exit(3)", "the process for modules stopped (exit code 3)"),
+    "nameless": ("class Other: pass", "model.py of nameless defines no class Model"),
+    "foreign": ("class Model: pass", "Model in model.py of foreign is no torch.nn.Module"),
+    "unsigned": (
+        ONE_LINE_SOURCE.format(forward="pass") + "    forward = dict",
+        "unsigned cannot be loaded (ValueError); the server's log says why",
+    ),
+}
 CURL_BODY = f"""{{
   "inputs": [
     {{"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": [{NUMBERS}]}},
@@ -208,11 +220,21 @@ def test_leading_ones_are_dropped_and_generate_works_on_any_model(server: Server
     assert (short.status_code, "can not convert" in short.text) == (400, True)
 
 
-def test_a_module_that_fails_fails_alone(repository: Any, tmp_path: Any) -> None:
+def test_a_module_that_fails_fails_alone(tmp_path: Path) -> None:
     model = ("--NbgenApp.model=/nonexistent/model", "--NbgenApp.autoload=False")
-    server = Server(tmp_path, *model, f"--NbgenApp.model_repository={repository}")
+    modules = tmp_path / "models"
+    add_model(modules, "echo_batch", ECHO.format(datatype="FP32", batch=32, delay=50_000), ECHO_SOURCE.format(sleep=0))
+    add_model(modules, "broken", ECHO.format(datatype="FP32", batch=0, delay=0), "raise OSError('/a/private/path')")
+    server = Server(tmp_path, *model, f"--NbgenApp.model_repository={modules}")
     try:
         with client(server, concurrency=8) as found:
+            index = {entry["name"]: entry for entry in found.get_model_repository_index()}
+            assert {(index[name]["state"], index[name]["reason"]) for name in ("broken", "echo_batch")} == {
+                ("READY", "not loaded: its next request loads it")
+            }
+            assert psutil.Process(server.process.pid).children() == [], (
+                "to know more takes a process, which nobody needs"
+            )
             arrays = [np.full((1, 2), value, np.float32) for value in (1, 13, 2)]
             waiting = [found.async_infer("echo_batch", [tensor("X", array)]) for array in arrays]
             np.testing.assert_array_equal(waiting[0].get_result().as_numpy("Y"), arrays[0])
@@ -225,12 +247,38 @@ def test_a_module_that_fails_fails_alone(repository: Any, tmp_path: Any) -> None
             assert "private" not in str(failure.value) + str(broken.value)
             index = {entry["name"]: entry for entry in found.get_model_repository_index()}
             assert index["broken"]["state"] == "UNAVAILABLE"
+            assert index["echo_batch"] == {"name": "echo_batch", "version": "1", "state": "READY"}
             assert (found.is_model_ready("broken"), found.is_server_ready()) == (False, True)
             engine = next(child for child in psutil.Process(server.process.pid).children())
             engine.kill()
             wait_for(lambda: not psutil.pid_exists(engine.pid), "the process is gone")
             again = found.infer("echo_batch", [tensor("X", arrays[0])])
             np.testing.assert_array_equal(again.as_numpy("Y"), arrays[0])
+    finally:
+        server.stop()
+
+
+def test_a_server_of_its_own_knows_from_its_start_which_modules_cannot_be_loaded(tmp_path: Path) -> None:
+    config, modules = ECHO.format(datatype="FP32", batch=0, delay=0), tmp_path / "models"
+    whole = ECHO_SOURCE.format(sleep=0)
+    for name, source in {"a": whole, "z": whole, **{name: source for name, (source, _) in BROKEN.items()}}.items():
+        add_model(modules, name, config, source)
+    server = Server(tmp_path, "--NbgenApp.model=/no/model", f"--NbgenApp.model_repository={modules}")
+
+    def index() -> dict[str, Any]:
+        found = {entry["name"]: entry for entry in server.http.post("v2/repository/index").json()}
+        return {} if any(found[name]["state"] == "LOADING" for name in ("a", "z", *BROKEN)) else found
+
+    try:
+        found = wait_for(index, "all modules were tried")
+        for name, (_, reason) in BROKEN.items():
+            assert (found[name]["state"], found[name]["reason"]) == ("UNAVAILABLE", reason)
+        with client(server) as asked:
+            assert [asked.is_model_ready(name) for name in ("a", "exits", "z")] == [True, False, True]
+            (modules / "exits/1/model.py").write_text(whole)
+            array = np.ones(3, np.float32)
+            np.testing.assert_array_equal(asked.infer("exits", [tensor("X", array)]).as_numpy("Y"), array)
+            assert asked.is_model_ready("exits"), "it was mended"
     finally:
         server.stop()
 

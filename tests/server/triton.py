@@ -149,7 +149,6 @@ def save_repository(repository: Path) -> Path:
     )
     add_model(repository, "strings", STRINGS, STRINGS_SOURCE)
     add_model(repository, "one_string", ONE_STRING, ONE_STRING_SOURCE)
-    add_model(repository, "broken", ECHO.format(datatype="FP32", batch=0, delay=0), "raise OSError('/a/private/path')")
     return repository
 
 
