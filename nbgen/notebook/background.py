@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any
 
 from nbgen.notebook.result import Result
@@ -47,8 +48,9 @@ class BackgroundRun:
 
     def cancel(self) -> None:
         """Stop it; what has come stays."""
-        if self._loop is not None and self._task is not None and self.running:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        if self._loop is not None and self._task is not None:
+            with suppress(RuntimeError):  # the loop is closed: it has ended
+                self._loop.call_soon_threadsafe(self._task.cancel)
 
     @short_traceback
     def wait(self, timeout: float | None = None) -> Result:

@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from nbgen.errors import NbgenError, in_words
@@ -104,5 +105,6 @@ class Batch:
         deadline = time.monotonic() + 1
         while self._task is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        if self._loop is not None and self._task is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        if self._loop is not None and self._task is not None:
+            with suppress(RuntimeError):  # the loop is closed: all have ended
+                self._loop.call_soon_threadsafe(self._task.cancel)

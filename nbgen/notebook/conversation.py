@@ -15,7 +15,7 @@ from nbgen.notebook.shown_text import visible
 from nbgen.notebook.signatures import STREAMED, takes_sampling
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
-from nbgen.notebook.turns import ENDED, Turns, markdown_of, named, shown, spoken
+from nbgen.notebook.turns import ENDED, Turns, answered, markdown_of, named, shown, spoken
 
 Ask = Callable[..., TextStream]
 
@@ -75,7 +75,7 @@ class Conversation(Turns):
         return {"text/plain": plain or nothing, "text/markdown": markdown_of(self.turns, shown) or nothing}
 
     def _send(self, asked: list[dict[str, Any]], options: dict[str, Any]) -> TextStream:
-        answer = self._ask([*self.messages, *asked], **{"tools": self._tools, **self.options, **options})
+        answer = self._ask(answered([*self.messages, *asked]), **{"tools": self._tools, **self.options, **options})
         answer.on_end = lambda result: self._keep(asked, result)
         return answer
 

@@ -103,6 +103,8 @@ def _run(work: Rows, batch: Batch, kept: RowCache | None, progress: bool) -> Non
         if line is not None:
             line.clear()
     work.errors |= batch.errors
+    if kept is not None and kept.failure is not None:
+        print(f"The cache takes no more rows, which only this result has: {kept.failure}")
     if not whole:
         left = len(rows) - len(batch.results) - len(batch.errors)
         print(f"Stopped with {left} of {len(work.results)} rows to do: pass this result as resume= to do the rest.")

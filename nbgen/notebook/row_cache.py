@@ -9,24 +9,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, cast
 
+from nbgen.errors import InvalidRequest
 from nbgen.notebook.result import Result
 
 _KEPT = ("text", "finish_reason", "usage", "ttft_s", "tokens_per_s", "model")
 
 
 class RowCache:
-    """The rows of one file. The second row that asks the same has an answer of its own."""
+    """The rows of one file. The second row that asks the same has an answer of its own.
+
+    `failure` says why the file takes no more rows, once it does not.
+    """
 
     def __init__(self, path: str | Path, model: str, extras: Mapping[str, str]) -> None:
-        self._path = Path(path)
+        """Raises InvalidRequest for a file that cannot be read and written."""
+        self.failure: OSError | None = None
         self._common = [model, *([dict(extras)] if extras else [])]
         self._asked: Counter[str] = Counter()
-        self._known = dict(self._read())
-        self._file: TextIO | None = None
+        try:
+            self._file = _opened(Path(path))
+            self._known = dict(self._read())
+        except OSError as error:
+            raise InvalidRequest(f"cache: rows cannot be kept in {path}: {error}", field="cache") from None
 
     def key(self, result: Result) -> str:
         """What this row is kept under; ask once a row."""
@@ -43,27 +52,35 @@ class RowCache:
         return known is not None
 
     def keep(self, key: str, result: Result) -> None:
-        """Write a row that has ended."""
-        if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a", encoding="utf-8")
+        """Write a row that has ended, as long as the file takes them."""
+        if self.failure is not None:
+            return
         row = {"key": key, **{name: getattr(result, name) for name in _KEPT}}
-        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            self.failure = error
 
     def close(self) -> None:
-        if self._file is not None:
+        with suppress(OSError):  # of a row that could not be written, which `failure` has told
             self._file.close()
 
-    def _read(self) -> list[tuple[str, dict[str, Any]]]:
-        """A last line that was cut off counts for nothing."""
-        if not self._path.exists():
-            return []
-        rows = []
-        for line in self._path.read_text(encoding="utf-8").splitlines():
+    def _read(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A last line that was cut off counts for nothing, and ends here."""
+        line = b"\n"
+        self._file.seek(0)
+        for line in self._file:
             try:
                 row = json.loads(line)
-                rows.append((row["key"], {name: row[name] for name in _KEPT}))
+                key, kept = str(row["key"]), {name: row[name] for name in _KEPT}
             except (ValueError, KeyError, TypeError):
                 continue
-        return rows
+            yield key, kept
+        if not line.endswith(b"\n"):
+            self._file.write(b"\n")
+
+
+def _opened(path: Path) -> BinaryIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return cast(BinaryIO, path.open("a+b"))

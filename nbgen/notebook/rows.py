@@ -70,7 +70,7 @@ class Rows:
             if label in places:
                 result = self.results[places[label]]
                 result.text, result.finish_reason, result.ttft_s = row["text"], row["finish_reason"], row["ttft_s"]
-                result.usage = {name: int(row[name]) for name in COUNTS if row[name] == row[name]}
+                result.usage = {name: int(row[name]) for name in COUNTS if not missing(row[name])}
 
     def open(self) -> list[tuple[int, Result]]:
         """The rows that are still to be asked."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from inspect import isroutine
 from types import CodeType
 from typing import Any
 
@@ -67,14 +68,19 @@ def _expression(text: str) -> tuple[CodeType | None, str]:
 
 
 def _value(code: CodeType, names: Mapping[str, Any], whole: bool) -> Any:
+    source = code.co_filename
+    if source.isidentifier() and set(code.co_names).difference(names):  # also what Python itself calls so: id, input
+        raise UnknownName(str(_wrong(source, f"name {source!r} is not defined")))
     try:
         value = eval(code, dict(names))
     except NameError as error:
-        raise UnknownName(str(_wrong(code.co_filename, str(error)))) from None
+        raise UnknownName(str(_wrong(source, str(error)))) from None
     except Exception as error:  # The user's own code may raise anything.
-        raise _wrong(code.co_filename, f"{type(error).__name__}: {error}") from error
+        raise _wrong(source, f"{type(error).__name__}: {error}") from error
+    if isroutine(value):
+        raise _wrong(source, "it is a function, not what one returns")
     if whole and missing(value):
-        raise InvalidRequest(f"{code.co_filename} is missing")
+        raise InvalidRequest(f"{source} is missing")
     return value
 
 

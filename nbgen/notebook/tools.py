@@ -6,6 +6,7 @@ Follows OpenAI's API reference in how tools, calls and results look. Knows neith
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -153,4 +154,4 @@ def _fields(function: Callable[..., Any], name: str) -> list[Any]:
 
 def _default(value: Any) -> Any:
     """A default as msgspec takes it: a list or a dict is made anew for each call."""
-    return msgspec.field(default_factory=lambda: value) if isinstance(value, list | dict | set) else value
+    return msgspec.field(default_factory=lambda: copy.copy(value)) if isinstance(value, list | dict | set) else value

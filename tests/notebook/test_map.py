@@ -133,6 +133,8 @@ def test_a_name_that_is_no_column_is_refused_at_once(connected: PrivateServer) -
     frame = pd.DataFrame({"city": ["Oslo"], "a year": [1900]})
     with pytest.raises(InvalidRequest, match=r"'town' is not defined.* columns city, a year"):
         nbgen.map(frame, "{{town}}", **OPTIONS)
+    with pytest.raises(InvalidRequest, match=r"'input' is not defined.* columns city, a year"):
+        nbgen.map(frame, "{{input}}", **OPTIONS)
     with pytest.raises(InvalidRequest, match=r"no column 'photo'.* columns city, a year"):
         nbgen.map(frame, "{{city}}", images="photo", **OPTIONS)
     with pytest.raises(InvalidRequest, match="only value"):
@@ -200,6 +202,7 @@ def test_an_interrupt_keeps_what_is_done_and_the_rest_can_be_done_later(
     assert stopped.index.tolist() == list(range(300))
     wait_for(lambda: not nbgen.status().raw["status"].get("running"), "the server stops")
     half_done = stopped[:20].assign(text="as it was", finish_reason=["length"] * 19 + ["abort"])
+    half_done.loc[0, "cached_tokens"] = pd.NA
     whole = nbgen.map(rows[:20], resume=half_done, **long)
     assert whole.finish_reason.eq("length").all()
     assert whole.text.eq("as it was").tolist() == [True] * 19 + [False]

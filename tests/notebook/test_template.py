@@ -17,17 +17,21 @@ from nbgen.notebook.template import as_text, fill
         ("{{In[1]}}: {{Out[1]}}", "x = 3: 3"),
         ("{{'}}'}}!", "}}!"),
         ("{{[y * x for y in (1, 2)]}}", "[3, 6]"),
+        ("{{None}} {{id}} {{max(x, 5)}}", "None 7 5"),
     ],
 )
 def test_expressions_are_filled_in_and_single_braces_are_text(template: str, filled: str) -> None:
-    assert fill(template, {"x": 3, "In": ["", "x = 3"], "Out": {1: 3}}) == filled
+    assert fill(template, {"x": 3, "id": 7, "In": ["", "x = 3"], "Out": {1: 3}}) == filled
 
 
 @pytest.mark.parametrize(
     ("template", "words"),
     [
         ("{{missing}}", "{{missing}}: name 'missing' is not defined"),
+        ("{{ input }}", "{{input}}: name 'input' is not defined"),
+        ("{{type}}", "{{type}}: name 'type' is not defined"),
         ("{{x.nope}}", "{{x.nope}}: AttributeError"),
+        ("{{x.bit_count}}", "{{x.bit_count}}: it is a function"),
         ("{{not python}} {{x}}", "{{not python}}"),
     ],
 )

@@ -95,6 +95,15 @@ def test_functions_get_values_of_their_types_and_return_text() -> None:
     assert tools.results(asked(("other", "{}"))) == tools.results(Result()) == []
 
 
+def test_a_default_is_the_same_in_every_call() -> None:
+    def collect(x: int, seen: list[int] = []) -> list[int]:  # noqa: B006
+        seen.append(x)
+        return seen
+
+    calls = Tools(collect).results(asked(("collect", '{"x": 1}'), ("collect", '{"x": 2}')))
+    assert [message["content"] for message in calls] == ["[1]", "[2]"]
+
+
 def test_what_cannot_be_told_is_told_as_what_went_wrong() -> None:
     def pairs() -> dict[Any, int]:
         return {(1, 2): 3}
