@@ -16,7 +16,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import TokenizeRequest
 from nbgen.protocols import openai
 from nbgen.protocols.json_body import convert, parse_object, refuse_unsupported
-from nbgen.protocols.openai import Call
+from nbgen.protocols.openai import Call, refuse_inside
 from nbgen.protocols.responses_items import Item, chat_turns, input_items
 
 LOGPROBS = "message.output_text.logprobs"
@@ -41,7 +41,22 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "context_management": (None, []),
     "moderation": (None,),
     "truncation": (None, "disabled"),
+    "access_programs": (None, {}),
+    "image": (None, {}),
+    "personality": (None,),
     "n": (None, 1),
+}
+UNSUPPORTED_REASONING: dict[str, tuple[Any, ...]] = {
+    "summary": (None, "auto"),
+    "generate_summary": (None, "auto"),
+    "context": (None, "auto", "all_turns"),
+    "mode": (None, "standard"),
+}
+UNSUPPORTED_IN_TOOLS: dict[str, tuple[Any, ...]] = {
+    "async": (None, False),
+    "defer_loading": (None, False),
+    "allowed_callers": (None, ["direct"]),
+    "output_schema": (None, {}),
 }
 #: Fields of a chat's body, and what stands for them here.
 _NAMES = {
@@ -80,7 +95,6 @@ class TextOptions(msgspec.Struct):
 
 class ReasoningOptions(msgspec.Struct):
     effort: str | None = None
-    summary: str | None = None
 
 
 class Body(msgspec.Struct, kw_only=True):
@@ -100,7 +114,11 @@ class Body(msgspec.Struct, kw_only=True):
     top_logprobs: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    max_tool_calls: Annotated[int, msgspec.Meta(ge=1)] | None = None
     metadata: dict[str, str] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
@@ -165,7 +183,7 @@ class Asked(NamedTuple):
 def parse_response(raw: bytes, memory: Memory) -> Asked:
     """The call in a body of `/v1/responses`. Raises InvalidRequest."""
     fields = {name: value for name, value in parse_object(raw).items() if value is not None}
-    refuse_unsupported(fields, UNSUPPORTED)
+    _refuse_unsupported(fields)
     body = convert(fields, Body)
     _check(body)
     given = [_resolved(item, memory) for item in input_items(body.input)]
@@ -194,6 +212,15 @@ def parse_query(arguments: Mapping[str, list[bytes]], kind: type[Q]) -> Q:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"in the query: {error}") from None
+
+
+def _refuse_unsupported(fields: dict[str, Any]) -> None:
+    refuse_unsupported(fields, UNSUPPORTED)
+    refuse_inside(fields, "stream_options", openai.UNSUPPORTED_STREAM_OPTIONS)
+    refuse_inside(fields, "reasoning", UNSUPPORTED_REASONING)
+    tools = fields.get("tools")
+    for place, tool in enumerate(tools if isinstance(tools, list) else ()):
+        refuse_inside({f"tools[{place}]": tool}, f"tools[{place}]", UNSUPPORTED_IN_TOOLS)
 
 
 def _check(body: Body) -> None:

@@ -78,7 +78,7 @@ def test_what_may_be_called(choice: Any, names: str, required: bool, function: s
     assert (options.required, options.function) == (required, function)
 
 
-@pytest.mark.parametrize("name", ["conversation", "prompt", "context_management", "moderation", "truncation", "n"])
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
     for unset in UNSUPPORTED[name]:
         response(**{name: unset})
@@ -100,6 +100,11 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
         ({"input": []}, "input", "input must hold 1 to"),
         ({"top_logprobs": 21}, "top_logprobs", "0 to 20"),
+        ({"max_tool_calls": 0}, "max_tool_calls", "max_tool_calls"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", 'leave it out, or give "auto"'),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not supported"),
+        ({"tools": [TOOLS[0], TOOLS[1] | {"defer_loading": True}]}, "tools[1].defer_loading", "not supported"),
+        ({"service_tier": "priority"}, "service_tier", "`service_tier` is not supported"),
     ],
 )
 def test_what_cannot_work_is_refused_by_the_callers_name(fields: dict[str, Any], field: str, words: str) -> None:
