@@ -37,6 +37,7 @@ BOOKKEEPING = {
     "media_queue",
     "media_lane",
     "detokenizer",
+    "chat_rounds",
     "grammar",
     "grammar_limits",
     "stop_regex",

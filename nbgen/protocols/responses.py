@@ -40,7 +40,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prompt": (None,),
     "context_management": (None, []),
     "moderation": (None,),
-    "truncation": (None, "disabled"),
     "access_programs": (None, {}),
     "image": (None, {}),
     "personality": (None,),
@@ -114,6 +113,8 @@ class Body(msgspec.Struct, kw_only=True):
     top_logprobs: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    #: "auto" leaves out the oldest turns, if the context does not hold them all.
+    truncation: Literal["auto", "disabled"] = "disabled"
     max_tool_calls: Annotated[int, msgspec.Meta(ge=1)] | None = None
     metadata: dict[str, str] | None = None
     prompt_cache_key: str | None = None
@@ -195,6 +196,8 @@ def parse_response(raw: bytes, memory: Memory) -> Asked:
 def parse_count(raw: bytes, memory: Memory) -> TokenizeRequest:
     """The prompt that such a body makes, to be counted. Raises InvalidRequest."""
     (request,) = (call := parse_response(raw, memory).call).requests
+    if request.drop_oldest:
+        raise InvalidRequest("the whole input is counted: leave truncation out", field="truncation")
     if call.media[0]:
         raise InvalidRequest(f"this route takes no {call.media[0][0].type}: it counts text", field="input")
     return TokenizeRequest(
@@ -262,7 +265,9 @@ def _call(fields: dict[str, Any], body: Body, items: Sequence[Item], id: str) ->
     if body.text.verbosity:
         chat["chat_template_kwargs"] = {"verbosity": body.text.verbosity} | (fields.get("chat_template_kwargs") or {})
     try:
-        return openai.chat_call(chat)
+        call = openai.chat_call(chat)
+        requests = [msgspec.structs.replace(each, drop_oldest=body.truncation == "auto") for each in call.requests]
+        return call._replace(requests=requests)
     except InvalidRequest as error:
         words, field = error.message, (error.field or "").partition("[")[0] or None  # turns are no items: other places
         for theirs, ours in _NAMES.items():

@@ -139,6 +139,6 @@ def _repeated(body: Body) -> dict[str, Any]:
         "tools": tools,
         "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
-        "truncation": "disabled",
+        "truncation": body.truncation,
         "user": body.user,
     }

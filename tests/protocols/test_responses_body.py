@@ -56,6 +56,8 @@ def test_the_options_are_a_chats() -> None:
     assert (request.params.max_new_tokens, request.params.temperature) == (7, 0.5)
     assert request.template_options == {"reasoning_effort": "low", "verbosity": "high"}
     assert (request.logprobs, asked.body.kept, asked.body.background) == (None, True, None)
+    assert not request.drop_oldest
+    assert response(truncation="auto").call.requests[0].drop_oldest
     assert response(include=[LOGPROBS]).call.requests[0].logprobs == LogprobOptions(top=0, text=True)
     assert response(top_logprobs=2).call.requests[0].logprobs == LogprobOptions(top=2, text=True)
     format = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
@@ -104,6 +106,7 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", 'leave it out, or give "auto"'),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not supported"),
         ({"tools": [TOOLS[0], TOOLS[1] | {"defer_loading": True}]}, "tools[1].defer_loading", "not supported"),
+        ({"truncation": "middle"}, "truncation", "'middle'"),
         ({"service_tier": "priority"}, "service_tier", "`service_tier` is not supported"),
     ],
 )
@@ -123,6 +126,8 @@ def test_a_prompt_is_counted_with_its_tools_and_without_media() -> None:
     counted = parse_count(json.dumps({"input": "hi", "tools": TOOLS}).encode(), Memory())
     assert counted.messages == [ChatMessage(role="user", content="hi")]
     assert len(counted.tools) == 2
+    with pytest.raises(InvalidRequest, match="leave truncation out"):
+        parse_count(b'{"input": "hi", "truncation": "auto"}', Memory())
     image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
     with pytest.raises(InvalidRequest, match="this route takes no image") as refusal:
         parse_count(json.dumps({"input": [{"role": "user", "content": [image]}]}).encode(), Memory())

@@ -19,6 +19,7 @@ TOOLS = [WEATHER, TIME]
 CALL = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 1200}
 THINKS = {"chat_template_kwargs": {"thinks": True}, "ignore_eos": True}
 TOGETHER = {"separate_reasoning": False, "ignore_eos": True}
+ROLES = ("user", "assistant")
 LONG = {"input": "hello", "max_output_tokens": 1900, "extra_body": TOGETHER}
 
 
@@ -129,6 +130,24 @@ def test_a_choice_narrows_the_tools(client: openai.OpenAI, choice: dict[str, Any
     assert (call.name, call.arguments) == ("get_time", "{}")
 
 
+def test_the_oldest_turns_make_room_for_the_answer(client: openai.OpenAI) -> None:
+    rounds = [{"role": role, "content": f"{number} {'hello ' * 50}"} for number in range(12) for role in ROLES]
+    turns = [{"role": "system", "content": "be brief"}, *rounds, {"role": "user", "content": "and now?"}]
+    with pytest.raises(openai.BadRequestError, match="longer than the model's context length"):
+        ask(client, input=turns)
+    lengths = [
+        client.responses.input_tokens.count(model="any", input=[turns[0], *turns[first:]]).input_tokens
+        for first in range(len(turns) - 1, 12, -2)
+    ]
+    for options, most in (({"max_output_tokens": 100}, 1946), ({"max_output_tokens": 1000}, 1046)):
+        cut = ask(client, input=turns, truncation="auto", **options)
+        assert cut.usage.input_tokens == max(length for length in lengths if length <= most)
+        assert (cut.truncation, cut.usage.output_tokens) == ("auto", options["max_output_tokens"])
+    assert len(list(client.responses.input_items.list(cut.id, limit=100))) == len(turns)
+    with pytest.raises(openai.BadRequestError, match="longer than the model's context length"):
+        ask(client, input="hello " * 2000, truncation="auto")
+
+
 def test_input_items_come_in_pages(client: openai.OpenAI) -> None:
     turns = [{"role": "user", "content": str(number)} for number in range(5)]
     response = ask(client, input=turns, max_output_tokens=1)
@@ -197,7 +216,6 @@ def test_who_leaves_another_ends_it(client: openai.OpenAI) -> None:
         ({"tools": [{"type": "web_search"}]}, "web_search", "tools[0].type"),
         ({"tool_choice": "required"}, "no tools", "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "mcp", "server_label": "x"}}, "'mcp'", "tool_choice"),
-        ({"truncation": "auto"}, "`truncation`", "truncation"),
         ({"conversation": "conv_1"}, "`conversation`", "conversation"),
         ({"include": ["everything"]}, "'everything'", "include"),
         ({"background": True, "store": False}, "needs store", "background"),
