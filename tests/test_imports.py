@@ -40,6 +40,8 @@ BOOKKEEPING = {
     "chat_rounds",
     "grammar",
     "grammar_limits",
+    "json_types",
+    "one_of",
     "stop_regex",
 }
 
