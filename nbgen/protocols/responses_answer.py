@@ -122,6 +122,7 @@ def _repeated(body: Body) -> dict[str, Any]:
     tools = [{name: getattr(tool, name) for name in tool.__struct_fields__} for tool in body.tools or ()]
     return {
         "background": bool(body.background),
+        "conversation": {"id": body.conversation_id} if body.conversation_id else None,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,

@@ -28,6 +28,9 @@ class Memory:
     def history(self, id: str) -> list[dict[str, Any]]:
         return [SAID] if id == "resp_1" else []
 
+    def conversation(self, id: str) -> list[dict[str, Any]]:
+        return [SAID] * 2 if id == "conv_1" else []
+
     def item(self, id: str) -> dict[str, Any]:
         return {"type": "message", "role": "user", "content": f"item {id}"}
 
@@ -47,6 +50,10 @@ def test_what_the_model_reads() -> None:
     assert turns(asked) == [("system", "short"), ("user", "before"), ("user", "hi")]
     assert (len(asked.input), len(asked.items)) == (1, 2)
     assert asked.call.requests[0].rid == asked.id
+    for given in ("conv_1", {"id": "conv_1"}):
+        asked = response(conversation=given)
+        assert turns(asked) == [("user", "before"), ("user", "before"), ("user", "hi")]
+        assert (len(asked.said), asked.body.conversation_id) == (2, "conv_1")
     assert turns(response(input=[{"type": "item_reference", "id": "x"}])) == [("user", "item x")]
 
 
@@ -94,6 +101,7 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
     [
         ({"include": ["all"]}, "include", "include has 'all'"),
         ({"background": True, "store": False}, "background", "background needs store"),
+        ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation", "mutually exclusive"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata", "at most 16 entries"),
         ({"metadata": {"x" * 65: ""}}, "metadata", "names of 64"),
         ({"metadata": {"x": "x" * 513}}, "metadata", "texts of 512"),
@@ -144,3 +152,7 @@ def test_queries_say_which_items_and_from_where() -> None:
     for wrong in ({"limit": [b"0"]}, {"limit": [b"101"]}, {"order": [b"up"]}, {"limit": [b"\xff"]}):
         with pytest.raises(InvalidRequest, match="in the query"):
             parse_query(wrong, Page)
+    assert parse_query({"include[]": [LOGPROBS.encode()]}, Page) == Page()
+    for name in ("include", "include[]"):
+        with pytest.raises(InvalidRequest, match="include has 'all'"):
+            parse_query({name: [LOGPROBS.encode(), b"all"]}, Page)

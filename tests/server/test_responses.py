@@ -90,6 +90,23 @@ def test_a_form_is_kept(client: openai.OpenAI) -> None:
         assert isinstance(response.output_parsed, Forecast)
 
 
+def test_the_clients_own_stream_reads_it(client: openai.OpenAI) -> None:
+    asked = {"model": "any", "input": "hello", "max_output_tokens": 300, "store": False, "background": False}
+    labels = {
+        "user": "u",
+        "safety_identifier": "s",
+        "prompt_cache_key": "k",
+        "max_tool_calls": 3,
+        "service_tier": "auto",
+    }
+    with client.responses.stream(**asked, **labels, text_format=Forecast, extra_body=TOGETHER) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        response = stream.get_final_response()
+    assert "".join(deltas) == response.output_text
+    assert isinstance(response.output_parsed, Forecast)
+    assert {name: getattr(response, name) for name in labels} == labels | {"service_tier": "default"}
+
+
 def test_a_call_and_its_result_go_on_in_three_ways(client: openai.OpenAI) -> None:
     first = ask(client, input="What is the weather?", **CALL)
     (call,) = first.output
@@ -216,7 +233,7 @@ def test_who_leaves_another_ends_it(client: openai.OpenAI) -> None:
         ({"tools": [{"type": "web_search"}]}, "web_search", "tools[0].type"),
         ({"tool_choice": "required"}, "no tools", "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "mcp", "server_label": "x"}}, "'mcp'", "tool_choice"),
-        ({"conversation": "conv_1"}, "`conversation`", "conversation"),
+        ({"conversation": "conv_1", "previous_response_id": "resp_0"}, "mutually exclusive", "conversation"),
         ({"include": ["everything"]}, "'everything'", "include"),
         ({"background": True, "store": False}, "needs store", "background"),
         ({"metadata": {"a" * 65: "b"}}, "metadata", "metadata"),
