@@ -153,8 +153,9 @@ class GenerateRequest(Struct, frozen=True):
     model does not take instead of refusing it. The answer begins with the tokens of `prefix_ids`: given, not sampled,
     their text is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority` is served
     first. Requests of one `group` (a call with many prompts) count as waiting only while none of them runs. `fit` cuts
-    max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well; `echo` sends
-    the prompt's text back, `prompt_ids` its ids. While somebody reads a `streamed` one, long prompts of others are to
+    max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well; `drop_oldest`
+    leaves out the oldest turns of a chat that it does not hold; `echo` sends the prompt's text back, `prompt_ids` its
+    ids. While somebody reads a `streamed` one, long prompts of others are to
     hold it up little.
     """
 
@@ -184,6 +185,7 @@ class GenerateRequest(Struct, frozen=True):
     tensors: TensorOptions | None = None
     fit: bool = False
     truncate: bool = False
+    drop_oldest: bool = False
     echo: bool = False
     prompt_ids: bool = False
     streamed: bool = False

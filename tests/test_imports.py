@@ -37,8 +37,11 @@ BOOKKEEPING = {
     "media_queue",
     "media_lane",
     "detokenizer",
+    "chat_rounds",
     "grammar",
     "grammar_limits",
+    "json_types",
+    "one_of",
     "stop_regex",
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.answer_reading import AnswerReading
+from nbgen.engine.chat_rounds import shortened
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.media_prompt import MediaPrompt
@@ -19,7 +20,7 @@ from nbgen.engine.prefix_cache import Namespace
 from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import Patience, StopRegexes
-from nbgen.engine.tokenizer import Tokenizer
+from nbgen.engine.tokenizer import PromptTooLong, Tokenizer
 from nbgen.engine.word_lists import bad_words, stop_words
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
@@ -78,6 +79,8 @@ class Admission:
 
     def sequences(self, request: GenerateRequest) -> list[Sequence]:
         """One sequence for each of the request's samples. Raises InvalidRequest."""
+        if request.drop_oldest:
+            request = shortened(request, self._holds)
         media = self._media(request)
         prompt = self._prompt(request) if media is None else media.ids
         reading = AnswerReading.of(request, prompt, self._tokenizer, self._answers if request.parts else None)
@@ -296,6 +299,16 @@ class Admission:
 
     def _check_ids(self, ids: list[int] | dict[int, float], field: str) -> None:
         check_ids(ids, field, self._model.vocab_size)
+
+    def _holds(self, request: GenerateRequest) -> bool:
+        """Whether a prompt leaves room for its answer: as long as it may be, or a quarter of the context."""
+        asked = request.params.max_new_tokens
+        budget = asked if isinstance(asked, int) else self._room // 4
+        try:
+            media = self._media(request)
+            return len(self._prompt(request) if media is None else media.ids) + budget <= self._room
+        except PromptTooLong:
+            return False
 
     @property
     def _room(self) -> int:

@@ -17,6 +17,10 @@ from nbgen.messages import ChatMessage
 MAX_BYTES_PER_TOKEN = 16
 
 
+class PromptTooLong(InvalidRequest):
+    """No context of this model's holds so much."""
+
+
 class Tokenizer:
     """A model's tokenizer with what generation needs of it."""
 
@@ -139,7 +143,7 @@ class Tokenizer:
 
     def _check_length(self, text: str) -> None:
         if (size := len(text.encode("utf-8", "replace"))) > self._limit:
-            raise InvalidRequest(
+            raise PromptTooLong(
                 f"the text has {size} bytes; a context of {self._limit // MAX_BYTES_PER_TOKEN} tokens holds at most "
                 f"{self._limit}: it is longer than the model's context length"
             )

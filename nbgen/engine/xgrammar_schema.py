@@ -1,7 +1,8 @@
 """JSON schemas, so written that xgrammar holds answers to all of what they ask.
 
 Of the keywords in `ALONE` it reads the first that is there and nothing beside it, and bounds only beside a `type`. What
-it would skip is drawn together where that is simple and means the same, and refused where it is not. Plain Python.
+it would skip is drawn together where that is simple and means the same, and refused where it is not. For
+`oneOf` stands `anyOf`, whose branches exclude each other (`one_of`). Plain Python.
 """
 
 import json
@@ -10,6 +11,8 @@ from typing import Any
 
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.grammar_limits import MANY, NAMED, ONE, check_schema, resolve, schemas
+from nbgen.engine.json_types import listed, types_of_value
+from nbgen.engine.one_of import OneOf
 
 Schema = dict[str, Any]
 
@@ -25,6 +28,8 @@ OF_TYPE = {
 }
 TYPE_OF = {keyword: type_ for type_, keywords in OF_TYPE.items() for keyword in keywords}
 ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+#: References and parts alone, one after the other.
+MAX_REFERENCES = 16
 RESTRICTIONS = {*ALONE, *TYPE_OF, "type"}
 
 #: Keywords that mean something else beside others of the same row.
@@ -59,6 +64,19 @@ class _References:
             found = resolve(found["$ref"], self._schema)
         return found
 
+    def seen(self, node: Any) -> Any:
+        """What a schema says without references, and with its parts as one. Raises GrammarError."""
+        for _ in range(MAX_REFERENCES):
+            if not isinstance(node, dict):
+                break
+            if isinstance(node.get("$ref"), str):
+                node = resolve(node["$ref"], self._schema)
+            elif "allOf" in (node := _without_all_of(node)):
+                (node,) = node["allOf"]
+            else:
+                return _with_branches(node)
+        return node
+
     def place(self, reference: str) -> str:
         """The reference, or another to the same schema where that was moved."""
         found = resolve(reference, self._schema)
@@ -76,6 +94,9 @@ def _rewritten(node: Any, references: _References) -> Any:
         return node
     node = _without_all_of(node)
     node = _with_branches(node)
+    if isinstance(branches := node.get("oneOf"), list):
+        exclusive = OneOf(references.seen, _with_type).exclusive(branches)
+        node = {key: value for key, value in node.items() if key != "oneOf"} | {"anyOf": exclusive}
     node = _with_reference(node, references)
     node = _with_values(node)
     node = _with_required(_with_type(node))
@@ -136,7 +157,7 @@ def _with_reference(node: Schema, references: _References) -> Schema:
     if others := _beside(node, "$ref"):
         found = references.target(node["$ref"])
         types = found.get("type") if isinstance(found, dict) else None
-        if others.keys() != {"type"} or not types or not set(_listed(types)) <= set(_listed(others["type"])):
+        if others.keys() != {"type"} or not types or not set(listed(types)) <= set(listed(others["type"])):
             raise _skipped("$ref", others)
     kept = {key: value for key, value in node.items() if key != "type"}
     return kept | {"$ref": references.place(node["$ref"])}
@@ -149,13 +170,15 @@ def _with_values(node: Schema) -> Schema:
     others = _beside(node, name)
     if not name or not isinstance(values, list) or not others:
         return node
-    if name == "const" and isinstance(listed := others.pop("enum", None), list):
-        values = [value for value in values if _text(value) in map(_text, listed)]
-    types = _listed(others.pop("type", []))
-    values = [value for value in values if not types or set(types) & set(_types(value))]
+    if name == "const" and isinstance(enum := others.pop("enum", None), list):
+        values = [value for value in values if _text(value) in map(_text, enum)]
+    types = listed(others.pop("type", []))
+    values = [value for value in values if not types or set(types) & set(types_of_value(value))]
     if not values:
         raise GrammarError(f"no value of `{name}` is of the `type` and the `enum` beside it")
-    if felt := {key: None for key in others if TYPE_OF.get(key) in (None, *(t for v in values for t in _types(v)))}:
+    if felt := {
+        key: None for key in others if TYPE_OF.get(key) in (None, *(t for v in values for t in types_of_value(v)))
+    }:
         raise _skipped(name, felt)
     node = {key: value for key, value in node.items() if key not in RESTRICTIONS}
     return node | ({"const": values[0]} if name == "const" else {"enum": values})
@@ -164,7 +187,7 @@ def _with_values(node: Schema) -> Schema:
 def _with_type(node: Schema) -> Schema:
     """Bounds without a type get theirs: whoever writes `minimum` means a number."""
     if "type" in node:
-        if not _listed(node["type"]):
+        if not listed(node["type"]):
             raise GrammarError("`type` names no type")
         return node
     if any(name in node for name in ALONE):
@@ -232,20 +255,6 @@ def _not_one(name: str, keys: set[str]) -> GrammarError:
 
 def _quoted(names: Any) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-def _listed(types: Any) -> list[Any]:
-    return types if isinstance(types, list) else [types]
-
-
-def _types(value: Any) -> tuple[str, ...]:
-    """The names of a JSON value's types."""
-    if isinstance(value, bool):
-        return ("boolean",)
-    if isinstance(value, int | float):
-        return ("number", "integer") if float(value).is_integer() else ("number",)
-    kinds: dict[type, str] = {str: "string", list: "array", dict: "object", type(None): "null"}
-    return (kinds[type(value)],)
 
 
 def _text(value: Any) -> str:

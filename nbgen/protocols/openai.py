@@ -1,7 +1,8 @@
 """OpenAI's completions and chat completions: from their bodies to requests.
 
 Follows OpenAI's API reference, with the extra sampling fields of SGLang and vLLM. Unknown fields are ignored, known
-ones that this server does not serve yet are refused. Knows nothing of how answers look (`openai_answer`).
+ones that this server does not serve yet are refused, and `HINTS` change no answer. Knows nothing of how answers look
+(`openai_answer`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MAX_TOP_LOGPROBS = 20
 #: Known fields that are not served yet, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "functions": (None, []),
+    "function_call": (None, "none", "auto"),
     "audio": (None,),
     "modalities": (None, ["text"]),
     "suffix": (None, ""),
@@ -37,6 +39,20 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "chat_template": (None,),
     "prompt_logprobs": (None,),
     "web_search_options": (None,),
+    "prediction": (None,),
+    "moderation": (None,),
+    "store": (None, False),
+    "service_tier": (None, "auto", "default"),
+}
+UNSUPPORTED_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"include_obfuscation": (None, False)}
+#: Labels for the caller's own books, and advice to OpenAI's caches. Prefixes are cached here whatever they say.
+HINTS = {
+    "user",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
 }
 #: OpenAI's and SGLang's names of sampling options, and ours.
 SAMPLING = {
@@ -202,7 +218,15 @@ def chat_call(fields: dict[str, Any]) -> Call:
 
 def _body(fields: dict[str, Any], kind: type[B]) -> B:
     refuse_unsupported(fields, UNSUPPORTED)
+    refuse_inside(fields, "stream_options", UNSUPPORTED_STREAM_OPTIONS)
     return convert(fields, kind)
+
+
+def refuse_inside(fields: Mapping[str, Any], name: str, table: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise InvalidRequest for what is known and not served in the object under this name."""
+    if isinstance(inside := fields.get(name), dict):
+        given = {f"{name}.{key}": value for key, value in inside.items()}
+        refuse_unsupported(given, {f"{name}.{key}": unset for key, unset in table.items()})
 
 
 def _sampling(fields: Mapping[str, Any], limit: int | None, limit_name: str = "max_tokens") -> SamplingParams:

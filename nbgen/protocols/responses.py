@@ -16,7 +16,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import TokenizeRequest
 from nbgen.protocols import openai
 from nbgen.protocols.json_body import convert, parse_object, refuse_unsupported
-from nbgen.protocols.openai import Call
+from nbgen.protocols.openai import Call, refuse_inside
 from nbgen.protocols.responses_items import Item, chat_turns, input_items
 
 LOGPROBS = "message.output_text.logprobs"
@@ -36,12 +36,25 @@ MAX_METADATA_NAME = 64
 MAX_METADATA_TEXT = 512
 #: Known fields that are not served, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "conversation": (None,),
     "prompt": (None,),
     "context_management": (None, []),
     "moderation": (None,),
-    "truncation": (None, "disabled"),
+    "access_programs": (None, {}),
+    "image": (None, {}),
+    "personality": (None,),
     "n": (None, 1),
+}
+UNSUPPORTED_REASONING: dict[str, tuple[Any, ...]] = {
+    "summary": (None, "auto"),
+    "generate_summary": (None, "auto"),
+    "context": (None, "auto", "all_turns"),
+    "mode": (None, "standard"),
+}
+UNSUPPORTED_IN_TOOLS: dict[str, tuple[Any, ...]] = {
+    "async": (None, False),
+    "defer_loading": (None, False),
+    "allowed_callers": (None, ["direct"]),
+    "output_schema": (None, {}),
 }
 #: Fields of a chat's body, and what stands for them here.
 _NAMES = {
@@ -80,7 +93,12 @@ class TextOptions(msgspec.Struct):
 
 class ReasoningOptions(msgspec.Struct):
     effort: str | None = None
-    summary: str | None = None
+
+
+class Reference(msgspec.Struct):
+    """A conversation by its id."""
+
+    id: str
 
 
 class Body(msgspec.Struct, kw_only=True):
@@ -90,6 +108,7 @@ class Body(msgspec.Struct, kw_only=True):
     model: str = ""
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: str | Reference | None = None
     max_output_tokens: int | None = None
     tools: list[FunctionTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -100,10 +119,22 @@ class Body(msgspec.Struct, kw_only=True):
     top_logprobs: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    #: "auto" leaves out the oldest turns, if the context does not hold them all.
+    truncation: Literal["auto", "disabled"] = "disabled"
+    max_tool_calls: Annotated[int, msgspec.Meta(ge=1)] | None = None
     metadata: dict[str, str] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
+
+    @property
+    def conversation_id(self) -> str:
+        """That of the conversation which it is part of; "" where it is of none."""
+        given = self.conversation
+        return given.id if isinstance(given, Reference) else given or ""
 
     @property
     def logprobs(self) -> bool:
@@ -142,13 +173,16 @@ OWN = {*Body.__struct_fields__, "stream_options"} - {
 
 
 class Memory(Protocol):
-    """What is known of earlier responses."""
+    """What is known of earlier responses, and of conversations."""
 
     def history(self, id: str) -> list[Item]:
         """All items up to the end of this response. Raises InvalidRequest."""
 
+    def conversation(self, id: str) -> Sequence[Item]:
+        """All items of this conversation. Raises NotFound."""
+
     def item(self, id: str) -> Item:
-        """One of them by its own id. Raises InvalidRequest."""
+        """One of all these by its own id. Raises InvalidRequest."""
 
 
 class Asked(NamedTuple):
@@ -160,23 +194,28 @@ class Asked(NamedTuple):
     #: The items of its own input, and all that the model reads.
     input: list[Item]
     items: list[Item]
+    #: Those of its conversation among them.
+    said: Sequence[Item] = ()
 
 
 def parse_response(raw: bytes, memory: Memory) -> Asked:
     """The call in a body of `/v1/responses`. Raises InvalidRequest."""
     fields = {name: value for name, value in parse_object(raw).items() if value is not None}
-    refuse_unsupported(fields, UNSUPPORTED)
+    _refuse_unsupported(fields)
     body = convert(fields, Body)
     _check(body)
-    given = [_resolved(item, memory) for item in input_items(body.input)]
-    items = (memory.history(body.previous_response_id) if body.previous_response_id else []) + given
+    given = [resolved(item, memory) for item in input_items(body.input)]
+    said = memory.conversation(body.conversation_id) if body.conversation_id else ()
+    items = [*(memory.history(body.previous_response_id) if body.previous_response_id else said), *given]
     id = f"resp_{uuid.uuid4().hex}"
-    return Asked(id, body, _call(fields, body, items, id), given, items)
+    return Asked(id, body, _call(fields, body, items, id), given, items, said)
 
 
 def parse_count(raw: bytes, memory: Memory) -> TokenizeRequest:
     """The prompt that such a body makes, to be counted. Raises InvalidRequest."""
     (request,) = (call := parse_response(raw, memory).call).requests
+    if request.drop_oldest:
+        raise InvalidRequest("the whole input is counted: leave truncation out", field="truncation")
     if call.media[0]:
         raise InvalidRequest(f"this route takes no {call.media[0][0].type}: it counts text", field="input")
     return TokenizeRequest(
@@ -189,6 +228,7 @@ def parse_count(raw: bytes, memory: Memory) -> TokenizeRequest:
 
 def parse_query(arguments: Mapping[str, list[bytes]], kind: type[Q]) -> Q:
     """The options in a query; those that are not known are left out. Raises InvalidRequest."""
+    check_included(arguments)
     given = {name: values[-1].decode("utf-8", "replace") for name, values in arguments.items()}
     try:
         return msgspec.convert(given, kind, strict=False)
@@ -196,14 +236,41 @@ def parse_query(arguments: Mapping[str, list[bytes]], kind: type[Q]) -> Q:
         raise InvalidRequest(f"in the query: {error}") from None
 
 
+def _refuse_unsupported(fields: dict[str, Any]) -> None:
+    refuse_unsupported(fields, UNSUPPORTED)
+    refuse_inside(fields, "stream_options", openai.UNSUPPORTED_STREAM_OPTIONS)
+    refuse_inside(fields, "reasoning", UNSUPPORTED_REASONING)
+    tools = fields.get("tools")
+    for place, tool in enumerate(tools if isinstance(tools, list) else ()):
+        refuse_inside({f"tools[{place}]": tool}, f"tools[{place}]", UNSUPPORTED_IN_TOOLS)
+
+
 def _check(body: Body) -> None:
-    if unknown := [name for name in body.include or () if name not in INCLUDABLE]:
+    _check_names(body.include or ())
+    if body.background and not body.kept:
+        raise InvalidRequest("background needs store: what nobody waits for is fetched later", field="background")
+    if body.conversation_id and body.previous_response_id:
+        raise InvalidRequest(
+            "conversation and previous_response_id are mutually exclusive: give one of them", field="conversation"
+        )
+    check_metadata(body.metadata or {})
+
+
+def check_included(arguments: Mapping[str, list[bytes]]) -> None:
+    """Raise InvalidRequest for what a query cannot include."""
+    given = [*arguments.get("include", ()), *arguments.get("include[]", ())]
+    _check_names([name.decode("utf-8", "replace") for name in given])
+
+
+def _check_names(included: Sequence[str]) -> None:
+    if unknown := [name for name in included if name not in INCLUDABLE]:
         raise InvalidRequest(
             f"include has {unknown[0]!r:.80}; there are {', '.join(sorted(INCLUDABLE))}", field="include"
         )
-    if body.background and not body.kept:
-        raise InvalidRequest("background needs store: what nobody waits for is fetched later", field="background")
-    metadata = body.metadata or {}
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Raise InvalidRequest for more labels than there may be, or longer ones."""
     longest = max(map(len, metadata), default=0), max(map(len, metadata.values()), default=0)
     if len(metadata) > MAX_METADATA or longest[0] > MAX_METADATA_NAME or longest[1] > MAX_METADATA_TEXT:
         raise InvalidRequest(
@@ -213,7 +280,8 @@ def _check(body: Body) -> None:
         )
 
 
-def _resolved(item: Item, memory: Memory) -> Item:
+def resolved(item: Item, memory: Memory) -> Item:
+    """The item, or the one that it refers to. Raises InvalidRequest."""
     return memory.item(str(item.get("id"))) if item["type"] == "item_reference" else item
 
 
@@ -235,7 +303,9 @@ def _call(fields: dict[str, Any], body: Body, items: Sequence[Item], id: str) ->
     if body.text.verbosity:
         chat["chat_template_kwargs"] = {"verbosity": body.text.verbosity} | (fields.get("chat_template_kwargs") or {})
     try:
-        return openai.chat_call(chat)
+        call = openai.chat_call(chat)
+        requests = [msgspec.structs.replace(each, drop_oldest=body.truncation == "auto") for each in call.requests]
+        return call._replace(requests=requests)
     except InvalidRequest as error:
         words, field = error.message, (error.field or "").partition("[")[0] or None  # turns are no items: other places
         for theirs, ours in _NAMES.items():

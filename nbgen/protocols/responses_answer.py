@@ -122,13 +122,17 @@ def _repeated(body: Body) -> dict[str, Any]:
     tools = [{name: getattr(tool, name) for name in tool.__struct_fields__} for tool in body.tools or ()]
     return {
         "background": bool(body.background),
+        "conversation": {"id": body.conversation_id} if body.conversation_id else None,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": None,
+        "max_tool_calls": body.max_tool_calls,
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
+        "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {"effort": body.reasoning and body.reasoning.effort, "summary": None},
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
         "store": body.kept,
         "temperature": body.temperature,
         "text": {"format": format, "verbosity": body.text.verbosity},
@@ -136,5 +140,6 @@ def _repeated(body: Body) -> dict[str, Any]:
         "tools": tools,
         "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
-        "truncation": "disabled",
+        "truncation": body.truncation,
+        "user": body.user,
     }

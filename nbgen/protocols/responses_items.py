@@ -53,11 +53,20 @@ class FunctionCallOutput(msgspec.Struct, tag="function_call_output", tag_field="
 _Known = Message | Reasoning | FunctionCall | FunctionCallOutput
 
 
-def input_items(given: str | Sequence[Item]) -> list[Item]:
-    """The items of a body's `input`, each with its type and an id. Raises InvalidRequest."""
+def input_items(given: str | Sequence[Item], field: str = "input") -> list[Item]:
+    """The items of a body's `input` or other `field`, each with its type and an id. Raises InvalidRequest."""
     if isinstance(given, str):
         given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]
-    return [_item(item, f"input[{place}]") for place, item in enumerate(given)]
+    return [_item(item, field, place) for place, item in enumerate(given)]
+
+
+def in_parts(item: Item) -> Item:
+    """The item as conversations have it: a message's text is a part of it."""
+    if item["type"] != "message" or not isinstance(item["content"], str):
+        return item
+    kind = "output_text" if item["role"] == "assistant" else "input_text"
+    more = {"annotations": []} if kind == "output_text" else {}
+    return item | {"content": [{"type": kind, "text": item["content"], **more}]}
 
 
 def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -85,19 +94,19 @@ def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
     return turns
 
 
-def _item(item: Item, place: str) -> Item:
+def _item(item: Item, field: str, place: int) -> Item:
     kind = item.get("type") or ("message" if "role" in item else None)
     if kind == "item_reference":
         return item
     if kind not in ID_PREFIXES:
         known = ", ".join([*ID_PREFIXES, "item_reference"])
-        raise InvalidRequest(f"{place} has the type {kind!r:.80}; there are {known}", field="input")
+        raise InvalidRequest(f"{field}[{place}] has the type {kind!r:.80}; there are {known}", field=field)
     given = {name: value for name, value in item.items() if value is not None}
     found = {"id": ID_PREFIXES[kind] + uuid.uuid4().hex, "type": kind, "status": "completed", **given}
     try:
         msgspec.convert(found, _Known)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"{place}: {error}", field="input") from None
+        raise InvalidRequest(f"{field}[{place}]: {error}", field=field) from None
     return found
 
 

@@ -11,6 +11,7 @@ from nbgen.errors import NotFound
 from nbgen.protocols import openai_answer, sglang_answer
 from nbgen.server import (
     adapter_handlers,
+    conversations_handlers,
     embedding_handlers,
     kserve_handlers,
     kserve_settings_handlers,
@@ -68,6 +69,7 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
     *tokenizer_handlers.HANDLERS,
     *openai_handlers.HANDLERS,
     *responses_handlers.HANDLERS,
+    *conversations_handlers.HANDLERS,
     *embedding_handlers.HANDLERS,
     *kserve_handlers.HANDLERS,
     *triton_generate_handlers.HANDLERS,

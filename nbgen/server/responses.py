@@ -5,17 +5,17 @@ Kept in memory, the oldest forgotten first. Knows no HTTP; a run is read, never 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from nbgen.errors import InvalidRequest, NotFound
 from nbgen.protocols.responses import Asked
 from nbgen.protocols.responses_answer import Answer
 from nbgen.protocols.responses_items import Item
+from nbgen.server.conversations import KEEP_BYTES, Conversations
 from nbgen.server.runs import Run
 
 KEEP_RESPONSES = 1024
-#: Of all of them, as they came and as they were answered.
-KEEP_BYTES = 64 * 2**20
 #: Of an output, about.
 OUTPUT_BYTES = 500
 
@@ -76,9 +76,10 @@ class Response:
 
 
 class Responses:
-    """Those of this server."""
+    """Those of this server, and its conversations. Of all responses, as they came and went, KEEP_BYTES are kept."""
 
     def __init__(self) -> None:
+        self.conversations = Conversations()
         self._kept: dict[str, Response] = {}
 
     def add(self, response: Response, run: Run) -> None:
@@ -106,9 +107,15 @@ class Responses:
             )
         return self._kept[id].items()
 
+    def conversation(self, id: str) -> Sequence[Item]:
+        """All items of this conversation. Raises NotFound."""
+        return self.conversations.get(id).items
+
     def item(self, id: str) -> Item:
-        """An item of a response that has ended, by its own id. Raises InvalidRequest."""
-        ended = [response for response in self._kept.values() if response.settle()]
+        """An item of a response that has ended or of a conversation, by its own id. Raises InvalidRequest."""
+        if (found := self.conversations.find(id)) is not None:
+            return found
+        ended = [response for response in list(self._kept.values()) if response.settle()]
         for response in reversed(ended):
             for item in response.items():
                 if item["id"] == id:

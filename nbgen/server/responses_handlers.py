@@ -45,11 +45,15 @@ class ResponsesHandler(CallHandler, KeptHandler):
             await self.generate([request], stream=asked.call.stream)
 
     def start(self, request: GenerateRequest) -> Run:
+        body = self._asked.body
+        of = self.kept.conversations.claim(body.conversation_id, self._asked.said) if body.conversation_id else None
         run = super().start(request)
         self._response = Response(self._asked, self.model_name(self._asked.call), run, len(self._body))
         self._rendered = self._response.answer()
-        if self._asked.body.kept:
+        if body.kept:
             self.kept.add(self._response, run)
+        if of is not None:
+            self.kept.conversations.follow(of, self._response, run)
         return run
 
     def whole(self, runs: list[Run]) -> bytes:

@@ -13,6 +13,16 @@ from nbgen.engine.grammar_xgrammar import XGrammarBackend
 BYTES = XGrammarBackend(xgrammar.TokenizerInfo([chr(i) for i in range(128)]), [])
 A = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 B = {"type": "object", "properties": {"b": {"type": "string"}}, "required": ["b"]}
+CLOSED = {"additionalProperties": False}
+CAT, DOG = (
+    {
+        "type": "object",
+        "properties": {"kind": {"const": kind, "default": kind}, "age": {"type": "integer"}},
+        "required": ["kind"],
+    }
+    for kind in ("cat", "dog")
+)
+UNTAGGED = {"Cat": {**CAT, "required": []}, "Dog": {**DOG, "required": ["age"]}}
 DEFS = {"A": A, "N": {"type": "integer"}}
 
 #: A schema, values that it takes, values that it does not.
@@ -65,6 +75,59 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"t": {"m": 4}}, {"t": {"t": {}}}],
         [{"t": {"m": 1}}, 3],
     ),
+    "one of two types": ({"oneOf": [{"type": "integer"}, {"type": ["string", "null"]}]}, [1, "x", None], [1.5, True]),
+    "one of two constants": (
+        {"oneOf": [{"const": "a", "title": "A"}, {"enum": ["b", 1]}, {"type": "boolean"}]},
+        ["a", "b", 1, True],
+        ["c", 2],
+    ),
+    "one of two ranges": (
+        {"oneOf": [{"type": "number", "maximum": 0}, {"type": "integer", "exclusiveMinimum": 0}]},
+        [-1.5, 0, 3],
+        ["x", 0.5],
+    ),
+    "one of two tagged": (
+        {"oneOf": [CAT, DOG]},
+        [{"kind": "cat", "age": 1}, {"kind": "dog"}],
+        [{"kind": "x"}, {"age": 1}],
+    ),
+    "one of two by what each needs": ({"oneOf": [A, B]}, [{"a": 1}, {"b": "x"}], [{}, {"a": 1, "b": "x"}]),
+    "one of two without types": (
+        {"oneOf": [{key: each[key] for key in ("properties", "required")} for each in (A, B)] + [False]},
+        [{"a": 1}, {"b": "x"}],
+        [{}, {"a": 1, "b": "x"}],
+    ),
+    "one of two properties": (
+        {
+            "type": "object",
+            "properties": {"a": {}, "b": {}, "c": {}},
+            "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+        },
+        [{"a": 1}, {"b": 1}, {"a": 1, "c": 1}],
+        [{}, {"c": 1}, {"a": 1, "b": 1}],
+    ),
+    "one of two that forbid": (
+        {"oneOf": [{**A, **CLOSED}, {**A, "properties": {"a": {}, "b": {}}, "required": ["a", "b"]}]},
+        [{"a": 1}, {"a": 1, "b": 1}],
+        [{"b": 1}],
+    ),
+    "one of several deep": (
+        {
+            "oneOf": [{"anyOf": [{"type": "null"}, {"allOf": [{"$ref": "#/$defs/A"}]}]}, {"type": "array"}],
+            "$defs": DEFS,
+        },
+        [None, {"a": 1}, [1]],
+        [1, {}],
+    ),
+    "one of two models with defaults": (
+        {
+            "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+            "discriminator": {"propertyName": "kind"},
+            "$defs": UNTAGGED,
+        },
+        [{"kind": "cat"}, {"kind": "cat", "age": 1}, {"kind": "dog", "age": 1}],
+        [{"age": 1}],
+    ),
     "a described part": (
         {"allOf": [{"$ref": "#/$defs/A"}], "default": {}, "examples": [1], "readOnly": True, "$defs": DEFS},
         [{"a": 1}],
@@ -82,6 +145,33 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no type": ({"type": []}, "`type` names no type"),
     "bounds of two types": ({"minimum": 5, "minLength": 3}, "need a `type`"),
     "required and forbidden": ({**A, "required": ["q"], "additionalProperties": False}, "`required` names 'q'"),
+    "one of overlapping types": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "branches 0 and 1 both"),
+    "one of overlapping ranges": ({"oneOf": [{"maximum": 0}, {"type": "integer", "minimum": 0}]}, "branches 0 and 1"),
+    "one of the same twice": ({"oneOf": [{"type": "null"}, A, A]}, "branches 1 and 2"),
+    "one of open objects": (
+        {"oneOf": [{**A, "additionalProperties": {}}, {**B, "additionalProperties": {}}]},
+        "branches 0 and 1",
+    ),
+    "one of two that need no other": ({"oneOf": [A, {**A, "required": []}]}, "branches 0 and 1"),
+    "one of nested": (
+        {"oneOf": [{"anyOf": [{"type": "null"}, {"type": "integer"}]}, {"type": "integer"}]},
+        "branches 0",
+    ),
+    "one of shared values": ({"oneOf": [{"enum": ["a", "b"]}, {"enum": ["b", "c"]}]}, "branches 0 and 1"),
+    "one of values and a type": ({"oneOf": [{"enum": ["a", 1]}, {"type": "string"}]}, "branches 0 and 1"),
+    "one of ranges and others": (
+        {"oneOf": [{"type": ["number", "null"], "maximum": 0}, {"type": ["number", "null"], "minimum": 1}]},
+        "branches 0 and 1",
+    ),
+    "one of patterns": (
+        {"oneOf": [A, {"type": "object", "patternProperties": {"^a$": {}}, **CLOSED}]},
+        "branches 0 and 1",
+    ),
+    "one of the same name": ({"oneOf": [{"type": "object", "required": ["a"]}] * 2}, "branches 0 and 1"),
+    "one of what leads to itself": (
+        {"oneOf": [{"$ref": "#/$defs/T"}, {"$ref": "#/$defs/T"}], "$defs": {"T": {"oneOf": [{"$ref": "#/$defs/T"}]}}},
+        "branches 0 and 1",
+    ),
     "names of named": ({**A, "propertyNames": {"pattern": "^a+$"}}, "`propertyNames`"),
 }
 

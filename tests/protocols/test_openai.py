@@ -7,7 +7,7 @@ import pytest
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, LogprobOptions, TensorOptions
-from nbgen.protocols.openai import UNSUPPORTED, Call, parse_chat, parse_completion
+from nbgen.protocols.openai import HINTS, UNSUPPORTED, Call, parse_chat, parse_completion
 from nbgen.word_lists import WordLists
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -281,9 +281,7 @@ def test_bad_words_are_taken_and_empty_ones_are_none() -> None:
     assert completion(bad_words=[""]).requests[0].words is None
 
 
-@pytest.mark.parametrize(
-    "name", ["functions", "audio", "modalities", "suffix", "best_of", "chat_template", "prompt_logprobs"]
-)
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_what_is_not_served_yet_is_refused_unless_unset(name: str) -> None:
     for unset in UNSUPPORTED[name]:
         chat(**{name: unset})
@@ -308,5 +306,12 @@ def test_messages_that_cannot_be_served_are_refused(messages: list) -> None:
     assert refusal.value.field == "messages"
 
 
-def test_unknown_fields_are_ignored() -> None:
-    assert chat(user="ada", metadata={"a": 1}, store=False, service_tier="auto").requests
+def test_what_is_inside_of_other_fields_is_refused_by_its_place() -> None:
+    assert chat(stream_options={"include_obfuscation": False, "include_usage": True}).usage
+    with pytest.raises(InvalidRequest, match="is not supported by this server: leave it out, or give false") as refusal:
+        chat(stream_options={"include_obfuscation": True})
+    assert refusal.value.field == "stream_options.include_obfuscation"
+
+
+def test_hints_and_unknown_fields_change_nothing() -> None:
+    assert chat(rid="r", **dict.fromkeys(HINTS, "ada"), unknown=1) == chat(rid="r")

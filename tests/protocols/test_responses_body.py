@@ -28,6 +28,9 @@ class Memory:
     def history(self, id: str) -> list[dict[str, Any]]:
         return [SAID] if id == "resp_1" else []
 
+    def conversation(self, id: str) -> list[dict[str, Any]]:
+        return [SAID] * 2 if id == "conv_1" else []
+
     def item(self, id: str) -> dict[str, Any]:
         return {"type": "message", "role": "user", "content": f"item {id}"}
 
@@ -47,6 +50,10 @@ def test_what_the_model_reads() -> None:
     assert turns(asked) == [("system", "short"), ("user", "before"), ("user", "hi")]
     assert (len(asked.input), len(asked.items)) == (1, 2)
     assert asked.call.requests[0].rid == asked.id
+    for given in ("conv_1", {"id": "conv_1"}):
+        asked = response(conversation=given)
+        assert turns(asked) == [("user", "before"), ("user", "before"), ("user", "hi")]
+        assert (len(asked.said), asked.body.conversation_id) == (2, "conv_1")
     assert turns(response(input=[{"type": "item_reference", "id": "x"}])) == [("user", "item x")]
 
 
@@ -56,6 +63,8 @@ def test_the_options_are_a_chats() -> None:
     assert (request.params.max_new_tokens, request.params.temperature) == (7, 0.5)
     assert request.template_options == {"reasoning_effort": "low", "verbosity": "high"}
     assert (request.logprobs, asked.body.kept, asked.body.background) == (None, True, None)
+    assert not request.drop_oldest
+    assert response(truncation="auto").call.requests[0].drop_oldest
     assert response(include=[LOGPROBS]).call.requests[0].logprobs == LogprobOptions(top=0, text=True)
     assert response(top_logprobs=2).call.requests[0].logprobs == LogprobOptions(top=2, text=True)
     format = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
@@ -78,7 +87,7 @@ def test_what_may_be_called(choice: Any, names: str, required: bool, function: s
     assert (options.required, options.function) == (required, function)
 
 
-@pytest.mark.parametrize("name", ["conversation", "prompt", "context_management", "moderation", "truncation", "n"])
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
 def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
     for unset in UNSUPPORTED[name]:
         response(**{name: unset})
@@ -92,6 +101,7 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
     [
         ({"include": ["all"]}, "include", "include has 'all'"),
         ({"background": True, "store": False}, "background", "background needs store"),
+        ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation", "mutually exclusive"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata", "at most 16 entries"),
         ({"metadata": {"x" * 65: ""}}, "metadata", "names of 64"),
         ({"metadata": {"x": "x" * 513}}, "metadata", "texts of 512"),
@@ -100,6 +110,12 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
         ({"input": []}, "input", "input must hold 1 to"),
         ({"top_logprobs": 21}, "top_logprobs", "0 to 20"),
+        ({"max_tool_calls": 0}, "max_tool_calls", "max_tool_calls"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", 'leave it out, or give "auto"'),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "not supported"),
+        ({"tools": [TOOLS[0], TOOLS[1] | {"defer_loading": True}]}, "tools[1].defer_loading", "not supported"),
+        ({"truncation": "middle"}, "truncation", "'middle'"),
+        ({"service_tier": "priority"}, "service_tier", "`service_tier` is not supported"),
     ],
 )
 def test_what_cannot_work_is_refused_by_the_callers_name(fields: dict[str, Any], field: str, words: str) -> None:
@@ -118,6 +134,8 @@ def test_a_prompt_is_counted_with_its_tools_and_without_media() -> None:
     counted = parse_count(json.dumps({"input": "hi", "tools": TOOLS}).encode(), Memory())
     assert counted.messages == [ChatMessage(role="user", content="hi")]
     assert len(counted.tools) == 2
+    with pytest.raises(InvalidRequest, match="leave truncation out"):
+        parse_count(b'{"input": "hi", "truncation": "auto"}', Memory())
     image = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
     with pytest.raises(InvalidRequest, match="this route takes no image") as refusal:
         parse_count(json.dumps({"input": [{"role": "user", "content": [image]}]}).encode(), Memory())
@@ -134,3 +152,7 @@ def test_queries_say_which_items_and_from_where() -> None:
     for wrong in ({"limit": [b"0"]}, {"limit": [b"101"]}, {"order": [b"up"]}, {"limit": [b"\xff"]}):
         with pytest.raises(InvalidRequest, match="in the query"):
             parse_query(wrong, Page)
+    assert parse_query({"include[]": [LOGPROBS.encode()]}, Page) == Page()
+    for name in ("include", "include[]"):
+        with pytest.raises(InvalidRequest, match="include has 'all'"):
+            parse_query({name: [LOGPROBS.encode(), b"all"]}, Page)

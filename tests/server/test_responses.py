@@ -19,6 +19,7 @@ TOOLS = [WEATHER, TIME]
 CALL = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 1200}
 THINKS = {"chat_template_kwargs": {"thinks": True}, "ignore_eos": True}
 TOGETHER = {"separate_reasoning": False, "ignore_eos": True}
+ROLES = ("user", "assistant")
 LONG = {"input": "hello", "max_output_tokens": 1900, "extra_body": TOGETHER}
 
 
@@ -89,6 +90,23 @@ def test_a_form_is_kept(client: openai.OpenAI) -> None:
         assert isinstance(response.output_parsed, Forecast)
 
 
+def test_the_clients_own_stream_reads_it(client: openai.OpenAI) -> None:
+    asked = {"model": "any", "input": "hello", "max_output_tokens": 300, "store": False, "background": False}
+    labels = {
+        "user": "u",
+        "safety_identifier": "s",
+        "prompt_cache_key": "k",
+        "max_tool_calls": 3,
+        "service_tier": "auto",
+    }
+    with client.responses.stream(**asked, **labels, text_format=Forecast, extra_body=TOGETHER) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        response = stream.get_final_response()
+    assert "".join(deltas) == response.output_text
+    assert isinstance(response.output_parsed, Forecast)
+    assert {name: getattr(response, name) for name in labels} == labels | {"service_tier": "default"}
+
+
 def test_a_call_and_its_result_go_on_in_three_ways(client: openai.OpenAI) -> None:
     first = ask(client, input="What is the weather?", **CALL)
     (call,) = first.output
@@ -127,6 +145,24 @@ def test_a_streamed_call_has_events_of_its_own(client: openai.OpenAI) -> None:
 def test_a_choice_narrows_the_tools(client: openai.OpenAI, choice: dict[str, Any]) -> None:
     (call,) = ask(client, **{**CALL, "tool_choice": choice}).output
     assert (call.name, call.arguments) == ("get_time", "{}")
+
+
+def test_the_oldest_turns_make_room_for_the_answer(client: openai.OpenAI) -> None:
+    rounds = [{"role": role, "content": f"{number} {'hello ' * 50}"} for number in range(12) for role in ROLES]
+    turns = [{"role": "system", "content": "be brief"}, *rounds, {"role": "user", "content": "and now?"}]
+    with pytest.raises(openai.BadRequestError, match="longer than the model's context length"):
+        ask(client, input=turns)
+    lengths = [
+        client.responses.input_tokens.count(model="any", input=[turns[0], *turns[first:]]).input_tokens
+        for first in range(len(turns) - 1, 12, -2)
+    ]
+    for options, most in (({"max_output_tokens": 100}, 1946), ({"max_output_tokens": 1000}, 1046)):
+        cut = ask(client, input=turns, truncation="auto", **options)
+        assert cut.usage.input_tokens == max(length for length in lengths if length <= most)
+        assert (cut.truncation, cut.usage.output_tokens) == ("auto", options["max_output_tokens"])
+    assert len(list(client.responses.input_items.list(cut.id, limit=100))) == len(turns)
+    with pytest.raises(openai.BadRequestError, match="longer than the model's context length"):
+        ask(client, input="hello " * 2000, truncation="auto")
 
 
 def test_input_items_come_in_pages(client: openai.OpenAI) -> None:
@@ -197,8 +233,7 @@ def test_who_leaves_another_ends_it(client: openai.OpenAI) -> None:
         ({"tools": [{"type": "web_search"}]}, "web_search", "tools[0].type"),
         ({"tool_choice": "required"}, "no tools", "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "mcp", "server_label": "x"}}, "'mcp'", "tool_choice"),
-        ({"truncation": "auto"}, "`truncation`", "truncation"),
-        ({"conversation": "conv_1"}, "`conversation`", "conversation"),
+        ({"conversation": "conv_1", "previous_response_id": "resp_0"}, "mutually exclusive", "conversation"),
         ({"include": ["everything"]}, "'everything'", "include"),
         ({"background": True, "store": False}, "needs store", "background"),
         ({"metadata": {"a" * 65: "b"}}, "metadata", "metadata"),

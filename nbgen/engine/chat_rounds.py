@@ -1,0 +1,54 @@
+"""What a long chat can do without: its oldest rounds, so that the context holds the rest. Plain Python.
+
+A round begins with what a user says; after the last of these, with each of the model's turns. A tool's result goes with
+the call that it answers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import msgspec
+
+from nbgen.messages import ChatMessage, GenerateRequest
+
+
+def shortened(request: GenerateRequest, holds: Callable[[GenerateRequest], bool]) -> GenerateRequest:
+    """The request without as many of its oldest rounds as it takes until the context `holds` it.
+
+    What comes first of the system's stays, and the last question, and the last round; if it does not hold these, they
+    are what is left.
+    """
+    if request.messages is None or holds(request):
+        return request
+    rounds = _droppable(request.messages)
+    shorter = [_without(request, rounds[: count + 1]) for count in range(len(rounds))]
+    found = bisect_left(shorter, True, key=holds)
+    return shorter[min(found, len(shorter) - 1)] if shorter else request
+
+
+def _droppable(messages: Sequence[ChatMessage]) -> list[range]:
+    """The places of each round that may be left out, oldest first."""
+    first = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
+    question = max((place for place, message in enumerate(messages) if message.role == "user"), default=-1)
+    begins = [
+        place
+        for place in range(first, len(messages))
+        if place == first or messages[place].role == ("assistant" if place > question else "user")
+    ]
+    rounds = [range(*ends) for ends in zip(begins, [*begins[1:], len(messages)], strict=True)]
+    return [each for each in rounds[:-1] if question not in each]
+
+
+def _without(request: GenerateRequest, rounds: Sequence[range]) -> GenerateRequest:
+    """The request without these rounds and the media in them."""
+    dropped = {place for each in rounds for place in each}
+    media, given = [], iter(request.media)
+    for place, message in enumerate(request.messages or ()):
+        parts = message.content if isinstance(message.content, list) else ()
+        own = list(islice(given, sum(part.type != "text" for part in parts)))
+        media += [] if place in dropped else own
+    messages = [message for place, message in enumerate(request.messages or ()) if place not in dropped]
+    return msgspec.structs.replace(request, messages=messages, media=media)

@@ -1,0 +1,56 @@
+"""The types of JSON values and schemas, and the bounds of numbers, as JSON schema has them. Plain Python."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+#: What each type's values are: a number may be whole, which is of both types.
+TYPES = {name: {name} for name in ("string", "boolean", "null", "array", "object", "integer")} | {
+    "number": {"integer", "fraction"}
+}
+
+
+def listed(types: Any) -> list[Any]:
+    """One type or several as a list."""
+    return types if isinstance(types, list) else [types]
+
+
+def types_of_value(value: Any) -> tuple[str, ...]:
+    """The names of a JSON value's types."""
+    if isinstance(value, bool):
+        return ("boolean",)
+    if isinstance(value, int | float):
+        return ("number", "integer") if float(value).is_integer() else ("number",)
+    kinds: dict[type, str] = {str: "string", list: "array", dict: "object", type(None): "null"}
+    return (kinds[type(value)],)
+
+
+def types_of(schema: Mapping[str, Any]) -> set[str]:
+    """The types of what matches a schema, with those of numbers told apart."""
+    if (values := values_of(schema)) is not None:
+        return {types_of_value(value)[-1].replace("number", "fraction") for value in values}
+    names = listed(schema["type"]) if "type" in schema else TYPES
+    return set().union(*(TYPES.get(name, set()) for name in names))
+
+
+def apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether no number is within the bounds of both schemas."""
+    low = max(_given(first, second, minimum=0, exclusiveMinimum=1), default=(-inf, 0))
+    high = min(_given(first, second, maximum=0, exclusiveMaximum=-1), default=(inf, 0))
+    return low[0] > high[0] or (low[0] == high[0] and low[1] > high[1])
+
+
+def _given(*schemas: Mapping[str, Any], **names: int) -> list[tuple[float, int]]:
+    return [
+        (each[name], order)
+        for each in schemas
+        for name, order in names.items()
+        if isinstance(each.get(name), int | float)
+    ]
+
+
+def values_of(schema: Mapping[str, Any]) -> list[Any] | None:
+    """The values that a schema lists; None where it lists none."""
+    if "const" in schema:
+        return [schema["const"]]
+    return schema["enum"] if isinstance(schema.get("enum"), list) else None

@@ -1,0 +1,111 @@
+"""JSON schema's `oneOf`: of a grammar's branches only one may match, and none sees what another would make of a value.
+
+So branches must plainly exclude each other: by types, constants, bounds, or a property that one must have and the other
+must not, or that is different in each. Plain Python.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from nbgen.engine.grammar import GrammarError
+from nbgen.engine.json_types import TYPES, apart, types_of, values_of
+
+Schema = dict[str, Any]
+View = Callable[[Any], Any]
+
+#: Keywords that let an object have properties beside the named ones; without them none is written.
+OPEN = ("additionalProperties", "unevaluatedProperties", "patternProperties")
+MAX_DEPTH = 8
+
+
+class OneOf:
+    """Compares branches as `view` shows them, without references and parts; `typed` gives what is written its type."""
+
+    def __init__(self, view: View, typed: View) -> None:
+        self._view = view
+        self._typed = typed
+
+    def exclusive(self, branches: list[Any]) -> list[Any]:
+        """The branches, so narrowed that a value of one is none of another. Raises GrammarError."""
+        return [self._narrowed(place, branches) for place, branch in enumerate(branches) if branch is not False]
+
+    def _narrowed(self, place: int, branches: list[Any]) -> Any:
+        found = branches[place]
+        for other, branch in enumerate(branches):
+            if other == place or self.excludes(found, branch):
+                continue
+            found = next((each for each in self._narrower(found, branch) if self.excludes(each, branch)), None)
+            if found is None:
+                first, second = sorted((place, other))
+                raise GrammarError(
+                    f"`oneOf` would not be held to: a value may match its branches {first} and {second} both; give "
+                    "them a required property with a `const` of its own in each, or write `anyOf`"
+                )
+        return found
+
+    def excludes(self, written: Any, other: Any, depth: int = 0) -> bool:
+        """Whether no value that is written for one schema matches the other. False where that is not plain to see."""
+        written, other = self._view(written), self._view(other)
+        if written is False or other is False:
+            return True
+        if depth > MAX_DEPTH or not isinstance(written, dict) or not isinstance(other, dict):
+            return False
+        if (branches := _branches(written)) is not None:
+            return all(self.excludes(each, other, depth + 1) for each in branches)
+        if (branches := _branches(other)) is not None:
+            return all(self.excludes(written, each, depth + 1) for each in branches)
+        written = self._typed(written)
+        if (values := values_of(written)) is not None:
+            return all(_refuses(other, value) for value in values)
+        if (values := values_of(other)) is not None:
+            return all(_refuses(written, value) for value in values)
+        common = types_of(written) & types_of(other)
+        if common == {"object"}:
+            return self._differ(written, other, depth)
+        return not common or (common <= TYPES["number"] and apart(written, other))
+
+    def _differ(self, written: Schema, other: Schema, depth: int) -> bool:
+        """The same for objects."""
+        mine, theirs = _properties(written), _properties(other)
+        must, needs = set(written.get("required") or ()), set(other.get("required") or ())
+        if _closed(written) and not needs <= {*mine, *must}:
+            return True
+        shut = "patternProperties" not in other and False in (other.get(name) for name in OPEN)
+        if shut and not must <= set(theirs):
+            return True
+        both = [name for name in mine if name in theirs and name in must | needs]
+        return any(self.excludes(mine[name], theirs[name], depth + 1) for name in both)
+
+    def _narrower(self, written: Any, other: Any) -> list[Schema]:
+        """An object that must have what tells it from the other, or has not what the other needs."""
+        written, other = self._view(written), self._view(other)
+        if not (isinstance(written, dict) and isinstance(other, dict)):
+            return []
+        mine, must = _properties(written), list(written.get("required") or ())
+        optional = [name for name in mine if name not in must]
+        telling = [name for name in optional if name in _properties(other)]
+        needed = [name for name in optional if name in (other.get("required") or ())]
+        return [{**written, "required": [*must, name]} for name in telling] + [
+            {**written, "properties": {key: each for key, each in mine.items() if key != name}} for name in needed
+        ]
+
+
+def _branches(schema: Schema) -> list[Any] | None:
+    return next((schema[name] for name in ("anyOf", "oneOf") if isinstance(schema.get(name), list)), None)
+
+
+def _properties(schema: Schema) -> Schema:
+    found = schema.get("properties")
+    return found if isinstance(found, dict) else {}
+
+
+def _closed(schema: Schema) -> bool:
+    return ("properties" in schema or bool(schema.get("required"))) and all(
+        schema.get(name, False) is False for name in OPEN
+    )
+
+
+def _refuses(schema: Schema, value: Any) -> bool:
+    """Whether the value is of another type, or none of those that are listed."""
+    listed = values_of(schema)
+    return not types_of({"const": value}) <= types_of(schema) or (listed is not None and value not in listed)

@@ -1,0 +1,78 @@
+"""OpenAI's conversations: items that responses begin with and are added to.
+
+Follows OpenAI's API reference of `/v1/conversations`. Knows not where they are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from nbgen.errors import InvalidRequest
+from nbgen.protocols import openai
+from nbgen.protocols.json_body import convert, parse_object
+from nbgen.protocols.responses import Memory, check_metadata, resolved
+from nbgen.protocols.responses_items import Item, chat_turns, in_parts, input_items
+
+MAX_ITEMS = 20
+
+
+class Beginning(msgspec.Struct, kw_only=True):
+    """What a conversation may begin with."""
+
+    items: list[Item] | None = None
+    metadata: dict[str, str] | None = None
+
+
+class Labels(msgspec.Struct, kw_only=True):
+    """Those that take the place of all there were."""
+
+    metadata: dict[str, str] | None
+
+
+class Added(msgspec.Struct, kw_only=True):
+    """What follows what is there."""
+
+    items: list[Item]
+
+
+def parse_beginning(raw: bytes, memory: Memory) -> Beginning:
+    """A body of `/v1/conversations`. Raises InvalidRequest."""
+    body = convert(parse_object(raw), Beginning)
+    check_metadata(body.metadata or {})
+    return Beginning(items=_items(body.items or [], memory), metadata=body.metadata or {})
+
+
+def parse_labels(raw: bytes) -> dict[str, str]:
+    """A body that changes a conversation. Raises InvalidRequest."""
+    body = convert(parse_object(raw), Labels)
+    check_metadata(body.metadata or {})
+    return body.metadata or {}
+
+
+def parse_added(raw: bytes, memory: Memory) -> list[Item]:
+    """A body that adds to one. Raises InvalidRequest."""
+    body = convert(parse_object(raw), Added)
+    if not body.items:
+        raise InvalidRequest(f"items must hold 1 to {MAX_ITEMS} items", field="items")
+    return _items(body.items, memory)
+
+
+def conversation_body(id: str, created: float, metadata: Mapping[str, str]) -> bytes:
+    """A conversation without its items."""
+    about = {"id": id, "object": "conversation", "created_at": int(created), "metadata": metadata}
+    return msgspec.json.encode(about)
+
+
+def _items(given: Sequence[Item], memory: Memory) -> list[Item]:
+    """The items, of which a response can be made."""
+    if len(given) > MAX_ITEMS:
+        raise InvalidRequest(f"items has {len(given)} items; at most {MAX_ITEMS} at a time", field="items")
+    items = [in_parts(resolved(item, memory)) for item in input_items(given, "items")]
+    try:
+        if items:
+            openai.chat_call({"messages": chat_turns(items)})
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message.replace("messages", "items"), field="items") from None
+    return items

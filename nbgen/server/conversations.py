@@ -1,0 +1,140 @@
+"""OpenAI's conversations: items that one response after the other begins with and adds to.
+
+Kept in memory, what was not used for longest forgotten first. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nbgen.errors import InvalidRequest, NotFound
+from nbgen.protocols.responses_items import Item, in_parts
+
+if TYPE_CHECKING:
+    from nbgen.server.responses import Response
+    from nbgen.server.runs import Run
+
+KEEP_CONVERSATIONS = 1024
+#: Of the items of all of them, as JSON.
+KEEP_BYTES = 64 * 2**20
+#: How responses end that are part of what was said.
+SAID = ("completed", "incomplete")
+
+
+class Conversation:
+    """One of them. Its `items` are replaced, never changed."""
+
+    def __init__(self, metadata: Mapping[str, str]) -> None:
+        self.id = f"conv_{uuid.uuid4().hex}"
+        self.created = time.time()
+        self.metadata = metadata
+        self.items: tuple[Item, ...] = ()
+        self.size = 0
+        #: Whether a response is being made that will be added.
+        self.busy = False
+
+    def put(self, items: Sequence[Item]) -> None:
+        """These are its items now."""
+        self.items = tuple(items)
+        self.size = len(msgspec.json.encode(self.items))
+
+    def item(self, id: str) -> Item:
+        """One of its items. Raises NotFound."""
+        for item in self.items:
+            if item["id"] == id:
+                return item
+        raise NotFound(f"the conversation {self.id} has no item {id[:80]!r}, or no more", field="item_id")
+
+
+class Conversations:
+    """Those of this server."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Conversation] = {}
+
+    def create(self, metadata: Mapping[str, str], items: Sequence[Item]) -> Conversation:
+        """A new one that begins with these items."""
+        conversation = Conversation(metadata)
+        self._kept[conversation.id] = conversation
+        self._put(conversation, items)
+        return conversation
+
+    def get(self, id: str) -> Conversation:
+        """The conversation of this id. Raises NotFound."""
+        if (found := self._kept.get(id)) is None:
+            raise NotFound(f"there is no conversation {id[:80]!r} here, or no more", field="conversation")
+        return found
+
+    def delete(self, id: str) -> None:
+        """Forget it and its items. Raises NotFound."""
+        del self._kept[self.get(id).id]
+
+    def add(self, id: str, items: Sequence[Item]) -> None:
+        """Items that follow those that are there. Raises NotFound and InvalidRequest."""
+        conversation = self._free(id)
+        added = len(msgspec.json.encode(items))
+        if conversation.size + added > KEEP_BYTES:
+            raise InvalidRequest(
+                f"the conversation has {conversation.size} bytes, and {added} came; at most {KEEP_BYTES}", field="items"
+            )
+        self._put(conversation, [*conversation.items, *items])
+
+    def remove(self, id: str, item_id: str) -> Conversation:
+        """The conversation without this item. Raises NotFound and InvalidRequest."""
+        conversation, item = self._free(id), self.get(id).item(item_id)
+        self._put(conversation, [each for each in conversation.items if each is not item])
+        return conversation
+
+    def claim(self, id: str, items: Sequence[Item]) -> Conversation:
+        """The conversation, if it still has these items and nobody adds to it. Raises NotFound and InvalidRequest."""
+        conversation = self._free(id)
+        if conversation.items is not items:
+            raise _busy(id)
+        return conversation
+
+    def follow(self, conversation: Conversation, response: Response, run: Run) -> None:
+        """Add what was asked and answered, with the response's end."""
+        conversation.busy = True
+        run.watchers.add(lambda: self._settle(conversation, response))
+        self._settle(conversation, response)
+
+    def find(self, id: str) -> Item | None:
+        """An item of any of them by its id."""
+        items = (item for each in reversed(list(self._kept.values())) for item in each.items)
+        return next((item for item in items if item["id"] == id), None)
+
+    def _free(self, id: str) -> Conversation:
+        if (conversation := self.get(id)).busy:
+            raise _busy(id)
+        return conversation
+
+    def _settle(self, conversation: Conversation, response: Response) -> None:
+        if not conversation.busy or not response.settle():
+            return
+        conversation.busy = False
+        body = response.body()
+        if body["status"] in SAID:
+            self._put(conversation, [*conversation.items, *map(in_parts, response.input), *body["output"]])
+
+    def _put(self, conversation: Conversation, items: Sequence[Item]) -> None:
+        """Change it, which was then used last, and forget what is too much."""
+        conversation.put(items)
+        if self._kept.pop(conversation.id, None) is not None:
+            self._kept[conversation.id] = conversation
+        size = sum(each.size for each in self._kept.values())
+        for id, each in list(self._kept.items()):
+            if len(self._kept) <= KEEP_CONVERSATIONS and size <= KEEP_BYTES:
+                return
+            if each is not conversation and not each.busy:
+                size -= self._kept.pop(id).size
+
+
+def _busy(id: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"a response is being made in the conversation {id[:80]!r}: try again when it has ended", field="conversation"
+    )

@@ -1,0 +1,88 @@
+"""OpenAI's conversations: made, labelled, deleted, and their items."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from nbgen.protocols import conversations, responses
+from nbgen.protocols.conversations import conversation_body
+from nbgen.protocols.responses import Page, check_included
+from nbgen.protocols.responses_answer import item_page
+from nbgen.server.base_handler import MEDIA_BODY
+from nbgen.server.conversations import Conversation, Conversations
+from nbgen.server.openai_handlers import OpenaiHandler
+from nbgen.server.responses_handlers import ID, KeptHandler
+
+
+class KnowingHandler(OpenaiHandler, KeptHandler):
+    """Knows the conversations of this server."""
+
+    body_limit = MEDIA_BODY
+
+    @property
+    def conversations(self) -> Conversations:
+        return self.kept.conversations
+
+    def tell(self, conversation: Conversation) -> None:
+        """Answer with it."""
+        self.finish(conversation_body(conversation.id, conversation.created, conversation.metadata))
+
+
+class ConversationsHandler(KnowingHandler):
+    """Makes one, which may begin with items."""
+
+    async def post(self) -> None:
+        given = await self.parsed(partial(conversations.parse_beginning, memory=self.kept))
+        self.tell(self.conversations.create(given.metadata or {}, given.items or []))
+
+
+class ConversationHandler(KnowingHandler):
+    """One of them, without its items."""
+
+    async def get(self, id: str) -> None:
+        self.tell(self.conversations.get(id))
+
+    async def post(self, id: str) -> None:
+        conversation = self.conversations.get(id)
+        conversation.metadata = conversations.parse_labels(self.body)
+        self.tell(conversation)
+
+    async def delete(self, id: str) -> None:
+        self.conversations.delete(id)
+        self.finish(msgspec.json.encode({"id": id, "object": "conversation.deleted", "deleted": True}))
+
+
+class ItemsHandler(KnowingHandler):
+    """Its items, page by page, and more of them."""
+
+    async def get(self, id: str) -> None:
+        page = responses.parse_query(self.request.query_arguments, Page)
+        self.finish(item_page(self.conversations.get(id).items, page))
+
+    async def post(self, id: str) -> None:
+        check_included(self.request.query_arguments)
+        self.conversations.get(id)
+        items = await self.parsed(partial(conversations.parse_added, memory=self.kept))
+        self.conversations.add(id, items)
+        self.finish(item_page(items, Page(limit=conversations.MAX_ITEMS, order="asc")))
+
+
+class ItemHandler(KnowingHandler):
+    """One of its items."""
+
+    async def get(self, id: str, item_id: str) -> None:
+        check_included(self.request.query_arguments)
+        self.finish(msgspec.json.encode(self.conversations.get(id).item(item_id)))
+
+    async def delete(self, id: str, item_id: str) -> None:
+        self.tell(self.conversations.remove(id, item_id))
+
+
+HANDLERS = [
+    (r"v1/conversations", ConversationsHandler),
+    (rf"v1/conversations/{ID}", ConversationHandler),
+    (rf"v1/conversations/{ID}/items", ItemsHandler),
+    (rf"v1/conversations/{ID}/items/{ID}", ItemHandler),
+]

@@ -1,0 +1,98 @@
+"""Which conversations are kept, how long, and who may change them, without a server."""
+
+from typing import Any
+
+import pytest
+
+from nbgen.errors import InternalError, InvalidRequest, NotFound
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.protocols.openai import Call
+from nbgen.protocols.responses import Asked, Body
+from nbgen.protocols.responses_items import input_items
+from nbgen.server import conversations
+from nbgen.server.conversations import Conversations
+from nbgen.server.responses import Response
+from nbgen.server.runs import Run
+
+ITEM: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "user", "content": "x" * 1000}
+
+
+def begin(kept: Conversations, id: str) -> Run:
+    """A response in this conversation."""
+    conversation = kept.claim(id, kept.get(id).items)
+    run = Run(GenerateRequest(rid="r", text=""))
+    asked = Asked("resp_a", Body(input="hi", conversation=id), Call([run.request], chat=True), input_items("hi"), [])
+    kept.follow(conversation, Response(asked, "m", run, 1), run)
+    return run
+
+
+@pytest.mark.parametrize(("end", "said"), [("stop", 2), ("length", 2), ("abort", 0), ("error", 0)])
+def test_a_response_is_added_once_if_it_was_answered(end: Any, said: int) -> None:
+    kept = Conversations()
+    conversation = kept.create({}, [])
+    run = begin(kept, conversation.id)
+    run.add(GenerateOutput(rid="r", text="y", token_ids=(1,)))
+    for change in (lambda: kept.add(conversation.id, [ITEM]), lambda: kept.claim(conversation.id, ())):
+        with pytest.raises(InvalidRequest, match="being made"):
+            change()
+    run.add(GenerateOutput(rid="r", finish_reason=FinishReason(end)))
+    run.fail(InternalError("too late"))
+    run.add(GenerateOutput(rid="r", text="too late", token_ids=(2,)))
+    assert [item["role"] for item in conversation.items] == ["user", "assistant"][:said]
+    kept.add(conversation.id, [ITEM])
+    assert len(conversation.items) == said + 1
+
+
+def test_what_was_changed_since_it_was_read_is_not_answered() -> None:
+    kept = Conversations()
+    conversation = kept.create({}, [ITEM])
+    read = conversation.items
+    kept.remove(conversation.id, "msg_1")
+    with pytest.raises(InvalidRequest, match="being made"):
+        kept.claim(conversation.id, read)
+
+
+def test_items_are_found_in_all_of_them() -> None:
+    kept = Conversations()
+    for number in range(3):
+        kept.create({}, [ITEM | {"id": f"msg_{number}"}])
+    assert kept.find("msg_1") == ITEM
+    assert kept.find("msg_3") is None
+
+
+def test_those_not_used_for_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversations, "KEEP_CONVERSATIONS", 3)
+    kept = Conversations()
+    busy, used, idle = (kept.create({}, []) for _ in range(3))
+    run = begin(kept, busy.id)
+    kept.add(used.id, [ITEM])
+    for _ in range(2):
+        kept.create({}, [])
+    with pytest.raises(NotFound):
+        kept.get(idle.id)
+    with pytest.raises(NotFound):
+        kept.get(used.id)
+    assert kept.get(busy.id) is busy
+    run.add(GenerateOutput(rid="r", finish_reason=FinishReason("stop")))
+    kept.create({}, [])
+    assert len(kept.get(busy.id).items) == 2
+
+
+def test_they_hold_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversations, "KEEP_BYTES", 2500)
+    kept = Conversations()
+    first, second = kept.create({}, [ITEM]), kept.create({}, [ITEM])
+    with pytest.raises(InvalidRequest, match="at most 2500"):
+        kept.add(second.id, [ITEM, ITEM])
+    kept.add(second.id, [ITEM])
+    with pytest.raises(NotFound):
+        kept.get(first.id)
+    assert len(kept.get(second.id).items) == 2
+    assert len(kept.create({}, [ITEM] * 3).items) == 3
+    with pytest.raises(NotFound):
+        kept.get(second.id)
+    third = kept.create({}, [ITEM] * 4)
+    assert kept.get(third.id) is third
+    kept.delete(third.id)
+    with pytest.raises(NotFound):
+        kept.add(third.id, [])
