@@ -15,6 +15,14 @@ from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleS
 FRAME_HEADER = 4
 MAX_FRAME = 256 * 2**20
 
+
+class Unreadable(msgspec.Struct, frozen=True, tag=True):
+    """What `rid` asked could not be read: `error` says which value is of another type than its message has."""
+
+    rid: str
+    error: str
+
+
 #: What is asked of the process that runs plain modules.
 ToModules = ServeTensors | LoadModule | UnloadModule | InferRequest | TensorPiece
 ToEngine = LoadModel | Request | TensorPiece | Command | AdapterCommand | ToModules
@@ -31,7 +39,13 @@ FromEngine = (
     | ModuleState
     | InferOutput
     | TensorPiece
+    | Unreadable
 )
+
+
+class _Question(msgspec.Struct):
+    rid: str = ""
+
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
@@ -43,6 +57,14 @@ def encode_frame(message: ToEngine | FromEngine) -> bytes:
     body = _encoder.encode(message)
     _check(len(body))
     return len(body).to_bytes(FRAME_HEADER, "big") + body
+
+
+def read_by_engine(body: bytes) -> ToEngine | Unreadable:
+    """A frame's message. Raises msgspec's DecodeError for what is none at all."""
+    try:
+        return to_engine_decoder.decode(body)
+    except msgspec.ValidationError as error:
+        return Unreadable(rid=msgspec.msgpack.decode(body, type=_Question).rid, error=str(error))
 
 
 def frame_length(header: bytes | bytearray) -> int:

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
-from nbgen.frames import FRAME_HEADER, FromEngine, ToEngine, encode_frame, frame_length, to_engine_decoder
+from nbgen.frames import FRAME_HEADER, FromEngine, ToEngine, Unreadable, encode_frame, frame_length, read_by_engine
 
 
 class Channel:
@@ -47,9 +47,15 @@ class Channel:
         self._socket.close()
 
     def messages(self) -> Iterator[ToEngine]:
-        """What the server sends, until it closes its end or is killed, be it within a frame."""
+        """What the server sends, until it closes its end or is killed, be it within a frame.
+
+        What of it cannot be read is sent back as such: it ends one request, and not the engine.
+        """
         while (header := self._read(FRAME_HEADER)) and (body := self._read(frame_length(header))):
-            yield to_engine_decoder.decode(body)
+            if isinstance(message := read_by_engine(body), Unreadable):
+                self.send(message)
+            else:
+                yield message
 
     def _read(self, length: int) -> bytes:
         """So many bytes, or none where the other end is gone."""

@@ -92,8 +92,8 @@ def per_prompt(name: str, value: Any, prompts: int, *, default: Any, listed: boo
 
 
 def _token_ids(value: Any, prompts: int, *, listed: bool) -> list[list[int]]:
-    """A flat list of ids holds for every prompt; a list of lists has one for each."""
-    if not value or not any(isinstance(item, list) for item in value):
+    """A flat list of ids holds for every prompt; a list of lists, of which some are null, has one for each."""
+    if not value or all(isinstance(item, int) for item in value):
         return [value or []] * prompts
     if not listed:
         raise InvalidRequest("`token_ids_logprob` must be a flat list of integers here", field="token_ids_logprob")

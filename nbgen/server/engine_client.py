@@ -17,7 +17,7 @@ from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, M
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
 from nbgen.errors import EngineStopped, InvalidRequest, ModelError, Unavailable, from_status
-from nbgen.frames import FromEngine
+from nbgen.frames import FromEngine, Unreadable
 from nbgen.messages import (
     AbortRequest,
     EmbedOutput,
@@ -208,6 +208,10 @@ class EngineClient(EngineLife):
             case TokenizerAnswer() | EmbedOutput():
                 if (listener := self._listeners.get(message.rid)) is not None:
                     listener.add(message)
+            case Unreadable():
+                self._log.error("The engine could not read what %s asks: %s", message.rid, message.error)
+                if (listener := self._listeners.get(message.rid)) is not None:
+                    listener.fail(InvalidRequest(message.error))
             case EngineStatus():
                 self.status = message
             case _ if self.state == "stopping":

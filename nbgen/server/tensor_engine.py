@@ -16,7 +16,7 @@ import msgspec
 
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable, from_status
-from nbgen.frames import FromEngine
+from nbgen.frames import FromEngine, Unreadable
 from nbgen.messages import AbortRequest, Tensor, TensorPiece
 from nbgen.pieces import cut
 from nbgen.server.engine_process import EngineProcess
@@ -147,6 +147,9 @@ class TensorEngine:
                     self._pieces[message.rid][message.name].append(message.data)
             case InferOutput():
                 self._answers.answer(message.rid, Result(message, dict(self._pieces.pop(message.rid, {}))))
+            case Unreadable():
+                refusal = InferOutput(rid=message.rid, error=message.error, status=400)
+                self._answers.answer(message.rid, Result(refusal, {}))
             case ModuleState():
                 self._loads.answer(message.rid, message)
 

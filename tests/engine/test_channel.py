@@ -8,8 +8,9 @@ import pytest
 
 from nbgen.engine.channel import Channel
 from nbgen.engine_state import LoadProgress
-from nbgen.frames import FRAME_HEADER, encode_frame, frame_length, from_engine_decoder
-from nbgen.messages import AbortRequest
+from nbgen.frames import FRAME_HEADER, Unreadable, encode_frame, frame_length, from_engine_decoder
+from nbgen.messages import AbortRequest, GenerateRequest
+from nbgen.sampling_params import SamplingParams
 
 FRAME = encode_frame(AbortRequest(rid="a"))
 
@@ -31,6 +32,21 @@ def test_a_server_that_goes_without_reading_what_was_sent_ends_them_too() -> Non
     assert server.recv(1, socket.MSG_PEEK)
     server.close()
     assert list(channel.messages()) == []
+    channel.close()
+
+
+def test_what_cannot_be_read_is_sent_back_and_the_next_is_read() -> None:
+    server, engine = socket.socketpair()
+    channel = Channel(engine.detach(), on_lost=lambda: None)
+    wrong = SamplingParams(min_new_tokens="many")  # type: ignore[arg-type]  # which no parser lets through
+    server.sendall(encode_frame(GenerateRequest(rid="wrong", params=wrong)) + FRAME)
+    messages = channel.messages()
+    assert next(messages).rid == "a"
+    with server.makefile("rb") as file:
+        answer = from_engine_decoder.decode(file.read(frame_length(file.read(FRAME_HEADER))))
+    assert answer == Unreadable(rid="wrong", error="Expected `int`, got `str` - at `$.params.min_new_tokens`")
+    server.close()
+    assert list(messages) == []
     channel.close()
 
 

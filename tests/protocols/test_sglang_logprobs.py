@@ -43,6 +43,7 @@ def test_scalars_hold_for_every_prompt_and_lists_for_one_each() -> None:
         ({"logprob_start_len": "x"}, SchemaError, "logprob_start_len"),
         ({"token_ids_logprob": 3}, SchemaError, "token_ids_logprob"),
         ({"return_logprob": True, "token_ids_logprob": [[1]]}, InvalidRequest, "flat list of integers"),
+        ({"return_logprob": True, "token_ids_logprob": [None]}, InvalidRequest, "flat list of integers"),
         ({"return_logprob": True, "logprob_start_len": -2}, InvalidRequest, "logprob_start_len"),
         ({"return_logprob": True, "top_logprobs_num": -1}, InvalidRequest, "0 to 1024"),
         ({"return_logprob": [True]}, InvalidRequest, "one for each prompt"),

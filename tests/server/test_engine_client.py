@@ -229,6 +229,22 @@ async def test_a_fault_in_what_is_done_with_outputs_is_a_crash_that_all_who_wait
         await client.close(0)
 
 
+async def test_what_the_engine_cannot_read_ends_that_request_alone(long_model: Path) -> None:
+    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
+    try:
+        await client.start()
+        first, wrong, right = client.pid, Heard(), Heard()
+        many = SamplingParams(min_new_tokens="many")  # type: ignore[arg-type]  # which no parser lets through
+        client.submit(GenerateRequest(rid="wrong", text="a", params=many), wrong)
+        client.submit(GenerateRequest(rid="right", text="a", params=SamplingParams(max_new_tokens=2)), right)
+        await until(lambda: wrong.error and any(output.finish_reason for output in right.outputs))
+        assert isinstance(wrong.error, InvalidRequest)
+        assert "min_new_tokens" in wrong.error.message
+        assert client.pid == first
+    finally:
+        await client.close()
+
+
 async def test_the_engine_writes_no_paths_or_addresses_to_clients() -> None:
     line = "OSError: /home/x/model.bin at 0x7f3a is not 'C:\\\\Users\\\\x' there"
     assert not any(part in _PRIVATE.sub("…", line) for part in ("home", "7f3a", "Users"))
