@@ -242,7 +242,7 @@ async def test_what_the_engine_cannot_read_ends_that_request_alone(long_model: P
         assert "min_new_tokens" in wrong.error.message
         assert client.pid == first
     finally:
-        await client.close()
+        await client.close(0)
 
 
 async def test_the_engine_writes_no_paths_or_addresses_to_clients() -> None:
