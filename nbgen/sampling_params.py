@@ -153,6 +153,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ids, biases = len(self.stop_token_ids), len(self.logit_bias)
         _require(ids <= MAX_STOP_TOKEN_IDS, "stop_token_ids", f"{ids} ids", f"at most {MAX_STOP_TOKEN_IDS}")
         _require(biases <= MAX_LOGIT_BIAS, "logit_bias", f"{biases} entries", f"at most {MAX_LOGIT_BIAS}")
+        for token in self.stop_token_ids:
+            _check_range("stop_token_ids", token, -(2**31), 2**31 - 1, False)
         for value in self.logit_bias.values():
             _check_range("logit_bias", value, -100, 100, False)
         count, longest = len(self.stop_regex), max((len(s.encode()) for s in self.stop_regex), default=0)

@@ -105,9 +105,12 @@ def from_json(raw: bytes, datatype: str) -> tuple[memoryview, int]:
     if not raw.startswith(b"["):
         raise InvalidRequest("Unable to parse 'data': attempt to access JSON non-array as array")
     parts, count = [], 0
-    for values in _slices(raw):
-        parts.append(from_values(values, datatype))
-        count += len(values)
+    try:
+        for values in _slices(raw):
+            parts.append(from_values(values, datatype))
+            count += len(values)
+    except msgspec.ValidationError:  # of a number that no machine has
+        raise InvalidRequest(f"a value is out of range of {datatype}") from None
     return Binary(parts).joined() if parts else memoryview(b""), count
 
 

@@ -185,7 +185,10 @@ def _tensor_values(tensors: Mapping[str, list[Any]]) -> Iterator[Given]:
 def _cast(name: str, value: Any, option: Option) -> Any:
     if option.dims != SCALAR:
         listed = value if isinstance(value, list) else [value]
-        return [_scalar(name, item, option.datatype) for item in listed if item != ""]
+        flags = (bool,) if option.name == "stop" else ()
+        return [
+            item if isinstance(item, flags) else _scalar(name, item, option.datatype) for item in listed if item != ""
+        ]
     return _scalar(name, value, option.datatype)
 
 
@@ -193,18 +196,23 @@ def _scalar(name: str, value: Any, datatype: str) -> Any:
     try:
         match datatype:
             case "BYTES":
-                return value if isinstance(value, str | bool) else msgspec.json.encode(value).decode()
+                return value if isinstance(value, str) else msgspec.json.encode(value).decode()
             case "BOOL":
                 return _boolean(value)
             case "FP32":
                 return _finite(float(value))
             case _:
-                return _integer(value)
+                return _integer(value, 2**64 if datatype == "UINT64" else 2**63)
     except (ValueError, TypeError, OverflowError):
         raise InvalidRequest(f"{name[:80]} must be {_WORDS[datatype]}, got {str(value)[:80]!r}") from None
 
 
-_WORDS = {"BOOL": "true or false", "FP32": "a number", "INT32": "an integer", "UINT64": "an integer"}
+_WORDS = {
+    "BOOL": "true or false",
+    "FP32": "a number",
+    "INT32": "an integer of 64 bits",
+    "UINT64": "an integer of 64 bits",
+}
 
 
 def _boolean(value: Any) -> bool:
@@ -222,7 +230,9 @@ def _finite(value: float) -> float:
     return value
 
 
-def _integer(value: Any) -> int:
+def _integer(value: Any, end: int) -> int:
     if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
         raise ValueError
-    return int(value)
+    if not -(2**63) <= (number := int(value)) < end:
+        raise ValueError
+    return number
