@@ -39,6 +39,16 @@ def check(name: str) -> Path | None:
     return folder
 
 
+def stamp(name: str) -> frozenset[tuple[str, int, int]]:
+    """Names, sizes and times of the files in a model's folder: another where one has changed. None for a hub id."""
+    try:
+        folder = model_folder(name)
+        files = [(path.name, path.stat()) for path in folder.iterdir() if path.is_file()] if folder else []
+    except (OSError, ModelError):  # loading says what is wrong with it
+        return frozenset()
+    return frozenset((name, stat.st_size, stat.st_mtime_ns) for name, stat in files)
+
+
 def _is_hub_id(name: str) -> bool:
     parts_apart = "--" not in name and ".." not in name and not name.endswith(".git")
     return parts_apart and len(name) <= HUB_ID_LENGTH and HUB_ID.fullmatch(name) is not None

@@ -19,7 +19,7 @@ def test_the_tree_is_the_tree() -> None:
         (folder, path.name)
         for folder in FOLDERS
         for path in (ROOT / "nbgen" / folder).glob("*.py")
-        if path.name != "__init__.py" and (folder, path.name) != ("", "__main__.py")
+        if path.name != "__init__.py"
     }
     assert named == there
 

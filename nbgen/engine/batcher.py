@@ -84,8 +84,8 @@ class Batcher:
         self._delay_ns = module.spec.max_queue_delay_us * 1000
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._held: Waiting | None = None
-        self._rids: set[str] = set()
-        self._dropped: set[str] = set()
+        #: The ids of those that wait and that somebody wants.
+        self._wanted: set[str] = set()
         self._closed = False
         threading.Thread(target=self._run, name=f"module-{module.spec.name}", daemon=True).start()
 
@@ -95,13 +95,12 @@ class Batcher:
             error = f"the queue of {request.model} is full ({MAX_WAITING} waiting)"
             self._send(InferOutput(rid=request.rid, error=error, status=503))
             return
-        self._rids.add(request.rid)
+        self._wanted.add(request.rid)
         self._queue.put(Waiting(request, time.monotonic_ns()))
 
     def drop(self, rid: str) -> None:
         """Forget a request that has not begun."""
-        if rid in self._rids:
-            self._dropped.add(rid)
+        self._wanted.discard(rid)
 
     def close(self) -> None:
         """Refuse what waits, and end once the present batch is done."""
@@ -119,11 +118,10 @@ class Batcher:
     def _next(self, timeout: float | None) -> Waiting | None:
         """The next request that is to be computed; None when the time is over or the module goes."""
         while (item := self._take(timeout)) is not None:
-            self._rids.discard(item.request.rid)
-            if item.request.rid in self._dropped:
-                self._dropped.discard(item.request.rid)
+            if item.request.rid not in self._wanted:
                 self._fail(item, "the request was cancelled", 400)
             elif item.expired:
+                self._wanted.discard(item.request.rid)
                 waited = f"it waited over {item.request.timeout_us} microseconds"
                 self._fail(item, f"Request timeout expired: {waited}", 503)
             else:
@@ -153,6 +151,7 @@ class Batcher:
         return batch
 
     def _execute(self, batch: list[Waiting]) -> None:
+        self._wanted.difference_update(item.request.rid for item in batch)
         if self._closed:
             for item in batch:
                 self._fail(item, f"{item.request.model} was unloaded", 503)

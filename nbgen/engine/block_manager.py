@@ -57,11 +57,11 @@ class BlockManager:
         """Give a sequence without blocks what is cached of its tokens, all but the last, which must be computed."""
         if not self.caches_prefixes:
             return
-        match = self.cache.match(sequence.namespace, sequence.keys[: sequence.num_cacheable])
-        self.cache.lock(match.nodes)
-        sequence.nodes = match.nodes
-        sequence.block_table = [node.block for node in match.nodes]
-        sequence.num_computed = len(match.nodes) * self.block_size
+        nodes = self.cache.match(sequence.namespace, sequence.keys[: sequence.num_cacheable])
+        self.cache.lock(nodes)
+        sequence.nodes = nodes
+        sequence.block_table = [node.block for node in nodes]
+        sequence.num_computed = len(nodes) * self.block_size
 
     def is_coming(self, sequence: Sequence, running: Iterable[Sequence]) -> bool:
         """After `reuse`: whether a running prompt computes the sequence's next block, so that waiting saves work."""

@@ -25,12 +25,12 @@ class HybridRunner(ModelRunner):
         """A model whose layers begin anew with every prompt chunk has `chunks_prefill` False, and no prefix cache."""
         super().__init__(model, cache)
         self.chunks_prefill = self.caches_prefixes = chunks_prefill
-        self._pool = StatePool(model.config)
+        self.pool = StatePool(model.config)
 
     @property
     def bytes_per_state(self) -> int:
         """What a sequence holds besides its blocks."""
-        return self._pool.bytes_per_slot
+        return self.pool.bytes_per_slot
 
     def run(
         self,
@@ -51,29 +51,29 @@ class HybridRunner(ModelRunner):
 
     def reserve(self, snapshots: int) -> None:
         """Take room for so many snapshots of states."""
-        self._pool.reserve(snapshots)
+        self.pool.reserve(snapshots)
 
     def vacate(self) -> None:
         """Give up the states as well."""
         super().vacate()
-        self._pool.clear()
+        self.pool.clear()
         self.stock.states = None
 
     def _copy(self, copy: Copy | StateCopy) -> None:
         if isinstance(copy, Copy):
             self.cache.copy(copy.source, copy.target, copy.num_tokens)
         elif copy.restores:
-            self._pool.load(copy.slot, copy.snapshot)
+            self.pool.load(copy.slot, copy.snapshot)
         else:
-            self._pool.save(copy.slot, copy.snapshot)
+            self.pool.save(copy.slot, copy.snapshot)
 
     def _run_group(self, group: list[ScheduledSequence], newest: SampledTokens | None) -> RunOutput:
         slots = [_slot(item) for item in group]
         begins = group[0].sequence.num_computed == 0
-        states = self.stock.states = self._pool.fresh() if begins else self._pool.read(slots)
+        states = self.stock.states = self.pool.fresh() if begins else self.pool.read(slots)
         output = super().run(group, newest=newest)
         with torch.inference_mode():
-            self._pool.write(slots, states)
+            self.pool.write(slots, states)
         return output
 
 

@@ -70,14 +70,6 @@ def _common(tokens: tuple[int, ...], others: tuple[int, ...]) -> int:
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(tokens), len(others)))
 
 
-class Match(NamedTuple):
-    """What is cached of some tokens: whole blocks, and the first `partial_tokens` of one more."""
-
-    nodes: list[Node]
-    partial: Node | None
-    partial_tokens: int
-
-
 class Namespace(NamedTuple):
     """Who may share what is cached: those of the very same one, and nobody can ask for more than `asked`.
 
@@ -121,14 +113,14 @@ class PrefixCache:
             self._roots = {name: node for name, node in self._roots.items() if node.children}
         return self._roots.setdefault(namespace, Node())
 
-    def match(self, namespace: Namespace, tokens: Sequence[int]) -> Match:
-        """The longest cached beginning of `tokens`. Lock what is to be used before anything else happens."""
+    def match(self, namespace: Namespace, tokens: Sequence[int]) -> list[Node]:
+        """The longest cached beginning of `tokens`, in whole blocks. Lock what is to be used before anything else happens."""
         nodes, node = [], self.root(namespace)
         while True:
             start = len(nodes) * self.block_size
             child, length = node.best_child(tuple(tokens[start : start + self.block_size]))
             if child is None or length < self.block_size:
-                return Match(nodes, child, length)
+                return nodes
             nodes.append(child)
             node = child
 

@@ -152,7 +152,7 @@ def _first_that_agrees(model: torch.nn.Module, prompts: list[list[int]], expecte
     config = model.config.get_text_config()
     stock = config._attn_implementation
     for runner in _candidates(model):
-        if _agrees(runner, prompts, expected, observed=runner.tier != "C"):
+        if _agrees(runner, prompts, expected, observed=runner.tier != "C") and _keeps_states(runner, prompts[0]):
             return runner
         config._attn_implementation = stock
     return None
@@ -234,6 +234,28 @@ def _agrees(
     except Exception as error:  # a model may raise anything where a way of running does not suit it
         log.info("tier %s does not suit this model: %s", runner.tier, error)
         return False
+
+
+@torch.inference_mode()
+def _keeps_states(runner: Runner, prompt: list[int]) -> bool:
+    """Whether every kind of state that a piece of a prompt leaves makes a difference to the next piece.
+
+    One that is begun anew with each piece may change scores by less than `TOLERANCE`, and of long prompts by more.
+    """
+    if not isinstance(runner, HybridRunner) or not runner.chunks_prefill:
+        return True
+    sequence, blocks, first = _sequence(prompt, slot=0), BlockManager(8, BLOCK_SIZE), STEPS[0][0]
+    runner.run([ScheduledSequence(_grow(sequence, first, blocks), first)])
+    sequence.num_computed = first
+    piece = ScheduledSequence(_grow(sequence, 2, blocks), 2)  # few tokens: convolutions forget those before
+
+    def scores(changed: str | None) -> torch.Tensor:
+        for kind in runner.pool.kinds:
+            runner.pool.fill(0, kind, -10.0 if kind == changed else 1.0)
+        return runner.run([piece]).scores
+
+    usual = scores(None)
+    return not any(torch.equal(scores(kind), usual) for kind in runner.pool.kinds)
 
 
 def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor) -> bool:

@@ -60,6 +60,17 @@ class StatePool:
         """Of the layers seen so far."""
         return sum(math.prod(states.shape[1:]) * states.element_size() for states in self._states.values())
 
+    @property
+    def kinds(self) -> set[str]:
+        """Of the states seen so far."""
+        return {key.kind for key in self._states}
+
+    def fill(self, slot: int, kind: str, value: float) -> None:
+        """Have the slot's states of a kind be `value` throughout."""
+        for key, states in self._states.items():
+            if key.kind == kind:
+                states[slot] = value
+
     def clear(self) -> None:
         """Give up all slots and snapshots."""
         self._snapshots = {}

@@ -147,7 +147,7 @@ class StatefulBlocks(BlockManager):
         return next((i for i in range(0, most, size) if ours[i : i + size] != theirs[i : i + size]), most)
 
     def _path(self, sequence: Sequence) -> list[Node]:
-        return self.cache.match(sequence.namespace, sequence.keys[: sequence.num_cacheable]).nodes
+        return self.cache.match(sequence.namespace, sequence.keys[: sequence.num_cacheable])
 
     def _whole(self, num_tokens: int) -> int:
         """The tokens of whole blocks among so many."""

@@ -12,7 +12,7 @@ from logging import Logger
 
 import msgspec
 
-from nbgen import model_hub
+from nbgen import model_files, model_hub
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, MemoryTag, ReleaseMemory, ResumeMemory
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
@@ -145,9 +145,9 @@ class EngineClient(EngineLife):
     async def load(self, model: str | None = None, quantization: str | None = None) -> None:
         """Make `model` (None: the configured one) the loaded one, replacing any other.
 
-        `quantization` is one of EngineConfig's or "none"; None leaves it as it is. A name that stands for nothing, for
-        a folder that is no model or for what is not here while the hub is away raises ModelError and leaves the
-        present model alone.
+        One whose files have changed is loaded anew. `quantization` is one of EngineConfig's or "none"; None leaves it
+        as it is. A name that stands for nothing, for a folder that is no model or for what is not here while the hub
+        is away raises ModelError and leaves the present model alone.
         """
         if not self._attached:
             await self._check(model or self.config.model)
@@ -157,14 +157,21 @@ class EngineClient(EngineLife):
                 f"this server serves the live model {self.config.model!r} of a notebook's kernel and no other; "
                 "nbgen.serve(name) starts one that loads models"
             )
-        if wanted == self.config and self.state in ("ready", "released"):
+        changes = wanted != self.config or self._is_outdated()
+        if not changes and self.state in ("ready", "released"):
             return await self.occupy(ResumeMemory, ["kv_cache", "weights"])
-        if wanted != self.config or self.state == "failed":
+        if changes or self.state == "failed":
             self.config = wanted
             self.adapters.of(wanted.model)
             self._restarts.forget()
             await self._stop()
         await self.start()
+        if self.config != wanted:
+            raise Unavailable(f"another model was loaded meanwhile: {self.config.model!r}")
+
+    def _is_outdated(self) -> bool:
+        """Whether the files of the model that the process has, or is loading, have changed since."""
+        return self._process is not None and not self._attached and model_files.stamp(self.config.model) != self._stamp
 
     async def _check(self, name: str) -> None:
         """Raise ModelError for a name that stands for nothing; the configured one then is a model that failed."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from logging import Logger
 from typing import Literal
 
+from nbgen import model_files
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineStatus, LoadModel, LoadProgress, ModelInfo
 from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable
@@ -54,6 +55,8 @@ class EngineLife:
         self._life: asyncio.Task[None] | None = None
         self._restarts = Restarts()
         self._cause: str | None = None
+        #: Of the model's files as the process was told to read them.
+        self._stamp: frozenset[tuple[str, int, int]] = frozenset()
         self._silence = Silence()
         self._closed = False
         self._drained = asyncio.Event()
@@ -163,7 +166,9 @@ class EngineLife:
         """Load the model and pass on what the engine says, until its channel ends."""
         if self.state == "stopping":
             process.close()
-        process.send(LoadModel(config=self.config))
+        else:
+            self._stamp = model_files.stamp(self.config.model)
+            process.send(LoadModel(config=self.config))
         watch = asyncio.create_task(self._watch(process))
 
         def hear(messages: list[FromEngine]) -> None:

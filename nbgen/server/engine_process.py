@@ -44,19 +44,13 @@ class EngineProcess(EngineChannel):
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-        with theirs:
-            # -P keeps a torch.py or json.py beside the notebook out of the engine's imports.
-            popen = subprocess.Popen(  # noqa: ASYNC220  a pool's thread would take the child with it
-                [sys.executable, "-P", *COMMAND, str(theirs.fileno()), *(["gently"] if gently else [])],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=_environment(),
-            )
-        process = cls(popen, log)
-        await process._open(sock=ours)
+        try:
+            with theirs:
+                process = cls(_child(theirs.fileno(), gently), log)
+            await process._open(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
         process._log_pump = asyncio.create_task(process._read_log())
         return process
 
@@ -124,6 +118,19 @@ class EngineProcess(EngineChannel):
             line = "".join(c if c.isprintable() or c == "\t" else "�" for c in line[:LONGEST_LINE])
             self._lines.append(line)
             self._log.info("engine: %s", line)
+
+
+def _child(channel: int, gently: bool) -> subprocess.Popen[bytes]:
+    # -P keeps a torch.py or json.py beside the notebook out of the engine's imports.
+    return subprocess.Popen(
+        [sys.executable, "-P", *COMMAND, str(channel), *(["gently"] if gently else [])],
+        pass_fds=(channel,),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=_environment(),
+    )
 
 
 def _environment() -> dict[str, str]:

@@ -74,7 +74,8 @@ def _read_below(root: Path, path: str, limit: int) -> bytes:
 
 
 def _read_regular(descriptor: int, limit: int) -> bytes:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)  # open would refuse a folder and leave it open
+        raise ValueError("no regular file")
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("no regular file")
         return file.read(limit)

@@ -57,15 +57,14 @@ class MediaIntake:
 
     async def _open(self, source: Source, *, trusted: bool, wanted: bool) -> bytes:
         """What is refused is refused to everybody; what is allowed is opened where it is wanted."""
-        field = source.field
+        field, limit = source.field, MAX_BYTES[source.type]
         if source.place == "url":
             self.urls.check(source.address, field)
-            data = await self.urls.fetch(source.address, field) if wanted else b""
+            data = await self.urls.fetch(source.address, limit, field) if wanted else b""
         else:
             self.files.check(field)
             if not trusted:
                 raise Forbidden(f"`{field}`: reading a file needs the server's token, not just a cookie", field=field)
-            limit = MAX_BYTES[source.type]
             data = await asyncio.to_thread(self.files.read, source.address, limit, field) if wanted else b""
         check_size(len(data), source.type, field)
         return data

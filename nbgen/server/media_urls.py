@@ -24,14 +24,12 @@ from nbgen.server.public_address import NOT_ALLOWED, PublicResolver
 MAX_REDIRECTS = 3
 CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 10.0
-MAX_BYTES = 20 * 2**20
 MAX_HEADER_BYTES = 64 * 2**10
 #: Of a length that is repeated to the client.
 MAX_DIGITS = 20
 REDIRECTS = (301, 302, 303, 307, 308)
 #: Stands in the owner's list for every host that is not inside.
 ANY_HOST = "*"
-NOTHING = f"no file of at most {MAX_BYTES} bytes came from that address"
 ACCEPTED = "image/*, audio/*, video/*"
 
 
@@ -48,7 +46,7 @@ class MediaUrls:
     def __init__(self, hosts: Collection[str], resolver: Resolver | None = None) -> None:
         self._hosts = frozenset(host.lower() for host in hosts)
         self._resolver = resolver
-        self._made: SimpleAsyncHTTPClient | None = None
+        self._clients: dict[int, SimpleAsyncHTTPClient] = {}
 
     def check(self, url: str, field: str) -> None:
         """Raise InvalidRequest for a URL that is not fetched, whatever its host's addresses are."""
@@ -61,29 +59,29 @@ class MediaUrls:
         with _named(field):
             self._read(url)
 
-    async def fetch(self, url: str, field: str) -> bytes:
-        """The file at `url`. Raises InvalidRequest."""
+    async def fetch(self, url: str, limit: int, field: str) -> bytes:
+        """The file at `url`, of at most `limit` bytes. Raises InvalidRequest."""
         self.check(url, field)
         with _named(field):
             async with asyncio.timeout(TOTAL_SECONDS):
-                return await self._follow(url)
+                return await self._follow(url, limit)
 
     def close(self) -> None:
         """End what is kept open."""
-        if self._made is not None:
-            self._made.close()
+        for client in self._clients.values():
+            client.close()
 
-    async def _follow(self, url: str) -> bytes:
+    async def _follow(self, url: str, limit: int) -> bytes:
         for _ in range(MAX_REDIRECTS + 1):
             place = self._read(url)
-            answer = await self._get(place.url)
+            answer = await self._get(place.url, limit)
             if answer.code not in REDIRECTS:
                 break
             url = urljoin(place.url, answer.headers.get("Location", ""))
         else:
             raise InvalidRequest(f"that address leads elsewhere more than {MAX_REDIRECTS} times")
         if answer.code != 200 or not answer.body:
-            raise InvalidRequest(NOTHING)
+            raise InvalidRequest(_nothing(limit))
         return answer.body
 
     def _read(self, url: str) -> Place:
@@ -92,7 +90,7 @@ class MediaUrls:
             raise InvalidRequest(NOT_ALLOWED)
         return place
 
-    async def _get(self, url: str) -> HTTPResponse:
+    async def _get(self, url: str, limit: int) -> HTTPResponse:
         head: list[str] = []
         request = HTTPRequest(
             url,
@@ -105,25 +103,28 @@ class MediaUrls:
             user_agent="nbgen",
         )
         try:
-            return await self._client.fetch(request, raise_error=False)
+            return await self._client(limit).fetch(request, raise_error=False)
         except (HTTPClientError, StreamClosedError, OSError, ValueError):
-            if (size := _size(head)) > MAX_BYTES:
-                words = f"the file at that address has {size} bytes; at most {MAX_BYTES} are fetched"
+            if (size := _size(head)) > limit:
+                words = f"the file at that address has {size} bytes; at most {limit} are fetched"
                 raise InvalidRequest(words) from None
-            raise InvalidRequest(NOTHING) from None
+            raise InvalidRequest(_nothing(limit)) from None
 
-    @property
-    def _client(self) -> SimpleAsyncHTTPClient:
+    def _client(self, limit: int) -> SimpleAsyncHTTPClient:
         """tornado's own client: it asks no proxy of the environment, and keeps no cookies."""
-        if self._made is None:
-            self._made = SimpleAsyncHTTPClient(
+        if limit not in self._clients:
+            self._clients[limit] = SimpleAsyncHTTPClient(
                 force_instance=True,
                 resolver=self._resolver or PublicResolver(),
-                max_buffer_size=MAX_BYTES + MAX_HEADER_BYTES,
+                max_buffer_size=limit + MAX_HEADER_BYTES,
                 max_header_size=MAX_HEADER_BYTES,
-                max_body_size=MAX_BYTES,
+                max_body_size=limit,
             )
-        return self._made
+        return self._clients[limit]
+
+
+def _nothing(limit: int) -> str:
+    return f"no file of at most {limit} bytes came from that address"
 
 
 def _size(head: list[str]) -> int:

@@ -43,10 +43,11 @@ class Models:
         return model
 
     def serving(self, name: str, version: str = "") -> ServedModel:
-        """The model, if it takes requests. Raises NotFound."""
+        """The model, if it takes requests. Raises NotFound; Unavailable for one whose interface cannot be read."""
         model = self.find(name, version)
         if model.unloaded:
             raise NotFound(f"Request for unknown model: '{name[:200]}' has no available versions")
+        model.check()
         return model
 
     def will_load(self) -> None:

@@ -30,6 +30,9 @@ class ServedModel:
     def spec(self) -> ModelSpec:
         raise NotImplementedError
 
+    def check(self) -> None:
+        """Raise the NbgenError that leaves it without an interface."""
+
     @property
     def device(self) -> str:
         """Where it computes, or would."""

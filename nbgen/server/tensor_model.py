@@ -40,6 +40,10 @@ class TensorModel(ServedModel):
     def spec(self) -> ModelSpec:
         return self.entry.spec or ModelSpec(name=self.entry.name, inputs=(), outputs=())
 
+    def check(self) -> None:
+        if self.entry.spec is None:
+            raise Unavailable(f"failed to load '{self.entry.name}': {self.entry.error}")
+
     @property
     def device(self) -> str:
         return self._device

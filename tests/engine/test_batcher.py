@@ -114,6 +114,22 @@ def test_the_dropped_and_the_late_are_not_computed(held: Recorder) -> None:
     assert held.batches == [["first"], ["kept"]]
 
 
+def test_who_is_kept_for_the_next_batch_may_still_be_dropped(held: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = held.compute
+
+    def dropping(requests: list[InferRequest]) -> Computed:
+        held.batcher.drop("wide")
+        return compute(requests)
+
+    monkeypatch.setattr(held, "compute", dropping)
+    held.add("a")
+    held.add("wide", width=3)
+    held.gate.set()
+    answers = held.take(3)
+    assert (answers["a"].error, answers["wide"].status) == (None, 400)
+    assert held.batches == [["first"], ["a"]]
+
+
 def test_any_number_of_dropped_and_late_ones_is_answered(held: Recorder) -> None:
     many = sys.getrecursionlimit()
     for number in range(many):

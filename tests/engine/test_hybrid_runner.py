@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.stateful_blocks import StatefulBlocks
-from nbgen.messages import GenerateRequest
+from nbgen.messages import GenerateRequest, LogprobOptions
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
@@ -67,7 +69,7 @@ def test_slots_come_back_and_serve_others(folder: Path) -> None:
     while assembly.engine.has_work:
         assembly.engine.step()
     assert [sequences[0].output_ids for sequences in again] == [alone[0], alone[2]]
-    scheduler, pool = assembly.engine._scheduler, assembly.engine._runner._pool
+    scheduler, pool = assembly.engine._scheduler, assembly.engine._runner.pool
     assert sorted(scheduler.blocks._slots) == list(range(scheduler.max_running)), "all slots are free again"
     assert all(len(states) <= 2 * len(REQUESTS) for states in pool._states.values()), "few slots are ever touched"
 
@@ -78,8 +80,8 @@ def test_states_are_given_back_and_taken_again(folder: Path) -> None:
     runner = assembly.engine._runner
     state = runner.bytes_per_state
     assembly.occupation.release({"kv_cache"})
-    assert all(len(states) == 0 for states in runner._pool._states.values())
-    assert not runner._pool._snapshots
+    assert all(len(states) == 0 for states in runner.pool._states.values())
+    assert not runner.pool._snapshots
     assembly.occupation.resume({"kv_cache"})
     assert runner.bytes_per_state == state
     assert assembly.engine.status().snapshots_kept == 0
@@ -96,3 +98,23 @@ def test_what_begins_anew_with_every_chunk_reuses_nothing(folder: Path) -> None:
     assert {bool(status.blocks_cached), bool(status.snapshots_total), bool(status.snapshots_kept)} == {
         assembly.model.caches_prefixes
     }
+
+
+@pytest.mark.parametrize("name", ["mamba", "falcon_mamba"])
+def test_a_state_that_begins_anew_is_noticed_however_little_it_does(name: str, tmp_path: Path) -> None:
+    folder = save_model(tmp_path, name, **FAMILIES[name].changes)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data *= 0.3  # about as an initializer has them
+    model.save_pretrained(folder)
+    assembly = build(folder, prefill_chunk=16)
+    assert not assembly.engine._scheduler.cuts_prompts
+    prompt = torch.randint(10, 200, (100,), generator=torch.Generator().manual_seed(0))
+    options = LogprobOptions(start=0)
+    request = GenerateRequest(rid="r", input_ids=prompt.tolist(), params=PARAMS, logprobs=options)
+    got = [each.token[0] for each in generate(assembly, [request])["r"][0].prompt_logprobs[1:]]
+    with torch.inference_mode():
+        scores = model(prompt[None], use_cache=False).logits[0].log_softmax(-1)
+    expected = scores[:-1].gather(1, prompt[1:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(got), expected, atol=1e-4, rtol=1e-4)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,6 +108,55 @@ async def test_after_a_crash_the_process_that_stood_by_takes_over_unless_it_died
         await client.close(0)
     assert client._standby.pid is None
     assert not last.is_running(), "stopping ends the one that stands by, too"
+
+
+async def test_of_two_loads_at_once_the_one_that_is_replaced_says_so(long_model: Path) -> None:
+    client = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test"))
+    try:
+        await client.start()
+        names = [str(long_model), "bundled", str(long_model) + "/."]
+        results = await asyncio.gather(*(client.load(name) for name in names), return_exceptions=True)
+        for name, result in zip(names, results, strict=True):
+            assert (result is None) == (name == client.model.name), result
+            assert result is None or isinstance(result, Unavailable)
+    finally:
+        await client.close(0)
+
+
+async def test_a_model_whose_files_have_changed_is_loaded_anew(tiny_model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    client = EngineClient(EngineConfig(model=str(folder)), logging.getLogger("test"))
+    try:
+        await client.load()
+        first = client.pid
+        await client.load()
+        assert client.pid == first
+        changed = folder / "generation_config.json"
+        changed.write_text(changed.read_text() + " ")
+        await client.load()
+        second = client.pid
+        assert second != first
+        await client.load()
+        assert client.pid == second
+    finally:
+        await client.close(0)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_live_model_is_unloaded_however_early_in_its_connection(turns: int, tmp_path: Path) -> None:
+    async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(ends, tmp_path / "engine"):
+        client = EngineClient(EngineConfig(model="live"), logging.getLogger("test"), attach=str(tmp_path / "engine"))
+        starting = asyncio.create_task(client.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await asyncio.wait_for(client.stop(), PATIENCE)
+        assert (client.state, client._process) == ("stopped", None)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
 
 
 async def test_a_request_aborted_while_the_engine_starts_ends_at_once() -> None:

@@ -1,6 +1,8 @@
 """What a child says, line by line."""
 
 import logging
+import socket
+import subprocess
 
 import pytest
 
@@ -21,3 +23,16 @@ async def test_characters_are_whole_wherever_the_pipe_cuts_them(
         process = await EngineProcess.spawn(logging.getLogger("test"))
         assert await process.end(PATIENCE) == "exit code 0"
     assert [record.args for record in caplog.records] == [(LINE,)] * 100 + [("half \ufffd",)]
+
+
+async def test_what_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = socket.socketpair()
+    monkeypatch.setattr(socket, "socketpair", lambda: pair)
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(subprocess, "Popen", fails)
+    with pytest.raises(OSError, match="Too many"):
+        await EngineProcess.spawn(logging.getLogger("test"))
+    assert [end.fileno() for end in pair] == [-1, -1]

@@ -1,5 +1,6 @@
 """Paths that clients name: regular files below one folder, whatever links and names there are."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -48,6 +49,15 @@ def test_everything_else_has_one_answer(root: Path, name: str) -> None:
     with pytest.raises(InvalidRequest, match="there is no file") as caught:
         MediaFiles(root).read(name, LIMIT, "image_data")
     assert str(root.parent) not in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["deep", "fifo.png", "a b.png"])
+def test_nothing_stays_open(root: Path, name: str) -> None:
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        with contextlib.suppress(InvalidRequest):
+            MediaFiles(root).read(name, LIMIT, "image_data")
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_an_absolute_path_into_a_folder_with_the_same_beginning_is_outside(root: Path) -> None:

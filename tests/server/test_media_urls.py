@@ -17,6 +17,7 @@ from nbgen.server import media_urls
 from nbgen.server.media_urls import MediaUrls, read_url
 from nbgen.server.public_address import PublicResolver, is_public
 
+LIMIT = 2 * 2**20
 INSIDE = [
     *("127.0.0.1", "127.9.9.9", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1"),
     *("224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1", "198.18.0.1"),
@@ -71,7 +72,7 @@ class Knows(PublicResolver):
 async def test_no_spelling_of_this_machine_is_connected_to_even_where_any_host_is_allowed(url: str) -> None:
     urls = MediaUrls(["*"])  # with the system's own resolver
     with pytest.raises(InvalidRequest, match=r"`image_data`: (that address is not allowed|no file of)"):
-        await urls.fetch(url, "image_data")
+        await urls.fetch(url, LIMIT, "image_data")
     urls.close()
 
 
@@ -83,12 +84,12 @@ def test_a_url_that_could_be_read_in_two_ways_is_refused(url: str) -> None:
 
 async def test_urls_are_off_unless_the_owner_names_hosts_and_other_hosts_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="--allow-media-host"):
-        await MediaUrls([]).fetch("https://images.test/x.png", "image_data")
+        await MediaUrls([]).fetch("https://images.test/x.png", LIMIT, "image_data")
     resolver = Knows(names={})
     urls = MediaUrls(["Images.test"], resolver)
     for url in ("https://other.test/", "https://images.test.other.test/", "https://a.images.test/"):
         with pytest.raises(InvalidRequest, match="that address is not allowed"):
-            await urls.fetch(url, "image_data")
+            await urls.fetch(url, LIMIT, "image_data")
     assert resolver.asked == []
 
 
@@ -96,7 +97,7 @@ async def test_urls_are_off_unless_the_owner_names_hosts_and_other_hosts_are_ref
 async def test_one_inner_address_among_public_ones_is_enough_to_refuse_a_name(second: str) -> None:
     urls = MediaUrls(["images.test"], Knows(names={"images.test": ["93.184.216.34", second]}))
     with pytest.raises(InvalidRequest, match="that address is not allowed"):
-        await urls.fetch("http://images.test/x.png", "image_data")
+        await urls.fetch("http://images.test/x.png", LIMIT, "image_data")
     urls.close()
 
 
@@ -116,6 +117,8 @@ class Files(web.RequestHandler):
                         self.write(bytes(2**20))
                         await self.flush()
                 self._finished = True
+            case "larger":
+                self.write(bytes(LIMIT + 1))
             case "announced":
                 self.set_header("Content-Length", 50 * 2**20)
                 with contextlib.suppress(StreamClosedError):
@@ -155,12 +158,12 @@ async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[MediaUrls
 
 async def test_a_file_is_fetched_under_its_name_with_one_look_up_and_no_secrets(host) -> None:
     urls, resolver, base = host
-    assert await urls.fetch(f"{base}/image", "image_data") == b"an image"
+    assert await urls.fetch(f"{base}/image", LIMIT, "image_data") == b"an image"
     assert resolver.asked == ["images.test"]
     (seen,) = Files.seen
     assert seen["Host"] == base.removeprefix("http://")
     assert not {"Cookie", "Authorization", "Referer"} & set(seen)
-    assert await urls.fetch(f"{base}/near", "image_data") == b"an image"
+    assert await urls.fetch(f"{base}/near", LIMIT, "image_data") == b"an image"
 
 
 @pytest.mark.parametrize(
@@ -171,23 +174,30 @@ async def test_a_file_is_fetched_under_its_name_with_one_look_up_and_no_secrets(
         ("inside.test-image", "that address is not allowed"),
         ("again", "leads elsewhere more than 3 times"),
         ("missing", "no file of"),
-        ("large", "no file of at most 20971520 bytes"),
-        ("announced", "`image_data`: the file at that address has 52428800 bytes; at most 20971520 are fetched"),
+        ("large", "no file of at most 2097152 bytes"),
+        ("announced", "`image_data`: the file at that address has 52428800 bytes; at most 2097152 are fetched"),
     ],
 )
 async def test_every_hop_is_checked_and_what_comes_is_limited(host, path: str, words: str) -> None:
     urls, _, base = host
     with pytest.raises(InvalidRequest, match=words):
-        await urls.fetch(f"{base}/{path}", "image_data")
+        await urls.fetch(f"{base}/{path}", LIMIT, "image_data")
+
+
+async def test_a_larger_kind_of_file_may_be_larger(host) -> None:
+    urls, _, base = host
+    with pytest.raises(InvalidRequest, match=f"has {LIMIT + 1} bytes; at most {LIMIT}"):
+        await urls.fetch(f"{base}/larger", LIMIT, "image_data")
+    assert len(await urls.fetch(f"{base}/larger", 2 * LIMIT, "video_data")) == LIMIT + 1
 
 
 async def test_time_is_limited_over_all_hops(host, monkeypatch: pytest.MonkeyPatch) -> None:
     urls, _, base = host
     monkeypatch.setattr(media_urls, "TOTAL_SECONDS", 0.3)
     with pytest.raises(InvalidRequest, match=r"nothing whole came|no file of"):
-        await urls.fetch(f"{base}/slow", "image_data")
+        await urls.fetch(f"{base}/slow", LIMIT, "image_data")
 
 
 async def test_a_compressed_answer_is_not_inflated(host) -> None:
     urls, _, base = host
-    assert await urls.fetch(f"{base}/gzip", "image_data") == b"an image"
+    assert await urls.fetch(f"{base}/gzip", LIMIT, "image_data") == b"an image"

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, Unavailable
 from nbgen.server import models as models_module
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.language_model import LanguageModel
@@ -53,6 +53,17 @@ async def test_a_load_takes_in_one_model_and_forgets_those_that_are_gone(models:
     with pytest.raises(InvalidRequest, match="failed to load 'a', no such model is configured"):
         await models.load("a")
     assert names(models) == ["c", "d"]
+
+
+async def test_a_model_whose_configuration_is_wrong_is_refused_with_what_is_wrong(
+    models: Models, tmp_path: Path
+) -> None:
+    (tmp_path / "b" / "config.toml").write_text(ECHO.format(datatype="FP99", batch=0, delay=0))
+    with pytest.raises(Unavailable, match=r"failed to load 'b': .*FP99"):
+        await models.load("b")
+    with pytest.raises(Unavailable, match=r"failed to load 'b': .*FP99"):
+        models.serving("b")
+    assert models.find("b").state == "UNAVAILABLE"
 
 
 async def test_the_table_changes_on_the_event_loop_alone(
