@@ -30,7 +30,7 @@ def types_of(schema: Mapping[str, Any]) -> set[str]:
     if (values := values_of(schema)) is not None:
         return {types_of_value(value)[-1].replace("number", "fraction") for value in values}
     names = listed(schema["type"]) if "type" in schema else TYPES
-    return set().union(*(TYPES.get(name, set()) for name in names))
+    return set().union(*(TYPES.get(name, set()) for name in names if isinstance(name, str)))
 
 
 def apart(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

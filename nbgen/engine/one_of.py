@@ -16,14 +16,19 @@ View = Callable[[Any], Any]
 #: Keywords that let an object have properties beside the named ones; without them none is written.
 OPEN = ("additionalProperties", "unevaluatedProperties", "patternProperties")
 MAX_DEPTH = 8
+#: What is not plain to see after so many is not seen.
+MAX_COMPARISONS = 200_000
 
 
 class OneOf:
     """Compares branches as `view` shows them, without references and parts; `typed` gives what is written its type."""
 
     def __init__(self, view: View, typed: View) -> None:
-        self._view = view
+        self._seen = view
         self._typed = typed
+        #: By the schema's identity, with itself, which so stays alive.
+        self._views: dict[int, tuple[Any, Any]] = {}
+        self._comparisons = 0
 
     def exclusive(self, branches: list[Any]) -> list[Any]:
         """The branches, so narrowed that a value of one is none of another. Raises GrammarError."""
@@ -48,7 +53,8 @@ class OneOf:
         written, other = self._view(written), self._view(other)
         if written is False or other is False:
             return True
-        if depth > MAX_DEPTH or not isinstance(written, dict) or not isinstance(other, dict):
+        self._comparisons += 1
+        if max(depth / MAX_DEPTH, self._comparisons / MAX_COMPARISONS) > 1 or not _are_objects(written, other):
             return False
         if (branches := _branches(written)) is not None:
             return all(self.excludes(each, other, depth + 1) for each in branches)
@@ -64,30 +70,40 @@ class OneOf:
             return self._differ(written, other, depth)
         return not common or (common <= TYPES["number"] and apart(written, other))
 
+    def _view(self, schema: Any) -> Any:
+        if id(schema) not in self._views:
+            self._views[id(schema)] = schema, self._seen(schema)
+        return self._views[id(schema)][1]
+
     def _differ(self, written: Schema, other: Schema, depth: int) -> bool:
         """The same for objects."""
         mine, theirs = _properties(written), _properties(other)
-        must, needs = set(written.get("required") or ()), set(other.get("required") or ())
+        must, needs = set(_required(written)), set(_required(other))
         if _closed(written) and not needs <= {*mine, *must}:
             return True
         shut = "patternProperties" not in other and False in (other.get(name) for name in OPEN)
         if shut and not must <= set(theirs):
             return True
         both = [name for name in mine if name in theirs and name in must | needs]
+        both.sort(key=lambda name: not _is_tag(mine[name]))  # they tell soonest
         return any(self.excludes(mine[name], theirs[name], depth + 1) for name in both)
 
     def _narrower(self, written: Any, other: Any) -> list[Schema]:
         """An object that must have what tells it from the other, or has not what the other needs."""
         written, other = self._view(written), self._view(other)
-        if not (isinstance(written, dict) and isinstance(other, dict)):
+        if not _are_objects(written, other):
             return []
-        mine, must = _properties(written), list(written.get("required") or ())
+        mine, must = _properties(written), _required(written)
         optional = [name for name in mine if name not in must]
         telling = [name for name in optional if name in _properties(other)]
-        needed = [name for name in optional if name in (other.get("required") or ())]
+        needed = [name for name in optional if name in _required(other)]
         return [{**written, "required": [*must, name]} for name in telling] + [
             {**written, "properties": {key: each for key, each in mine.items() if key != name}} for name in needed
         ]
+
+
+def _are_objects(*schemas: Any) -> bool:
+    return all(isinstance(each, dict) for each in schemas)
 
 
 def _branches(schema: Schema) -> list[Any] | None:
@@ -99,8 +115,17 @@ def _properties(schema: Schema) -> Schema:
     return found if isinstance(found, dict) else {}
 
 
+def _is_tag(schema: Any) -> bool:
+    return isinstance(schema, dict) and values_of(schema) is not None
+
+
+def _required(schema: Schema) -> list[str]:
+    found = schema.get("required")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+
+
 def _closed(schema: Schema) -> bool:
-    return ("properties" in schema or bool(schema.get("required"))) and all(
+    return ("properties" in schema or bool(_required(schema))) and all(
         schema.get(name, False) is False for name in OPEN
     )
 

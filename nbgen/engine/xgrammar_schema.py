@@ -56,6 +56,7 @@ class _References:
         self.moved: dict[str, Any] = {}
         self._schema = schema
         self._known = {id(node) for node in schemas(schema)}
+        self.one_of = OneOf(self._seen, _with_type)
 
     def target(self, reference: str) -> Any:
         """What a reference leads to at last. Raises GrammarError if that is nothing."""
@@ -64,7 +65,7 @@ class _References:
             found = resolve(found["$ref"], self._schema)
         return found
 
-    def seen(self, node: Any) -> Any:
+    def _seen(self, node: Any) -> Any:
         """What a schema says without references, and with its parts as one. Raises GrammarError."""
         for _ in range(MAX_REFERENCES):
             if not isinstance(node, dict):
@@ -95,8 +96,8 @@ def _rewritten(node: Any, references: _References) -> Any:
     node = _without_all_of(node)
     node = _with_branches(node)
     if isinstance(branches := node.get("oneOf"), list):
-        exclusive = OneOf(references.seen, _with_type).exclusive(branches)
-        node = {key: value for key, value in node.items() if key != "oneOf"} | {"anyOf": exclusive}
+        others = {key: value for key, value in node.items() if key != "oneOf"}
+        node = others | {"anyOf": references.one_of.exclusive(branches)}
     node = _with_reference(node, references)
     node = _with_values(node)
     node = _with_required(_with_type(node))

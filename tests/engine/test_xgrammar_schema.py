@@ -9,6 +9,7 @@ import xgrammar
 
 from nbgen.engine.grammar import Grammar, GrammarError
 from nbgen.engine.grammar_xgrammar import XGrammarBackend
+from nbgen.engine.xgrammar_schema import enforceable
 
 BYTES = XGrammarBackend(xgrammar.TokenizerInfo([chr(i) for i in range(128)]), [])
 A = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -172,6 +173,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"oneOf": [{"$ref": "#/$defs/T"}, {"$ref": "#/$defs/T"}], "$defs": {"T": {"oneOf": [{"$ref": "#/$defs/T"}]}}},
         "branches 0 and 1",
     ),
+    "one of what is no schema": (
+        {"oneOf": [{"required": 5, "properties": [], "type": "object"}, {"required": [{}], "type": ["object", {}]}]},
+        "branches 0 and 1",
+    ),
     "names of named": ({**A, "propertyNames": {"pattern": "^a+$"}}, "`propertyNames`"),
 }
 
@@ -205,3 +210,22 @@ def test_what_would_not_be_enforced_is_refused_by_its_name(name: str) -> None:
     tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema}}
     with pytest.raises(GrammarError):
         BYTES.compile(Grammar("structural_tag", json.dumps(tag)))
+
+
+def grown(name: str, tag: dict[str, Any]) -> dict[str, Any]:
+    """A tree of many branches, each with its tag behind what it leads to."""
+    branch = {"type": "object", "properties": {"a": {"$ref": f"#/$defs/{name}"}, "k": tag}, "required": ["a", "k"]}
+    return {"anyOf": [branch] * 30}
+
+
+def test_what_would_take_for_ever_to_compare_is_refused_soon() -> None:
+    either = {"oneOf": [{"$ref": "#/$defs/T"}, {"$ref": "#/$defs/U"}]}
+    types = {"T": grown("T", {"type": "integer"}), "U": grown("U", {"type": "string"})}
+    with pytest.raises(GrammarError, match="branches 0 and 1"):
+        enforceable(either | {"$defs": types})
+    enforceable(either | {"$defs": {"T": grown("T", {"const": 1}), "U": grown("U", {"const": 2})}})
+
+
+def test_many_branches_are_compared() -> None:
+    branches = [{"type": "object", "properties": {"k": {"const": n}}, "required": ["k"]} for n in range(200)]
+    assert enforceable({"oneOf": branches})["anyOf"] == branches

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from nbgen.messages import FinishReason, GenerateOutput, TokenLogprobs
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import InvalidRequest, NbgenError, NotFound, Unavailable
+from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TokenLogprobs, ToolCall
 from nbgen.protocols.openai import parse_chat, parse_completion
-from nbgen.protocols.openai_answer import Answer
+from nbgen.protocols.openai_answer import DONE, Answer, error_body, error_event, model_card
 from nbgen.protocols.sample import Sample
 from nbgen.sse import Decoder
 
@@ -63,3 +65,118 @@ def test_a_choice_without_output_says_nothing() -> None:
     assert {choice["index"] for choice in choices(answer, [samples])} == {0}
     samples[1].add(LAST)
     assert [choice["delta"].get("role") for choice in choices(answer, [samples])] == ["assistant", None, None]
+
+
+STOP = FinishReason(type="stop", matched=7)
+CALLS = [AnswerPart(tool_call=ToolCall(id, "f", "{}")) for id in "12"]
+PARTS = [AnswerPart(reasoning="hm"), AnswerPart(content="so"), *CALLS]
+HELLO = {"messages": [{"role": "user", "content": "a"}]}
+
+
+def sample(*outputs: GenerateOutput) -> Sample:
+    found = Sample()
+    for output in outputs:
+        found.add(output)
+    return found
+
+
+def whole(sample: Sample, **fields: Any) -> dict[str, Any]:
+    """The answer to a chat."""
+    return json.loads(Answer(parse_chat(json.dumps(HELLO | fields).encode()), "m").whole([[sample]]))
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason", "ended", "content", "calls"),
+    [
+        (PARTS, STOP, "tool_calls", "so", 2),
+        (PARTS, FinishReason("length"), "length", "so", 2),
+        (PARTS[:2], STOP, "stop", "so", 0),
+        (PARTS[2:], STOP, "tool_calls", None, 2),
+        (PARTS[:1], STOP, "stop", "", 0),
+    ],
+)
+def test_a_message_has_thoughts_text_and_calls(
+    parts: list[AnswerPart], reason: FinishReason, ended: str, content: str | None, calls: int
+) -> None:
+    answer = whole(sample(GenerateOutput(rid="r", parts=parts, token_ids=(1,), finish_reason=reason)))
+    (choice,) = answer["choices"]
+    assert (choice["finish_reason"], choice["matched_stop"]) == (ended, reason.matched)
+    message = choice["message"]
+    assert (message["role"], message["content"], len(message.get("tool_calls", ()))) == ("assistant", content, calls)
+    assert message["reasoning_content"] == ("hm" if parts[0].reasoning else None)
+    assert (answer["object"], answer["model"], answer["id"][:9]) == ("chat.completion", "m", "chatcmpl-")
+
+
+def test_calls_are_numbered_through_a_stream() -> None:
+    answer, growing = Answer(parse_chat(json.dumps(HELLO | {"stream": True}).encode()), "m"), Sample()
+    found = []
+    for parts in (PARTS[:1], PARTS[1:2], CALLS[:1], CALLS, CALLS):
+        growing.add(GenerateOutput(rid="r", parts=parts, token_ids=(1,)))
+        found += choices(answer, [[growing]])
+    assert [call["index"] for choice in found for call in choice["delta"].get("tool_calls", ())] == list(range(5))
+    assert [next(iter(choice["delta"])) for choice in found] == [
+        *("role", "reasoning_content", "content"),
+        *["tool_calls"] * 5,
+    ]
+    growing.add(GenerateOutput(rid="r", finish_reason=STOP))
+    (last,) = choices(answer, [[growing]])
+    assert (last["delta"], last["finish_reason"]) == ({}, "tool_calls")
+    assert choices(answer, [[growing]]) == []
+
+
+COUNTS = {"prompt_tokens": 5, "completion_tokens": 2, "cached_tokens": 3}
+
+
+def test_a_prompt_counts_once_and_every_answer() -> None:
+    call = parse_completion(b'{"prompt": ["a", "b"], "n": 2}')
+    samples = [[sample(GenerateOutput(rid="r", text="x", **COUNTS, finish_reason=STOP))] * 2] * 2
+    answer = json.loads(Answer(call, "m").whole(samples))
+    assert [(choice["index"], choice["text"]) for choice in answer["choices"]] == [(n, "x") for n in range(4)]
+    usage = answer["usage"]
+    assert [usage[f"{name}_tokens"] for name in ("prompt", "completion", "total", "reasoning")] == [10, 8, 18, 0]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 6}
+    assert "completion_tokens_details" not in usage
+    thought = whole(sample(GenerateOutput(rid="r", parts=PARTS[:1], token_ids=(1, 2), **COUNTS, finish_reason=STOP)))
+    assert thought["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "in_each", "at_end"),
+    [
+        ({}, None, False),
+        ({"include_usage": True}, None, True),
+        ({"continuous_usage_stats": True}, 7, False),
+    ],
+)
+def test_usage_comes_where_it_is_asked_for(options: dict[str, Any], in_each: int | None, at_end: bool) -> None:
+    call = parse_chat(json.dumps(HELLO | {"stream": True, "stream_options": options}).encode())
+    answer, samples = Answer(call, "m"), [[sample(GenerateOutput(rid="r", text="x", token_ids=(1,), **COUNTS))]]
+    for event in Decoder().feed(answer.chunks(samples)):
+        chunk = json.loads(event.data)
+        assert chunk["object"] == "chat.completion.chunk"
+        assert (chunk["usage"] or {}).get("total_tokens") == in_each
+    end = answer.end(samples)
+    assert end.endswith(DONE)
+    told = [json.loads(event.data) for event in Decoder().feed(end) if event.data != "[DONE]"]
+    assert [(chunk["choices"], chunk["usage"]["total_tokens"]) for chunk in told] == [([], 7)] * at_end
+
+
+@pytest.mark.parametrize(
+    ("error", "type", "code"),
+    [
+        (InvalidRequest("no", field="model"), "invalid_request_error", 400),
+        (NotFound("no", field="model"), "invalid_request_error", "model_not_found"),
+        (NotFound("no", field="id"), "invalid_request_error", 404),
+        (Unavailable("no"), "server_error", 503),
+    ],
+)
+def test_errors_are_flat_and_nested(error: NbgenError, type: str, code: Any) -> None:
+    fields = {"message": "no", "type": type, "param": error.field, "code": code}
+    assert json.loads(error_body(error)) == {"object": "error", **fields, "error": fields}
+    (event,) = Decoder().feed(error_event(error))
+    assert json.loads(event.data) == {"error": {"object": "error", **fields}}
+
+
+def test_a_card_tells_the_context_that_there_will_be() -> None:
+    card = model_card(EngineConfig(model="m", context_length=64), None, 7)
+    assert (card["id"], card["root"], card["created"], card["max_model_len"]) == ("m", "m", 7, 64)
