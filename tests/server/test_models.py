@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, Unavailable
 from nbgen.server import models as models_module
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.language_model import LanguageModel
@@ -53,6 +53,24 @@ async def test_a_load_takes_in_one_model_and_forgets_those_that_are_gone(models:
     with pytest.raises(InvalidRequest, match="failed to load 'a', no such model is configured"):
         await models.load("a")
     assert names(models) == ["c", "d"]
+
+
+async def test_what_cannot_be_loaded_again_is_served_on_as_it_was(models: Models, tmp_path: Path) -> None:
+    await models.load("a")
+    model, source, config = models.find("a"), tmp_path / "a/1/model.py", tmp_path / "a/config.toml"
+    interface, shown = model.spec, config.read_text()
+    source.write_text("raise OSError")
+    config.write_text(shown.replace('"X"', '"Z"'))
+    for words in ("cannot be loaded", "FP99"):
+        with pytest.raises(Unavailable, match=f"failed to load 'a': .*{words}"):
+            await models.load("a")
+        assert (model.state, model.reason, model.spec) == ("READY", "", interface)
+        config.write_text(shown.replace("FP32", "FP99"))
+    config.write_text(shown)
+    await models.unload("a")
+    with pytest.raises(Unavailable, match="cannot be loaded"):
+        await models.load("a")
+    assert (model.state, "OSError" in model.reason) == ("UNAVAILABLE", True), "nothing is left of it"
 
 
 async def test_the_table_changes_on_the_event_loop_alone(
