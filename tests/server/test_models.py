@@ -73,6 +73,17 @@ async def test_what_cannot_be_loaded_again_is_served_on_as_it_was(models: Models
     assert (model.state, "OSError" in model.reason) == ("UNAVAILABLE", True), "nothing is left of it"
 
 
+async def test_a_load_after_an_unload_says_why_it_failed(tmp_path: Path) -> None:
+    engine = EngineClient(EngineConfig(model=str(tmp_path / "nothing")), logging.getLogger("test"))
+    model = LanguageModel(engine, Runs(engine, lambda: None))
+    await model.unload()
+    assert (model.state, model.reason) == ("UNAVAILABLE", "unloaded")
+    with pytest.raises(Unavailable, match="there is no folder"):
+        await model.load()
+    assert (model.state, "there is no folder" in model.reason) == ("UNAVAILABLE", True)
+    await engine.close(0)
+
+
 async def test_the_table_changes_on_the_event_loop_alone(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
