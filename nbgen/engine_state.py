@@ -43,6 +43,10 @@ class ModelInfo(Struct, frozen=True):
     quantization: str | None = None
     #: Tokens that the KV cache holds.
     kv_tokens: int = 0
+    #: Sequences that decode together; 0 where nothing but the configuration limits them.
+    max_running: int = 0
+    #: Whether prompts are computed in pieces.
+    cuts_prompts: bool = True
     caches_prefixes: bool = True
     #: CPU threads that compute.
     threads: int = 0

@@ -72,7 +72,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     processors = _processors(config)
     loaded, runner = _load(config, report, live)
     scheduler = _provide(runner, loaded.context_length, config)
-    model = _info(loaded, runner, config, scheduler.blocks)
+    model = _info(loaded, runner, config, scheduler)
     native = NativeDraws.of(runner.model.dtype) if runner.device.type == "cpu" else None
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors, native), Logprobs(loaded.tokenizer)
     deadlines = Deadlines(config.queue_seconds, config.run_seconds)
@@ -212,8 +212,8 @@ def _num_blocks(budget: int, bytes_per_block: int, most: int, config: EngineConf
     return blocks
 
 
-def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, blocks: BlockManager) -> ModelInfo:
-    architecture, processor = loaded.model.config, loaded.processor
+def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, scheduler: Scheduler) -> ModelInfo:
+    architecture, processor, blocks = loaded.model.config, loaded.processor, scheduler.blocks
     return ModelInfo(
         name=config.model,
         model_type=architecture.model_type,
@@ -228,6 +228,8 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, bloc
         layers_in=runner.layers_in,
         has_chat_template=loaded.tokenizer.has_chat_template or bool(processor and processor.has_chat_template),
         kv_tokens=blocks.num_blocks * blocks.block_size,
+        max_running=scheduler.max_running,
+        cuts_prompts=scheduler.cuts_prompts,
         caches_prefixes=blocks.caches_prefixes,
         threads=torch.get_num_threads(),
         sampling_defaults=loaded.sampling_defaults,

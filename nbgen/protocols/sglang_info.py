@@ -89,6 +89,8 @@ def server_info(
 ) -> bytes:
     """`/server_info`: options, features, limits, and how the engine does. Loads nothing."""
     context = model.context_length if model else config.context_length
+    longest = min(context, model.kv_tokens) if model and context and model.kv_tokens else context
+    cuts_prompts = model is None or model.cuts_prompts
     fields = {
         "status": state,
         "version": version,
@@ -99,11 +101,11 @@ def server_info(
         "dtype": model.dtype if model else config.dtype,
         "quantization": config.quantization,
         "context_length": context,
-        "max_req_input_len": context and context - 1,
+        "max_req_input_len": longest and longest - 1,
         "max_total_num_tokens": _kv_tokens(model, status),
         "max_running_requests": config.max_running,
         "max_queued_requests": config.max_waiting,
-        "chunked_prefill_size": config.chunk_on(model.device if model else config.device),
+        "chunked_prefill_size": config.chunk_on(model.device if model else config.device) if cuts_prompts else -1,
         "disable_radix_cache": model is not None and not model.caches_prefixes,
         # Prefixes are reused to the token, whatever the size of a block.
         "page_size": 1,
@@ -146,7 +148,7 @@ def _kv_tokens(model: ModelInfo | None, status: EngineStatus | None) -> int:
 def _internal_state(config: EngineConfig, status: EngineStatus, model: ModelInfo | None) -> dict[str, Any]:
     return {
         "last_gen_throughput": status.throughput,
-        "effective_max_running_requests_per_dp": config.max_running,
+        "effective_max_running_requests_per_dp": (model and model.max_running) or config.max_running,
         "num_running_reqs": status.running,
         "num_queue_reqs": status.waiting,
         "num_used_tokens": (status.blocks_total - status.blocks_free) * BLOCK_SIZE,

@@ -69,11 +69,11 @@ class LanguageModel(ServedModel):
         return self._engine.error.message if self._engine.error else ""
 
     async def load(self) -> None:
+        self.unloaded = False
         try:
             await self._engine.load()
         except NbgenError as error:
             raise Unavailable(f"failed to load '{self.spec.name}': {error.message}") from None
-        self.unloaded = False
 
     async def unload(self) -> None:
         self.unloaded = True

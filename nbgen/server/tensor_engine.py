@@ -34,6 +34,13 @@ class Result(NamedTuple):
     pieces: dict[str, list[memoryview]]
 
 
+class Loaded(NamedTuple):
+    """Where a module is: its device, and the number of the process."""
+
+    device: str
+    generation: int
+
+
 class TensorEngine:
     """One process for all modules. `generation` is its number, or the next one's: what earlier ones loaded is gone."""
 
@@ -51,16 +58,17 @@ class TensorEngine:
         self._pieces: dict[str, dict[str, list[memoryview]]] = defaultdict(lambda: defaultdict(list))
         self._closed = False
 
-    async def load(self, spec: ModelSpec, folder: str) -> str:
-        """Load a module, or load it again; its device. Raises Unavailable with the reason why not."""
+    async def load(self, spec: ModelSpec, folder: str) -> Loaded:
+        """Load a module, or load it again. Raises Unavailable with the reason why not: what was there stays then."""
         async with self._loading:
             process, rid = await self._started(), uuid.uuid4().hex
+            generation = self.generation
             reply = self._loads.ask(rid)
             process.send(LoadModule(rid=rid, spec=spec, folder=folder))
             state = await reply
         if state.error is not None:
             raise Unavailable(state.error)
-        return state.device
+        return Loaded(state.device, generation)
 
     def unload(self, name: str) -> None:
         """Let a module go."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 from nbgen.errors import Unavailable
 from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
@@ -29,6 +28,7 @@ class TensorModel(ServedModel):
         super().__init__()
         self.entry = entry
         self.awaited = False
+        self._found = entry
         self._engine = engine
         self._loaded = 0
         self._device = "cpu"
@@ -72,8 +72,8 @@ class TensorModel(ServedModel):
         return self.awaited and not self.loaded
 
     def configure(self, entry: Entry) -> None:
-        """Take what the folder says now; the next load reads the module again."""
-        self.entry, self._error = entry, entry.error
+        """Take what the folder says now with the next load."""
+        self._found = entry
 
     async def load_at_start(self) -> None:
         """Load it, unless somebody has taken it out of service already."""
@@ -84,9 +84,9 @@ class TensorModel(ServedModel):
             self.awaited = False
 
     async def load(self) -> None:
-        self.unloaded = False
-        self._loaded = 0
-        await self._ensure_loaded()
+        async with self._loading:
+            self.unloaded = False
+            await self._load(self._found)
 
     async def unload(self) -> None:
         self.unloaded = True
@@ -107,25 +107,24 @@ class TensorModel(ServedModel):
         yield response, _timing(result, batch_size(inference, spec))
 
     async def _ensure_loaded(self) -> None:
-        if self.loaded:
+        if self.loaded and not self._loading.locked():
             return
         async with self._loading:
-            if self.loaded:
-                return
-            folder, spec = self.entry.folder, self.entry.spec
-            if spec is None or folder is None:
-                raise Unavailable(f"failed to load '{self.entry.name}': {self.entry.error}")
-            await self._load(spec, folder)
+            if not self.loaded:
+                await self._load(self.entry)
 
-    async def _load(self, spec: ModelSpec, folder: Path) -> None:
-        started, generation = time.monotonic(), self._engine.generation
+    async def _load(self, entry: Entry) -> None:
+        """Have it as the entry says; where that cannot be, what is loaded is served on. Raises Unavailable."""
+        started = time.monotonic()
         try:
-            self._device = await self._engine.load(spec, str(folder))
+            if entry.spec is None or entry.folder is None:
+                raise Unavailable(entry.error)
+            self._device, self._loaded = await self._engine.load(entry.spec, str(entry.folder))
         except Unavailable as error:
-            self._error = error.message
-            raise Unavailable(f"failed to load '{spec.name}': {error.message}") from None
-        self._error = ""
-        self._loaded = generation
+            if not self.loaded:
+                self.entry, self._error = entry, error.message
+            raise Unavailable(f"failed to load '{entry.name}': {error.message}") from None
+        self.entry, self._error = entry, ""
         self._load_seconds = time.monotonic() - started
 
 

@@ -120,5 +120,6 @@ def test_states_are_counted_beside_what_grows(tmp_path: Path) -> None:
     state = layers * inner * (states + kernel) * 4
     assembly = build(family, kv_cache_bytes=5 * state)
     assert assembly.engine._runner.bytes_per_state == state
-    assert assembly.engine._scheduler.max_running == 2, "their states take half of it at most"
+    assert assembly.model.max_running == 2, "their states take half of it at most"
+    assert not assembly.model.cuts_prompts
     assert assembly.model.kv_tokens == 3 * state // (TOKEN_BYTES * 2 * BLOCK_SIZE) * BLOCK_SIZE

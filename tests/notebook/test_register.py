@@ -39,6 +39,7 @@ def test_a_module_is_served_and_another_takes_its_place_if_it_can(connected: Pri
     assert all(isinstance(value, str) for value in connected.client.headers.values()), "tritonclient adds numbers"
     with pytest.raises(NbgenError):
         nbgen.register("scaled", Scaled(3), inputs={"x": FOUR}, outputs={"y": ("ODD", [4])})
+    assert asked(model) == [2] * 4, "it was loaded, and is served on"
     connected.client.load_module("scaled")
     assert asked(model) == [2] * 4
     assert asked(nbgen.register("scaled", Scaled(5), inputs={"x": FOUR}, outputs={"y": FOUR})) == [5] * 4

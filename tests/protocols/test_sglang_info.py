@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import msgspec
+
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineStatus, ModelInfo
 from nbgen.protocols import sglang_info
@@ -56,6 +58,14 @@ def test_server_info_has_its_types_before_and_after_a_load() -> None:
     assert (state["num_running_reqs"], state["num_used_tokens"], state["last_gen_throughput"]) == (1, 48, 5.0)
     assert loaded["limits"]["queue_seconds"] == 60
     assert loaded["limits"]["n"] == 128
+
+
+def test_limits_are_those_of_the_model_that_is_loaded() -> None:
+    names = ("max_req_input_len", "chunked_prefill_size")
+    assert [info(MODEL)[name] for name in names] == [511, 512]
+    cramped = info(msgspec.structs.replace(MODEL, tier="C", kv_tokens=96, max_running=2, cuts_prompts=False))
+    assert [cramped[name] for name in names] == [95, -1]
+    assert cramped["internal_states"][0]["effective_max_running_requests_per_dp"] == 2
 
 
 def test_features_are_told_as_they_are() -> None:

@@ -66,6 +66,35 @@ async def test_a_model_whose_configuration_is_wrong_is_refused_with_what_is_wron
     assert models.find("b").state == "UNAVAILABLE"
 
 
+async def test_what_cannot_be_loaded_again_is_served_on_as_it_was(models: Models, tmp_path: Path) -> None:
+    await models.load("a")
+    model, source, config = models.find("a"), tmp_path / "a/1/model.py", tmp_path / "a/config.toml"
+    interface, shown = model.spec, config.read_text()
+    source.write_text("raise OSError")
+    config.write_text(shown.replace('"X"', '"Z"'))
+    for words in ("cannot be loaded", "FP99"):
+        with pytest.raises(Unavailable, match=f"failed to load 'a': .*{words}"):
+            await models.load("a")
+        assert (model.state, model.reason, model.spec) == ("READY", "", interface)
+        config.write_text(shown.replace("FP32", "FP99"))
+    config.write_text(shown)
+    await models.unload("a")
+    with pytest.raises(Unavailable, match="cannot be loaded"):
+        await models.load("a")
+    assert (model.state, "OSError" in model.reason) == ("UNAVAILABLE", True), "nothing is left of it"
+
+
+async def test_a_load_after_an_unload_says_why_it_failed(tmp_path: Path) -> None:
+    engine = EngineClient(EngineConfig(model=str(tmp_path / "nothing")), logging.getLogger("test"))
+    model = LanguageModel(engine, Runs(engine, lambda: None))
+    await model.unload()
+    assert (model.state, model.reason) == ("UNAVAILABLE", "unloaded")
+    with pytest.raises(Unavailable, match="there is no folder"):
+        await model.load()
+    assert (model.state, "there is no folder" in model.reason) == ("UNAVAILABLE", True)
+    await engine.close(0)
+
+
 async def test_the_table_changes_on_the_event_loop_alone(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

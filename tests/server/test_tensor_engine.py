@@ -27,7 +27,7 @@ async def load(engine: TensorEngine, repository: Path) -> str:
     """Load `echo`; its device."""
     entry = next(entry for entry in repositories.scan(repository) if entry.name == "echo")
     assert entry.spec
-    return await asyncio.wait_for(engine.load(entry.spec, str(entry.folder)), PATIENCE)
+    return (await asyncio.wait_for(engine.load(entry.spec, str(entry.folder)), PATIENCE)).device
 
 
 async def test_each_of_two_loads_of_one_module_is_answered(engine: TensorEngine, repository: Path) -> None:
