@@ -65,7 +65,7 @@ def in_parts(item: Item) -> Item:
     if item["type"] != "message" or not isinstance(item["content"], str):
         return item
     kind = "output_text" if item["role"] == "assistant" else "input_text"
-    more = {"annotations": []} if kind == "output_text" else {}
+    more: dict[str, Any] = {"annotations": []} if kind == "output_text" else {}
     return item | {"content": [{"type": kind, "text": item["content"], **more}]}
 
 
