@@ -159,6 +159,7 @@ class Again(msgspec.Struct, kw_only=True):
 
     stream: bool = False
     starting_after: int = -1
+    include_obfuscation: bool = False
 
 
 #: Fields that are not handed on as they are.

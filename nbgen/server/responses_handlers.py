@@ -9,6 +9,8 @@ import msgspec
 from nbgen.errors import NbgenError
 from nbgen.messages import GenerateRequest, TokenizerAnswer
 from nbgen.protocols import responses
+from nbgen.protocols.json_body import refuse_unsupported
+from nbgen.protocols.openai import UNSUPPORTED_STREAM_OPTIONS
 from nbgen.protocols.responses import Again, Page
 from nbgen.protocols.responses_answer import item_page
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
@@ -72,6 +74,7 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
     async def get(self, id: str) -> None:
         response = self.kept.get(id)
         again = responses.parse_query(self.request.query_arguments, Again)
+        refuse_unsupported({"include_obfuscation": again.include_obfuscation}, UNSUPPORTED_STREAM_OPTIONS)
         if again.stream:
             await self._follow(response, again.starting_after)
         else:

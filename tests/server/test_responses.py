@@ -195,6 +195,8 @@ def test_a_response_in_background_is_followed_by_anybody(client: openai.OpenAI) 
     assert rest[-1].response == response
     told = "".join(event.delta for event in first + rest if event.type == "response.output_text.delta")
     assert (told, response.usage.output_tokens) == (response.output_text, 1900)
+    with pytest.raises(openai.BadRequestError, match="`include_obfuscation` is not supported"):
+        client.responses.retrieve(begun.id, stream=True, include_obfuscation=True)
 
 
 def test_a_response_in_background_outlives_its_stream_until_cancelled(client: openai.OpenAI) -> None:
