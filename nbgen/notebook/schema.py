@@ -21,6 +21,13 @@ from nbgen.sampling_params import STRING_FORMATS
 
 #: How a Decimal is written, which msgspec calls a format.
 DECIMAL = r"^-?[0-9]+(\.[0-9]+)?$"
+#: The keys of dictionaries, which JSON has as texts, by their types.
+KEYS = {
+    msgspec.inspect.IntType: {"pattern": r"^-?(0|[1-9][0-9]*)$"},
+    msgspec.inspect.FloatType: {"pattern": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$"},
+    msgspec.inspect.DateType: {"format": "date"},
+    msgspec.inspect.UUIDType: {"format": "uuid"},
+}
 
 
 class Schema:
@@ -65,7 +72,7 @@ def _known(kind: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _name_keys(node: Any, kind: Any, defs: Mapping[str, Any], seen: set[int]) -> None:
-    """Write the keys of every `dict[Literal[…], …]` into its schema, which msgspec leaves open. `kind` is msgspec's."""
+    """Write the keys of dictionaries into their schemas, as far as msgspec leaves them open. `kind` is msgspec's."""
     if not isinstance(node, dict):
         return
     node = defs.get(node.get("$ref", "").removeprefix("#/$defs/"), node)
@@ -74,8 +81,8 @@ def _name_keys(node: Any, kind: Any, defs: Mapping[str, Any], seen: set[int]) ->
     seen.add(id(node))
     inside: list[tuple[Any, Any]] = []
     if isinstance(kind, msgspec.inspect.DictType) and node.get("type") == "object":
-        if isinstance(kind.key_type, msgspec.inspect.LiteralType):
-            node["propertyNames"] = {"enum": [str(value) for value in kind.key_type.values]}
+        if keys := _keys(kind.key_type):
+            node["propertyNames"] = keys
         inside = [(node.get("additionalProperties"), kind.value_type)]
     elif isinstance(kind, msgspec.inspect.UnionType):
         inside = _options(node, kind)
@@ -85,6 +92,15 @@ def _name_keys(node: Any, kind: Any, defs: Mapping[str, Any], seen: set[int]) ->
         inside = [(node.get("items"), kind.item_type)]
     for inner, of in inside:
         _name_keys(inner, of, defs, seen)
+
+
+def _keys(kind: Any) -> dict[str, Any] | None:
+    """The schema of a dictionary's keys, where it is known."""
+    if isinstance(kind, msgspec.inspect.LiteralType):
+        return {"enum": [str(value) for value in kind.values]}
+    if isinstance(kind, msgspec.inspect.EnumType):
+        return {"enum": [str(member.value) for member in kind.cls]}
+    return KEYS.get(type(kind))
 
 
 def _options(node: Mapping[str, Any], union: Any) -> list[tuple[Any, Any]]:

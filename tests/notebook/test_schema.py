@@ -1,9 +1,13 @@
 """Every way to say what an answer should be gives a JSON schema and a typed value."""
 
+import datetime
+import enum
+import uuid
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
+import jsonschema
 import msgspec
 import pydantic
 import pytest
@@ -92,6 +96,42 @@ def test_the_keys_of_a_dictionary_of_literals_are_named_wherever_it_stands() -> 
     assert NAMED in fields(None | dict[LEVEL, int] | str)["anyOf"]
     assert {"type": "array", "items": NAMED} in fields(None | list[dict[LEVEL, int]])["anyOf"]
     assert "propertyNames" not in Schema(dict[str, int]).json
+
+
+class Level(enum.Enum):
+    EASY = "easy"
+    HARD = "hard"
+
+
+class Grade(enum.IntEnum):
+    ONE = 1
+    TWO = 2
+
+
+DAY, ID = datetime.date(2020, 2, 1), uuid.UUID(int=5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (Level, {Level.HARD: 1}, "blue"),
+        (Grade, {Grade.TWO: 1}, "3"),
+        (Literal[1, 2], {2: 1}, "3"),
+        (int, {-30: 1, 0: 2}, "03"),
+        (float, {-0.5: 1, 30.0: 2}, "03.5"),
+        (datetime.date, {DAY: 1}, "May"),
+        (uuid.UUID, {ID: 1}, "5"),
+    ],
+)
+def test_keys_are_of_their_type(kind: Any, good: dict[Any, int], bad: str) -> None:
+    schema = Schema(dict[kind, int])  # type: ignore[valid-type]
+    written = msgspec.json.encode(good).decode()
+    assert schema.parse(written) == good
+    check = jsonschema.Draft202012Validator(
+        msgspec.json.decode(schema.json), format_checker=jsonschema.FormatChecker(["date", "uuid"])
+    )
+    assert check.is_valid(msgspec.json.decode(written))
+    assert not check.is_valid({bad: 1})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """Typed objects from the real server: every way to say the type, streams, maps, magics, other dialects."""
 
+import datetime
+import enum
 import json
+import uuid
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
@@ -57,7 +60,7 @@ def test_types_that_grammars_do_not_know_in_whole_are_asked_for(connected: Priva
         tags: set[int]
         data: bytes
 
-    for kind in (Odd, list[Odd], Decimal, set[int]):
+    for kind in (Odd, list[Odd], Decimal, set[int], dict[int, bool], dict[datetime.date, bool], dict[uuid.UUID, float]):
         stream = nbgen.stream("How was it?", schema=kind, temperature=0, max_new_tokens=4)
         assert "".join(stream)
 
@@ -68,12 +71,18 @@ class Counted:
     again: "Counted | None"
 
 
+class Mood(enum.Enum):
+    GOOD = "good"
+    BAD = "bad"
+
+
 def test_keys_of_a_dict_are_held_to_their_literals(connected: PrivateServer) -> None:
     fields = json.loads(Schema(Counted).json)["properties"]
     assert fields["of"]["items"]["propertyNames"] == {"enum": ["a", "b"]}
     value = nbgen.generate("How was it?", schema=dict[Literal["good", "bad"], Literal["very"]], **OPTIONS)
     assert value.keys() <= {"good", "bad"}
     assert value
+    assert nbgen.generate("How was it?", schema=dict[Mood, Literal["very"]], **OPTIONS).keys() <= set(Mood)
 
 
 async def test_a_stream_has_the_object_as_its_value(connected: PrivateServer) -> None:
