@@ -114,7 +114,7 @@ class PrefixCache:
         return self._roots.setdefault(namespace, Node())
 
     def match(self, namespace: Namespace, tokens: Sequence[int]) -> list[Node]:
-        """The longest cached beginning of `tokens`, in whole blocks. Lock what is to be used before anything else happens."""
+        """The longest cached beginning of `tokens`, in whole blocks. Lock what is to be used before all else."""
         nodes, node = [], self.root(namespace)
         while True:
             start = len(nodes) * self.block_size
