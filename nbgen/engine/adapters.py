@@ -22,20 +22,20 @@ class Adapters:
         self._shapes = linear_shapes(model)
         self._unsuited = frozenset(unsuited)
         self._named: dict[str, Adapter] = {}
+        #: Why a name that somebody has tried to load is not here.
+        self._faults: dict[str, str] = {}
 
     def load(self, name: str, folder: str) -> Adapter:
         """Read the adapter and give it its name. Raises InvalidRequest."""
         if name in self._named:
             raise InvalidRequest(f"the adapter {name!r} is already loaded: unload it first", field="lora_name")
-        adapter = read_adapter(name, folder, self._shapes)
-        if strange := sorted(self._unsuited & adapter.pairs.keys()):
-            raise InvalidRequest(
-                f"the adapter {name!r} cannot be loaded: it changes {strange[0]!r}"
-                + (f" and {len(strange) - 1} more layers" if len(strange) > 1 else "")
-                + ", which this model does not give one row for each token, so that requests could not be told apart: "
-                "merge it into the model (peft: merge_and_unload) and load that",
-                field="lora_path",
-            )
+        try:
+            adapter = self._read(name, folder)
+        except Exception as error:  # whatever is in somebody's folder
+            words = f"the adapter {name!r} cannot be read; the server's log says why"
+            self._faults[name] = error.message if isinstance(error, InvalidRequest) else words
+            raise
+        self._faults.pop(name, None)
         self._named[name] = adapter
         return adapter
 
@@ -55,8 +55,22 @@ class Adapters:
         if not name:
             return None
         if (adapter := self._named.get(name)) is None:
+            if name in self._faults:
+                raise InvalidRequest(self._faults[name], field="lora_path")
             known = ", ".join(sorted(self._named)) or "none"
             raise InvalidRequest(
                 f"lora_path: the adapter {name!r:.200} has never been loaded here; loaded: {known}", field="lora_path"
+            )
+        return adapter
+
+    def _read(self, name: str, folder: str) -> Adapter:
+        adapter = read_adapter(name, folder, self._shapes)
+        if strange := sorted(self._unsuited & adapter.pairs.keys()):
+            raise InvalidRequest(
+                f"the adapter {name!r} cannot be loaded: it changes {strange[0]!r}"
+                + (f" and {len(strange) - 1} more layers" if len(strange) > 1 else "")
+                + ", which this model does not give one row for each token, so that requests could not be told apart: "
+                "merge it into the model (peft: merge_and_unload) and load that",
+                field="lora_path",
             )
         return adapter

@@ -1,6 +1,7 @@
 """LoRA adapters over HTTP: loaded and unloaded while others are served, mixed in one batch, remembered by name."""
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,24 @@ def test_a_name_that_was_unloaded_is_loaded_again_by_a_request(
     change(server, "unload", lora_name="a")
     change(server, "load", lora_name="a", lora_path=str(folders["b"]))
     assert ask(server, lora_path="a").json()["output_ids"] == expected["b"], "the name's new meaning"
+
+
+def test_a_request_hears_why_its_adapter_could_not_be_loaded_and_another_tries_again(
+    server: Server, folders: dict[str, Path], expected: dict[str | None, list[int]], tmp_path: Path
+) -> None:
+    place = shutil.copytree(folders["c"], tmp_path / "moved")
+    assert change(server, "load", lora_name="gone", lora_path=str(place))["success"]
+    change(server, "unload", lora_name="gone")
+    shutil.rmtree(place)
+    for damage, words in ((None, "no such folder"), (b"nothing", "model.safetensors is damaged")):
+        if damage:
+            shutil.copytree(folders["c"], place)
+            (place / "adapter_model.safetensors").write_bytes(damage)
+        refused = ask(server, lora_path="gone")
+        assert (refused.status_code, words in refused.text) == (400, True), refused.text
+    shutil.rmtree(place)
+    shutil.copytree(folders["c"], place)
+    assert ask(server, lora_path="gone").json()["output_ids"] == expected["c"]
 
 
 def test_unloading_waits_for_who_runs_and_holds_up_nobody_else(
