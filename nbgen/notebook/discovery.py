@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from nbgen import __version__
 from nbgen.errors import NbgenError, ServerNotFound
 from nbgen.notebook.client import Client, answering, api_roots, root_below, token_in
 from nbgen.notebook.connection import LOOPBACK
@@ -59,6 +60,7 @@ def find_server(env: Mapping[str, str] | None = None, unusable: Callable[[str], 
         asked.add(place)
         try:
             client = answering(candidate.client(), HELLO_SECONDS)
+            version = client.hello(timeout=HELLO_SECONDS).get("version", __version__)
         except NbgenError as error:
             tried.append(f"  {candidate.source} ({candidate.url}): {error}")
             if candidate.own and (missed is None or missed[0].source == candidate.source):
@@ -66,6 +68,8 @@ def find_server(env: Mapping[str, str] | None = None, unusable: Callable[[str], 
             continue
         if missed and candidate.source != missed[0].source and candidate.url != missed[0].url:
             unusable(f"your nbgen server cannot be used: {missed[1]}; the one at {client.url} is in its place")
+        if version != __version__:
+            unusable(f"this kernel has nbgen {__version__} and its server, {client.url}, {version}: restart the older")
         return client
     if missed:
         unusable(f"your nbgen server cannot be used: {missed[1]}")

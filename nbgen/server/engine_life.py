@@ -19,6 +19,7 @@ from nbgen.frames import FromEngine
 from nbgen.messages import Request
 from nbgen.server.attached_engine import Attachment
 from nbgen.server.engine_channel import EngineChannel
+from nbgen.server.installation import check_unchanged
 from nbgen.server.listener import Listener
 from nbgen.server.restarts import MAX_RESTARTS, Restarts
 from nbgen.server.silence import SILENT_SECONDS, Silence
@@ -149,11 +150,13 @@ class EngineLife:
             self.error = self._cause = None
             self._restarts.begun()
             try:
+                check_unchanged()
                 self._process = await self._standby.take()
+            except Unavailable as error:
+                return self._give_up(error)
             except OSError as error:
                 self._log.exception("The engine could not be started")
-                self._give_up(Unavailable(f"the engine process could not be started: {error.strerror}"))
-                return
+                return self._give_up(Unavailable(f"the engine process could not be started: {error.strerror}"))
             await self._serve(self._process)
             await self._bury(self._process)
         self._life = None

@@ -20,6 +20,7 @@ from nbgen.frames import FromEngine, Unreadable
 from nbgen.messages import AbortRequest, Tensor, TensorPiece
 from nbgen.pieces import cut
 from nbgen.server.engine_process import EngineProcess
+from nbgen.server.installation import check_unchanged
 from nbgen.server.replies import Replies
 from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, ServeTensors, UnloadModule
 from nbgen.tensor_spec import ModelSpec
@@ -121,6 +122,7 @@ class TensorEngine:
             if self._closed:
                 raise Unavailable("the server is stopping")
             if self._process is None:
+                check_unchanged()
                 try:
                     self._process = await EngineProcess.spawn(self._log)
                 except OSError as error:

@@ -1,5 +1,6 @@
 """A server that says hello as nbgen does, and nothing else."""
 
+import json
 import ssl
 import threading
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ class Hello(BaseHTTPRequestHandler):
     """Greets at nbgen's routes below `base`."""
 
     base: ClassVar[str] = "/"
+    said: ClassVar[bytes] = b'{"server_id": "s"}'
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         there = self.path == f"{self.base}nbgen/api/v1/hello"
-        body = b'{"server_id": "s"}' if there else b"{}"
+        body = self.said if there else b"{}"
         self.send_response(200 if there else 404)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -29,9 +31,9 @@ class Hello(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def greeting(base: str = "/", tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """The address of such a server, without a slash at its end."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(base)) as server:
+def greeting(base: str = "/", tls: ssl.SSLContext | None = None, **said: str) -> Iterator[str]:
+    """The address of such a server, without a slash at its end; it has these words for everybody."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(base, **said)) as server:
         if tls:
             server.handle_error = lambda *_: None  # its reader hangs up
             server.socket = tls.wrap_socket(server.socket, server_side=True)
@@ -46,8 +48,8 @@ def greeting_on_socket(path: Path, base: str = "/") -> Iterator[None]:
         yield
 
 
-def _handler(base: str) -> type[Hello]:
-    return type("Greeting", (Hello,), {"base": base})
+def _handler(base: str, **said: str) -> type[Hello]:
+    return type("Greeting", (Hello,), {"base": base, "said": json.dumps({"server_id": "s", **said}).encode()})
 
 
 @contextmanager

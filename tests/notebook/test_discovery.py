@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
+import nbgen
 from nbgen.errors import ServerNotFound
 from nbgen.notebook.client import api_root
 from nbgen.notebook.discovery import candidates, find_server
@@ -188,6 +189,18 @@ def test_folders_of_a_base_url_may_be_named_as_pages_are(base: str, tmp_path: Pa
         ):
             with closing(find_server(environment(tmp_path, **env))) as client:
                 assert client.url == root
+
+
+@pytest.mark.parametrize(("version", "differs"), [(nbgen.__version__, False), ("0.0.1", True)])
+def test_a_server_of_another_version_is_used_and_named(version: str, differs: bool, tmp_path: Path) -> None:
+    """Who upgrades in a notebook has the new one in the next kernel, and the old one in Jupyter."""
+    said: list[str] = []
+    with greeting(version=version) as url:
+        env = environment(tmp_path, NBGEN_URL=url, NBGEN_TOKEN="t")
+        with closing(find_server(env, said.append)) as client:
+            assert client.url == f"{url}/nbgen/"
+    words = f"this kernel has nbgen {nbgen.__version__} and its server, {url}/nbgen/, 0.0.1: restart the older"
+    assert said == [words] * differs
 
 
 def test_it_is_said_why_the_kernels_own_server_is_not_used(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+import nbgen
 from nbgen import pieces
 from nbgen.commands import ReleaseMemory
 from nbgen.engine_config import EngineConfig
@@ -157,6 +159,19 @@ async def test_a_live_model_is_unloaded_however_early_in_its_connection(turns: i
         assert (client.state, client._process) == ("stopped", None)
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
+
+
+async def test_no_engine_is_started_of_a_version_that_the_server_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, heard = EngineClient(EngineConfig(), logging.getLogger("test")), Heard()
+    monkeypatch.setattr(nbgen, "__version__", "0.0.1")
+    client.submit(long_request("r"), heard)
+    await until(lambda: heard.error)
+    assert isinstance(heard.error, Unavailable)
+    assert re.search(r"nbgen 0\.0\.1 was replaced by .* restart the server", heard.error.message)
+    monkeypatch.undo()
+    await client.start()
+    assert client.state == "ready"
+    await client.close(0)
 
 
 async def test_a_request_aborted_while_the_engine_starts_ends_at_once() -> None:
