@@ -31,9 +31,10 @@ class BackgroundRun:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._started = threading.Event()
+        #: Joining the thread would not do: before Python 3.13 one that is interrupted takes the thread for ended.
+        self._over = threading.Event()
         # The context says which cell the output belongs to.
-        self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._work,), daemon=True)
-        self._thread.start()
+        threading.Thread(target=contextvars.copy_context().run, args=(self._work,), daemon=True).start()
         self._started.wait(5)
 
     @property
@@ -44,7 +45,7 @@ class BackgroundRun:
     @property
     def running(self) -> bool:
         """Whether more may come."""
-        return self._thread.is_alive()
+        return not self._over.is_set()
 
     def cancel(self) -> None:
         """Stop it; what has come stays."""
@@ -55,8 +56,7 @@ class BackgroundRun:
     @short_traceback
     def wait(self, timeout: float | None = None) -> Result:
         """The result, once there is one. Raises TimeoutError, or the error that ended the run."""
-        self._thread.join(timeout)
-        if self.running:
+        if not self._over.wait(timeout):
             raise TimeoutError(f"still running after {timeout} s")
         if self.error is not None:
             raise self.error
@@ -80,7 +80,10 @@ class BackgroundRun:
             self.error = error
         finally:
             self._started.set()
-            self._ended(self._answer.result, self.error)
+            try:
+                self._ended(self._answer.result, self.error)
+            finally:
+                self._over.set()
 
     async def _read(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()

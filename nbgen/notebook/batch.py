@@ -38,6 +38,8 @@ class Batch:
         self._extras = extras
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        #: Joining the thread would not do: before Python 3.13 one that is interrupted takes the thread for ended.
+        self._over = threading.Event()
         self._failure: BaseException | None = None
 
     def run(self, rows: list[tuple[int, Result]], ended: Callable[[int], None], tick: Callable[[], None]) -> bool:
@@ -45,15 +47,13 @@ class Batch:
 
         `ended` is told each row on the loop's thread; `tick` is called now and then on this one.
         """
-        thread = threading.Thread(target=self._work, args=(iter(rows), ended), daemon=True)
-        thread.start()
+        threading.Thread(target=self._work, args=(iter(rows), ended), daemon=True).start()
         try:
-            while thread.is_alive():
-                thread.join(0.1)
+            while not self._over.wait(0.1):
                 tick()
         except KeyboardInterrupt:
             self._cancel()
-            thread.join()
+            self._over.wait()
             return False
         if self._failure is not None:
             raise self._failure
@@ -66,6 +66,8 @@ class Batch:
             pass
         except BaseException as failure:  # Raised again on the thread that waits.
             self._failure = failure
+        finally:
+            self._over.set()
 
     async def _all(self, rows: Iterator[tuple[int, Result]], ended: Callable[[int], None]) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
