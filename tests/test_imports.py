@@ -49,7 +49,7 @@ BOOKKEEPING = {
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "shared": (SHARED, {"msgspec", "dill"}),
     "notebook": (
-        {"notebook", "live", "module_export"} | SHARED - MESSAGES,
+        {"notebook", "live", "module_export", ""} | SHARED - MESSAGES,
         {
             "httpx",
             "msgspec",

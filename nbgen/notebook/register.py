@@ -9,12 +9,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.errors import InvalidRequest, NbgenError, Unavailable
 from nbgen.notebook import session
 from nbgen.notebook.client import Client
 from nbgen.notebook.short_traceback import short_traceback
@@ -61,7 +61,7 @@ def register(
     repository = _repository(client)
     from nbgen.module_export import LABELS, describe, export  # imports torch, as the module already has
 
-    with _replaced(repository / name) as folder:
+    with _replaced(repository / name, client) as folder:
         export(folder / "1", module, inputs, max_batch_size)
         (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
         config = describe(inputs, outputs, labels, max_batch_size, max_queue_delay_us)
@@ -71,8 +71,8 @@ def register(
 
 
 @contextmanager
-def _replaced(folder: Path) -> Iterator[Path]:
-    """An empty place for the model's files; where they come to nothing, those that were there before stay."""
+def _replaced(folder: Path, client: Client) -> Iterator[Path]:
+    """An empty place for the model's files; where they come to nothing, those that were there before are served on."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".") as aside:
         before = Path(aside) / folder.name
         if folder.exists():
@@ -83,6 +83,8 @@ def _replaced(folder: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
             if before.exists():
                 before.rename(folder)
+            with suppress(NbgenError):  # there may be nothing to load, of which the server hears so
+                client.load_module(folder.name)
             raise
 
 

@@ -45,10 +45,13 @@ def test_a_run_goes_on_where_waiting_for_it_is_interrupted() -> None:
         waits.wait()
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
+    def wait() -> Result:
+        waits.set()
+        return run.wait()
+
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        waits.set()
-        run.wait()
+        wait()
     assert run.running
     run.cancel()
-    assert run.wait().finish_reason == "abort"
+    assert wait().finish_reason == "abort"

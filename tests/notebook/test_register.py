@@ -39,8 +39,6 @@ def test_a_module_is_served_and_another_takes_its_place_if_it_can(connected: Pri
     assert all(isinstance(value, str) for value in connected.client.headers.values()), "tritonclient adds numbers"
     with pytest.raises(NbgenError):
         nbgen.register("scaled", Scaled(3), inputs={"x": FOUR}, outputs={"y": ("ODD", [4])})
-    assert asked(model) == [2] * 4, "it was loaded, and is served on"
-    connected.client.load_module("scaled")
     assert asked(model) == [2] * 4
     assert asked(nbgen.register("scaled", Scaled(5), inputs={"x": FOUR}, outputs={"y": FOUR})) == [5] * 4
     repository = Path(connected.client.hello()["model_repository"])
@@ -52,3 +50,10 @@ def test_a_module_that_cannot_be_exported_leaves_nothing(connected: PrivateServe
         nbgen.register("odd", Scaled(1), inputs={"x": ("ODD", [4])}, outputs={"y": FOUR})
     with pytest.raises(NbgenError, match="odd"):
         connected.client.load_module("odd")
+
+
+def test_a_module_that_cannot_be_loaded_is_not_known_afterwards(connected: PrivateServer) -> None:
+    with pytest.raises(NbgenError):
+        nbgen.register("half", Scaled(1), inputs={"x": FOUR}, outputs={"y": ("ODD", [4])})
+    with pytest.raises(NbgenError, match="unknown model: 'half'"):
+        nbgen.infer("half", {"x": np.ones(4, np.float32)})
