@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from nbgen.notebook.result import Result
+from nbgen.notebook.rows import DONE
 
 _KEPT = ("text", "finish_reason", "usage", "ttft_s", "tokens_per_s", "model")
 
@@ -43,10 +44,11 @@ class RowCache:
         return known is not None
 
     def keep(self, key: str, result: Result) -> None:
-        """Write a row that has ended."""
+        """Write a row that has ended; one that was broken off is to be asked again."""
+        if result.finish_reason not in DONE:
+            return
         if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a", encoding="utf-8")
+            self._file = self._opened()
         row = {"key": key, **{name: getattr(result, name) for name in _KEPT}}
         self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
         self._file.flush()
@@ -55,15 +57,24 @@ class RowCache:
         if self._file is not None:
             self._file.close()
 
+    def _opened(self) -> TextIO:
+        """At its end, on a line of its own."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._path.open("a", encoding="utf-8", errors="backslashreplace")  # as JSON writes half a character
+        if self._path.stat().st_size and not self._path.read_bytes().endswith(b"\n"):
+            file.write("\n")
+        return file
+
     def _read(self) -> list[tuple[str, dict[str, Any]]]:
-        """A last line that was cut off counts for nothing."""
+        """A line that was cut off counts for nothing."""
         if not self._path.exists():
             return []
         rows = []
-        for line in self._path.read_text(encoding="utf-8").splitlines():
+        for line in self._path.read_bytes().split(b"\n"):
             try:
                 row = json.loads(line)
-                rows.append((row["key"], {name: row[name] for name in _KEPT}))
+                if row["finish_reason"] in DONE:
+                    rows.append((str(row["key"]), {name: row[name] for name in _KEPT}))
             except (ValueError, KeyError, TypeError):
                 continue
         return rows
