@@ -3,6 +3,7 @@
 
 import { newId } from "./dom.js";
 import { ENDED, tell } from "./kernel.js";
+import { NO_RESULT } from "./tree.js";
 
 export class Caller {
   #model;
@@ -11,6 +12,7 @@ export class Caller {
   #run = null;
   #names = "";
   #stopped = new Set();
+  #begun = new Set();
 
   /** `fail(words)` hears why nothing is called. */
   constructor(model, { say, fail }) {
@@ -31,12 +33,16 @@ export class Caller {
     return this.#run !== null;
   }
 
-  /** Have the calls of this answer made; the kernel goes on with the next. */
+  /** Whether this kernel knows what has become of the calls of this answer, if it has any, or will make them. */
+  knows({ run, tool_calls, finish_reason }) {
+    return Boolean(tool_calls && this.#owns(run) && !this.stopped(run) && finish_reason && finish_reason.type !== "abort");
+  }
+
+  /** Have the calls of this answer made, or hear how it stands with them; the kernel goes on with the next. */
   call({ run, tool_calls }) {
     this.#run = run;
     this.#names = [...new Set(tool_calls.map((call) => call.function.name))].join(", ");
-    const owner = this.#model.get("owner");
-    if (!owner || !run.startsWith(`${owner}-`)) return this.#over(`Nobody here can call ${this.#names}.`);
+    if (!this.#owns(run)) return this.#over(`Nobody here can call ${this.#names}.`);
     this.#say(`Waiting for the kernel to call ${this.#names}`);
     if (!tell(this.#model, { type: "hear", run })) this.#over(ENDED);
   }
@@ -57,8 +63,19 @@ export class Caller {
     return this.#stopped.has(run);
   }
 
-  #hear({ type, run, message }) {
+  /** What stands for the results of this run's calls where nobody makes them any more, see Calls. */
+  missing(run) {
+    return this.#begun.has(run) ? NO_RESULT : undefined;
+  }
+
+  #owns(run) {
+    const owner = this.#model.get("owner");
+    return Boolean(owner && run?.startsWith(`${owner}-`));
+  }
+
+  #hear({ type, run, message, begun }) {
     if (run !== this.#run || run === null) return;
+    if (begun) this.#begun.add(run);
     if (type === "heard") tell(this.#model, { type: "call", run });
     else if (type === "calling") this.#say(`Calling ${this.#names}`);
     else if (type === "uncalled") this.#over(message);

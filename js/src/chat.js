@@ -106,20 +106,16 @@ export class Chat {
     this.#transport = transport;
     this.#senses.open(transport);
     const chat = await transport.snapshot().catch((error) => this.#frame.say(error.message));
-    const kept = chat?.turns?.length ? null : this.#frame.notebook.kept(this.#model.get("chat"));
-    const turns = kept ?? chat?.turns;
-    if (turns?.length && !this.#tree.path().length) this.#restore(turns, chat);
-    if (kept) tellTurns(this.#model, "kept", this.#messages);
+    const tree = Tree.merged(this.#frame.notebook.kept(this.#model.get("chat")), chat?.turns ?? []);
+    if (tree.size && !this.#tree.size) this.#restore(tree, chat);
+    if (tree.size && !chat?.turns?.length) tellTurns(this.#model, "kept", this.#messages);
   }
 
   /** Show what was said meanwhile elsewhere, as in another tab. */
   async refresh() {
-    if (!this.#live) await this.#reread();
-  }
-
-  async #reread() {
-    const chat = await this.#transport.snapshot().catch(() => null);
-    if (!this.#live && chat?.turns?.length > this.#tree.size) this.#restore(chat.turns, chat);
+    const chat = !this.#live && (await this.#transport.snapshot().catch(() => null));
+    const tree = Tree.merged(this.#tree.list(), chat?.turns ?? [], this.#tree.dropped);
+    if (!this.#live && tree.size > this.#tree.size) this.#restore(tree, chat);
   }
 
   close() {
@@ -148,7 +144,7 @@ export class Chat {
     if (stale || this.#tree.answer(run)) return;
     if (!messages) {
       if (after && this.#live?.run === after) this.#rest();
-      return this.#reread();
+      return this.refresh();
     }
     this.#started({ run, messages });
     this.#transport.follow(run, 0);
@@ -223,18 +219,20 @@ export class Chat {
     this.#compose.busy = true;
     this.#show();
     this.#following.toEnd();
+    return turn;
   }
 
-  #restore(turns, chat) {
-    this.#tree = Tree.from(turns);
+  #restore(tree, chat) {
+    this.#tree = tree;
     this.#show();
     this.#following.toEnd();
-    const live = this.#tree.path().at(-1);
-    if (!Tree.unfinished(live)) return;
-    if (chat?.run?.run !== live.run) return this.#lost(live);
-    this.#begin(live);
+    const last = tree.path().at(-1);
+    if (this.#caller.knows(last)) return this.#caller.call(this.#begin(last));
+    if (!Tree.unfinished(last)) return;
+    if (chat?.run?.run !== last.run) return this.#lost(last);
+    this.#begin(last);
     this.#frame.state(chat.run);
-    this.#transport.follow(live.run, chat.run.seq);
+    this.#transport.follow(last.run, chat.run.seq);
   }
 
   /** The server has forgotten the run: what had come is all there is. */
@@ -340,8 +338,8 @@ export class Chat {
     for (const turn of turns) {
       const versions = this.#tree.versions(turn);
       this.#view(turn).show(versions.indexOf(turn), versions.length);
-      const unknown = turn === this.#live ? null : undefined;
-      if (turn.tool_calls) this.#view(turn).results(this.#tree.results(turn).map((text) => text ?? unknown));
+      const missing = turn === this.#live ? null : this.#caller.missing(turn.run);
+      if (turn.tool_calls) this.#view(turn).results(this.#tree.results(turn).map((text) => text ?? missing));
     }
     const shown = turns.length ? turns.map((turn) => this.#view(turn).element) : [h("p", { class: "nbgen-empty" }, EMPTY)];
     shown.forEach((element, i) => this.#log.children[i] === element || this.#log.insertBefore(element, this.#log.children[i] ?? null));

@@ -30,7 +30,7 @@ export class Direct {
   /** Stop a run; one that the server does not know yet is still on its way there. */
   async cancel(run, tries = 20) {
     try {
-      await this.#server.json(`runs/${encodeURIComponent(run)}/cancel`, { body: {} });
+      await this.#server.json(`runs/${inPath(run)}/cancel`, { body: {} });
     } catch (error) {
       if (error.status !== 404 || tries === 0) throw error;
       await new Promise((resolve) => setTimeout(resolve, 100));
@@ -40,7 +40,7 @@ export class Direct {
 
   /** What the server knows of the chat. */
   snapshot() {
-    return this.#server.json(`chats/${encodeURIComponent(this.#chat)}`);
+    return this.#server.json(`chats/${inPath(this.#chat)}`);
   }
 
   /** The model and its state. */
@@ -60,4 +60,9 @@ export class Direct {
   close() {
     this.#silence();
   }
+}
+
+/** An id as a part of a path, where a colon stands as it is. */
+function inPath(id) {
+  return encodeURIComponent(id).replaceAll("%3A", ":");
 }

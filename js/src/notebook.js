@@ -1,10 +1,13 @@
 // The notebook around a widget, where the page lets us reach it: cells and metadata. Elsewhere every call does nothing.
 
 import { fitting, newest } from "./content.js";
+import { Tree } from "./tree.js";
 
 const MAX_SAVED = 200_000;
 /** A chat without a name has an id that is made up, by Python or by this page: nobody can ask for it again. */
 const MADE_UP = /^(?:[0-9a-f]{24}|[0-9a-f]{32})$/;
+/** What Python puts after a chat's name, for other notebooks have chats of this name, too (nbgen/notebook/chat_name.py). */
+const OF_KERNEL = /\.[0-9a-f]{16}$/;
 /** What the page's panels show, by notebook; every widget has a bundle of its own. */
 const SHOWN = (globalThis[Symbol.for("nbgen.shown")] ??= new WeakMap());
 
@@ -54,18 +57,19 @@ export class Notebook {
 
   /** What the notebook keeps of a chat, as `keep` left it. */
   kept(chat) {
-    return this.#chats()[chat] ?? null;
+    return this.#chats()[keptAs(chat)] ?? [];
   }
 
   /**
-   * Keep a chat's turns in the notebook's metadata, so that they are there when it is opened again; of chats without a
-   * name only those that a panel shows. Words for what is too long to be kept, or "".
+   * Keep a chat's turns in the notebook's metadata, so that they are there when it is opened again, beside those that
+   * another panel has kept of it; of chats without a name only those that a panel shows. Words for what is too long to
+   * be kept, or "".
    */
   keep(chat, tree) {
     if (!this.#writable) return "";
-    const [turns, words] = within(tree);
+    const [turns, words] = within(Tree.merged(this.kept(chat), tree.list(), tree.dropped));
     const others = Object.entries(this.#chats()).filter(([id]) => !MADE_UP.test(id) || this.#isShown(id));
-    this.#write({ ...Object.fromEntries(others), ...(turns && { [chat]: turns }) });
+    this.#write({ ...Object.fromEntries(others), ...(turns && { [keptAs(chat)]: turns }) });
     return words;
   }
 
@@ -96,6 +100,11 @@ export class Notebook {
   #chats() {
     return this.#shared?.getMetadata?.("nbgen")?.chats ?? {};
   }
+}
+
+/** The name under which the notebook keeps a chat: without what its id says of the kernel. */
+function keptAs(chat) {
+  return chat.replace(OF_KERNEL, "");
 }
 
 /** As much of a conversation as there is room for, and words for the rest. */

@@ -1,12 +1,14 @@
 // A conversation as a tree of turns: an edited question and a second answer are branches. One path of it is shown.
 // Mirrors what the server keeps of a chat (nbgen/server/chats.py). Knows nothing of the page.
 
-import { same, sendable } from "./content.js";
+import { lean, same, sendable } from "./content.js";
 
-/** What stands for the result of a call that nobody has made, as in nbgen/notebook/turns.py. */
-const NO_RESULT = "no result";
+/** What stands for the result of a call that has none, as in nbgen/notebook/turns.py. */
+export const NO_RESULT = "no result";
 
 export class Tree {
+  /** Runs whose answers were forgotten. */
+  dropped = new Set();
   #turns = [];
   #chosen = new Map();
 
@@ -14,6 +16,25 @@ export class Tree {
   static from(list) {
     const tree = new Tree();
     for (const { parent, ...turn } of list) tree.#append({ ...turn, parent: tree.#turns[parent] ?? null });
+    return tree;
+  }
+
+  /** From two lists of the same chat: the newer one, and of the older one answers that it lacks. Without dropped runs. */
+  static merged(older, newer, dropped = new Set()) {
+    const tree = new Tree();
+    tree.dropped = dropped;
+    tree.#take(newer, () => true);
+    const own = new Set(tree.#turns);
+    const last = tree.#turns.at(-1);
+    const known = ({ run }) => Boolean(tree.answer(run ?? ""));
+    const ways = new Set();
+    for (const [i, turn] of older.entries()) {
+      for (let at = turn.run && !known(turn) ? i : null; at !== null; at = known(older[at]) ? null : older[at].parent) ways.add(at);
+    }
+    tree.#take(older, (i) => !last || ways.has(i));
+    const first = new Set(tree.#turns.filter((turn) => !own.has(turn)).flatMap(lineage));
+    tree.#turns = [...first, ...tree.#turns.filter((turn) => !first.has(turn))];
+    if (last) tree.choose(last);
     return tree;
   }
 
@@ -70,6 +91,7 @@ export class Tree {
 
   /** Forget an answer that has nothing after it. */
   drop(turn) {
+    this.dropped.add(turn.run);
     this.#turns = this.#turns.filter((other) => other !== turn);
     const left = this.#turns.findLast((other) => other.parent === turn.parent);
     if (left) this.#chosen.set(turn.parent, left);
@@ -101,6 +123,22 @@ export class Tree {
     return messages;
   }
 
+  /** The turns of a list that are wanted, and not here. */
+  #take(list, wanted) {
+    const met = [];
+    for (const [i, { parent, ...turn }] of list.entries()) met.push(wanted(i) && this.#meet({ ...turn, parent: met[parent] ?? null }));
+  }
+
+  /** The turn that is this one, which may be new. */
+  #meet(turn) {
+    if (this.dropped.has(turn.run)) return turn.parent;
+    const known = this.answer(turn.run ?? "") ?? this.#turns.find((other) => other.parent === turn.parent && is(other, turn));
+    if (!known) return this.#append(turn);
+    if (turn.run && !known.run) Object.assign(known, turn);
+    if (same(lean(turn.content), known.content)) known.content = turn.content;
+    return known;
+  }
+
   #append(turn) {
     this.#turns.push(turn);
     this.choose(turn);
@@ -121,6 +159,13 @@ function message({ role, content, tool_calls, tool_call_id }) {
 /** Whether a turn is this message. */
 function says(turn, { role, content, tool_calls, tool_call_id }) {
   return turn.role === role && same(turn.content, content) && turn.tool_call_id === tool_call_id && written(turn.tool_calls) === written(tool_calls);
+}
+
+/** Whether two turns after the same one are one, of which one may have lost its files or its run. */
+function is(one, other) {
+  if (one.run && other.run) return false;
+  const light = [one, other].map((turn) => ({ ...turn, content: lean(turn.content) }));
+  return says(one, other) || says(light[0], other) || says(one, light[1]);
 }
 
 function written(calls) {

@@ -59,3 +59,16 @@ test("runs are named after who makes their calls", () => {
   assert.match(waiting().caller.newId(), /^me-[0-9a-f]{24}$/);
   assert.match(waiting(answer, "").caller.newId(), /^[0-9a-f]{24}$/);
 });
+
+test("of calls whose answer has ended well and is this kernel's, the kernel knows more", () => {
+  const { caller, tell } = waiting();
+  const whole = { ...answer, finish_reason: { type: "stop" } };
+  const cases = [[whole, true], [answer, false], [{ ...whole, finish_reason: { type: "abort" } }, false], [{ ...whole, run: "you-1" }, false], [{ ...whole, run: undefined }, false], [{ ...whole, tool_calls: undefined }, false]];
+  for (const [turn, known] of cases) assert.equal(caller.knows(turn), known);
+  assert.equal(caller.missing("me-1"), undefined);
+  tell({ type: "uncalled", run: "me-1", message: "The call was interrupted.", begun: true });
+  assert.equal(caller.missing("me-1"), "no result");
+  caller.call(answer);
+  caller.stop();
+  assert.equal(caller.knows(whole), false);
+});

@@ -60,11 +60,25 @@ test("of a conversation that is too long the shown branch is kept, then its newe
   tree.add([{ role: "user", content: "c".repeat(90_000) }], "r2").content = "other";
   assert.match(notebook.keep("plans", tree), /versions that are shown/);
   assert.deepEqual(chats().plans.map(({ role, parent, content }) => [role, parent, content[0]]), [["user", null, "c"], ["assistant", 0, "o"]]);
+  const another = opened();
+  const { chats: kept } = another;
   const long = talk("a".repeat(90_000), "b".repeat(90_000), "c".repeat(90_000));
-  assert.match(notebook.keep("plans", long), /newest turns/);
-  assert.deepEqual(chats().plans.map(({ parent, content }) => [parent, content[0]]), [[null, "b"], [0, "y"], [1, "c"], [2, "y"]]);
-  assert.match(notebook.keep("plans", talk("a".repeat(300_000))), /too long/);
-  assert.equal(chats().plans.length, 4);
+  assert.match(another.panel("plans").keep("plans", long), /newest turns/);
+  assert.deepEqual(kept().plans.map(({ parent, content }) => [parent, content[0]]), [[null, "b"], [0, "y"], [1, "c"], [2, "y"]]);
+  assert.match(another.panel("plans").keep("plans", talk("a".repeat(300_000))), /too long/);
+  assert.equal(kept().plans.length, 4);
+});
+
+test("two panels keep what each of them was told", () => {
+  const { panel, chats } = opened();
+  const id = "plans.0123456789abcdef";
+  for (const [run, content] of [["r1", "one"], ["r2", "two"]]) {
+    const tree = new Tree();
+    tree.add([{ role: "user", content }], run).content = "yes";
+    panel(id).keep(id, tree);
+  }
+  assert.deepEqual(chats().plans.map(({ parent, run, content }) => [parent, run ?? content]), [[null, "one"], [0, "r1"], [null, "two"], [2, "r2"]]);
+  assert.deepEqual(panel("plans.fedcba9876543210").kept("plans.fedcba9876543210"), chats().plans);
 });
 
 test("the newest turns begin with the system prompt and a question", () => {

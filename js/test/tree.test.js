@@ -107,3 +107,68 @@ test("an answer after results that failed before any text leaves them", () => {
   tree.path().at(-1).content = "";
   assert.deepEqual(tree.messages(tree.path().at(-1)).map(({ role }) => role), ["user", "assistant", "tool", "tool"]);
 });
+
+const image = (url) => ({ type: "image_url", ...(url && { image_url: { url } }) });
+const about = (text, url) => user([{ type: "text", text }, image(url)]);
+const runs = (tree) => tree.list().map(({ run }) => run).filter(Boolean);
+const path = (tree) => tree.path().map(({ run, content }) => run ?? content);
+
+/** What a server that was started again knows of the same talk: the way to one answer more, and no runs before it. */
+function after(tree, run) {
+  const again = new Tree();
+  again.add([...tree.messages(tree.path().at(-1)), user("three")], run).content = "third";
+  return again;
+}
+
+test("two lists of one chat are one tree, in which nothing is lost and nothing is there twice", () => {
+  const tree = talked();
+  const other = talked();
+  other.add(other.messages(other.path()[2]), "r3").content = "else";
+  const whole = ["one", "r1", "two", "r2"];
+  for (const [older, newer, shown, all] of [
+    [[], tree.list(), whole, ["r1", "r2"]],
+    [tree.list(), [], whole, ["r1", "r2"]],
+    [tree.list(), tree.list(), whole, ["r1", "r2"]],
+    [other.list(), tree.list(), whole, ["r1", "r3", "r2"]],
+    [tree.list(), other.list(), ["one", "r1", "two", "r3"], ["r1", "r2", "r3"]],
+    [tree.list().slice(0, 2), tree.list(), whole, ["r1", "r2"]],
+    [after(tree, "r3").list(), tree.list(), [...whole, "three", "r3"], ["r1", "r2", "r3"]],
+    [other.list(), after(tree, "r4").list(), [...whole, "three", "r4"], ["r1", "r3", "r2", "r4"]],
+  ]) {
+    const merged = Tree.merged(older, newer);
+    assert.deepEqual([path(merged), runs(merged)], [shown, all]);
+    assert.deepEqual(path(Tree.from(merged.list())), shown);
+  }
+});
+
+test("what a notebook has cut off is no branch of its own", () => {
+  const tree = talked();
+  const cut = tree.list().slice(2).map((turn, i) => ({ ...turn, parent: i ? 0 : null }));
+  assert.deepEqual(Tree.merged(cut, tree.list()).list(), tree.list());
+  const longer = [...cut, { parent: 1, ...user("three") }, { parent: 2, role: "assistant", content: "third", run: "r3" }];
+  const merged = Tree.merged(longer, tree.list());
+  assert.equal(merged.size, 6);
+  merged.choose(merged.answer("r3"));
+  assert.deepEqual(path(merged), ["one", "r1", "two", "r2", "three", "r3"]);
+});
+
+test("a question is the same without its files, which stay where they are kept", () => {
+  const full = new Tree();
+  full.add([about("What is it?", "data:image/png;base64,AA==")], "r1").content = "a fox";
+  const light = new Tree();
+  light.add([about("What is it?")], "r2").content = "a cat";
+  for (const [older, newer] of [[full, light], [light, full]]) {
+    const merged = Tree.merged(older.list(), newer.list());
+    assert.equal(merged.size, 3);
+    assert.deepEqual(merged.path()[0].content, full.path()[0].content);
+  }
+});
+
+test("a dropped answer stays away", () => {
+  const tree = talked();
+  const failed = tree.add(tree.messages(tree.path()[2]), "r3");
+  const before = tree.list();
+  tree.drop(failed);
+  assert.deepEqual(runs(Tree.merged(tree.list(), before, tree.dropped)), ["r1", "r2"]);
+  assert.deepEqual(runs(Tree.merged(before, tree.list(), tree.dropped)), ["r1", "r2"]);
+});

@@ -20,7 +20,7 @@ from nbgen.notebook.text_stream import TextStream
 
 #: Tries of a row that the server cannot take just now, and the first pause between them.
 TRIES = 4
-PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 1.0
 
 
 class Batch:
@@ -64,6 +64,8 @@ class Batch:
             asyncio.run(self._all(rows, ended))
         except asyncio.CancelledError:
             pass
+        except BaseExceptionGroup as failures:
+            self._failure = failures.exceptions[0]
         except BaseException as failure:  # Raised again on the thread that waits.
             self._failure = failure
         finally:
@@ -93,7 +95,7 @@ class Batch:
                 # What broke off in its middle may be what breaks the engine: it gets one more try.
                 if not error.retryable or tries == TRIES or (result.text and tries > 1):
                     raise
-                await asyncio.sleep(PAUSE_SECONDS * 2**tries)
+                await asyncio.sleep(PAUSE_SECONDS * 2 ** (tries - 1))
                 result.clear()
         raise AssertionError("unreachable")
 

@@ -32,7 +32,8 @@ class Chat(Turns, Panel):
     """A conversation with the model. Options are those of `nbgen.generate`.
 
     With a name, `Chat("plans")`, the conversation is found again when the cell is run another time, also after the
-    notebook has been closed: its metadata keep it. Below the panel stands a transcript that needs no kernel.
+    notebook has been closed: its metadata keep it. Chats of this name in other notebooks are other conversations.
+    Below the panel stands a transcript that needs no kernel.
 
     `tools` are functions that the model may want called, or tools as OpenAI's JSON, as in `nbgen.generate`: the kernel
     calls them once it is free, as it does with the callbacks of widgets, or in `wait`, and the panel shows each call
@@ -162,11 +163,18 @@ class Chat(Turns, Panel):
         if message.get("messages"):
             self._kept[message["chat"]] = message["messages"]
         if message.get("type") == "call":
-            self._rounds.hear(message["run"])
+            self._hear(message["run"])
         elif message.get("type") == "cancel":
             super()._receive({**message, "run": self._rounds.stop(message["run"])})
         else:
             super()._receive(message)
+
+    def _hear(self, run: str) -> None:
+        """A page waits for the calls of this run; one that was loaded meanwhile may not know that all went on."""
+        if following := self._rounds.following(run):
+            self.send({"type": "started", "run": following, "after": run, "messages": self._runs.asked(following)})
+        else:
+            self._rounds.hear(run)
 
     def _written(self) -> Bundle:
         return bundle(self.messages)

@@ -1,8 +1,12 @@
-"""The id under which a chat of any name is kept, on the server and in the notebook. Knows neither."""
+"""The ids of chats that have a name: in their notebook, and on the server. Knows neither."""
 
 import hashlib
 import re
 import unicodedata
+import uuid
+from functools import cache
+
+from traitlets.config import Application
 
 from nbgen.identifiers import IDENTIFIER
 
@@ -10,14 +14,37 @@ from nbgen.identifiers import IDENTIFIER
 STEPS = (".", "..")
 SLUG_LENGTH = 80
 HASH_LENGTH = 12
+#: Room for what an id on the server says of the kernel.
+NAME_LENGTH = 100
+KERNEL_LENGTH = 16
 
 
 def chat_id(name: str) -> str:
-    """The name itself where it is an id; else what can be read of it and a hash of all, the same for the same name."""
-    if IDENTIFIER.fullmatch(name) and name not in STEPS:
+    """On the server, where the chats of other notebooks are, too: the name as the notebook has it, and of the kernel a
+    mark that it keeps when it is restarted.
+    """
+    return f"{kept_as(name)}.{_kernel()}"
+
+
+def kept_as(name: str) -> str:
+    """In the notebook: the name itself where it is an id; else what can be read of it and a hash of all, the same for
+    the same name.
+    """
+    if IDENTIFIER.fullmatch(name) and name not in STEPS and len(name) <= NAME_LENGTH:
         return name
     name = unicodedata.normalize("NFC", name)
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     slug = re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-")[:SLUG_LENGTH] or "chat"
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{slug}-{digest[:HASH_LENGTH]}"
+    return f"{slug}-{_digest(name, HASH_LENGTH)}"
+
+
+@cache
+def _kernel() -> str:
+    """Of the file that tells how to reach this kernel: Jupyter names it after the kernel. Elsewhere, of the process."""
+    app = Application.instance() if Application.initialized() else None
+    file = str(getattr(app, "abs_connection_file", "") or "")
+    return _digest(file or uuid.uuid4().hex, KERNEL_LENGTH)
+
+
+def _digest(text: str, length: int) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]

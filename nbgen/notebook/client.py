@@ -82,15 +82,15 @@ class Client(Connection):
 
     def follow(self, run: str, start: int = 0) -> Iterator[Event]:
         """The events of a run that exists, from an offset."""
-        return self._events(Call("GET", f"{API}runs/{quote(run, safe='')}/events?from={start}"))
+        return self._events(Call("GET", f"{API}runs/{quote(run, safe=':')}/events?from={start}"))
 
     def snapshot(self, run: str) -> dict[str, Any]:
         """All of a run as it stands now."""
-        return self.fields(Call("GET", f"{API}runs/{quote(run, safe='')}"))
+        return self.fields(Call("GET", f"{API}runs/{quote(run, safe=':')}"))
 
     def cancel(self, run: str) -> dict[str, Any]:
         """Stop a run; one that has ended stays as it is."""
-        return self.fields(Call("POST", f"{API}runs/{quote(run, safe='')}/cancel", {}))
+        return self.fields(Call("POST", f"{API}runs/{quote(run, safe=':')}/cancel", {}))
 
     def cancel_all(self) -> None:
         """Stop every request of the server, whoever asked."""
@@ -98,7 +98,7 @@ class Client(Connection):
 
     def chat(self, chat: str) -> dict[str, Any]:
         """The messages of a chat and its newest run. A new chat has neither."""
-        return self.fields(Call("GET", f"{API}chats/{quote(chat, safe='')}"))
+        return self.fields(Call("GET", f"{API}chats/{quote(chat, safe=':')}"))
 
     def generate(self, body: dict[str, Any]) -> Any:
         """The answer of SGLang's `/generate`, which tells log-probabilities; to a list of prompts, a list."""

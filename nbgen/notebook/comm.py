@@ -94,6 +94,11 @@ class CommRuns:
         last = self._last
         return last.messages if last and last.run == run else None
 
+    def asked(self, run: str) -> list[dict[str, Any]] | None:
+        """What a run answers, if that is known here and small enough for a page."""
+        pieces = self._pieces.get(run)
+        return told({"messages": pieces.asked})["messages"] if pieces else None
+
     def turns(self) -> list[dict[str, Any]]:
         """The answers of the last runs, as far as they have come."""
         with self._lock:
@@ -183,7 +188,7 @@ class RunPieces:
     def __init__(self, run: str, send: Send, choose: Choose, asked: list[dict[str, Any]] | None = None) -> None:
         self.run = run
         self.choose = choose
-        self._asked = asked
+        self.asked = asked
         self._send = send
         self._lock = threading.Lock()
         self._deltas: list[dict[str, Any]] = []
@@ -224,9 +229,9 @@ class RunPieces:
     def messages(self) -> list[dict[str, Any]] | None:
         """What was asked and the answer, once it has ended well."""
         turn = self.turn()
-        if not self._asked or not turn.get("finish_reason") or turn["finish_reason"]["type"] in ("abort", "error"):
+        if not self.asked or not turn.get("finish_reason") or turn["finish_reason"]["type"] in ("abort", "error"):
             return None
-        return [*self._asked, {name: turn[name] for name in ("role", "content", "tool_calls") if name in turn}]
+        return [*self.asked, {name: turn[name] for name in ("role", "content", "tool_calls") if name in turn}]
 
     def turn(self) -> dict[str, Any]:
         """The answer so far, as a server tells the turns of its chats."""

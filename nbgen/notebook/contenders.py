@@ -39,9 +39,9 @@ def contenders(models: Any, own: AnyClient) -> tuple[list[Contender], list[AnyCl
     A model is a text (a loaded adapter, or what `nbgen.load` takes), what `nbgen.connect` or `nbgen.serve` returned, or
     either under a label, in a mapping. Raises InvalidRequest for anything else.
     """
-    named = list(models.items()) if isinstance(models, Mapping) else [("", model) for model in _several(models)]
+    named = models.items() if isinstance(models, Mapping) else [("", model) for model in _several(models)]
     others: list[AnyClient] = []
-    found = [_contender(label, model, own, others) for label, model in named]
+    found = [_contender(str(label), model, own, others) for label, model in named]
     if {one.load for one in found if one.server is None} == {_name(own)}:  # nothing else needs to be loaded there
         found = [one._replace(load="") for one in found]
     return found, others

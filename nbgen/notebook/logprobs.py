@@ -11,6 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from nbgen.notebook.shown_text import visible
+from nbgen.notebook.table import NO_MATHS
+
+#: Beyond it a perplexity is no number any more.
+MOST_SURPRISE = 700.0
+#: Tokens of a heat map; the page takes long for more.
+MOST_SHOWN = 4000
 
 
 class Token(NamedTuple):
@@ -65,7 +71,8 @@ class Logprobs(Sequence[Token]):
     def perplexity(self) -> float:
         """exp of the mean negative log-probability: 1 for a text that could not have been otherwise."""
         counted = [token.logprob for token in self if token.logprob is not None]
-        return math.exp(-sum(counted) / len(counted)) if counted else math.nan
+        surprise = -sum(counted) / len(counted) if counted else math.nan
+        return math.inf if surprise > MOST_SURPRISE else math.exp(surprise)
 
     def to_df(self) -> Any:
         """A pandas DataFrame with a row a token; `top` holds (text, probability) of the likeliest ones."""
@@ -89,14 +96,18 @@ class Logprobs(Sequence[Token]):
         return f"<{_counted(len(self))}, log-probability {self.total:.2f}, perplexity {self.perplexity:.2f}>"
 
     def _repr_html_(self) -> str:
-        """The text, each token coloured by how likely it was; the alternatives are in its tooltip."""
-        spans = "".join(_span(token) for token in self)
+        """The text, each token coloured by how likely it was; the alternatives are in its tooltip. Of a long one, the
+        beginning.
+        """
+        spans = "".join(_span(token) for token in self._tokens[:MOST_SHOWN])
         scale = "".join(
             f'<span style="{_colour(share)}">&nbsp;{share:.0%}&nbsp;</span>' for share in (1, 0.5, 0.1, 0.01)
         )
         note = f"{_counted(len(self))} · perplexity {self.perplexity:.2f} · probability {scale}"
+        if len(self) > MOST_SHOWN:
+            note = f"the first {MOST_SHOWN} of {note} · to_df() has all"
         return (
-            f'<div style="line-height: 1.9; white-space: pre-wrap">{spans}</div>'
+            f'<div class="{NO_MATHS}" style="line-height: 1.9; white-space: pre-wrap">{spans}</div>'
             f'<div style="opacity: 0.8; font-size: 85%">{note}</div>'
         )
 

@@ -46,6 +46,7 @@ class Rounds:
         self._steps: dict[str, _Step] = {}
         self._stopped: set[str] = set()
         self._after: dict[str, str] = {}
+        self._told: dict[str, dict[str, Any]] = {}
 
     @property
     def calling(self) -> str | None:
@@ -53,13 +54,21 @@ class Rounds:
         open_ones = (run for run, step in list(self._steps.items()) if not step.done.is_set())
         return next((run for run in open_ones if run not in self._stopped), None)
 
+    def following(self, run: str) -> str | None:
+        """The run that has gone on from this one."""
+        return self._after.get(run)
+
     def new_id(self) -> str:
         """A name for a run that is its own."""
         return "-".join(filter(None, [self.owner, uuid.uuid4().hex]))
 
     def hear(self, run: str) -> None:
-        """A page asks for a step."""
-        if not self._owns(run) or run in self._steps:
+        """A page asks for a step; what has been told of one is told again, for the page may be new."""
+        if not self._owns(run):
+            return
+        if told := self._told.get(run):
+            self._send(told)
+        if run in self._steps or run in self._stopped:
             return
         kernel = getattr(get_ipython(), "kernel", None)
         if kernel is None or threading.current_thread() is threading.main_thread():
@@ -81,7 +90,7 @@ class Rounds:
         try:
             self._step(run)
         except BaseException as error:
-            self._tell(run, str(error) if isinstance(error, NbgenError) else INTERRUPTED)
+            self._give_up(run, str(error) if isinstance(error, NbgenError) else INTERRUPTED)
             raise
         finally:
             own.done.set()
@@ -90,7 +99,7 @@ class Rounds:
         """Make no calls of this run, and tell every page; the run to be stopped, which may be the one that goes on."""
         if self._owns(run):
             self._stopped.add(run)
-            self._tell(run, STOPPED)
+            self._give_up(run, STOPPED)
         return self._after.get(run, run)
 
     def _owns(self, run: str) -> bool:
@@ -125,15 +134,15 @@ class Rounds:
     def _step(self, run: str) -> None:
         messages = self._read(run)
         if refusal := self._refusal(messages):
-            self._tell(run, refusal)
+            self._give_up(run, refusal)
             return
         assert messages is not None
-        self._send({"type": "calling", "run": run})
+        self._tell(run, {"type": "calling", "begun": True})
         results = self._tools.call(calls_of(messages[-1]))
         if run in self._stopped:
             return
         if self._read(run) is None:
-            self._tell(run, GONE_ON)
+            self._give_up(run, GONE_ON)
         else:
             self._after[run] = self._go_on([*messages, *results], run)
 
@@ -148,8 +157,14 @@ class Rounds:
         rounds = sum(bool(turn.get("tool_calls")) for turn in messages[asked:])
         return TOO_MANY if rounds >= MAX_ROUNDS else ""
 
-    def _tell(self, run: str, words: str) -> None:
-        self._send({"type": "uncalled", "run": run, "message": words})
+    def _give_up(self, run: str, words: str) -> None:
+        """Nothing comes of these calls, whether or not one has begun."""
+        begun = run in self._told and self._told[run]["begun"]
+        self._tell(run, {"type": "uncalled", "message": words, "begun": begun})
+
+    def _tell(self, run: str, message: dict[str, Any]) -> None:
+        self._told[run] = {**message, "run": run}
+        self._send(self._told[run])
 
 
 class _Step:

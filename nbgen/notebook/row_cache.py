@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.result import Result
+from nbgen.notebook.rows import DONE
 
 _KEPT = ("text", "finish_reason", "usage", "ttft_s", "tokens_per_s", "model")
 
@@ -52,12 +53,13 @@ class RowCache:
         return known is not None
 
     def keep(self, key: str, result: Result) -> None:
-        """Write a row that has ended, as long as the file takes them."""
-        if self.failure is not None:
+        """Write a row that has ended, as long as the file takes them; one that was broken off is to be asked again."""
+        if self.failure is not None or result.finish_reason not in DONE:
             return
         row = {"key": key, **{name: getattr(result, name) for name in _KEPT}}
+        line = json.dumps(row, ensure_ascii=False)
         try:
-            self._file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            self._file.write(line.encode(errors="backslashreplace") + b"\n")  # JSON's way with half a character
             self._file.flush()
         except OSError as error:
             self.failure = error
@@ -73,6 +75,8 @@ class RowCache:
         for line in self._file:
             try:
                 row = json.loads(line)
+                if row["finish_reason"] not in DONE:
+                    continue
                 key, kept = str(row["key"]), {name: row[name] for name in _KEPT}
             except (ValueError, KeyError, TypeError):
                 continue

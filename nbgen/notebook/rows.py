@@ -69,7 +69,8 @@ class Rows:
         for label, row in earlier[earlier["finish_reason"].isin(DONE)].iterrows():
             if label in places:
                 result = self.results[places[label]]
-                result.text, result.finish_reason, result.ttft_s = row["text"], row["finish_reason"], row["ttft_s"]
+                result.text = "" if missing(row["text"]) else row["text"]
+                result.finish_reason, result.ttft_s = row["finish_reason"], row["ttft_s"]
                 result.usage = {name: int(row[name]) for name in COUNTS if not missing(row[name])}
 
     def open(self) -> list[tuple[int, Result]]:
@@ -137,7 +138,7 @@ def _rows(data: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
         rows = [_names(data.columns, values) for values in data.iter_rows()]
         return pandas.RangeIndex(len(rows)), rows
     if isinstance(data, Mapping):
-        data = pandas.Series(data)
+        data = pandas.Series(data, dtype=object)
     values = list(data)
     index = data.index if isinstance(data, pandas.Series) else pandas.RangeIndex(len(values))
     return index, [{"value": value} for value in values]

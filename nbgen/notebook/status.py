@@ -8,6 +8,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
+from nbgen.notebook.table import NO_MATHS
+
 _WORDS = {"released": "memory released; nbgen.load() resumes it"}
 
 
@@ -31,7 +33,7 @@ class Status:
     def _repr_html_(self) -> str:
         first, *rest = (html.escape(line) for line in self._lines())
         small = "".join(f'<div style="opacity: 0.65; font-size: 85%">{line}</div>' for line in rest)
-        return f"<div>{first}</div>{small}"
+        return f'<div class="{NO_MATHS}"><div>{first}</div>{small}</div>'
 
     def _lines(self) -> list[str]:
         lines = [f"{self.raw.get('name') or 'no model'}: {_WORDS.get(self.state, self.state)}"]

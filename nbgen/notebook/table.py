@@ -11,10 +11,13 @@ from typing import Any
 
 import msgspec
 
+#: Classes of an element in which dollars are dollars.
+NO_MATHS = "tex2jax_ignore mathjax_ignore"
+
 
 def html_table(value: Any) -> str:
     """A value as nested tables: an object has a row a field, a list of objects a row an item."""
-    return f'<div class="nbgen-value tex2jax_ignore mathjax_ignore">{_html(plain(value))}</div>'
+    return f'<div class="nbgen-value {NO_MATHS}">{_html(plain(value))}</div>'
 
 
 def markdown_table(columns: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
@@ -36,6 +39,8 @@ def _of_model(value: Any) -> Any:
 
 
 def _html(value: Any) -> str:
+    if isinstance(value, Mapping | Sequence) and not value and not isinstance(value, str):
+        return "{}" if isinstance(value, Mapping) else "[]"
     if isinstance(value, Mapping):
         return _rows([_row("th", [key]) + _row("td", [item]) for key, item in value.items()])
     if not isinstance(value, Sequence) or isinstance(value, str):

@@ -185,6 +185,52 @@ def test_a_notebook_opened_again_shows_the_talk_and_the_panel_finds_it(
     expect(panel.answers.first.locator(".nbgen-text")).to_have_text(answer, use_inner_text=True)
 
 
+def test_chats_of_one_name_in_two_notebooks_are_two_that_live_through_a_restart(
+    lab: Lab, opened: Notebook, panel: Panel, page: Page
+) -> None:
+    panel.ask("one")
+    expect(panel.status).to_have_text(READY)
+    cell = page.evaluate("window.jupyterapp.shell.currentWidget.content.model.sharedModel.getCell(0).getSource()")
+    other = Notebook.opened(page, lab, lab.write("another.ipynb", cell))
+    other.run(0)
+    beside = Panel(other.cell(0))
+    beside.ask("two")
+    expect(beside.status).to_have_text(READY)
+    question = other.cell(0).get_by_role("article", name="You")
+    expect(question).to_contain_text("two")
+    expect(question).to_have_count(1)
+    assert other.kernel_value("[turn['content'] for turn in chat.messages][0]") == "two"
+    other.shut_down()
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    opened.settled()
+    assert opened.kernel_value(f"exec({cell!r}) or len(chat.messages)") == "2"
+    opened.run(0)
+    expect(page.get_by_role("article", name="You")).to_contain_text("one")
+
+
+def test_a_question_asked_before_the_panel_is_there_puts_out_nothing_of_what_the_notebook_keeps(
+    opened: Notebook, panel: Panel, page: Page
+) -> None:
+    panel.ask("one")
+    expect(panel.status).to_have_text(READY)
+    opened.command("docmanager:save")
+    opened.end_kernel()
+    page.reload()
+    opened.settled()
+    model = "window.jupyterapp.shell.currentWidget.content.model.sharedModel"
+    cell = page.evaluate(f"{model}.getCell(0).getSource()")
+    opened.kernel_value(f"exec({cell!r}) or chat.ask('two') or chat.wait()")
+    page.evaluate(f"{model}.getCell(1).setSource('chat')")
+    opened.run(1)
+    question = page.get_by_role("article", name="You")
+    expect(question).to_contain_text("two")
+    expect(question).to_contain_text("2/2")
+    panel.ask("three")
+    expect(panel.status).to_have_text(READY)
+    kept = page.evaluate(f"Object.values({model}.getMetadata('nbgen').chats).flat().map((turn) => turn.content)")
+    assert {"one", "two", "three"} <= set(kept)
+
+
 def test_the_tab_key_goes_from_the_input_to_the_button_the_options_and_the_talk(panel: Panel, page: Page) -> None:
     panel.ask("hello")
     expect(panel.status).to_have_text(READY)

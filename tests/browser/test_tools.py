@@ -1,5 +1,6 @@
 """Functions of the notebook that the panel's answers call, in a real JupyterLab, by a model that really calls them."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,9 +14,10 @@ from tests.conftest import save_model
 
 CHAT = """import nbgen
 from typing import Literal
+import asyncio
 seen = []
 
-def forecast(city: Literal["<b>Oslo</b>"]) -> str:
+{def} forecast(city: Literal["<b>Oslo</b>"]) -> str:
     "The weather of a city."
     seen.append(city)
     print("called for", city)
@@ -43,7 +45,9 @@ def calling_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture
 def opened(calling_lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
     given = getattr(request, "param", {})
-    cell = CHAT.replace("{more}", given.get("more", '""')).replace("{options}", given.get("options", ""))
+    cell = CHAT
+    for name, usual in (("def", "def"), ("more", '""'), ("options", "")):
+        cell = cell.replace(f"{{{name}}}", given.get(name, usual))
     name = f"{request.node.originalname}{len(given)}.ipynb"
     name = calling_lab.write(name, cell, "import threading\nfree = threading.Event()", "free.wait()", "chat")
     notebook = Notebook.opened(page, calling_lab, name)
@@ -123,6 +127,65 @@ def test_a_function_that_runs_can_be_interrupted_and_stopped(opened: Notebook, p
     opened.command("notebook:interrupt-kernel")
     assert opened.kernel_value("len(seen)") == "2"
     expect(panel.answers).to_have_count(2)
+
+
+def interrupted_while_away(lab: Lab, opened: Notebook) -> None:
+    """The page is loaded again after the kernel has been interrupted, of which it has seen nothing."""
+    kernel = opened.page.evaluate(STATUS.replace(".status", ".id"))
+    place = opened.page.url
+    opened.page.goto("about:blank")
+    lab.post(f"api/kernels/{kernel}/interrupt")
+    opened.page.goto(place)
+    opened.settled()
+
+
+@pytest.mark.parametrize("opened", [{}, {"options": ', transport="comm"'}], indirect=True)
+def test_a_page_that_is_loaded_again_waits_as_the_one_before(
+    calling_lab: Lab, opened: Notebook, panel: Panel, page: Page
+) -> None:
+    panel.ask("Rain?")
+    expect(panel.answers).to_have_count(2)
+    expect(panel.status).to_contain_text("Answer ready")
+    opened.command("docmanager:save")
+    opened.run(2, wait=False)
+    page.wait_for_function(f"{STATUS} === 'busy'")
+    panel.ask("And now?")
+    expect(panel.status).to_have_text(re.compile("Waiting for the kernel|The kernel is busy"))
+    interrupted_while_away(calling_lab, opened)
+    expect(panel.answers).to_have_count(4)
+    expect(panel.send).to_be_visible()
+    assert calls(panel) == [f"{CALL} {RESULT}"] * 2
+    assert opened.kernel_value("len(seen)") == "2"
+
+
+@pytest.mark.parametrize("opened", [{"more": "str(free.wait() or '')"}], indirect=True)
+def test_a_page_that_is_loaded_again_says_why_a_call_has_no_result(
+    calling_lab: Lab, opened: Notebook, panel: Panel
+) -> None:
+    opened.command("docmanager:save")
+    panel.ask("Rain?")
+    expect(panel.status).to_have_text("Calling forecast")
+    interrupted_while_away(calling_lab, opened)
+    expect(panel.status).to_have_text("The call was interrupted.")
+    assert calls(panel) == [f"{CALL} → no result"]
+    expect(panel.send).to_be_visible()
+    assert opened.kernel_value("len(seen)") == "1"
+
+
+@pytest.mark.parametrize(
+    "opened", [{"def": "async def", "more": "str(await asyncio.to_thread(free.wait))"}], indirect=True
+)
+def test_a_page_that_is_loaded_again_shows_that_it_is_called(opened: Notebook, panel: Panel, page: Page) -> None:
+    opened.command("docmanager:save")
+    panel.ask("Rain?")
+    expect(panel.status).to_have_text("Calling forecast")
+    opened.reload()
+    expect(panel.status).to_have_text("Calling forecast")
+    assert calls(panel) == [f"{CALL}…"]
+    opened.kernel_value("free.set()")
+    expect(panel.answers).to_have_count(2)
+    expect(panel.status).to_contain_text("Answer ready")
+    assert calls(panel) == [f"{CALL} {RESULT}True"]
 
 
 def test_two_views_have_it_called_once(opened: Notebook) -> None:

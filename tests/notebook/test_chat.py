@@ -252,11 +252,12 @@ def test_pieces_are_sent_again_from_where_they_are_missing() -> None:
     assert [message.get("text") or message["event"] for message in sent] == ["cd", "done"]
 
 
-def test_a_chat_of_any_name_answers_and_is_found_again(connected: PrivateServer) -> None:
-    chat = nbgen.Chat("my plans / Pläne", max_new_tokens=4)
+@pytest.mark.parametrize("name", ["my plans / Pläne", "trip: Oslo", "a:b", "plans"])
+def test_a_chat_of_any_name_answers_and_is_found_again(connected: PrivateServer, name: str) -> None:
+    chat = nbgen.Chat(name, max_new_tokens=4)
     chat.ask("one")
     settled(chat)
-    again = nbgen.Chat("my plans / Pläne")
+    again = nbgen.Chat(name)
     assert again.messages == chat.messages != []
     chat.close()
     again.close()

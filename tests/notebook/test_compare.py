@@ -1,13 +1,17 @@
 """Settings side by side: the grid that Python makes of them, and the results it reads back."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import nbgen
 from nbgen.errors import InvalidRequest
+from nbgen.notebook import session
+from nbgen.notebook.compare import _cell, _is_axis, _result
 from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import open_client
@@ -142,4 +146,95 @@ def test_models_that_are_asked_without_a_panel_take_turns(connected: PrivateServ
     first, second = grid.wait()
     assert first.text == second.text != ""
     assert connected.client.model()["name"] == own
+    grid.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "axis"),
+    [
+        ("temperature", [0, 1], True),
+        ("temperature", [], True),
+        ("temperature", 1, False),
+        ("stop", ["a", "b"], False),
+        ("stop", [["a"], "b"], True),
+        ("stop", "a", False),
+        ("stop_token_ids", [1, 2], False),
+        ("stop_token_ids", [[1], [2]], True),
+    ],
+)
+def test_what_is_an_axis(name: str, value: Any, axis: bool) -> None:
+    assert _is_axis(name, value) is axis
+
+
+@pytest.mark.parametrize(
+    ("one", "chosen", "label", "more"),
+    [
+        (Contender(), {}, "answer", {}),
+        (Contender(), {"top_k": None, "top_p": 0.5}, "top_k default · top_p 0.5", {}),
+        (Contender("m"), {}, "m", {}),
+        (Contender("m", server=0, adapter="p"), {"top_k": 1}, "m · top_k 1", {"server": 0, "adapter": "p"}),
+    ],
+)
+def test_a_cell_says_what_is_its_own(one: Contender, chosen: dict[str, Any], label: str, more: dict[str, Any]) -> None:
+    assert _cell(one, chosen, {"n": 1}) == {"label": label, "params": {"n": 1}, **more}
+
+
+@pytest.mark.parametrize(
+    ("turn", "reason", "text"),
+    [
+        ({}, None, ""),
+        ({"content": "half", "finish_reason": None}, None, "half"),
+        ({"content": "x", "finish_reason": {"type": "stop"}, "usage": {"completion_tokens": 1}}, "stop", "x"),
+        ({"content": "x", "error": "no"}, "error", "x"),
+        ({"content": "x", "error": "late", "finish_reason": {"type": "abort"}, "usage": None}, "abort", "x"),
+    ],
+)
+def test_a_turn_is_a_result(turn: dict[str, Any], reason: str | None, text: str) -> None:
+    result = _result(turn, {"top_k": 1})
+    assert (result.finish_reason, result.text, result.params) == (reason, text, {"top_k": 1})
+    assert result.usage == (turn.get("usage") or {})
+
+
+class Told:
+    """A client whose server tells these turns of every chat."""
+
+    lost = False
+
+    def __init__(self, *turns: dict[str, Any]) -> None:
+        self.turns = list(turns)
+        self.runs: list[dict[str, Any]] = []
+
+    def hello(self) -> dict[str, Any]:
+        return {"server_id": "s", "model": {"name": "m"}}
+
+    def chat(self, chat: str) -> dict[str, Any]:
+        said = [{"role": "user", "content": "changed"}, {"role": "assistant", "content": "x"}]
+        return {"run": None, "messages": said if self.turns else [], "turns": self.turns}
+
+    def run(self, body: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        self.runs.append(body)
+        yield "done", {"run": body["id"], "finish_reason": {"type": "stop"}}
+
+
+def test_the_newest_round_counts_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [{"run": run, "content": run} for run in ("one.0", "one.1", "a.two.1")]
+    monkeypatch.setattr(session, "_client", Told({"role": "user", "content": "hi"}, *turns))
+    grid = nbgen.compare("hi", sampling_seed=[1, 2, 3])
+    assert [result.text for result in grid.results] == ["one.0", "a.two.1", ""]
+    assert grid._asked() == [{"role": "user", "content": "changed"}]
+    assert grid.wait(seconds=0) == grid.results
+    grid.close()
+
+
+def test_whoever_waits_without_a_page_asks_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Told()
+    monkeypatch.setattr(session, "_client", client)
+    grid = nbgen.compare("hi", system="be short", sampling_seed=[1, 2])
+    assert [result.finish_reason for result in grid.wait()] == ["stop", "stop"]
+    assert [result.finish_reason for result in grid.wait()] == ["stop", "stop"]
+    asked = sorted(client.runs, key=lambda body: str(body["id"]))
+    assert [body["id"].rpartition(".")[2] for body in asked] == ["0", "1"]
+    assert [body["params"]["sampling_seed"] for body in asked] == [1, 2]
+    assert {body["chat"] for body in asked} == {grid.chat}
+    assert [turn["content"] for turn in asked[0]["messages"]] == ["be short", "hi"]
     grid.close()

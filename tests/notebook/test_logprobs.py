@@ -5,7 +5,7 @@ import math
 import pytest
 
 import nbgen
-from nbgen.notebook.logprobs import Logprobs, Token
+from nbgen.notebook.logprobs import MOST_SHOWN, Logprobs, Token
 from nbgen.notebook.private_server import PrivateServer
 
 
@@ -37,3 +37,22 @@ def test_the_heat_map_is_escaped() -> None:
     assert "<script>" not in shown
     assert "50.0%" in shown
     assert "font-weight: 600" in shown
+
+
+def test_odd_numbers_are_shown_all_the_same() -> None:
+    for logprob in (-1e9, -math.inf, -0.0, 1e-9, math.nan):
+        odd = Logprobs([Token("a", 1, logprob, True, [("b", logprob)])])
+        assert "perplexity" in repr(odd)
+        assert ">a</span>" in odd._repr_html_()
+        assert len(odd.to_df()) == 1
+    assert Logprobs([Token("a", 1, -1e9, True, [])]).perplexity == math.inf
+    assert "0 tokens" in Logprobs([])._repr_html_()
+
+
+def test_of_many_tokens_the_first_are_shown() -> None:
+    tokens = [Token("$x$", 1, -1.0, True, [])] * (MOST_SHOWN + 1)
+    shown = Logprobs(tokens)._repr_html_()
+    assert shown.count("$x$</span>") == MOST_SHOWN
+    assert f"the first {MOST_SHOWN} of {MOST_SHOWN + 1} tokens" in shown
+    assert "mathjax_ignore" in shown
+    assert "the first" not in Logprobs(tokens[1:])._repr_html_()

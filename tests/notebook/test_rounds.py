@@ -60,7 +60,7 @@ def test_calls_are_made_once_whoever_asks() -> None:
     for ask in (table.rounds.hear, table.rounds.step, table.rounds.hear):
         ask(table.run)
     assert seen == [("Oslo", True)]
-    assert table.told == ["calling"]
+    assert set(table.told) == {"calling"}
     (messages,) = table.begun
     assert messages[2:] == [{"role": "tool", "tool_call_id": "forecast", "content": "rain"}]
 
@@ -143,14 +143,41 @@ def test_what_is_stopped_is_not_called_and_goes_on_no_further() -> None:
     table.rounds.hear(table.run)
     table.run = table.rounds.new_id()
     table.rounds.hear(table.run)
-    assert table.told == [STOPPED, "calling", STOPPED]
+    assert table.told == [STOPPED, STOPPED, "calling", STOPPED]
     assert not table.begun
+
+
+def test_a_page_that_asks_again_hears_what_became_of_the_calls() -> None:
+    go_on = threading.Event()
+
+    async def forecast(city: str) -> str:
+        await asyncio.to_thread(go_on.wait)
+        raise KeyboardInterrupt
+
+    table = Table(forecast)
+    table.rounds.hear(table.run)
+    wait_for(lambda: table.told == ["calling"], "it is called")
+    table.rounds.hear(table.run)
+    assert table.sent[0] == table.sent[1] == {"type": "calling", "run": table.run, "begun": True}
+    go_on.set()
+    wait_for(lambda: table.told[-1] == INTERRUPTED, "it is over")
+    table.rounds.hear(table.run)
+    assert table.sent[2:] == [{"type": "uncalled", "run": table.run, "message": INTERRUPTED, "begun": True}] * 2
+    assert not table.begun
+
+
+def test_calls_that_never_began_are_told_from_those_that_did() -> None:
+    table = Table(turns=(QUESTION, calling("add")))
+    table.rounds.owner = "me"
+    for ask in (table.rounds.stop, table.rounds.hear):
+        ask("me-1")
+    assert table.sent == [{"type": "uncalled", "run": "me-1", "message": STOPPED, "begun": False}] * 2
 
 
 def test_a_stop_that_comes_late_is_for_the_answer_that_has_begun() -> None:
     table = Table(lambda city: "rain", turns=(QUESTION, calling("<lambda>")))
     table.rounds.hear(table.run)
-    assert table.rounds.stop(table.run) == "next"
+    assert table.rounds.stop(table.run) == table.rounds.following(table.run) == "next"
 
 
 def test_what_cannot_be_called_is_said() -> None:
@@ -257,7 +284,9 @@ def test_a_question_asked_here_is_answered_with_what_the_function_returned(
     assert len(seen) == 2
 
 
-def test_the_answer_of_a_run_that_a_page_began_is_stepped_when_the_page_asks(caller: PrivateServer, chat: Chat) -> None:
+def test_the_answer_of_a_run_that_a_page_began_is_stepped_when_the_page_asks(
+    caller: PrivateServer, chat: Chat, sent: list[dict[str, Any]]
+) -> None:
     if session.default_client() is not caller.client:
         pytest.skip("pages ask nbgen's server alone")
     body = {"chat": chat.chat, "messages": [QUESTION], "params": chat.params, **chat.beside}
@@ -267,6 +296,8 @@ def test_the_answer_of_a_run_that_a_page_began_is_stepped_when_the_page_asks(cal
     chat._receive({"type": "call", "run": run})
     chat._receive({"type": "call", "run": run})
     assert len(seen) == 1
+    first, again = (message for message in sent if message["type"] == "started")
+    assert (first["run"], first["after"]) == (again["run"], again["after"])
     chat.wait()
     assert [turn["role"] for turn in chat.messages] == ["user", "assistant", "tool", "assistant"]
     assert "**Tool**\n\nrain &" in chat.to_markdown()

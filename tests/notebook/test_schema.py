@@ -186,3 +186,9 @@ def test_objects_of_a_schemas_class_show_themselves_as_tables(shell: Interactive
     show_as_table({"type": "object"})
     shown, _ = shell.display_formatter.format(Recipe("Soup", 5, "easy"))
     assert "Soup" in shown["text/html"]
+
+
+def test_an_empty_value_is_shown() -> None:
+    for value, shown in (([], "[]"), ({}, "{}"), ({"a": [], "b": {}, "c": ""}, "[]</td>"), ([{}, {"x": 1}], "<td")):
+        assert shown in html_table(value)
+    assert html_table([]).endswith(">[]</div>")

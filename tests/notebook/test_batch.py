@@ -1,0 +1,176 @@
+"""Many rows in flight, without a server: their order, their failures and what is tried again."""
+
+import _thread
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.notebook import batch as module
+from nbgen.notebook.batch import TRIES, Batch
+from nbgen.notebook.result import Result
+
+Event = tuple[str, dict[str, Any]]
+
+
+def said(text: str) -> list[Any]:
+    usage = {"completion_tokens": len(text)}
+    return [("delta", {"text": text}), ("done", {"finish_reason": {"type": "stop"}, "usage": usage})]
+
+
+class Asked:
+    """A client that answers each body with what `answer` gives: events, and errors to be raised."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], list[Any]] = lambda body: said(body["prompt"])) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.together = self.most = self.connections = 0
+        self._answer = answer
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        self.connections += 1
+        try:
+            yield
+        finally:
+            self.connections -= 1
+
+    async def arun(self, body: dict[str, Any]) -> AsyncGenerator[Event]:
+        self.bodies.append(body)
+        self.together += 1
+        self.most = max(self.most, self.together)
+        try:
+            for event in self._answer(body):
+                await asyncio.sleep(0)
+                if isinstance(event, asyncio.Event):
+                    await event.wait()
+                elif isinstance(event, Exception):
+                    raise event
+                else:
+                    yield event
+        finally:
+            self.together -= 1
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+
+
+def rows(*prompts: str) -> list[tuple[int, Result]]:
+    return [(number, Result(prompt=prompt)) for number, prompt in enumerate(prompts)]
+
+
+def run(client: Any, asked: list[tuple[int, Result]], concurrency: int = 2, **extras: str) -> tuple[Batch, list[int]]:
+    ended: list[int] = []
+    batch = Batch(client, concurrency, extras)
+    assert batch.run(asked, ended.append, lambda: None)
+    return batch, ended
+
+
+def test_every_row_is_asked_once_and_told_when_it_ends() -> None:
+    client = Asked()
+    batch, ended = run(client, rows(*"abcde"))
+    assert {number: result.text for number, result in batch.results.items()} == dict(enumerate("abcde"))
+    assert sorted(ended) == [0, 1, 2, 3, 4]
+    assert sorted(body["prompt"] for body in client.bodies) == list("abcde")
+    assert (batch.tokens, batch.errors, client.connections) == (5, {}, 0)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 7])
+def test_as_many_are_in_flight_as_may_be(concurrency: int) -> None:
+    client = Asked()
+    run(client, rows(*"abcdefghij"), concurrency)
+    assert client.most == concurrency
+
+
+def test_no_rows_are_none() -> None:
+    batch, ended = run(Asked(), [])
+    assert (batch.results, batch.errors, ended) == ({}, {}, [])
+
+
+def test_what_a_row_asks_goes_with_what_all_ask() -> None:
+    client = Asked(lambda body: said("x"))
+    media, messages = [{"type": "image_url"}], [{"role": "user", "content": "hi"}]
+    asked = [
+        (0, Result(prompt="a", media=media, params={"top_k": 1})),
+        (1, Result(messages=messages)),
+    ]
+    run(client, asked, 1, adapter="poet")
+    common = {"adapter": "poet", "stream": False}
+    assert client.bodies == [
+        {"prompt": "a", "media": media, "params": {"top_k": 1}, **common},
+        {"messages": messages, "params": {}, **common},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "tries"),
+    [
+        (InvalidRequest("too long"), "too long", 1),
+        (Unavailable("full"), "full", TRIES),
+        (KeyError("odd"), "KeyError: 'odd'", 1),
+    ],
+)
+def test_a_row_that_fails_leaves_the_others_alone(error: Exception, words: str, tries: int) -> None:
+    client = Asked(lambda body: [error] if body["prompt"] == "b" else said("x"))
+    batch, ended = run(client, rows(*"abc"))
+    assert batch.errors == {1: words}
+    assert sorted(batch.results) == [0, 2]
+    assert sorted(ended) == [0, 1, 2]
+    assert sum(body["prompt"] == "b" for body in client.bodies) == tries
+
+
+@pytest.mark.parametrize("failures", [1, TRIES - 1])
+def test_a_server_that_cannot_just_now_is_asked_again(failures: int) -> None:
+    left = [Unavailable("full")] * failures
+    client = Asked(lambda body: [left.pop()] if left else said("ok"))
+    batch, _ = run(client, rows("a"))
+    assert (batch.results[0].text, batch.results[0].finish_reason) == ("ok", "stop")
+    assert (batch.errors, batch.tokens, len(client.bodies)) == ({}, 2, failures + 1)
+
+
+def test_what_broke_off_in_its_middle_is_asked_once_more_from_the_start() -> None:
+    half: list[Any] = [("delta", {"text": "half"}), Unavailable("gone")]
+    left = [half]
+    batch, _ = run(Asked(lambda body: left.pop() if left else said("whole")), rows("a"))
+    assert batch.results[0].text == "whole"
+    client = Asked(lambda body: half)
+    batch, _ = run(client, rows("a"))
+    assert (batch.errors, batch.results, len(client.bodies)) == ({0: "gone"}, {}, 2)
+
+
+def test_a_failure_of_whoever_is_told_is_raised_as_it_is() -> None:
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        Batch(Asked(), 4, {}).run(rows(*"abcdefgh"), full, lambda: None)
+
+
+def test_an_interrupt_ends_what_is_in_flight_and_keeps_what_had_ended() -> None:
+    begun = threading.Event()
+
+    def answer(body: dict[str, Any]) -> list[Any]:
+        if body["prompt"] == "b":
+            begun.set()
+            return [asyncio.Event()]
+        return said(body["prompt"])
+
+    def tick() -> None:
+        if begun.is_set():
+            _thread.interrupt_main()
+
+    client = Asked(answer)
+    batch = Batch(client, 1, {})
+    assert batch.run(rows(*"abc"), lambda number: None, tick) is False
+    assert (list(batch.results), batch.errors, client.together, client.connections) == ([0], {}, 0, 0)
+
+
+def test_what_the_server_says_of_a_row_is_its_error() -> None:
+    event = ("error", {"error": {"message": "no such adapter", "code": 404}})
+    batch, _ = run(Asked(lambda body: [event]), rows("a"))
+    assert batch.errors == {0: "no such adapter"}

@@ -1,0 +1,151 @@
+"""The rows of a map without a server: what they ask, what a result of before gives them, and the table they make."""
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.media import as_text
+from nbgen.notebook.rows import Rows, _apart
+from nbgen.notebook.schema import Schema
+
+PLAIN = {"complete": True, "system": None, "options": {}}
+
+
+def prepared(data: Any, prompt: Any = "{{value}}", schema: Any = None, **options: Any) -> Rows:
+    rows = Rows(data, prompt, Schema(schema) if schema else None, {})
+    rows.prepare(**{**PLAIN, **options})
+    return rows
+
+
+def ended(rows: Rows, place: int, text: str, reason: str = "stop", **usage: int) -> None:
+    result = rows.results[place]
+    result.text, result.finish_reason, result.ttft_s, result.usage = text, reason, 0.5, usage
+
+
+@pytest.mark.parametrize(
+    ("data", "index", "asked"),
+    [
+        (["a", 1, 2.5], [0, 1, 2], ["a", "1", "2.5"]),
+        ((word for word in "ab"), [0, 1], ["a", "b"]),
+        (pd.Series([1, 2], index=["x", "y"]), ["x", "y"], ["1", "2"]),
+        ({"x": 1, "y": 2.5}, ["x", "y"], ["1", "2.5"]),
+        ({"x": 2**53 + 1, "y": 0.5}, ["x", "y"], ["9007199254740993", "0.5"]),
+        (pd.DataFrame({"value": [True]}, index=["x"]), ["x"], ["True"]),
+        (pd.DataFrame({"value": []}), [], []),
+        ([], [], []),
+        ({}, [], []),
+    ],
+)
+def test_every_kind_of_data_has_rows_and_an_index(data: Any, index: list[Any], asked: list[str]) -> None:
+    rows = prepared(data)
+    assert [result.prompt for result in rows.results] == asked
+    assert rows.to_df().index.tolist() == index
+    assert [number for number, _ in rows.open()] == list(range(len(index)))
+
+
+@pytest.mark.parametrize("data", [5, None, "text", b"text", object()])
+def test_what_has_no_rows_is_refused(data: Any) -> None:
+    with pytest.raises(InvalidRequest, match="a list, a Series or a DataFrame"):
+        prepared(data)
+
+
+def test_a_function_is_asked_with_the_item_or_the_row() -> None:
+    assert prepared([1, 2], lambda item: f"{item + 1}").results[1].prompt == "3"
+    frame = pd.DataFrame({"value": ["x"], "row": ["y"]})
+    assert prepared(frame, lambda row: row["value"] + row["row"]).results[0].prompt == "xy"
+
+
+def test_media_come_from_a_column_or_a_function_and_may_be_missing() -> None:
+    frame = pd.DataFrame({"photo": ["data:image/png;base64,iVBORw0KGgo=", None, float("nan")]})
+    for column in ("photo", lambda row: row["photo"]):
+        rows = Rows(frame, "what?", None, {"images": column})
+        rows.prepare(complete=False, system=None, options={})
+        assert rows.errors == {}
+        contents = [result.messages[-1]["content"] for result in rows.results if result.messages]
+        assert [as_text(content) for content in contents] == ["[image]\nwhat?", "what?", "what?"]
+
+
+def test_the_table_has_a_row_an_index_label_and_types_for_counts() -> None:
+    rows = prepared(pd.Series(["a", None, "c", "d"], index=list("wxyz")))
+    ended(rows, 0, "", prompt_tokens=3, completion_tokens=0, cached_tokens=1)
+    ended(rows, 3, "half", "abort", completion_tokens=1)
+    rows.errors[2] = "no"
+    table = rows.to_df()
+    assert list(table) == [
+        "text",
+        "finish_reason",
+        "prompt_tokens",
+        "completion_tokens",
+        "cached_tokens",
+        "ttft_s",
+        "error",
+    ]
+    assert table.text.isna().tolist() == [False, True, True, False]
+    assert table.text.tolist()[::3] == ["", "half"]
+    assert table.error.tolist()[1:3] == ["value is missing", "no"]
+    assert table.error.isna().tolist() == [True, False, False, True]
+    assert str(table.completion_tokens.dtype) == "Int64"
+    assert [number for number, _ in rows.open()] == [3]
+
+
+def test_typed_fields_come_first_and_what_is_no_value_is_an_error() -> None:
+    rows = prepared(["a", "b", "c"], schema={"type": "object", "properties": {"n": {"type": "integer"}}})
+    ended(rows, 0, '{"n": 1, "text": "x"}')
+    ended(rows, 1, '{"n": ', "length", completion_tokens=2)
+    table = rows.to_df()
+    assert list(table)[:3] == ["n", "value_text", "text"]
+    assert table.n.tolist()[0] == 1
+    assert table.value_text.tolist()[0] == "x"
+    assert "before it was whole" in table.error[1]
+    assert table.error.isna().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"a": 1}, {"a": 1}),
+        ({"text": 1}, {"value_text": 1}),
+        ({"text": 1, "value_text": 2}, {"value_value_text": 1, "value_text": 2}),
+        ({"value_text": 2, "text": 1}, {"value_text": 2, "value_value_text": 1}),
+        ({}, {}),
+    ],
+)
+def test_no_two_columns_have_one_name(fields: dict[str, int], named: dict[str, int]) -> None:
+    assert _apart(fields, ["text", "error"]) == named
+
+
+def test_rows_that_were_whole_are_taken_and_only_those() -> None:
+    before = prepared(list("abcdx"))
+    ended(before, 4, "X")
+    ended(before, 0, "A", prompt_tokens=3, completion_tokens=1, cached_tokens=0)
+    ended(before, 1, "B", "length", completion_tokens=2)
+    ended(before, 2, "C", "abort", completion_tokens=1)
+    rows = prepared(pd.Series(["d", "c", "b", "a", "e"], index=[3, 2, 1, 0, 9]))
+    rows.take(before.to_df())
+    assert [result.text for result in rows.results] == ["", "", "B", "A", ""]
+    assert [number for number, _ in rows.open()] == [0, 1, 4]
+    assert rows.results[3].usage == {"prompt_tokens": 3, "completion_tokens": 1, "cached_tokens": 0}
+    assert rows.results[2].usage == {"completion_tokens": 2}
+    again = rows.to_df()
+    assert again.completion_tokens.isna().tolist() == [True, True, False, False, True]
+
+
+def test_a_table_that_was_a_file_meanwhile_is_taken(tmp_path: Any) -> None:
+    before = prepared(["a", "b"])
+    ended(before, 0, "", completion_tokens=0)
+    before.to_df().to_csv(tmp_path / "rows.csv")
+    rows = prepared(["a", "b"])
+    rows.take(pd.read_csv(tmp_path / "rows.csv", index_col=0))
+    assert (rows.results[0].text, rows.results[0].usage) == ("", {"completion_tokens": 0})
+    assert math.isclose(rows.results[0].ttft_s or 0, 0.5)
+
+
+def test_labels_that_are_there_twice_are_refused() -> None:
+    once = prepared(["a", "b"])
+    twice = prepared(pd.Series(["a", "b"], index=[0, 0]))
+    for rows, earlier in ((once, twice.to_df()), (twice, once.to_df())):
+        with pytest.raises(InvalidRequest, match="unique"):
+            rows.take(earlier)
