@@ -49,7 +49,8 @@ class Batch:
         """
         threading.Thread(target=self._work, args=(iter(rows), ended), daemon=True).start()
         try:
-            while not self._over.wait(0.1):
+            while not self._over.is_set():
+                self._over.wait(0.1)
                 tick()
         except KeyboardInterrupt:
             self._cancel()

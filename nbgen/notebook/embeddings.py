@@ -6,7 +6,7 @@ Follows OpenAI's embeddings API, and SGLang's `/generate` for hidden states.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,9 @@ def embed(texts: str | Sequence[str], *, pooling: str | None = None) -> np.ndarr
     Any other language model has its hidden states: `pooling="mean"` is their mean over the tokens of each text, "last"
     that of its last token, neither of them normalised. Needs a server of nbgen or SGLang.
     """
-    several = [texts] if isinstance(texts, str) else list(texts)
+    several = [texts] if isinstance(texts, str) else _listed(texts)
+    if not several:
+        return np.empty((0, 0), np.float32)
     if pooling is None:
         found = array([session.default_client().embeddings(body) for body in bodies(several)])
     elif pooling in POOLS:
@@ -47,6 +49,17 @@ def hidden_states(prompt: Prompt) -> np.ndarray:
     """
     asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": session.tokenize(prompt)}
     return _states(session.default_client().generate({**asked, **_STATES}))
+
+
+def _listed(texts: Any) -> list[str]:
+    """What should be texts. Raises InvalidRequest that names the first that is none."""
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+        raise InvalidRequest(f"texts are a text or a list of texts, got {type(texts).__name__}", field="texts")
+    several = list(texts)
+    for place, text in enumerate(several):
+        if not isinstance(text, str):
+            raise InvalidRequest(f"texts are texts; number {place}, counted from 0, is {text!r:.80}", field="texts")
+    return several
 
 
 _STATES = {"sampling_params": {"max_new_tokens": 0}, "return_hidden_states": True}

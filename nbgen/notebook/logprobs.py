@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
 from typing import Any, NamedTuple
 
+from nbgen.errors import NbgenError
 from nbgen.notebook.shown_text import visible
 from nbgen.notebook.table import NO_MATHS
 
@@ -18,15 +21,33 @@ MOST_SURPRISE = 700.0
 #: Tokens of a heat map; the page takes long for more.
 MOST_SHOWN = 4000
 
+#: What stands for bytes that are no character.
+BROKEN = "\ufffd"
+#: Where a heat map has a token without text of its own.
+THIN = "\u2009"
+#: Lists of ids that one call of `/detokenize` takes.
+MOST = 256
+#: `/detokenize`: its answer to a body.
+Detokenize = Callable[[dict[str, Any]], dict[str, Any]]
+
 
 class Token(NamedTuple):
-    """One token. `logprob` is natural, None for the first; `top` are the likeliest tokens at its place."""
+    """One token. `logprob` is natural, None for the first; `top` are the likeliest tokens at its place.
+
+    `piece` stands in the text in place of its own: characters that tokens share come with the last of these.
+    """
 
     text: str
     id: int
     logprob: float | None
     generated: bool
     top: list[tuple[str, float]]
+    piece: str | None = None
+
+    @property
+    def written(self) -> str:
+        """What the text has of it."""
+        return self.text if self.piece is None else self.piece
 
     @property
     def probability(self) -> float | None:
@@ -41,10 +62,13 @@ class Logprobs(Sequence[Token]):
         self._tokens = tokens
 
     @classmethod
-    def read(cls, answer: dict[str, Any], generated: bool = True) -> Logprobs:
+    def read(cls, answer: dict[str, Any], generated: bool, detokenize: Detokenize) -> Logprobs:
         """From the answer of `/generate`, with or without what it wrote."""
         meta = answer["meta_info"]
-        return cls([*_tokens(meta, "input", False), *(_tokens(meta, "output", True) if generated else ())])
+        tokens = [*_tokens(meta, "input", False), *(_tokens(meta, "output", True) if generated else ())]
+        with suppress(NbgenError):  # servers of other kinds may not have it
+            tokens = _with_pieces(tokens, detokenize)
+        return cls(tokens)
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -55,7 +79,7 @@ class Logprobs(Sequence[Token]):
     @property
     def text(self) -> str:
         """All of it."""
-        return "".join(token.text for token in self)
+        return "".join(token.written for token in self)
 
     @property
     def generated(self) -> Logprobs:
@@ -124,12 +148,25 @@ def _tokens(meta: dict[str, Any], side: str, generated: bool) -> Iterator[Token]
         yield Token(text or "", id, logprob, generated, alternatives)
 
 
+def _with_pieces(tokens: list[Token], detokenize: Detokenize) -> list[Token]:
+    """The tokens, with the characters that several of them make together."""
+    runs = [list(run) for broken, run in groupby(range(len(tokens)), lambda at: BROKEN in tokens[at].text) if broken]
+    texts: list[str] = []
+    for start in range(0, len(runs), MOST):
+        ids = [[tokens[at].id for at in run] for run in runs[start : start + MOST]]
+        texts += detokenize({"tokens": ids})["text"]
+    ends = {run[-1]: text for run, text in zip(runs, texts, strict=True)}
+    return [
+        token._replace(piece=ends.get(at, "")) if BROKEN in token.text else token for at, token in enumerate(tokens)
+    ]
+
+
 def _span(token: Token) -> str:
     lines = [f"{_shown(token.text)}: {_percent(token.probability)}"]
     lines += [f"{_shown(text)}: {_percent(math.exp(logprob))}" for text, logprob in token.top]
     weight = "font-weight: 600; " if token.generated else ""
     title = html.escape("\n".join(lines))
-    text = html.escape(visible(token.text)).replace("\n", "↵\n")
+    text = html.escape(visible(token.written) or THIN).replace("\n", "↵\n")
     return f'<span style="{weight}{_colour(token.probability)}" title="{title}">{text}</span>'
 
 

@@ -122,7 +122,7 @@ def _place(kind: Any) -> int:
 def _adapted(kind: Any) -> Any:
     """A type that has pydantic's models in it, by pydantic's TypeAdapter; None for what is none."""
     pydantic = sys.modules.get("pydantic")
-    if pydantic is None or isroutine(kind):
+    if pydantic is None or isinstance(kind, str) or isroutine(kind):
         return None
     try:
         adapter = kind if isinstance(kind, pydantic.TypeAdapter) else pydantic.TypeAdapter(kind)

@@ -153,7 +153,8 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options
     params = one_answer(sampling_options({**options, "max_new_tokens": max_new_tokens}))
     wanted = {"return_logprob": True, "logprob_start_len": 0, "return_text_in_logprobs": True}
     body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top)}
-    return Logprobs.read(default_client().generate(body), generated=max_new_tokens > 0)
+    client = default_client()
+    return Logprobs.read(client.generate(body), max_new_tokens > 0, client.detokenize)
 
 
 @short_traceback

@@ -44,6 +44,17 @@ def test_hidden_states_are_those_of_transformers(connected: PrivateServer, tiny_
     assert len(nbgen.hidden_states(messages)) == len(nbgen.tokenize(messages))
 
 
+@pytest.mark.parametrize("pooling", [None, "mean"])
+def test_what_is_no_text_is_named_before_anything_is_sent(pooling: str | None) -> None:
+    for wrong in (None, float("nan"), 3, ["a"]):
+        with pytest.raises(InvalidRequest, match="number 1, counted from 0, is"):
+            nbgen.embed(["a", wrong], pooling=pooling)
+    for other in ({"a": "b"}, 5, b"a"):
+        with pytest.raises(InvalidRequest, match="a list of texts, got"):
+            nbgen.embed(other, pooling=pooling)
+    assert nbgen.embed([], pooling=pooling).shape == (0, 0)
+
+
 def test_a_model_without_embeddings_says_so_and_a_wrong_pooling_too(connected: PrivateServer) -> None:
     with pytest.raises(InvalidRequest, match="embedding model"):
         nbgen.embed("a")

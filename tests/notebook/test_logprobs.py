@@ -23,6 +23,16 @@ def test_a_text_and_its_continuation_have_probabilities(connected: PrivateServer
     assert frame.logprob.sum() == pytest.approx(thought.total)
 
 
+@pytest.mark.parametrize("text", ["Héllo wörld 你好 😀", "é", "a\ufffdb", "é " * 300])
+def test_characters_of_several_tokens_are_whole(connected: PrivateServer, text: str) -> None:
+    thought = nbgen.logprobs(text)
+    assert thought.text == text
+    assert len(thought) == len(text.encode())
+    assert thought[:-1].text == text[:-1]
+    assert text[0] in thought._repr_html_()
+    assert thought._repr_html_().count("<span") == len(thought) + 4, "each has its colour, beside those of the scale"
+
+
 def test_perplexity_is_one_where_nothing_else_could_stand() -> None:
     certain = Logprobs([Token("a", 1, None, False, []), Token("b", 2, 0.0, False, [])])
     assert certain.perplexity == 1

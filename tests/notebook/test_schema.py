@@ -165,8 +165,9 @@ def test_what_does_not_fit_is_said(kind: Any, text: str) -> None:
 
 
 def test_what_is_no_schema_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="schema must be"):
-        Schema(lambda: None)
+    for wrong in (lambda: None, '{"type": "object"}', "Missing"):
+        with pytest.raises(InvalidRequest, match="schema must be"):
+            Schema(wrong)
 
 
 def test_tables_are_escaped_and_nested() -> None:
