@@ -338,7 +338,8 @@ class Engine:
             self._preparing.remove(sequence)
         else:
             self._scheduler.finish(sequence)
-            self._runner.release(sequence)
+            if self._runner is not None:
+                self._runner.release(sequence)
         siblings = self._sequences[sequence.rid]
         siblings.remove(sequence)
         if not siblings:

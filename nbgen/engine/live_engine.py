@@ -16,10 +16,12 @@ from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine.channel import Channel
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.live_model import LiveModel
-from nbgen.engine.loop import STATUS_SECONDS, Loop
+from nbgen.engine.loop import STATUS_SECONDS, Constrained, Item, Loop
 from nbgen.engine.service import serve
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import LoadModel
+from nbgen.errors import NbgenError
+from nbgen.messages import FinishReason, GenerateOutput
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +32,46 @@ class LiveLoop(Loop):
     def __init__(self, model: LiveModel, channel: Channel, assembly: Assembly) -> None:
         super().__init__(channel, assembly)
         self._model = model
+        #: Whether the model as it was last seen cannot be run.
+        self._unfit = False
+
+    def _apply(self, item: Item) -> list[GenerateOutput]:
+        if self._unfit and isinstance(item, list | Constrained):
+            with self._model.weights.reading(STATUS_SECONDS) as may:
+                if may:
+                    self._rebuild()
+        return super()._apply(item)
 
     def _step(self) -> None:
         with self._model.weights.reading(STATUS_SECONDS) as may:
             if not may:
                 return
-            if self._model.rebuilt():
+            change = self._model.look()
+            if change == "parts":
                 self._rebuild()
-            elif self._model.changed():
+            elif change == "numbers":
                 self._engine.recompute()
             if self._engine.has_work:
                 super()._step()
 
     def _rebuild(self) -> None:
-        """Go on with the layers that the model has now."""
+        """Go on with the layers that the model has now; where they cannot be run, all requests end with the reason."""
         sequences = self._engine.withdraw()
         self._occupation.release({"kv_cache", "weights"})
-        self._occupation.resume({"kv_cache", "weights"})
+        why = self._resume()
+        self._unfit = why is not None
         self._engine.readmit(sequences)
+        if why is not None:
+            self._send(self._engine.vacate(why))
+
+    def _resume(self) -> FinishReason | None:
+        """Take the model up again; why not, where it cannot be run."""
+        try:
+            self._occupation.resume({"kv_cache", "weights"})
+        except NbgenError as error:
+            log.warning("the live model cannot be run: %s", error.message)
+            return FinishReason(type="error", message=error.message, status=error.status)
+        return None
 
 
 class LiveEngine:

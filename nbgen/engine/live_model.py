@@ -1,15 +1,15 @@
 """A model that somebody else trains in this process, as the engine sees it.
 
 The engine runs a copy of the model's modules that holds the very same parameters: it sees each optimizer step, while
-modes, hooks, attention implementation and gradients of the original stay its owner's. Knows neither sockets nor
-requests.
+modes, hooks, attention implementation and gradients of the original stay its owner's. What else the model's answers
+depend on (`live_state`) is looked at before each step, and the copy follows it. Knows neither sockets nor requests.
 """
 
 import copy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -17,11 +17,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from nbgen.engine import loader
 from nbgen.engine.checkpoint import Report
+from nbgen.engine.live_state import Numbers, Parts, Settings, configurations, tensors
+from nbgen.engine.peft_model import base_of, is_peft, settle
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine.weight_lock import WeightLock
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest, ModelError
 
+#: What a look finds.
+Change = Literal["parts", "numbers"]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -31,13 +35,13 @@ class LiveModel:
     def __init__(self, model: Any, tokenizer: Any) -> None:
         """Raises InvalidRequest for what cannot be served, ModelError for a model that lies on several devices."""
         model = getattr(model, "_orig_mod", model)  # torch.compile's
+        self._peft = model if is_peft(model) else None
+        model = model if self._peft is None else base_of(self._peft)
         _check(model, tokenizer)
         self.weights = WeightLock()
         self._model = model
         self._tokenizer = tokenizer
-        self._places: list[tuple[dict[str, Any], str, Any]] = []
         self._device: torch.device | None = None
-        self._versions: list[int] = []
         self._stale = True
         self._handles: list[Any] = []
 
@@ -68,14 +72,18 @@ class LiveModel:
         """The model as it is now. Raises ModelError."""
         report("sharing the model", 0, 0)
         model = self._model
+        if self._peft is not None:
+            base_of(self._peft)
         self._device = _device(model)
-        self._places, self._stale = list(_places(model)), True
+        settle(model)
+        view, copies = _view(model)
+        self._watch(copies)
         generation = model.generation_config.to_diff_dict() if model.generation_config else {}
         context = loader.context_length(model.config, config)
         # A copy, since a tokenizer that is used from two threads at once fails.
         tokenizer = copy.deepcopy(self._tokenizer)
         return loader.LoadedModel(
-            model=_view(model),
+            model=view,
             tokenizer=Tokenizer(tokenizer, loader.eos_ids(model.config, generation), context),
             context_length=context,
             sampling_defaults=loader.sampling_defaults(generation, config),
@@ -83,17 +91,27 @@ class LiveModel:
             weight_bytes=sum(p.nbytes for p in model.parameters()),
         )
 
-    def rebuilt(self) -> bool:
-        """Whether the model has other parameters, modules or another device than when it was loaded."""
-        same = all(place.get(name) is part for place, name, part in self._places)
-        return not same or next(self._model.parameters()).device != self._device
+    def look(self) -> Change | None:
+        """What has changed since the last look, or since the model was loaded: what it is made of, or what that says.
 
-    def changed(self) -> bool:
-        """Whether weights have changed since this was last asked."""
-        versions = [parameter._version for parameter in self._model.parameters()]
-        stale, self._stale = self._stale or versions != self._versions, False
-        self._versions = versions
-        return stale
+        The engine's copy follows the latter, and has to be made anew for the former.
+        """
+        if self._parts.changed() or self._own.changed() or self._numbers.converted():
+            return "parts"
+        stale, self._stale = self._stale, False
+        if self._settings.changed():
+            settle(self._model)
+            if not self._settings.follow():
+                return "parts"
+            self._own, stale = Numbers(_own(self._model)), True
+        return "numbers" if self._numbers.changed() or stale else None
+
+    def _watch(self, copies: dict[int, Any]) -> None:
+        """Look from now on for changes of the model, of whose parts there are `copies` by their ids."""
+        modules = list(self._model.modules())
+        pairs = [(each, copies[id(each)]) for each in [*modules, *configurations(modules)]]
+        self._parts, self._settings, self._stale = Parts(modules), Settings(pairs), False
+        self._own, self._numbers = Numbers(_own(self._model)), Numbers(_shared(self._model))
 
     def _step_begins(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self._holds(optimizer):
@@ -139,23 +157,27 @@ def _device(model: PreTrainedModel) -> torch.device:
     return devices.pop()
 
 
-def _places(model: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Where each module and parameter hangs."""
-    for module in model.modules():
-        for place in (module._modules, module._parameters):
-            yield from ((place, name, part) for name, part in place.items())
+def _own(model: torch.nn.Module) -> list[torch.Tensor]:
+    """What a forward may change, such as rotary frequencies: the view has copies of its own."""
+    kept = [module._buffers[name] for module in model.modules() for name in module._non_persistent_buffers_set]
+    return [each for each in kept if each is not None] + tensors(model.modules())
 
 
-def _view(model: PreTrainedModel) -> torch.nn.Module:
-    """Other modules over the same weights, in evaluation mode. Raises ModelError."""
-    shared: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+def _shared(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Parameters, and the buffers that are kept with them."""
+    own = {id(each) for each in _own(model)}
+    return [*model.parameters(), *(each for each in model.buffers() if id(each) not in own)]
+
+
+def _view(model: PreTrainedModel) -> tuple[torch.nn.Module, dict[int, Any]]:
+    """Other modules over the same weights, in evaluation mode; what was copied, by its id. Raises ModelError."""
+    copies: dict[int, Any] = {id(each): each for each in _shared(model)}
+    copies |= {id(each): each.detach() for each in tensors(model.modules()) if not each.is_leaf}
     for module in model.modules():
-        own = module._non_persistent_buffers_set  # such as rotary frequencies, which a forward may change
-        shared |= {id(b): b for name, b in module._buffers.items() if b is not None and name not in own}
         for hooks in (getattr(module, name) for name in HOOKS):  # the owner's functions, in a list of the view's own
-            shared[id(hooks)] = hooks.copy()
+            copies[id(hooks)] = hooks.copy()
     try:
-        view: torch.nn.Module = copy.deepcopy(model, shared)
+        view: torch.nn.Module = copy.deepcopy(model, copies)
     except (TypeError, RuntimeError) as error:
         raise ModelError(f"the modules of {type(model).__name__} cannot be copied beside their weights") from error
-    return view.train(False)
+    return view.train(False), copies
