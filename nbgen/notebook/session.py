@@ -261,9 +261,9 @@ def serve(
     """Start a server for this kernel alone, and use it from now on. It ends with the kernel or by `stop`.
 
     `model` names what to load (None: the bundled model), or is the very model that is being trained here, a causal
-    LM of transformers or peft's around one, with its `tokenizer`. Then every answer comes from its present weights: an optimizer's step
-    waits for the token that is being computed, and what is generated next follows the new weights. The model itself
-    is not touched. `name` is what clients call it ("live"); `context_length` is in tokens.
+    LM of transformers or peft's around one, with its `tokenizer`. Then every answer comes from its present weights: an
+    optimizer's step waits for the token that is being computed, and what is generated next follows the new weights.
+    The model itself is not touched. `name` is what clients call it ("live"); `context_length` is in tokens.
     Raises InvalidRequest or ModelError for what cannot be served; a server from an earlier call goes on then.
     """
     options = sizes(context_length=context_length, kv_cache_bytes=kv_cache_bytes)

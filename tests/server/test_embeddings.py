@@ -167,9 +167,9 @@ def test_what_is_refused(served: Served) -> None:
 
 
 def test_a_model_that_embeds_nothing_is_refused_at_load(tmp_path: Path) -> None:
-    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
-    vocab = save_tokenizer(tmp_path)
-    AutoModel.from_config(AutoConfig.for_model("t5", vocab_size=vocab, **sizes)).save_pretrained(tmp_path)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    save_tokenizer(tmp_path)
+    AutoModel.from_config(AutoConfig.for_model("vit", image_size=16, patch_size=8, **sizes)).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="does not run on token ids alone"):
         EmbeddingModel(EngineConfig(model=str(tmp_path), dtype="float32"), lambda *_: None)
 
