@@ -210,8 +210,8 @@ def _scalar(name: str, value: Any, datatype: str) -> Any:
 _WORDS = {
     "BOOL": "true or false",
     "FP32": "a number",
-    "INT32": "an integer of 64 bits",
-    "UINT64": "an integer of 64 bits",
+    "INT32": "an integer",
+    "UINT64": "an integer",
 }
 
 

@@ -159,7 +159,7 @@ REFUSED: list[tuple[bytes, str]] = [
     (b'{"text_input": "a", "max_tokens": -1}', "max_tokens must be"),
     (b'{"text_input": "a", "beam_width": 2}', "without beams"),
     (b'{"text_input": "a", "lora_name": "x"}', "lora_name: the adapter 'x' has never been loaded; loaded: none"),
-    (b'{"text_input": "a", "lora_name": true}', "lora_name must be the name of an adapter"),
+    (b'{"text_input": "a", "lora_name": true}', "the adapter 'true' has never been loaded"),
     (b'{"text_input": "a", "sampling_parameters": "x"}', "sampling_parameters"),
     (b'{"text_input": "a", "parameters": {"max_tokens": "many"}}', "non-signed-integer"),
     (b'{"text_input": "a", "parameters": {"min_tokens": "1", "ignore_eos": "x"}}', "non-boolean"),
