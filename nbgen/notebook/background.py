@@ -6,36 +6,25 @@ Knows a stream and where it is shown; nothing of magics.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from typing import Any
 
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.task_thread import TaskThread
 from nbgen.notebook.text_stream import TextStream
 
 Shown = Callable[[Result, str], None]
-Ended = Callable[[Result, Exception | None], None]
+Ended = Callable[[Result, BaseException | None], None]
 
 
 class BackgroundRun:
     """`run.text` so far; `run.cancel()` stops it on the server; `run.wait()` or `await run` gives the result."""
 
     def __init__(self, answer: TextStream, shown: Shown, ended: Ended) -> None:
-        self.error: Exception | None = None
         self._answer = answer
         self._shown = shown
-        self._ended = ended
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._started = threading.Event()
-        #: Joining the thread would not do: before Python 3.13 one that is interrupted takes the thread for ended.
-        self._over = threading.Event()
-        # The context says which cell the output belongs to.
-        threading.Thread(target=contextvars.copy_context().run, args=(self._work,), daemon=True).start()
-        self._started.wait(5)
+        self._thread = TaskThread(self._read, lambda failure: ended(answer.result, failure))
 
     @property
     def text(self) -> str:
@@ -43,20 +32,23 @@ class BackgroundRun:
         return self._answer.result.text
 
     @property
+    def error(self) -> BaseException | None:
+        """What ended it, if that was an error."""
+        return self._thread.failure
+
+    @property
     def running(self) -> bool:
         """Whether more may come."""
-        return not self._over.is_set()
+        return self._thread.running
 
     def cancel(self) -> None:
         """Stop it; what has come stays."""
-        if self._loop is not None and self._task is not None:
-            with suppress(RuntimeError):  # the loop is closed: it has ended
-                self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.cancel()
 
     @short_traceback
     def wait(self, timeout: float | None = None) -> Result:
         """The result, once there is one. Raises TimeoutError, or the error that ended the run."""
-        if not self._over.wait(timeout):
+        if not self._thread.wait(timeout):
             raise TimeoutError(f"still running after {timeout} s")
         if self.error is not None:
             raise self.error
@@ -71,22 +63,6 @@ class BackgroundRun:
         state = "running" if self.running else self._answer.result.finish_reason
         return f"<{state}: {self.text[-60:]!r}>"
 
-    def _work(self) -> None:
-        try:
-            asyncio.run(self._read())
-        except asyncio.CancelledError:
-            pass
-        except Exception as error:  # Raised where it is waited for; here nobody would see it.
-            self.error = error
-        finally:
-            self._started.set()
-            try:
-                self._ended(self._answer.result, self.error)
-            finally:
-                self._over.set()
-
     async def _read(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._started.set()
         async for text in self._answer:
             self._shown(self._answer.result, text)

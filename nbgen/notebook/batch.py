@@ -7,15 +7,13 @@ bodies of runs and rows by number; nothing of templates or tables.
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from nbgen.errors import NbgenError, in_words
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.result import Result
+from nbgen.notebook.task_thread import TaskThread
 from nbgen.notebook.text_stream import TextStream
 
 #: Tries of a row that the server cannot take just now, and the first pause between them.
@@ -36,44 +34,28 @@ class Batch:
         self._client = client
         self._concurrency = concurrency
         self._extras = extras
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
-        #: Joining the thread would not do: before Python 3.13 one that is interrupted takes the thread for ended.
-        self._over = threading.Event()
-        self._failure: BaseException | None = None
 
     def run(self, rows: list[tuple[int, Result]], ended: Callable[[int], None], tick: Callable[[], None]) -> bool:
         """Do `rows`: numbers and the results to fill. False if Ctrl-C stopped it; what had ended then stays.
 
         `ended` is told each row on the loop's thread; `tick` is called now and then on this one.
         """
-        threading.Thread(target=self._work, args=(iter(rows), ended), daemon=True).start()
+        open_rows = iter(rows)
+        thread = TaskThread(lambda: self._all(open_rows, ended))
         try:
-            while not self._over.is_set():
-                self._over.wait(0.1)
+            while thread.running:
+                thread.wait(0.1)
                 tick()
         except KeyboardInterrupt:
-            self._cancel()
-            self._over.wait()
+            thread.cancel()  # ends every run on the server: each is attached to a connection that closes now
+            thread.wait()
             return False
-        if self._failure is not None:
-            raise self._failure
+        if thread.failure is not None:
+            failure = thread.failure
+            raise failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
         return True
 
-    def _work(self, rows: Iterator[tuple[int, Result]], ended: Callable[[int], None]) -> None:
-        try:
-            asyncio.run(self._all(rows, ended))
-        except asyncio.CancelledError:
-            pass
-        except BaseExceptionGroup as failures:
-            self._failure = failures.exceptions[0]
-        except BaseException as failure:  # Raised again on the thread that waits.
-            self._failure = failure
-        finally:
-            self._over.set()
-
     async def _all(self, rows: Iterator[tuple[int, Result]], ended: Callable[[int], None]) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
                 group.create_task(self._worker(rows, ended))
@@ -104,12 +86,3 @@ class Batch:
         asked: dict[str, Any] = {"prompt": result.prompt} if result.messages is None else {"messages": result.messages}
         asked |= {"media": result.media} if result.media else {}
         return {**asked, **self._extras, "params": result.params, "stream": False}
-
-    def _cancel(self) -> None:
-        """Ends every run on the server: each is attached to a connection that closes now."""
-        deadline = time.monotonic() + 1
-        while self._task is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if self._loop is not None and self._task is not None:
-            with suppress(RuntimeError):  # the loop is closed: all have ended
-                self._loop.call_soon_threadsafe(self._task.cancel)

@@ -64,7 +64,7 @@ class Answer:
             self._output.show(forming_bundle(result.text) if self._table else text_bundle(result.text))
             self._next = time.monotonic() + UPDATE_SECONDS
 
-    def finish(self, result: Result, error: Exception | None = None) -> None:
+    def finish(self, result: Result, error: BaseException | None = None) -> None:
         """Show all of it, and a line about it: its numbers, or an error that nothing else shows."""
         failed = "" if error is None else f"{type(error).__name__}: {error}"
         caption = failed if result.finish_reason == "error" else result.caption
