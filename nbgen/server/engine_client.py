@@ -32,6 +32,7 @@ from nbgen.server.adapters import Adapters
 from nbgen.server.delivery import Deliveries, suited
 from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.engine_life import EngineLife
+from nbgen.server.installation import check_unchanged
 from nbgen.server.listener import Listener
 from nbgen.server.replies import Replies
 
@@ -161,6 +162,7 @@ class EngineClient(EngineLife):
         if not changes and self.state in ("ready", "released"):
             return await self.occupy(ResumeMemory, ["kv_cache", "weights"])
         if changes or self.state == "failed":
+            check_unchanged()  # while there is a model to lose
             self.config = wanted
             self.adapters.of(wanted.model)
             self._restarts.forget()

@@ -170,7 +170,10 @@ async def test_no_engine_is_started_of_a_version_that_the_server_is_not(monkeypa
     assert re.search(r"nbgen 0\.0\.1 was replaced by .* restart the server", heard.error.message)
     monkeypatch.undo()
     await client.start()
-    assert client.state == "ready"
+    monkeypatch.setattr(nbgen, "__version__", "0.0.1")
+    with pytest.raises(Unavailable, match="was replaced by"):
+        await client.load(quantization="int8")
+    assert client.state == "ready", "the model that runs is not given up for it"
     await client.close(0)
 
 
