@@ -78,6 +78,13 @@ def refuse_unsupported(fields: Mapping[str, Any], table: Mapping[str, tuple[Any,
             raise InvalidRequest(f"`{name}` is not supported by this server: {remedy}", field=name)
 
 
+def refuse_inside(fields: Mapping[str, Any], name: str, table: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise InvalidRequest for what is known and not served in the object under this name."""
+    if isinstance(inside := fields.get(name), dict):
+        given = {f"{name}.{key}": value for key, value in inside.items()}
+        refuse_unsupported(given, {f"{name}.{key}": unset for key, unset in table.items()})
+
+
 def _constant(name: str) -> float:
     raise MalformedBody(f"{name} is not a finite number")
 

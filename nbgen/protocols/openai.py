@@ -16,7 +16,7 @@ import msgspec
 from nbgen.errors import InvalidRequest, renamed
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.protocols.chat_messages import Turn, conversation, template_options
-from nbgen.protocols.json_body import convert, parse_object, refuse_unsupported
+from nbgen.protocols.json_body import convert, parse_object, refuse_inside, refuse_unsupported
 from nbgen.protocols.media import Item
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.protocols.request_ids import namespace, request_ids
@@ -220,13 +220,6 @@ def _body(fields: dict[str, Any], kind: type[B]) -> B:
     refuse_unsupported(fields, UNSUPPORTED)
     refuse_inside(fields, "stream_options", UNSUPPORTED_STREAM_OPTIONS)
     return convert(fields, kind)
-
-
-def refuse_inside(fields: Mapping[str, Any], name: str, table: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raise InvalidRequest for what is known and not served in the object under this name."""
-    if isinstance(inside := fields.get(name), dict):
-        given = {f"{name}.{key}": value for key, value in inside.items()}
-        refuse_unsupported(given, {f"{name}.{key}": unset for key, unset in table.items()})
 
 
 def _sampling(fields: Mapping[str, Any], limit: int | None, limit_name: str = "max_tokens") -> SamplingParams:

@@ -15,8 +15,8 @@ import msgspec
 from nbgen.errors import InvalidRequest
 from nbgen.messages import TokenizeRequest
 from nbgen.protocols import openai
-from nbgen.protocols.json_body import convert, parse_object, refuse_unsupported
-from nbgen.protocols.openai import Call, refuse_inside
+from nbgen.protocols.json_body import convert, parse_object, refuse_inside, refuse_unsupported
+from nbgen.protocols.openai import Call
 from nbgen.protocols.responses_items import Item, chat_turns, input_items
 
 LOGPROBS = "message.output_text.logprobs"
