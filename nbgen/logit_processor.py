@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from nbgen.errors import NbgenError
+
 #: Where SGLang 0.5.23 has these classes: pickles of users' classes name this module.
 SGLANG_MODULE = "sglang.srt.sampling.custom_logit_processor"
 
@@ -32,8 +34,10 @@ class CustomLogitProcessor(ABC):
     @classmethod
     def to_str(cls) -> str:
         """The class as `custom_logit_processor` takes it. Needs dill: `pip install 'nbgen[processors]'`."""
-        import dill
-
+        try:
+            import dill
+        except ImportError:
+            raise NbgenError("code is sent by dill: pip install 'nbgen[processors]'") from None
         return json.dumps({"callable": dill.dumps(cls, recurse=True).hex()})
 
     @classmethod

@@ -105,7 +105,8 @@ class TensorOptions(Struct, frozen=True, tag=False):
     `logprobs` `[output]` is their natural log-softmax at the tokens that were chosen. `generation_hidden_states`
     `[output - 1, hidden]` are those behind every token after the first; `last_hidden_state` `[hidden]` is the last of
     these, each in the place of the one before it. `routed_experts` is the position from which on each computed token's
-    experts are wanted: int32 `[tokens, layers, experts per token]`.
+    experts are wanted: int32 `[tokens, layers, experts per token]`. `pooled` `[hidden]` is the prompt's states as one:
+    their "mean", or the "last".
     """
 
     logits: bool = False
@@ -115,16 +116,17 @@ class TensorOptions(Struct, frozen=True, tag=False):
     generation_hidden_states: bool = False
     last_hidden_state: bool = False
     routed_experts: int | None = None
+    pooled: Literal["", "mean", "last"] = ""
 
     @property
     def of_states(self) -> bool:
         """Whether hidden states have to be seen for it."""
-        return self.hidden_states or self.generation_hidden_states or self.last_hidden_state
+        return bool(self.hidden_states or self.generation_hidden_states or self.last_hidden_state or self.pooled)
 
     @property
     def of_prompt(self) -> bool:
         """Whether every token of the prompt has to be computed for it."""
-        return self.logits or self.hidden_states
+        return self.logits or self.hidden_states or self.pooled == "mean"
 
 
 class ToolOptions(Struct, frozen=True, tag=False):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ MAX_STOP_STRINGS = 32
 MAX_STOP_BYTES = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
-MAX_STOP_REGEXES = 8
+MAX_STOP_REGEXES = 32
 MAX_STOP_REGEX_BYTES = 256
 MAX_GRAMMAR_BYTES = 64 * 2**10
 MAX_N = 128
@@ -230,13 +230,17 @@ def _refusal(text: str) -> WrongType:
     """msgspec's sentence, led by the field's own name where its path stood (`at $.top_p`)."""
     what, name = place_of(text)
     if unknown := re.search("unknown field `(.*)`", what):
-        return WrongType(f"there is no option {unknown[1]!r}{_suggestion(unknown[1])}", field=unknown[1])
+        return no_option(unknown[1], SamplingParams.__struct_fields__)
     return WrongType(f"{name}: {what}" if name else what, field=name.partition("[")[0] or None)
 
 
-def _suggestion(name: str) -> str:
-    """The option that was probably meant: one that contains the name or its words, or is spelt much like it."""
-    known = SamplingParams.__struct_fields__
+def no_option(name: str, known: Sequence[str]) -> WrongType:
+    """The refusal of an option that is none of those known.
+
+    It names what was probably meant, which is spelt alike or contains the name's words, or else all of them.
+    """
     words = name.split("_")
-    alike = [k for k in known if all(word in k for word in words)] + difflib.get_close_matches(name, known)
-    return f"; did you mean {alike[0]!r}?" if alike else f"; there are {', '.join(known)}"
+    slips, alike = (difflib.get_close_matches(name, known, 1, likeness) for likeness in (0.8, 0.6))
+    meant = [*slips, *(each for each in known if all(word in each for word in words)), *alike]
+    more = f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(known)}"
+    return WrongType(f"there is no option {name!r}; {more}", field=name)

@@ -77,7 +77,7 @@ def test_null_is_the_default_and_bounds_are_inside() -> None:
     [
         {"stop": ["x"] * 32},
         {"stop": "x" * 1024},
-        {"stop_regex": ["a"] * 8},
+        {"stop_regex": ["a"] * 32},
         {"stop_regex": "a" * 256},
         {"stop_token_ids": list(range(256))},
         {"logit_bias": dict.fromkeys(range(1024), -100)},
@@ -153,6 +153,6 @@ def test_empty_stops_ask_for_nothing(name: str) -> None:
 
 def test_stop_regexes_are_bounded() -> None:
     assert SamplingParams.parse({"stop_regex": "a|b"}).stop_regex == ("a|b",)
-    for value in (["a"] * 9, "a" * 257):
+    for value in (["a"] * 33, "a" * 257):
         with pytest.raises(InvalidRequest, match="stop_regex"):
             SamplingParams.parse({"stop_regex": value})

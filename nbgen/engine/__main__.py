@@ -20,6 +20,7 @@ from nbgen.engine import checkpoint
 from nbgen.engine.channel import Channel
 from nbgen.engine.lean_imports import import_engine, import_leanly, is_plain
 from nbgen.engine.process import live_and_die_with_parent
+from nbgen.engine.pulse import Pulse
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineFailed, LoadModel, LoadProgress
 from nbgen.errors import ModelError
@@ -93,8 +94,9 @@ def _serve(channel: Channel, first: LoadModel, messages: Iterator[ToEngine]) -> 
         return channel.send(EngineFailed(message=error.message))
     # Beside the imports, the disk reads the weights.
     threading.Thread(target=checkpoint.page_in, args=(first.config.model,), name="page-in", daemon=True).start()
-    channel.send(LoadProgress(stage="starting torch"))
-    import_engine(first.config)
+    with Pulse(channel.send, whole=True) as pulse:
+        pulse.say(LoadProgress(stage="starting torch"))
+        import_engine(first.config)
     from nbgen.engine.assembly import Assembly, assemble  # only now: it takes seconds, and the server has heard why
     from nbgen.engine.embedding_loop import EmbeddingLoop
     from nbgen.engine.embedding_model import EmbeddingModel, is_embedding

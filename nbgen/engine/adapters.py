@@ -6,18 +6,23 @@ A name that is unloaded and loaded again is another version: sequences keep the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from nbgen.engine.adapter_folder import Adapter, read_adapter
 from nbgen.engine.lora import linear_shapes
 from nbgen.errors import InvalidRequest
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: Names whose faults are remembered, the latest ones.
+MOST_FAULTS = 100
+
 
 class Adapters:
     """The named adapters of one base model."""
 
-    def __init__(self, model: nn.Module, unsuited: Iterable[str] = ()) -> None:
+    def __init__(self, model: PreTrainedModel, unsuited: Iterable[str] = ()) -> None:
         """`unsuited` are paths of linear layers that adapters must leave alone."""
         self._shapes = linear_shapes(model)
         self._unsuited = frozenset(unsuited)
@@ -34,6 +39,8 @@ class Adapters:
         except Exception as error:  # whatever is in somebody's folder
             words = f"the adapter {name!r} cannot be read; the server's log says why"
             self._faults[name] = error.message if isinstance(error, InvalidRequest) else words
+            if len(self._faults) > MOST_FAULTS:
+                self._faults.pop(next(iter(self._faults)))
             raise
         self._faults.pop(name, None)
         self._named[name] = adapter

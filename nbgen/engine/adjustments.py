@@ -57,7 +57,7 @@ def _penalize(scores: torch.Tensor, asking: list[tuple[int, Sequence]]) -> None:
     scores[cells] = torch.where(values < 0, values * factor, values / factor)
 
 
-def _penalties(row: int, sequence: Sequence) -> tuple[float, ...]:
+def _penalties(row: int, sequence: Sequence) -> tuple[float | None, ...]:
     params = sequence.params
     return row, params.frequency_penalty, params.presence_penalty, params.repetition_penalty
 

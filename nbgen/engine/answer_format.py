@@ -74,7 +74,7 @@ class AnswerFormat:
         if (source := model.chat_template) is None:
             return None
         text = source if isinstance(source, str) else "".join(source.values())
-        tokenizer = getattr(model, "tokenizer", model)
+        tokenizer: Any = getattr(model, "tokenizer", model)
         try:
             tokens = {str(token): token.special for token in tokenizer.added_tokens_decoder.values()}
             found = cls.of(render, text, ends, getattr(tokenizer, "response_template", None), tokens)

@@ -34,7 +34,7 @@ class AnswerParser:
         """`prompt` is its end at least: what it opened, the answer begins in."""
         self._template = template
         self._tools = tools
-        self._parser = ResponseParser(template, prompt, tools=tools)
+        self._parser = ResponseParser(template, prompt, tools=[*tools])
         self._space = ""
         self._begun = False
         self._told: set[str] = set()
@@ -51,7 +51,7 @@ class AnswerParser:
                 events += self._parser.finalize()[1]
             return [part for event in events for part in self._parts(event, since)]
         except Exception:  # whatever a library of patterns, or of JSON, raises at a text: this is no call
-            self._parser, self._call = ResponseParser(self._template, "", tools=self._tools), None
+            self._parser, self._call = ResponseParser(self._template, "", tools=[*self._tools]), None
             return [AnswerPart(content=since)] if since else []
 
     def _parts(self, event: dict[str, Any], since: str) -> list[AnswerPart]:
@@ -72,7 +72,8 @@ class AnswerParser:
         joint = "" if self._begun or name not in self._told else self._template.fields[field].join or ""
         self._begun = True
         self._told.add(name)
-        return [AnswerPart(**{name: joint + shown})]
+        part = joint + shown
+        return [AnswerPart(content=part) if name == "content" else AnswerPart(reasoning=part)]
 
     def _of_written(self, value: Any, field: str) -> list[AnswerPart]:
         """Calls that are a text, or whose arguments are; bare ones only of functions that are there."""

@@ -194,7 +194,7 @@ def _size_cache(runner: ModelRunner, budget: int, most: int, config: EngineConfi
     blocks = _num_blocks(budget, runner.cache.bytes_per_block, most, config)
     try:
         runner.cache.resize(blocks)
-        if snapshots:
+        if isinstance(runner, HybridRunner) and snapshots:
             runner.reserve(snapshots)
     except (torch.OutOfMemoryError, MemoryError, OSError):
         raise ModelError(f"{budget} bytes of KV cache do not fit into the free memory: free some") from None

@@ -137,9 +137,9 @@ class Step:
         return self._made[key]
 
     def of_last(self, rows: Sequence[int]) -> "Step | None":
-        """The step of these `rows` alone, in order, which must be fewer than all and each the last of its span."""
+        """The step of these `rows` alone, which must be fewer than all, each the last of its span, and ascend."""
         spans = {span.stop - 1: span for span in [*self.decodes, *self.prefills]}
-        if len(rows) == len(self.slots) or not all(row in spans for row in rows):
+        if len(rows) == len(self.slots) or list(rows) != sorted(rows) or not all(row in spans for row in rows):
             return None
         kept = [spans[row]._replace(start=i, stop=i + 1) for i, row in enumerate(rows)]
         decodes = sum(row < len(self.decodes) for row in rows)
@@ -207,7 +207,7 @@ def current(step: Step) -> Iterator[None]:
 
 
 def paged_attention(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -253,7 +253,7 @@ def _window(module: torch.nn.Module, sliding: int | None) -> Window:
 
 
 def _find_window(module: torch.nn.Module, sliding: int | None) -> Window:
-    config = getattr(module, "config", None)
+    config: Any = getattr(module, "config", None)
     types = getattr(config, "layer_types", None)
     kind = types[module.layer_idx] if types else None
     if kind not in LAYER_TYPES:
@@ -273,7 +273,7 @@ def _configured_window(config: Any, kind: str | None) -> int | None:
     return window
 
 
-def _tuning(module: torch.nn.Module, length: int, step: "Step") -> torch.Tensor:
+def _tuning(module: Any, length: int, step: "Step") -> torch.Tensor:
     """`[T, 1, 1]`: the layer scaled queries as if they began at position 0; what makes that right (Llama 4)."""
     positions = step.once(("positions",), step.positions)
     counted = torch.arange(length, device=positions.device).repeat(len(positions) // length)

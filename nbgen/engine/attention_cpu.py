@@ -169,7 +169,7 @@ def _gather(tensor: torch.Tensor, blocks: torch.Tensor, block_size: int) -> torc
 def attend(query: torch.Tensor, layer: Layer, group: Group, block_size: int, scores: Scores) -> torch.Tensor:
     """Query `[B, heads, D]`, one position each. Heads that share a key head are rows of one product."""
     (batch, heads, dim), kv_heads = query.shape, layer.keys.shape[1]
-    if group.run is not None and scores.softcap is scores.sinks is None:
+    if group.run is not None and scores.softcap is None and scores.sinks is None:
         k, v = (t[group.run] for t in layer)
         if k.nbytes <= FEW_BYTES:
             return _attend_run(query, k, v, scores)

@@ -39,7 +39,7 @@ class Task(NamedTuple):
 
     sequence: int
     offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # in place of a tuple's own
     begin: int
     end: int
     chunk: int
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     fields: BatchFields
     chunks: int
     #: What `fields` points to.
-    numbers: array
+    numbers: "array[int]"
 
     @classmethod
     def of(cls, step: Step, window: Window, group: int) -> "Plan":
@@ -82,7 +82,7 @@ class Plan(NamedTuple):
         ends = slice(first, first + rows)
         grown[ends] = 1
         tasks = Task(*self._tasks(numbers).T)
-        Task(*self._tasks(grown).T).end[:] = tasks.end == numbers[ends][tasks.sequence]
+        self._tasks(grown)[:, Task._fields.index("end")] = tasks.end == numbers[ends][tasks.sequence]
         return grown
 
     def _tasks(self, numbers: np.ndarray) -> np.ndarray:

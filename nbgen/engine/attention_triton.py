@@ -67,8 +67,8 @@ class TritonAttention(ReferenceAttention):
             self._launch(query, layer, tiles, tables, size, window, scores, output, decodes=False)
         for span in step.prefills:
             if span.blocks:  # which the kernels do not know
-                rows = slice(span.start, span.stop)
-                output[rows] = self.prefill(query[rows], layer, span, step, window, scores)
+                own = slice(span.start, span.stop)
+                output[own] = self.prefill(query[own], layer, span, step, window, scores)
         return output
 
     def splits(self, programs: int) -> int:

@@ -27,6 +27,9 @@ class StateCopy(NamedTuple):
     restores: bool
 
 
+Copies = Iterable[Copy | StateCopy]
+
+
 class BlockManager:
     """Hands out blocks of `block_size` tokens. Block ids are indices into the KV cache."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 
@@ -21,11 +21,15 @@ def cache_folder() -> Iterator[Path]:
             usable = folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK)
     except OSError:
         usable = False
-    if usable:
-        yield folder
-    else:
-        with tempfile.TemporaryDirectory(prefix="nbgen-") as private:
-            yield Path(private)
+    with nullcontext(folder) if usable else private_folder() as found:
+        yield found
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """One for the time being."""
+    with tempfile.TemporaryDirectory(prefix="nbgen-") as folder:
+        yield Path(folder)
 
 
 def keep(file: Path, make: Callable[[Path], object]) -> None:

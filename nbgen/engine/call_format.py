@@ -58,9 +58,9 @@ class CallFormat(NamedTuple):
     def of(cls, turns: TemplateTurns) -> CallFormat | None:
         """The format of a template's calls; None where it shows none, or none that is understood."""
         for as_text in (False, True):
-            written = [call_turn(turns, names, as_text=as_text) for names in (NAMES[:1], NAMES)]
-            if FIRST in written[0] and str(ARGUMENTS) not in written[0]:
-                return _read(*written, as_text)
+            one, two = (call_turn(turns, names, as_text=as_text) for names in (NAMES[:1], NAMES))
+            if FIRST in one and str(ARGUMENTS) not in one:
+                return _read(one, two, as_text=as_text)
         return None
 
 
@@ -72,7 +72,7 @@ def call_turn(turns: TemplateTurns, names: tuple[str, ...], *, as_text: bool) ->
     return next((answer for answer in answers if names[-1] in answer), "")
 
 
-def _read(one: str, two: str, as_text: bool) -> CallFormat | None:
+def _read(one: str, two: str, *, as_text: bool) -> CallFormat | None:
     name, key = one.index(FIRST), next(iter(ARGUMENTS))
     if (found := _json_arguments(one, name)) is not None:
         texts = _texts(one, two, *found)

@@ -6,6 +6,7 @@ Made of the texts that a chat template writes around calls and thoughts. Knows n
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -112,11 +113,18 @@ def _guide(calls: CallFormat, tools: ToolOptions) -> Format | None:
 def _enforceable(tool: dict[str, Any]) -> dict[str, Any]:
     """The tool, of any arguments where those that it takes cannot be enforced."""
     function = tool["function"]
+    if _can_be_enforced(json.dumps(function.get("parameters") or {})):
+        return tool
+    return {"type": "function", "function": {"name": function["name"]}}
+
+
+@lru_cache(maxsize=128)  # a conversation sends the same tools with each of its turns
+def _can_be_enforced(parameters: str) -> bool:
     try:
-        enforceable(function.get("parameters") or {})
+        enforceable(json.loads(parameters))
     except GrammarError:
-        return {"type": "function", "function": {"name": function["name"]}}
-    return tool
+        return False
+    return True
 
 
 def _functions(calls: CallFormat, tools: ToolOptions) -> list[tuple[str, Format]]:

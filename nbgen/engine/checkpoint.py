@@ -71,7 +71,7 @@ def _download(name: str, report: Report) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     from tqdm.auto import tqdm
 
-    class Progress(tqdm):
+    class Progress(tqdm):  # type: ignore[misc]
         """Counts the files that have arrived."""
 
         def display(self, *_: Any, **__: Any) -> None:

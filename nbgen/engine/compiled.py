@@ -8,7 +8,7 @@ tokens. What fits none of them (adapters, embeddings in place of ids) runs as be
 import logging
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -23,6 +23,9 @@ from nbgen.engine.linear import PrepackedLinear
 from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.shared_linear import Part
 from nbgen.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 IMPLEMENTATION = "nbgen_compiled"
 #: What the layers are does not change while the decoder is `active`, and need not be looked up at every step.
@@ -43,9 +46,9 @@ _library.define("linear(Tensor input, int module, int width) -> Tensor")
 class CompiledDecoder:
     """Stands in for the forward of a model's decoder; compiled while `active`, which it is made as."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: "PreTrainedModel") -> None:
         """Raises ModelError where there is no compiler."""
-        options = {**OPTIONS, "cpp.cxx": (None, _compiler())}
+        options: dict[str, Any] = {**OPTIONS, "cpp.cxx": (None, _compiler())}
         self.active = True
         self._decoder = model.get_decoder()
         self._stock = self._decoder.forward
@@ -94,16 +97,17 @@ def _own(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _hide_linears(model: nn.Module) -> list[nn.Module]:
+def _hide_linears(model: "PreTrainedModel") -> list[nn.Module]:
     """Have every layer with weights of a layout of its own called as an operator; the layers."""
-    found = [m for m in model.modules() if isinstance(m, NativeProduct | PrepackedLinear | Int8Linear | Int4Linear)]
+    kinds = NativeProduct | PrepackedLinear | Int8Linear | Int4Linear
+    found: list[nn.Module] = [module for module in model.modules() if isinstance(module, kinds)]
     found += {id(m.shared): m.shared.linear for m in model.modules() if isinstance(m, Part)}.values()
     for linear in found:
-        linear.forward = _operator(linear)  # type: ignore[method-assign]
+        linear.forward = _operator(linear)
     return found
 
 
-def _operator(linear: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+def _operator(linear: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     number, width = _number(linear), linear.out_features
     return lambda input: torch.ops.nbgen.linear(input, number, width)
 
@@ -162,11 +166,11 @@ for _name, _compute in (("attend", _attend), ("linear", _linear)):
     _library.impl(_name, _compute, "CompositeExplicitAutograd")
 
 
-@torch.library.register_fake("nbgen::attend", lib=_library)
+@torch.library.register_fake("nbgen::attend", lib=_library)  # type: ignore[untyped-decorator]
 def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> torch.Tensor:
     return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
 
 
-@torch.library.register_fake("nbgen::linear", lib=_library)
+@torch.library.register_fake("nbgen::linear", lib=_library)  # type: ignore[untyped-decorator]
 def _multiplied(input: torch.Tensor, module: int, width: int) -> torch.Tensor:
     return input.new_empty(*input.shape[:-1], width)

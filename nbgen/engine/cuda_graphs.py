@@ -45,7 +45,7 @@ class DecodeGraphs:
         device = cache.device
         self._captures = device.type == "cuda"
         self._inputs = GraphInputs(self._most, blocks, device)
-        self._graphs: dict[int, tuple[Callable[[], None], Decoded]] = {}
+        self._graphs: dict[int, tuple[Callable[[], object], Decoded]] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._captures else None
         self.works = True
 
@@ -79,10 +79,11 @@ class DecodeGraphs:
         except (RuntimeError, NotImplementedError) as error:
             log.warning("This model's decodes cannot be captured in CUDA graphs (%s); they run without", error)
             self.works = False
-            torch.cuda.set_stream(stream)  # a capture that fails leaves its own
+            if stream is not None:
+                torch.cuda.set_stream(stream)  # a capture that fails leaves its own
         return self.works
 
-    def _captured(self, bucket: int) -> tuple[Callable[[], None], Decoded]:
+    def _captured(self, bucket: int) -> tuple[Callable[[], object], Decoded]:
         from nbgen.engine.step_kernels import most_likely  # only where there is a GPU
 
         stream = torch.cuda.Stream()
@@ -96,7 +97,7 @@ class DecodeGraphs:
             decoded = Decoded(scores, most_likely(scores, NO_TOKEN))
         return graph.replay, decoded
 
-    def _uncaptured(self, bucket: int) -> tuple[Callable[[], None], Decoded]:
+    def _uncaptured(self, bucket: int) -> tuple[Callable[[], object], Decoded]:
         scores = self._forward(bucket)
         return lambda: scores.copy_(self._forward(bucket)), Decoded(scores)
 

@@ -7,7 +7,7 @@ class DecodeRow(NamedTuple):
     """One sequence's newest token, its index, what its position differs from that by, and the blocks up to there."""
 
     token: int
-    index: int
+    index: int  # type: ignore[assignment]  # in place of a tuple's own
     shift: int
     block_table: list[int]
 

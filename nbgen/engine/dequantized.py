@@ -4,12 +4,14 @@ Knows no format itself.
 """
 
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from nbgen.engine.quantized_checkpoint import WRITTEN_OUT
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def ask(architecture: Any, device: torch.device) -> bool:
@@ -23,7 +25,7 @@ def ask(architecture: Any, device: torch.device) -> bool:
     return bool(asked)
 
 
-def even(model: nn.Module) -> None:
+def even(model: "PreTrainedModel") -> None:
     """Give the weights beside those that were written out their type: transformers leaves these in the file's."""
     dtype = model.config.dtype
     float32 = () if dtype == torch.float32 else model._keep_in_fp32_modules_strict or ()

@@ -132,7 +132,7 @@ def draw_rows(scores: torch.Tensor, sequences: list[Sequence], none: int) -> tor
     if all(sequence.params.greedy for sequence in sequences):
         return tokens
     fields = (DrawFields * len(sequences))(*map(DrawFields.of, range(len(sequences)), sequences))
-    numbers = np.frombuffer(fields, np.int64).reshape(len(sequences), -1)
+    numbers = np.frombuffer(memoryview(fields), np.int64).reshape(len(sequences), -1)
     draws, shape = upload(numbers, scores.device), {"FIELDS": numbers.shape[1], "BLOCK": BLOCK, "num_warps": WARPS}
     draw_row[(len(sequences),)](scores, draws, tokens, scores.shape[1], scores.stride(0), none, **shape)
     return tokens

@@ -7,6 +7,7 @@ would stop for that question, so there a row's parameters answer it. Knows no pe
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -43,7 +44,8 @@ def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 
 def temperature(sequence: Sequence) -> float:
     """The sequence's, as far as scores in float32 can be divided by it: in effect there are no others."""
-    return min(max(sequence.params.temperature, COLDEST), HOTTEST)
+    given = sequence.params.temperature
+    return min(max(1.0 if given is None else given, COLDEST), HOTTEST)
 
 
 def argmax(values: torch.Tensor) -> torch.Tensor:
@@ -58,7 +60,7 @@ def _race_of(sequence: Sequence, *, may_look: bool) -> Race:
         return _race_all
     if may_look:
         return _race_likely
-    return _race_few if 0 < params.top_k <= CANDIDATES else _race_sorted
+    return _race_few if params.top_k is not None and 0 < params.top_k <= CANDIDATES else _race_sorted
 
 
 def _race_few(probabilities: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
@@ -115,7 +117,7 @@ def _exponential(sequences: list[Sequence], ids: torch.Tensor) -> torch.Tensor:
     return -uniform.log()
 
 
-def _column(values: list, like: torch.Tensor) -> torch.Tensor:
+def _column(values: list[Any], like: torch.Tensor) -> torch.Tensor:
     return upload(values, like.device)[:, None]
 
 

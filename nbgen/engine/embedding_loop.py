@@ -26,8 +26,10 @@ from nbgen.messages import (
     EmbedRequest,
     FinishReason,
     GenerateOutput,
+    GenerateRequest,
     Request,
     StepOutputs,
+    TensorOptions,
     TokenizerAnswer,
     TokenizeRequest,
 )
@@ -102,6 +104,9 @@ class EmbeddingLoop:
                     special = request.add_special_tokens
                     ids = [self._model.tokenizer.encode(text, add_special_tokens=special) for text in request.texts]
                     self._channel.send(TokenizerAnswer(rid=request.rid, token_ids=ids))
+                case GenerateRequest(tensors=TensorOptions(pooled="mean" | "last")):
+                    words = f"{self._model.model.name} is an embedding model, which pools as its files say"
+                    raise InvalidRequest(f"{words}: leave pooling out", field="pooling")
                 case _:
                     raise InvalidRequest(
                         f"{self._model.model.name} is an embedding model, which writes no text: use /v1/embeddings or "

@@ -125,7 +125,7 @@ class Engine:
             runner.lora.carry(self._adapters)
             self._closed = None
         scheduler.preemptions = self._scheduler.preemptions
-        self._runner, self._scheduler = runner, scheduler
+        self._runner, self._scheduler = runner, scheduler  # type: ignore[assignment]  # of none, nothing is asked
 
     def install(self, adapter: Adapter) -> None:
         """Have the adapter in the model from now on. Where that raises anything, all is as before."""
@@ -257,7 +257,7 @@ class Engine:
     def _encode_next(self) -> list[GenerateOutput]:
         """Let sequences with media wait for their turn as they are encoded; the last outputs of those that cannot."""
         refused = []
-        for sequence, fault in self._unseen.encoded(self._runner.encode, self._scheduler.waiting):
+        for sequence, fault in self._unseen.encoded(self._runner.encode, self._scheduler.waiting):  # type: ignore[union-attr]
             if fault is not None:
                 refused.append(self._end(sequence, fault))
                 continue

@@ -25,7 +25,7 @@ class Heads(NamedTuple):
 
     number: int
     norms: tuple[Norm, Norm] | None
-    count: int
+    count: int  # type: ignore[assignment]  # in place of a tuple's own
     kv_count: int
     dim: int
     window: Window

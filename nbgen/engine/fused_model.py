@@ -5,7 +5,7 @@ own layers go on as views of them, for what is not served here. Needs triton: im
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ class FusedModel:
 
     layers_in = "Triton"
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         decoder = model.get_decoder()
         check_model(model)
         for layer in decoder.layers:
@@ -106,7 +106,7 @@ class FusedModel:
             rows.add(rows.gated(layer.post_norm, layer.gate_and_up), layer.down)
 
 
-def _check_types(model: nn.Module) -> None:
+def _check_types(model: Any) -> None:
     products = [linear for layer in model.get_decoder().layers for linear in linears(layer)]
     if not all(is_plain(linear) and linear.weight.dtype == model.dtype for linear in [*products, model.lm_head]):
         raise ValueError("its linear layers are not plain ones, or of several types")
@@ -116,7 +116,7 @@ def _check_types(model: nn.Module) -> None:
         raise ValueError("its rotary positions depend on a sequence's length")
 
 
-def _rotary(model: nn.Module, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _rotary(model: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines of the first positions, by the model's own module: the same for both halves of a head."""
     decoder, positions = model.get_decoder(), torch.arange(count, device=model.device)
     parts = [rotary_of(decoder.rotary_emb, decoder.embed_tokens.weight[:0], part) for part in positions.split(PART)]
@@ -127,7 +127,7 @@ def _rotary(model: nn.Module, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return cosines, sines
 
 
-def _fused(layer: nn.Module) -> FusedLayer:
+def _fused(layer: Any) -> FusedLayer:
     attention = layer.self_attn
     query, key, value, output, gate, up, down = linears(layer)
     dim, norms = attention.head_dim, [getattr(attention, name, None) for name in ("q_norm", "k_norm")]

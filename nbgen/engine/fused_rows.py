@@ -4,7 +4,7 @@
 memory alone: norms, gates and sums go into the kernels of the products. Needs triton: import it where there is a GPU.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -33,7 +33,7 @@ class Norm(NamedTuple):
     epsilon: float
 
     @classmethod
-    def of(cls, module: nn.Module) -> "Norm":
+    def of(cls, module: Any) -> "Norm":
         """Of transformers' module."""
         return cls(module.weight, module.variance_epsilon)
 

@@ -4,6 +4,7 @@ A back end compiles in a process of its own (`grammar_worker`) and loads what ca
 """
 
 import re
+from collections.abc import Set
 from typing import Any, NamedTuple, Protocol, Self
 
 #: How a refusal names what could not be compiled, by sampling option.
@@ -70,6 +71,10 @@ class Backend(Protocol):
     @classmethod
     def from_vocabulary(cls, vocabulary: bytes) -> Self:
         """The back end that `vocabulary` describes."""
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: Any, vocab_size: int, eos_ids: Set[int]) -> Self:
+        """The back end for transformers' `tokenizer`."""
 
     @property
     def vocabulary(self) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Set
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import llguidance
 import llguidance.hf
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-WHITESPACE = {"whitespace_flexible": True, "whitespace_pattern": rf"[ \n\t\r]{{0,{MAX_WHITESPACE}}}"}
+WHITESPACE: Any = {"whitespace_flexible": True, "whitespace_pattern": rf"[ \n\t\r]{{0,{MAX_WHITESPACE}}}"}
 
 
 class LLGuidanceBackend:
@@ -136,7 +136,7 @@ def _unanchored(regex: str) -> str:
     return (regex if backslashes % 2 else body).removeprefix("^")
 
 
-def _structures(tag: dict) -> str:
+def _structures(tag: dict[str, Any]) -> str:
     if "structures" not in tag:
         raise GrammarError(
             "llguidance takes structural tags of the form `structures` and `triggers` only; those with `format`, which "

@@ -50,11 +50,11 @@ class GrammarMasks:
 
 def _fill(sequences: list[Sequence]) -> torch.Tensor:
     """Bitmasks `[sequences, words]`, the rows in order."""
-    words = sequences[0].matcher.num_words
-    bitmask = torch.zeros((len(sequences), words), dtype=torch.int32)
-    for row, sequence in enumerate(sequences):
+    matchers = [sequence.matcher for sequence in sequences if sequence.matcher is not None]
+    bitmask = torch.zeros((len(sequences), matchers[0].num_words), dtype=torch.int32)
+    for row, (sequence, matcher) in enumerate(zip(sequences, matchers, strict=True)):
         try:
-            sequence.matcher.fill(bitmask, row)
+            matcher.fill(bitmask, row)
         except Exception:  # whatever a back end raises is this request's alone: it may take no token
             log.exception("request %s: its grammar allows nothing", sequence.rid)
             bitmask[row] = 0

@@ -5,11 +5,14 @@ Works for every model that names that layer, whatever lies before it. Knows noth
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbgen.engine.scheduler import ScheduledSequence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Capture:
@@ -31,7 +34,7 @@ class Capture:
 class HiddenStates:
     """Watches one model. `width` is that of a state, 0 where the model does not name the layer."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: "PreTrainedModel") -> None:
         self._model = model
         self.width = int(getattr(self._head, "in_features", 0))
 

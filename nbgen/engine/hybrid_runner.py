@@ -4,16 +4,19 @@ A state belongs to one position, so prompts go one to a forward; decodes go toge
 which snapshots of states are kept, is the bookkeeping's affair.
 """
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 
-from nbgen.engine.block_manager import Copy, StateCopy
+from nbgen.engine.block_manager import Copies, Copy, StateCopy
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.model_runner import ModelRunner, RunOutput
 from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.state_pool import StatePool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class HybridRunner(ModelRunner):
@@ -21,22 +24,19 @@ class HybridRunner(ModelRunner):
 
     tier = "B"
 
-    def __init__(self, model: torch.nn.Module, cache: KVCache, *, chunks_prefill: bool = True) -> None:
+    def __init__(self, model: "PreTrainedModel", cache: KVCache, *, chunks_prefill: bool = True) -> None:
         """A model whose layers begin anew with every prompt chunk has `chunks_prefill` False, and no prefix cache."""
         super().__init__(model, cache)
         self.chunks_prefill = self.caches_prefixes = chunks_prefill
         self.pool = StatePool(model.config)
 
     @property
-    def bytes_per_state(self) -> int:
+    def bytes_per_state(self) -> int:  # type: ignore[override]
         """What a sequence holds besides its blocks."""
         return self.pool.bytes_per_slot
 
     def run(
-        self,
-        batch: list[ScheduledSequence],
-        copies: Iterable[Copy | StateCopy] = (),
-        newest: SampledTokens | None = None,
+        self, batch: list[ScheduledSequence], copies: Copies = (), newest: SampledTokens | None = None
     ) -> RunOutput:
         """Compute the batch's tokens: all decodes in one forward, each prompt in one of its own."""
         with torch.inference_mode():
@@ -78,6 +78,7 @@ class HybridRunner(ModelRunner):
 
 
 def _slot(item: ScheduledSequence) -> int:
+    assert item.sequence.slot is not None
     return item.sequence.slot
 
 

@@ -25,7 +25,7 @@ ABSENT = {"accelerate", "torchao"}
 #: Of functions and of tensors, for the compiler.
 MARKS = {"allow_in_graph", "assume_constant_result", "disable", "mark_static_address"}
 #: What torch asks of every number and truth, which may be symbols where something is compiled.
-WITHOUT_SYMBOLS = {
+WITHOUT_SYMBOLS: dict[str, Any] = {
     **dict.fromkeys(("expect_true", "statically_known_true"), bool),
     **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious"), bool),
     "guarding_hint_or_throw": lambda number: number,
@@ -73,7 +73,7 @@ def _import_leanly(name: str) -> None:
 
     before, has_distributed = set(sys.modules), torch.distributed.is_available
     torch.distributed.is_available = lambda: False
-    sys.modules.update(dict.fromkeys(ABSENT - sys.modules.keys()))
+    sys.modules.update(dict.fromkeys(ABSENT - sys.modules.keys()))  # type: ignore[arg-type]  # None: absent
     _put_off_what_nobody_needs()
     try:
         with model_list_kept():

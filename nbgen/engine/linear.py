@@ -4,6 +4,7 @@ The operators are torch's own but not public: a layer is replaced only if they a
 """
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -62,9 +63,9 @@ def prepack(model: nn.Module) -> list[Swap]:
     """Replace the model's bfloat16 linear layers."""
 
     def packed(module: nn.Module) -> nn.Module | None:
-        layer = _packed(module) if suits(module) else None
-        if layer is not None:
-            memory.drop_pages(module.weight)
+        if not suits(module) or (layer := _packed(module)) is None:
+            return None
+        memory.drop_pages(module.weight)
         return layer
 
     return swap(model, packed)
@@ -87,12 +88,12 @@ def restore(swaps: list[Swap]) -> None:
         setattr(parent, name, child)
 
 
-def suits(module: nn.Module) -> bool:
+def suits(module: nn.Module) -> TypeGuard[nn.Linear]:
     """float32 gains nothing."""
     return is_plain(module) and module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
 
 
-def is_plain(module: nn.Module) -> bool:
+def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether it is an `nn.Linear` over ordinary numbers: a subclass of either does something of its own.
 
     A quantized weight of torchao, for one, calls itself float32 and has nothing where its numbers would lie.

@@ -32,6 +32,9 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 class LiveModel:
     """A causal LM of transformers and its tokenizer, whose weights may change between any two steps of the engine."""
 
+    _own: Numbers
+    _numbers: Numbers
+
     def __init__(self, model: Any, tokenizer: Any) -> None:
         """Raises InvalidRequest for what cannot be served, ModelError for a model that lies on several devices."""
         model = getattr(model, "_orig_mod", model)  # torch.compile's
@@ -169,7 +172,7 @@ def _shared(model: torch.nn.Module) -> list[torch.Tensor]:
     return [*model.parameters(), *(each for each in model.buffers() if id(each) not in own)]
 
 
-def _view(model: PreTrainedModel) -> tuple[torch.nn.Module, dict[int, Any]]:
+def _view(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[int, Any]]:
     """Other modules over the same weights, in evaluation mode; what was copied, by its id. Raises ModelError."""
     copies: dict[int, Any] = {id(each): each for each in _shared(model)}
     copies |= {id(each): each.detach() for each in tensors(model.modules()) if not each.is_leaf}
@@ -177,7 +180,7 @@ def _view(model: PreTrainedModel) -> tuple[torch.nn.Module, dict[int, Any]]:
         for hooks in (getattr(module, name) for name in HOOKS):  # the owner's functions, in a list of the view's own
             copies[id(hooks)] = hooks.copy()
     try:
-        view: torch.nn.Module = copy.deepcopy(model, copies)
+        view: PreTrainedModel = copy.deepcopy(model, copies)
     except (TypeError, RuntimeError) as error:
         raise ModelError(f"the modules of {type(model).__name__} cannot be copied beside their weights") from error
     return view.train(False), copies

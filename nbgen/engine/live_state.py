@@ -35,7 +35,7 @@ class Parts:
         self._empty = [place for place in places if not place]
         self._full = [place for place in places if place]
         self._parts = self._now()
-        self._classes = set(self._types)
+        self._classes: set[Any] = set(self._types)
         self._code = [each.forward for each in self._classes]
 
     def changed(self) -> bool:
@@ -55,6 +55,9 @@ class Parts:
 
 class Numbers:
     """What tensors hold: each change that torch counts, other memory, and by a sample what goes past torch's count."""
+
+    _versions: list[int]
+    _sampled: list[torch.Tensor]
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         self._tensors = [tensor for tensor in tensors if _is_plain(tensor)]

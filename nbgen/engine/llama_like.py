@@ -19,7 +19,7 @@ from transformers.models.qwen3 import modeling_qwen3 as qwen3
 from nbgen.engine.attention import Window
 
 #: What the parts of a model may be like.
-LIKE = {
+LIKE: dict[str, list[Any]] = {
     "model": [llama.LlamaForCausalLM, mistral.MistralForCausalLM, qwen2.Qwen2ForCausalLM, qwen3.Qwen3ForCausalLM],
     "decoder": [llama.LlamaModel, mistral.MistralModel, qwen2.Qwen2Model, qwen3.Qwen3Model],
     "layer": [llama.LlamaDecoderLayer],
@@ -30,7 +30,7 @@ LIKE = {
 ROTARY = ("apply_rotary_pos_emb", "rotate_half")
 
 
-def check_layer(layer: nn.Module) -> None:
+def check_layer(layer: Any) -> None:
     """Raises ValueError for a layer that does anything else than Llama's."""
     attend, feed = layer.self_attn, layer.mlp
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
@@ -48,7 +48,7 @@ def check_layer(layer: nn.Module) -> None:
         raise ValueError("its attention is not like Llama's")
 
 
-def check_model(model: nn.Module) -> None:
+def check_model(model: Any) -> None:
     """Raises ValueError for a model that does more around its layers than Llama."""
     decoder = model.get_decoder()
     for kind, part in (("model", model), ("decoder", decoder), ("norm", decoder.norm)):
@@ -65,7 +65,7 @@ def is_norm(module: nn.Module) -> bool:
     return hasattr(module, "variance_epsilon") and _is_like("norm", module)
 
 
-def linears(layer: nn.Module) -> list[nn.Module]:
+def linears(layer: Any) -> list[Any]:
     """Query, key, value and output; gate, up and down."""
     attend, feed = layer.self_attn, layer.mlp
     products = [attend.q_proj, attend.k_proj, attend.v_proj, attend.o_proj]
@@ -91,7 +91,7 @@ def _same_code(function: Callable[..., Any] | None, known: Callable[..., Any]) -
     return function is not None and _code(function) == _code(known)
 
 
-def _code(function: Callable[..., Any]) -> tuple:
+def _code(function: Callable[..., Any]) -> tuple[Any, ...]:
     code: CodeType = inspect.unwrap(function).__code__
     constants = tuple(value for value in code.co_consts if not isinstance(value, str))
     return code.co_code, code.co_names, code.co_varnames, constants

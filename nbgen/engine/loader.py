@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -38,11 +38,21 @@ from nbgen.errors import InvalidRequest, ModelError
 from nbgen.model_files import read_json, two_parts
 from nbgen.sampling_params import MODEL_DEFAULTS, SamplingParams
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 DEFAULT_CONTEXT = 4096
 #: How configurations call the most tokens that a text may have.
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
 #: Tensors that an error names.
 MOST_NAMED = 4
+#: What may be asked for, in transformers' words.
+DTYPES: dict[str, torch.dtype | str] = {
+    "auto": "auto",
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +61,7 @@ log = logging.getLogger(__name__)
 class LoadedModel:
     """A model in evaluation mode on its device, with its tokenizer and what its files say about it."""
 
-    model: torch.nn.Module
+    model: "PreTrainedModel"
     tokenizer: Tokenizer
     context_length: int
     sampling_defaults: dict[str, float]
@@ -95,7 +105,7 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     return LoadedModel(model, Tokenizer(tokenizer, set(), context), context, {}, parameters, size)
 
 
-def _positions(model: torch.nn.Module) -> int:
+def _positions(model: "PreTrainedModel") -> int:
     """Tokens that the table of positions has room for: RoBERTa's begin behind the one of padding."""
     named = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
     tables = [module for module in named if isinstance(module, torch.nn.Embedding)]
@@ -105,7 +115,7 @@ def _positions(model: torch.nn.Module) -> int:
 
 
 def _architecture(folder: Path, name: str) -> Any:
-    model_type = read_json(folder / "config.json", name).get("model_type")
+    model_type: Any = read_json(folder / "config.json", name).get("model_type")
     if model_type not in {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}:
         if model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
             raise two_parts(name, model_type)
@@ -122,7 +132,7 @@ def _class_of(model_type: str) -> Any:
     return AutoModelForMultimodalLM if model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES else AutoModelForCausalLM
 
 
-def _processor(folder: Path, model: torch.nn.Module) -> Processor | None:
+def _processor(folder: Path, model: "PreTrainedModel") -> Processor | None:
     """The processor of a model with towers; None where it has none, or nothing that it could process."""
     found = processor_folder.load(folder) if (places := placeholders(model.config)) else None
     if found is None:
@@ -151,7 +161,7 @@ def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
     return {i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
 
 
-def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple[torch.nn.Module, int]:
+def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple["PreTrainedModel", int]:
     """The model on its device, and the number of its parameters."""
     on = device.named(config.device)
     with _foreign_errors(config.model, "weights"):
@@ -177,7 +187,7 @@ def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple[torch.nn.Modu
         return model.to(on).eval(), parameters
 
 
-def _check_complete(model: torch.nn.Module, missing: Collection[str], name: str) -> None:
+def _check_complete(model: "PreTrainedModel", missing: Collection[str], name: str) -> None:
     """Raises ModelError for parameters that no file has, which transformers makes up: all but a pooler's are used."""
     parameters = {each for each, _ in model.named_parameters()}
     absent = sorted(each for each in missing if each in parameters and not each.startswith("pooler."))
@@ -188,15 +198,14 @@ def _check_complete(model: torch.nn.Module, missing: Collection[str], name: str)
 
 def _dtype(config: EngineConfig, on: torch.device, own: torch.dtype | None) -> torch.dtype | str:
     """The type to load in; `own` is the checkpoint's, where its configuration tells one."""
-    known = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if config.dtype not in known:
-        raise ModelError(f"dtype is {config.dtype!r}; it must be one of {', '.join(known)}")
+    if config.dtype not in DTYPES:
+        raise ModelError(f"dtype is {config.dtype!r}; it must be one of {', '.join(DTYPES)}")
     if config.dtype == "float16" and on.type == "cpu":
         raise ModelError("dtype float16 is for GPUs; use 'float32' or 'bfloat16' on the CPU")
     if config.dtype == "auto" and on.type == "cuda" and own is not None and not _computes_in(own, on):
         log.warning("%s is loaded in float16: this GPU has no bfloat16", config.model)
         return torch.float16
-    return known[config.dtype]
+    return DTYPES[config.dtype]
 
 
 def _computes_in(dtype: torch.dtype, on: torch.device) -> bool:

@@ -141,7 +141,7 @@ class TimedThread:
     """Runs one function after the other in a thread; one that takes too long is left behind with its thread."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue | None = None
+        self._jobs: queue.SimpleQueue[Any] | None = None
 
     def run(self, function: Callable[[], Any], seconds: float) -> Any:
         """What `function` returns or raises; TimeoutError after `seconds`."""
@@ -160,7 +160,7 @@ class TimedThread:
         return value
 
 
-def _work(jobs: queue.SimpleQueue) -> None:
+def _work(jobs: queue.SimpleQueue[Any]) -> None:
     while True:
         function, done = jobs.get()
         try:

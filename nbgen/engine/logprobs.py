@@ -32,19 +32,20 @@ class Numbers(NamedTuple):
         """From `scores` `[n, vocab]` where `tokens` `[n]` stand; of a negative token they say nothing."""
         logprobs = torch.log_softmax(scores.float(), dim=-1)
         own = logprobs.gather(-1, tokens.clamp(min=0)[:, None])[:, 0]
-        top = logprobs.topk(min(options.top, logprobs.shape[-1]), dim=-1) if options.top else (None, None)
+        top, top_ids = logprobs.topk(min(options.top, logprobs.shape[-1]), dim=-1) if options.top else (None, None)
         chosen = logprobs[:, upload(options.token_ids, logprobs.device)] if options.token_ids else None
-        return cls(own, *top, chosen)
+        return cls(own, top, top_ids, chosen)
 
     def sent(self) -> "Numbers":
         """The same on the host, as soon as the device comes to it."""
-        return Numbers(*(each if each is None else each.to("cpu", non_blocking=True) for each in self))
+        return Numbers._make(each if each is None else each.to("cpu", non_blocking=True) for each in self)
 
     def at(self, i: int, top: int) -> "Numbers":
         """Of the one position, with so many of the likeliest tokens."""
         part = slice(i, i + 1)
-        likeliest = (None, None) if self.top is None or not top else (self.top[part, :top], self.top_ids[part, :top])
-        return Numbers(self.own[part], *likeliest, None if self.chosen is None else self.chosen[part])
+        values = None if self.top is None or not top else self.top[part, :top]
+        ids = None if self.top_ids is None or not top else self.top_ids[part, :top]
+        return Numbers(self.own[part], values, ids, None if self.chosen is None else self.chosen[part])
 
 
 def output_numbers(sequences: list[Sequence], scores: torch.Tensor, tokens: torch.Tensor) -> list[Numbers | None]:
@@ -125,7 +126,7 @@ class Logprobs:
         top = self._rows(numbers.top, None if numbers.top_ids is None else numbers.top_ids.tolist(), options)
         chosen = self._rows(numbers.chosen, [options.token_ids] * len(tokens), options)
         return [
-            self._described((value, token, self._text(token, options)), top and top[i], chosen and chosen[i])
+            self._described((value, token, self._text(token, options)), _at(top, i), _at(chosen, i))
             for i, (value, token) in enumerate(zip(numbers.own.tolist(), tokens, strict=True))
         ]
 
@@ -148,3 +149,7 @@ class Logprobs:
         parts = {id for _, id, text in (token, *(top or ()), *(chosen or ())) if REPLACEMENT in (text or "")}
         known = {id: found for id in parts if (found := self._tokenizer.token_bytes(id)) is not None}
         return TokenLogprobs(token, top, chosen, raw=known)
+
+
+def _at(rows: list[list[Logprob]] | None, i: int) -> list[Logprob] | None:
+    return rows[i] if rows else None

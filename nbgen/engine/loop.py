@@ -134,7 +134,7 @@ class Loop:
         if isinstance(message, TensorPiece):
             self._pieces.add(message)
         elif self._waits_for_media(message):
-            self._media.put(message)
+            self._media.put(message)  # type: ignore[arg-type]
         elif isinstance(message, Request):
             self._admit(message)
         elif isinstance(message, AdapterCommand):
@@ -142,7 +142,7 @@ class Loop:
         elif not isinstance(message, LoadModel):
             if isinstance(message, AbortRequest):
                 self._pieces.drop(message.rid)
-            self._inbox.put(message)
+            self._inbox.put(message)  # type: ignore[arg-type]  # what is for tensors goes to another process
 
     def _waits_for_media(self, message: ToEngine) -> bool:
         """Whether it is a request with media, or ends one whose media are still being decoded."""
@@ -261,7 +261,7 @@ class Loop:
         """Have the grammar compiled while the loop goes on; the inbox hears of it."""
         sequences, grammar = item
         refusals = self._engine.add(sequences, prepared=False)
-        if not refusals:
+        if not refusals and self._grammars is not None:
             compiled = self._grammars.submit(grammar, wanted=lambda: sequences[0].finish_reason is None)
             compiled.add_done_callback(lambda done: self._inbox.put(Ready(sequences, done)))
         return refusals

@@ -11,7 +11,7 @@ changes. Knows nothing of files or names.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,6 +21,9 @@ from nbgen.engine import linear
 from nbgen.engine.adapter_folder import Adapter, Pair
 from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.engine.upload import upload
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Rows:
@@ -60,7 +63,7 @@ class LoraLinear(nn.Module):
         self._is_head = is_head
         self._carried: frozenset[Adapter] = frozenset()
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         """A model may look at its layer's weight or bias."""
         try:
             return super().__getattr__(name)
@@ -88,9 +91,9 @@ class LoraLinear(nn.Module):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         output = self.base(input)
         rows = self._rows
-        if rows.mask is None or self._carried.isdisjoint(rows.active):
-            return output
         mask = rows.head if self._is_head else rows.mask
+        if mask is None or self._carried.isdisjoint(rows.active):
+            return output
         return self._adapted(input.flatten(0, -2), output.flatten(0, -2), mask).view_as(output)
 
     def _adapted(self, input: torch.Tensor, output: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -107,7 +110,7 @@ class LoraLinear(nn.Module):
 class LoraLayers:
     """The adapters of one model: which are stacked, and which rows of a step they concern."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: "PreTrainedModel") -> None:
         self._model = model
         self._rows = Rows()
         self._wrapped: dict[str, LoraLinear] = {}
@@ -128,7 +131,7 @@ class LoraLayers:
         seen, tokens = dict.fromkeys(paths, 0), [0]
         strange: set[str] = set()
 
-        def count(module: nn.Module, args: tuple, kwargs: dict) -> None:
+        def count(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             tokens[0] = kwargs["input_ids"].numel()
 
         def look(path: str, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -212,7 +215,7 @@ def concerns(items: Sequence[ScheduledSequence]) -> bool:
     return any(item.sequence.adapter for item in items)
 
 
-def linear_shapes(model: nn.Module) -> dict[str, tuple[int, int]]:
+def linear_shapes(model: "PreTrainedModel") -> dict[str, tuple[int, int]]:
     """Width of input and output of all linear layers, by their paths."""
     found = {path: widths(module) for path, module in model.named_modules()}
     return {path: sizes for path, sizes in found.items() if sizes and not path.endswith(".base")}
@@ -222,8 +225,8 @@ def widths(module: nn.Module) -> tuple[int, int] | None:
     """Of a linear layer's input and output; None for any other module."""
     if isinstance(module, Conv1D):
         return module.nx, module.nf
-    sizes = getattr(module, "in_features", None), getattr(module, "out_features", None)
-    return sizes if all(isinstance(size, int) for size in sizes) else None
+    inputs, outputs = getattr(module, "in_features", None), getattr(module, "out_features", None)
+    return (inputs, outputs) if isinstance(inputs, int) and isinstance(outputs, int) else None
 
 
 def _padded(pair: Pair, rank: int) -> Pair:

@@ -68,7 +68,7 @@ class MediaDecoder:
             if not self._process.begun:
                 self._process.begin()
             try:
-                answer = self._process.ask(file, kind | Refused, self._seconds)
+                answer = self._process.ask(file, kind | Refused, self._seconds)  # type: ignore[arg-type]  # a union
             except TimeoutError:
                 words = f"{label} takes longer than {self._seconds:g} s to decode: send it smaller"
                 raise InvalidRequest(words, field=field) from None

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,6 +18,9 @@ from nbgen.engine.prefix_cache import COMMON, Namespace
 from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.engine.tower_cache import TowerCache
 from nbgen.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 #: The decoder's arguments whose rows are `[visual tokens, width]` for each of its first layers (Qwen3-VL).
 DEEP, DEEP_MASK = "deepstack_visual_embeds", "visual_pos_masks"
@@ -60,7 +63,7 @@ def begins(item: ScheduledSequence) -> bool:
 class MediaEncoder:
     """Runs the towers of one model. `placeholders` are the ids that something of a type is put in place of."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: "PreTrainedModel") -> None:
         self._model = model
         self._device = next(model.parameters()).device
         self._names = inspect.signature(model.forward).parameters
@@ -145,7 +148,7 @@ class MediaEncoder:
         """What a model remembers of one prompt's positions must not reach another's."""
         for module in self._model.modules():
             if getattr(module, "rope_deltas", None) is not None:
-                module.rope_deltas = None
+                module.rope_deltas = None  # type: ignore[assignment]
 
     def _token_types(self, ids: torch.Tensor) -> torch.Tensor:
         types = torch.zeros_like(ids)
@@ -250,15 +253,15 @@ def _positions(parts: list[tuple[slice, slice, Encoded]], kwargs: dict[str, Any]
 
 def _deep(parts: list[tuple[slice, slice, Encoded]], embeds: torch.Tensor) -> dict[str, Any]:
     """Deep features of the visual tokens among the packed ones."""
-    deep = [(rows, tokens, encoded) for rows, tokens, encoded in parts if encoded.visual is not None]
+    deep = [(rows, tokens, encoded, encoded.visual) for rows, tokens, encoded in parts if encoded.visual is not None]
     if not deep:
         return {}
     mask = torch.zeros(embeds.shape[:2], dtype=torch.bool, device=embeds.device)
     features: list[list[torch.Tensor]] = [[] for _ in deep[0][2].deep]
-    for rows, tokens, encoded in deep:
-        mask.flatten()[rows] = encoded.visual[tokens]
-        before = int(encoded.visual[: tokens.start].sum())
-        count = int(encoded.visual[tokens].sum())
+    for rows, tokens, encoded, visual in deep:
+        mask.flatten()[rows] = visual[tokens]
+        before = int(visual[: tokens.start].sum())
+        count = int(visual[tokens].sum())
         for layer, each in zip(features, encoded.deep, strict=True):
             layer.append(each[before : before + count])
     return {DEEP_MASK: mask, DEEP: [torch.cat(layer) for layer in features]}

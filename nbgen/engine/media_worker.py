@@ -79,7 +79,7 @@ def main() -> None:
     with contextlib.suppress(EOFError, OSError):
         pipes.send(Started())
         while True:
-            pipes.send(_answer(pipes.receive(File), memory_bytes))
+            pipes.send(_answer(pipes.receive(File), memory_bytes))  # type: ignore[arg-type]  # a union
 
 
 def _answer(file: File, memory_bytes: int) -> Decoded | DecodedVideo | Refused:
@@ -99,10 +99,10 @@ def _decoded(file: File) -> Decoded | DecodedVideo:
     if isinstance(file, VideoFile):
         found = video.decode(file.data, file.sampling, file.place)
         _, height, width, _ = found.pixels.shape
-        return DecodedVideo(memoryview(found.pixels).cast("B"), width, height, found.indices, found.total, found.fps)
+        return DecodedVideo(found.pixels.data.cast("B"), width, height, found.indices, found.total, found.fps)
     from nbgen.engine import audio  # numpy and what it needs, for sounds alone
 
-    return Decoded(memoryview(audio.decode(file.data, file.rate, file.place)).cast("B"))
+    return Decoded(audio.decode(file.data, file.rate, file.place).data.cast("B"))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import gc
 import mmap
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -64,7 +65,7 @@ def used_memory(device: torch.device) -> int:
     return int(statm.read_text(encoding="utf-8").split()[1]) * mmap.PAGESIZE if statm.is_file() else 0
 
 
-def report(device: torch.device) -> dict[str, int]:
+def report(device: torch.device) -> dict[str, Any]:
     """What a status says of it: the device's bytes that this process holds, and all that there are."""
     _free, total = device_memory(device)
     return {"memory_used": used_memory(device), "memory_total": total}

@@ -15,6 +15,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 
@@ -49,12 +50,12 @@ class _Finder(MetaPathFinder):
             return None
         execute = spec.loader.exec_module
 
-        def execute_and_replace(module: ModuleType) -> None:
+        def execute_and_replace(module: Any) -> None:
             execute(module)
             models = Path(module.__file__ or "").parents[1] / "models"
             module.define_import_structure = _Lists(module.define_import_structure, models)
 
-        spec.loader.exec_module = execute_and_replace
+        spec.loader.exec_module = execute_and_replace  # type: ignore[method-assign]
         return spec
 
 

@@ -3,14 +3,13 @@
 Whose code computes it is chosen step by step, of what the model has (`forward`). Knows nothing of sampling or text.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from nbgen.engine import attention, lora
 from nbgen.engine.backends import attention_for
-from nbgen.engine.block_manager import Copy
+from nbgen.engine.block_manager import Copies, Copy
 from nbgen.engine.cuda_graphs import DecodeGraphs
 from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.forward import Decoded, Forward, Replay, of_ids
@@ -27,6 +26,8 @@ from nbgen.engine.stock_model import StockModel
 from nbgen.engine.upload import upload
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from nbgen.engine.fused_model import FusedModel
 
 
@@ -84,7 +85,7 @@ class ModelRunner:
     looks_ahead = True
     bytes_per_state = 0
 
-    def __init__(self, model: torch.nn.Module, cache: KVCache) -> None:
+    def __init__(self, model: "PreTrainedModel", cache: KVCache) -> None:
         self.model = model
         self.cache = cache
         self.device = next(model.parameters()).device
@@ -111,15 +112,17 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(
-        self, batch: list[ScheduledSequence], copies: Iterable[Copy] = (), newest: SampledTokens | None = None
+        self, batch: list[ScheduledSequence], copies: Copies = (), newest: SampledTokens | None = None
     ) -> RunOutput:
         """Compute the batch's tokens, awaited ones as they are in `newest`, after copying what is cached of them."""
         for copy in copies:
+            assert isinstance(copy, Copy)
             self.cache.copy(copy.source, copy.target, copy.num_tokens)
         items = sorted(batch, key=lambda item: item.num_tokens > 1)
         sampled, prompt_rows = _rows(items)
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
-        decoded, states, experts = self._replay(items, wanted, newest), None, {}
+        experts: dict[Any, Any] = {}
+        decoded, states = self._replay(items, wanted, newest), None
         scores, best = decoded or (None, None)
         if scores is None:
             scores, states, experts = self._compute(items, wanted, newest)
@@ -190,7 +193,7 @@ class ModelRunner:
             return None
         if self._hidden_states.wanted(items) or lora.concerns(items):
             return None
-        decodes = [DecodeRow(*s.next_ids(1), s.num_computed, s.shift, s.block_table) for s, _ in items]
+        decodes = [DecodeRow(s.next_ids(1)[0], s.num_computed, s.shift, s.block_table) for s, _ in items]
         decoded = again.decode(decodes, newest)
         return decoded if decoded is None or rows == list(range(len(items))) else decoded.of(self._tensor(rows))
 
@@ -209,7 +212,7 @@ class ModelRunner:
         decodes = sum(count == 1 for _, count in items)
         return attention.Step(self.cache, self.attention, self._tensor(slots), spans[:decodes], spans[decodes:])
 
-    def _tensor(self, values: list) -> torch.Tensor:
+    def _tensor(self, values: list[int]) -> torch.Tensor:
         return upload(values, self.device, torch.long)
 
 

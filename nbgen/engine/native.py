@@ -13,13 +13,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from ctypes import c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from nbgen.engine.cache_folder import cache_folder, keep
+from nbgen.engine.cache_folder import cache_folder, keep, private_folder
 
 #: No flag here lets a compiler assume that numbers are finite, or change how the process rounds small ones.
 FLAGS = (
@@ -57,11 +58,14 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
     if dtype not in KINDS:
         return None
     try:
-        with cache_folder() as folder:
-            return ctypes.CDLL(str(_built(compiler(), KINDS[dtype], folder)))
+        command = compiler()
+        try:
+            return _loaded(command, KINDS[dtype], cache_folder())
+        except (OSError, subprocess.SubprocessError):  # a full disk or quota, or a folder whose programs may not run
+            return _loaded(command, KINDS[dtype], private_folder())
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        log.info("%s is not compiled (%s): torch's own operators serve, more slowly", SOURCE.name, said.strip()[:500])
+        said = (getattr(error, "stderr", None) or str(error)).strip()[:500]
+        log.warning("%s is not compiled (%s): torch's own operators serve, more slowly", SOURCE.name, said)
         return None
 
 
@@ -108,6 +112,11 @@ def compilers() -> Iterator[list[str]]:
 
 def _names() -> list[str]:
     return [name for name in (os.environ.get("CXX", "").strip(), *COMPILERS) if name]
+
+
+def _loaded(compiler: list[str], kind: tuple[str, ...], place: AbstractContextManager[Path]) -> ctypes.CDLL:
+    with place as folder:
+        return ctypes.CDLL(str(_built(compiler, kind, folder)))
 
 
 def _built(compiler: list[str], kind: tuple[str, ...], folder: Path) -> Path:

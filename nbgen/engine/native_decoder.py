@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_void_p
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -50,7 +50,7 @@ class NativeDecoder(nn.Module):
     Raises ValueError where it does not know the model's layers.
     """
 
-    def __init__(self, model: nn.Module, lora: LoraLayers) -> None:
+    def __init__(self, model: Any, lora: LoraLayers) -> None:
         super().__init__()
         self._decoder = model.get_decoder()
         found = getattr(self._decoder, "layers", None)
@@ -125,15 +125,16 @@ class NativeDecoder(nn.Module):
         fields = ending = room.fields(step, adapters, rotary)
         fields.ids, fields.embeddings = outer.ids.data_ptr(), outer.embeddings.data_ptr()
         index = None if wanted is None else torch.tensor(wanted, dtype=torch.long)
-        if last is not None:
+        if last is not None and index is not None:
             left = rotary._replace(positions=rotary.positions[index])
             ending = room.fields(last, None if adapters is None else adapters[index], left)
             fields.last, fields.wanted = ctypes.addressof(ending), index.data_ptr()
         norm = NormFields.of(outer.norm)
         ending.norm = ctypes.addressof(norm)
         few = last is not None or (wanted is None and not step.prefills)
-        joins = few and isinstance(outer.head, NativeProduct) and not outer.head._forward_pre_hooks
-        made = Scores(ending, outer.head, self._dtype) if joins else None
+        made = None
+        if few and isinstance(outer.head, NativeProduct) and not outer.head._forward_pre_hooks:
+            made = Scores(ending, outer.head, self._dtype)
         hidden = torch.empty(fields.rows, outer.embeddings.shape[1], dtype=self._dtype)
         states = room.normed(ending.rows, hidden.shape[1])
         chosen = index if last is None else None
@@ -154,7 +155,8 @@ class NativeDecoder(nn.Module):
         self._planned = step
         plans = [(plan, self._alike[shape]) for shape, plan in self.plans(step).items()]
         if last is not None:
-            plans.append((last.attention.plan(last, *self._shape_of_last), [self._fields[-1]]))
+            native = cast(NativeAttention, last.attention)
+            plans.append((native.plan(last, *self._shape_of_last), [self._fields[-1]]))
         for plan, layers in plans:
             for fields in layers:
                 fields.batch = ctypes.addressof(plan.fields)
@@ -167,7 +169,8 @@ class NativeDecoder(nn.Module):
 
     def plans(self, step: attention.Step) -> dict[tuple[Window, int], Plan]:
         """How the attention of layers is computed, for each window and number of heads that share a key head."""
-        return {shape: step.attention.plan(step, *shape) for shape in self._alike}
+        native = cast(NativeAttention, step.attention)
+        return {shape: native.plan(step, *shape) for shape in self._alike}
 
     def remembers(self, prepared: PreparedStep) -> bool:
         """Whether the layers are still as that step was prepared for, and their adapters too."""
@@ -191,8 +194,8 @@ class NativeDecoder(nn.Module):
         first = cache.layer(self._numbers[0])
         if first is not None and self._keys is not None and self._keys() is first[0]:
             return True
-        pairs = [cache.layer(number) for number in self._numbers]
-        if None in pairs or any(tensor.dtype != self._dtype for pair in pairs for tensor in pair):
+        pairs = [pair for number in self._numbers if (pair := cache.layer(number)) is not None]
+        if len(pairs) < len(self._numbers) or any(tensor.dtype != self._dtype for pair in pairs for tensor in pair):
             return False
         for (keys, values), fields in zip(pairs, self._fields, strict=True):
             fields.keys, fields.values, fields.attention.slots = keys.data_ptr(), values.data_ptr(), len(keys)
@@ -200,14 +203,14 @@ class NativeDecoder(nn.Module):
         return True
 
 
-def _check(layer: nn.Module) -> None:
+def _check(layer: Any) -> None:
     """Raises ValueError for a layer that does not do what the C++ does."""
     check_layer(layer)
     if not all(isinstance(linear, NativeProduct) for linear in linears(layer)):
         raise ValueError("its linear layers are not ours")
 
 
-def _fields(layer: nn.Module) -> DecoderLayerFields:
+def _fields(layer: Any) -> DecoderLayerFields:
     """All but where the cache is."""
     attend = layer.self_attn
     head = (getattr(attend, name, None) for name in ("q_norm", "k_norm"))
@@ -218,8 +221,9 @@ def _fields(layer: nn.Module) -> DecoderLayerFields:
     return DecoderLayerFields(*norms, *map(_linear_fields, linears(layer)), shape)
 
 
-def _linear_fields(linear: nn.Module) -> LinearFields:
-    return linear.base.fields(linear.matrices) if isinstance(linear, LoraLinear) else linear.fields()
+def _linear_fields(linear: Any) -> LinearFields:
+    adapted = isinstance(linear, LoraLinear)
+    return linear.base.fields(linear.matrices) if adapted else linear.fields()
 
 
 def _sizes(layers: list[nn.Module]) -> list[int]:

@@ -80,7 +80,11 @@ class NativeLinear(NativeProduct):
 
 def replace(model: nn.Module) -> list[Swap]:
     """Replace the model's linear layers that can be read as they are."""
-    return swap(model, lambda module: NativeLinear(module) if is_plain(module) and readable(module) else None)
+
+    def native(module: nn.Module) -> nn.Module | None:
+        return NativeLinear(module) if is_plain(module) and readable(module) else None
+
+    return swap(model, native)
 
 
 def readable(linear: nn.Linear) -> bool:

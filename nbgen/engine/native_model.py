@@ -5,9 +5,9 @@ is Llama's (`llama_like`).
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import nn
 
 from nbgen.engine import attention, prompt_embeds
 from nbgen.engine.attention import ReferenceAttention
@@ -29,7 +29,7 @@ class NativeModel:
 
     layers_in = "C++"
 
-    def __init__(self, model: nn.Module, layers: NativeDecoder, cache: KVCache, attention: ReferenceAttention) -> None:
+    def __init__(self, model: Any, layers: NativeDecoder, cache: KVCache, attention: ReferenceAttention) -> None:
         self._model, self._decoder, self._layers = model, model.get_decoder(), layers
         self._cache, self._attention = cache, attention
         check_model(model)
@@ -69,11 +69,11 @@ class NativeModel:
         batch = self._decodes
         if batch is None or not self._layers.remembers(batch.prepared) or not batch.goes_on(rows):
             self._decodes = batch = self._begun(rows)
-        if batch is None:
+        if batch is None or (made := batch.prepared.made) is None:
             return None
-        batch.prepared.made.renew()
+        made.renew()
         self._layers.walk(batch.prepared)
-        return Decoded(batch.prepared.made.scores)
+        return Decoded(made.scores)
 
     def _begun(self, rows: Sequence[DecodeRow]) -> NativeDecodes | None:
         if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):

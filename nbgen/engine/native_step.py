@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Sequence
 from ctypes import c_float, c_int64, c_void_p
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ class NormFields(ctypes.Structure):
     _fields_ = [("weight", c_void_p), ("epsilon", c_float)]
 
     @classmethod
-    def of(cls, norm: nn.Module | None) -> "NormFields":
+    def of(cls, norm: Any) -> "NormFields":
         """Where its weight lies; of none, no weight."""
         return cls() if norm is None else cls(norm.weight.data_ptr(), norm.variance_epsilon)
 
@@ -112,7 +112,7 @@ class PreparedStep(NamedTuple):
     made: Scores | None
     chosen: torch.Tensor | None
     #: What `fields` points to besides.
-    kept: tuple
+    kept: tuple[Any, ...]
 
     @property
     def states(self) -> torch.Tensor:

@@ -78,6 +78,7 @@ class Occupation:
                 self._runner.vacate()
 
     def _resume_cache(self) -> None:
+        assert self._runner is not None
         scheduler = self._provide(self._runner)
         self._admission.resize(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
         self._engine.occupy(self._runner, scheduler)

@@ -5,19 +5,22 @@ Correct first: what the paged path cannot serve is served here. A model whose ow
 """
 
 import inspect
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbgen.engine import prompt_embeds
-from nbgen.engine.block_manager import Copy
+from nbgen.engine.block_manager import Copies
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.lora import LoraLayers
 from nbgen.engine.model_runner import PromptScores, RunOutput
 from nbgen.engine.routed_experts import RoutedExperts, asks
+from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.sequence import Sequence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class OpaqueRunner:
@@ -32,7 +35,7 @@ class OpaqueRunner:
     bytes_per_token = bytes_per_state = 0
     long_after = None
 
-    def __init__(self, model: torch.nn.Module, *, cached: bool = True) -> None:
+    def __init__(self, model: "PreTrainedModel", *, cached: bool = True) -> None:
         self.model = model
         self.cached = cached
         self.device = next(model.parameters()).device
@@ -48,13 +51,17 @@ class OpaqueRunner:
         self._caches: dict[Sequence, Any] = {}
 
     @torch.inference_mode()
-    def run(self, batch: list[ScheduledSequence], copies: Iterable[Copy] = (), newest: None = None) -> RunOutput:
+    def run(
+        self, batch: list[ScheduledSequence], copies: Copies = (), newest: SampledTokens | None = None
+    ) -> RunOutput:
         """Compute the batch's tokens, each sequence's whole prompt at once. There are no copies, nothing is awaited.
 
         A sequence that begins anew has given its blocks back, and its cache with them.
         """
         self._caches = {sequence: cache for sequence, cache in self._caches.items() if sequence.num_computed}
-        last, last_hidden, prompt, experts = [], {}, [], {}
+        last, prompt = [], []
+        last_hidden: dict[Sequence, torch.Tensor] = {}
+        experts: dict[Sequence, Any] = {}
         for item in batch:
             sequence = item.sequence
             known, end = sequence.num_computed if self.cached else 0, len(sequence)

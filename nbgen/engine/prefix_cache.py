@@ -115,7 +115,8 @@ class PrefixCache:
 
     def match(self, namespace: Namespace, tokens: Sequence[int]) -> list[Node]:
         """The longest cached beginning of `tokens`, in whole blocks. Lock what is to be used before all else."""
-        nodes, node = [], self.root(namespace)
+        nodes: list[Node] = []
+        node = self.root(namespace)
         while True:
             start = len(nodes) * self.block_size
             child, length = node.best_child(tuple(tokens[start : start + self.block_size]))
@@ -178,6 +179,7 @@ class PrefixCache:
 
     def _remove(self, node: Node) -> None:
         parent = node.parent
+        assert parent is not None
         parent.disown(node)
         node.used = 0
         self.num_blocks -= 1

@@ -7,6 +7,7 @@ first candidate with the same scores wins.
 import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,6 +30,9 @@ from nbgen.engine_config import BLOCK_SIZE
 from nbgen.errors import ModelError
 from nbgen.sampling_params import SamplingParams
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 #: Tokens that each of two prompts computes in each step: a chunk, a mixed batch, decodes together, one alone.
 STEPS = ((10, 0), (11, 9), (1, 1), (1, 0))
 #: Tokens with which both prompts begin: in a causal model, what follows does not change their scores.
@@ -43,7 +47,7 @@ log = logging.getLogger(__name__)
 Runner = ModelRunner | OpaqueRunner
 
 
-def choose_runner(model: torch.nn.Module, *, copies_weights: bool = True) -> Runner:
+def choose_runner(model: "PreTrainedModel", *, copies_weights: bool = True) -> Runner:
     """The fastest runner whose scores are those of `model` itself, which gets faster layers where they agree too.
 
     Faster layers hold copies of weights: without `copies_weights` there are none. Raises ModelError for a model that
@@ -59,7 +63,7 @@ def choose_runner(model: torch.nn.Module, *, copies_weights: bool = True) -> Run
         ) from error
 
 
-def _chosen(model: torch.nn.Module, copies_weights: bool) -> Runner:
+def _chosen(model: "PreTrainedModel", copies_weights: bool) -> Runner:
     prompts = _prompts(model.config.get_text_config().vocab_size)
     expected = _expected_scores(model, prompts)
     swaps = _faster(model, prompts[1]) if copies_weights else []
@@ -67,7 +71,7 @@ def _chosen(model: torch.nn.Module, copies_weights: bool) -> Runner:
     if runner is None and swaps:
         linear.restore(swaps)
         runner = _first_that_agrees(model, prompts, expected)
-    if runner is None or runner.tier == "C":
+    if not isinstance(runner, ModelRunner):
         runner = runner or OpaqueRunner(model, cached=False)
         runner.weigh(_sequence(prompts[1]), _sequence(prompts[0]))
         return runner
@@ -79,7 +83,7 @@ def _chosen(model: torch.nn.Module, copies_weights: bool) -> Runner:
     return runner
 
 
-def _faster(model: torch.nn.Module, ids: list[int]) -> list[linear.Swap]:
+def _faster(model: "PreTrainedModel", ids: list[int]) -> list[linear.Swap]:
     """Give the model the fastest linear layers that this machine has for it."""
     return native_linear.replace(model) + shared_linear.share(model, ids) + linear.prepack(model)
 
@@ -148,7 +152,9 @@ def compile(runner: Runner) -> bool:
     return False
 
 
-def _first_that_agrees(model: torch.nn.Module, prompts: list[list[int]], expected: list[torch.Tensor]) -> Runner | None:
+def _first_that_agrees(
+    model: "PreTrainedModel", prompts: list[list[int]], expected: list[torch.Tensor]
+) -> Runner | None:
     config = model.config.get_text_config()
     stock = config._attn_implementation
     for runner in _candidates(model):
@@ -158,7 +164,7 @@ def _first_that_agrees(model: torch.nn.Module, prompts: list[list[int]], expecte
     return None
 
 
-def _candidates(model: torch.nn.Module) -> Iterator[Runner]:
+def _candidates(model: "PreTrainedModel") -> Iterator[Runner]:
     """Runners from the fastest on; each is made only when those before it were tried."""
     if has_state(model.config):
         yield HybridRunner(model, KVCache(8, BLOCK_SIZE))
@@ -181,7 +187,7 @@ def _prompts(vocab_size: int) -> list[list[int]]:
     return [prompts[0][:COMMON] + prompt[COMMON:] for prompt in prompts]
 
 
-def _expected_scores(model: torch.nn.Module, prompts: list[list[int]]) -> list[torch.Tensor]:
+def _expected_scores(model: "PreTrainedModel", prompts: list[list[int]]) -> list[torch.Tensor]:
     """`[tokens, vocab]` of each prompt, of the model as transformers ships it. Raises ModelError."""
     name = type(model).__name__
     try:
@@ -201,14 +207,14 @@ def _expected_scores(model: torch.nn.Module, prompts: list[list[int]]) -> list[t
     return scores
 
 
-def _not_finite(model: torch.nn.Module) -> str:
+def _not_finite(model: "PreTrainedModel") -> str:
     """Which of its weights are none either, in words."""
     named = (name for name, each in model.named_parameters() if each.is_floating_point() and not each.isfinite().all())
     return f" ({name} is not finite)" if (name := next(named, None)) else ""
 
 
 @torch.inference_mode()
-def _stock_scores(model: torch.nn.Module, prompts: list[list[int]]) -> list[torch.Tensor]:
+def _stock_scores(model: "PreTrainedModel", prompts: list[list[int]]) -> list[torch.Tensor]:
     """Of one batch: prompts that end before the first go on like it, which changes no score before."""
     device = next(model.parameters()).device
     ids = [prompt + prompts[0][len(prompt) :] for prompt in prompts]

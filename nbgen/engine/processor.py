@@ -18,7 +18,7 @@ from PIL import Image
 from transformers.processing_utils import ProcessorMixin
 
 from nbgen.bytes_elements import unpack_bytes
-from nbgen.engine import given_media, media_options, video, video_clip
+from nbgen.engine import given_media, media_options, unread_media, video, video_clip
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.image import PROMPT_PIXELS
 from nbgen.engine.media_decoder import MediaDecoder
@@ -34,10 +34,6 @@ OWN = {"input_ids", "attention_mask"}
 #: What the types are called in a processor's call.
 ARGUMENTS = {"image": "images", "video": "videos", "audio": "audio"}
 DEFAULT_RATE = 16_000
-NO_VIDEO_FILES = (
-    "video files are not read here: pip install 'nbgen[video]' where the server runs, or send the video's frames as "
-    "images"
-)
 #: Whether this transformers can take the special tokens in what a user wrote for text, which is new.
 READS_SPECIAL_TOKENS_AS_TEXT = "sanitize_control_tokens" in signature(ProcessorMixin.apply_chat_template).parameters
 #: What a processor raises at what it cannot take.
@@ -53,7 +49,7 @@ class Processor:
 
     def __init__(self, processor: ProcessorMixin, types: list[str], placeholders: Mapping[int, str]) -> None:
         """`placeholders` are the ids that the model puts something of a type in place of."""
-        self._processor = processor
+        self._processor: Any = processor
         self._decoder = MediaDecoder()
         #: Its tokenizer is one thread's at a time. Files are decoded without it.
         self._lock = threading.Lock()
@@ -118,15 +114,9 @@ class Processor:
                 takes = " and ".join(self.media)
                 raise InvalidRequest(f"this model takes no {each.type}; it takes {takes}", field=f"{each.type}_data")
             if not each.tensors and each.type not in self._types:
-                raise InvalidRequest(f"{self._unread(each.type)} (format processor_output)", field=f"{each.type}_data")
+                raise InvalidRequest(unread_media.why(each.type), field=f"{each.type}_data")
             if (each.type, each.format) == ("video", "raw") and not video.available():
-                raise InvalidRequest(NO_VIDEO_FILES, field="video_data")
-
-    def _unread(self, kind: str) -> str:
-        """Why files of a kind are not read, and what to send instead."""
-        if kind == "video":
-            return "this model's videos need torchvision, which is not installed: send what its processor makes of one"
-        return f"{kind} files are not read for this model: send what its processor makes of one"
+                raise InvalidRequest(unread_media.NO_VIDEO_FILES, field="video_data")
 
     def _of(self, made: Made, media: list[Media], ids: list[int] | None = None) -> MediaPrompt:
         ids = made["input_ids"][0].tolist() if ids is None else ids
@@ -340,7 +330,7 @@ def _of_type(media: list[Media], kind: str) -> list[Media]:
     return [each for each in media if each.type == kind]
 
 
-def _lists_parts(processor: ProcessorMixin) -> bool:
+def _lists_parts(processor: Any) -> bool:
     """Whether the chat template reads text as a list of parts."""
     try:
         text = processor.apply_chat_template([{"role": "user", "content": [{"type": "text", "text": MARK}]}])

@@ -16,7 +16,7 @@ from typing import Any
 from transformers import AutoProcessor
 from transformers.models.auto.video_processing_auto import AutoVideoProcessor
 from transformers.processing_utils import ProcessorMixin
-from transformers.utils import is_torchvision_available
+from transformers.utils.import_utils import is_torchvision_available
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import video_frames
@@ -38,7 +38,11 @@ def load(folder: Path) -> ProcessorMixin | None:
     try:
         with without_videos():
             found = _class_of(folder).from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception:  # a processor may need any package
+    except ImportError as error:
+        extra = "pip install 'nbgen[smolvlm]'" if "num2words" in str(error) else "install what it needs"
+        log.warning("%s: until then the model takes text only (%s)", extra, " ".join(str(error).split()))
+        return None
+    except Exception:  # a processor may do anything
         log.exception("the processor cannot be loaded; the model takes text only")
         return None
     if not isinstance(found, ProcessorMixin):
@@ -81,10 +85,10 @@ def without_videos() -> Iterator[None]:
         def lenient(self: ProcessorMixin, name: str, argument: Any) -> Any:
             return BaseVideoProcessor if type(argument) is BaseVideoProcessor else check(self, name, argument)
 
-        ProcessorMixin.check_argument_for_proper_class = lenient
-        AutoVideoProcessor.from_pretrained = staticmethod(lambda *_, **__: BaseVideoProcessor())
+        ProcessorMixin.check_argument_for_proper_class = lenient  # type: ignore[method-assign]
+        AutoVideoProcessor.from_pretrained = staticmethod(lambda *_, **__: BaseVideoProcessor())  # type: ignore[method-assign]
         try:
             yield
         finally:
-            ProcessorMixin.check_argument_for_proper_class = check
-            AutoVideoProcessor.from_pretrained = load_video
+            ProcessorMixin.check_argument_for_proper_class = check  # type: ignore[method-assign]
+            AutoVideoProcessor.from_pretrained = load_video  # type: ignore[method-assign]

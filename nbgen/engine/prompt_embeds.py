@@ -4,14 +4,19 @@ Knows nothing of caches. `width` says which models can be run so.
 """
 
 import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from nbgen.engine.scheduler import ScheduledSequence, packed
 from nbgen.messages import Tensor
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-def width(model: torch.nn.Module) -> int:
+
+def width(model: "PreTrainedModel") -> int:
     """Of an input embedding; 0 where the model needs ids beside them, or takes none."""
     if "inputs_embeds" not in inspect.signature(model.forward).parameters:
         return 0
@@ -26,17 +31,18 @@ def begins(item: ScheduledSequence) -> bool:
     return sequence.embeds is not None and sequence.num_computed < sequence.embeds.shape[0]
 
 
-def merge(model: torch.nn.Module, ids: torch.Tensor, items: list[ScheduledSequence]) -> torch.Tensor:
+def merge(model: "PreTrainedModel", ids: torch.Tensor, items: Sequence[ScheduledSequence]) -> torch.Tensor:
     """The embeddings `[B, T, width]` of packed `ids` `[B, T]`, those of prompts given as such in their places."""
     embedded = model.get_input_embeddings()(ids).clone()
     rows = embedded.flatten(0, 1)
     for start, item in packed(items):
-        if begins(item):
-            _replace(rows[start : start + item.num_tokens], item.sequence.embeds, item.sequence.num_computed)
+        sequence = item.sequence
+        if begins(item) and sequence.embeds is not None:
+            _replace(rows[start : start + item.num_tokens], sequence.embeds, sequence.num_computed)
     return embedded
 
 
-def fill(model: torch.nn.Module, ids: torch.Tensor, embeds: Tensor, known: int) -> torch.Tensor:
+def fill(model: "PreTrainedModel", ids: torch.Tensor, embeds: Tensor, known: int) -> torch.Tensor:
     """The same for the `ids` `[1, T]` of one sequence from the position `known` on."""
     embedded = model.get_input_embeddings()(ids).clone()
     _replace(embedded[0], embeds, known)

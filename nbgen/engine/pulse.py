@@ -1,4 +1,4 @@
-"""An engine's pulse: its status, sent again as long as one computation lasts, so that nobody takes it for dead.
+"""An engine's pulse: what it said last, sent again while it computes or loads, so that nobody takes it for dead.
 
 Whoever was stopped, or waits for what never comes, uses no processor and falls silent. Knows neither models nor wires.
 """
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from nbgen.engine_state import EngineStatus
+from nbgen.engine_state import EngineStatus, LoadProgress
 
 #: Between two looks at a thread that says nothing.
 LOOK_SECONDS = 5.0
@@ -21,19 +21,27 @@ LONGEST = 300.0
 
 
 class Pulse:
-    """Of the thread that enters it, until that leaves it."""
+    """Of the thread that enters it, until that leaves it; of all the process's threads, if `whole`."""
 
-    def __init__(self, send: Callable[[EngineStatus], None], device: str, run_seconds: float | None) -> None:
+    def __init__(
+        self,
+        send: Callable[[EngineStatus | LoadProgress], None],
+        device: str = "cpu",
+        run_seconds: float | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
         """`send` may be called by any thread; `device` is the kind that computes; a request may run `run_seconds`."""
         self._send = send
         self._longest = max(LONGEST, run_seconds or math.inf) if device == "cpu" else LONGEST
-        self._status = EngineStatus()
+        self._whole = whole
+        self._status: EngineStatus | LoadProgress = EngineStatus()
         self._said = time.monotonic()
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def __enter__(self) -> "Pulse":
-        self._clock = _processor_clock()
+        self._clock = time.process_time if self._whole else _processor_clock()
         self._used = self._clock()
         self._thread.start()
         return self
@@ -42,7 +50,7 @@ class Pulse:
         self._left.set()
         self._thread.join()
 
-    def say(self, status: EngineStatus) -> None:
+    def say(self, status: EngineStatus | LoadProgress) -> None:
         """Send what is so now."""
         self._status, self._said = status, time.monotonic()
         self._send(status)

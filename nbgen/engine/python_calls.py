@@ -39,7 +39,8 @@ def python_calls(turns: TemplateTurns, source: str, tokens: Collection[str]) -> 
         known = before.startswith(("<", "[")) or not (before or after)
         return _between(before, after, turns, loose) if known else None
     if loose and (named := _NAMED.fullmatch(one)) is not None:
-        return CallFormat(*named.groups(), "", "}", "json", _bare(turns, loose))
+        before, between = named.groups()
+        return CallFormat(before, between, "", "}", "json", _bare(turns, loose))
     if FIRST in one or FIRST in call_turn(turns, NAMES[:1], as_text=True) or FIRST not in turns.shown:
         return None
     if all(tag in tokens for tag in PAIR):

@@ -5,6 +5,7 @@ our own; on a GPU torchao changes their weights. What a forward computes between
 """
 
 import logging
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import nn
@@ -16,6 +17,12 @@ from nbgen.engine.native_int4_linear import fits, int4_layer
 from nbgen.engine.native_int8_linear import int8_layer
 from nbgen.errors import ModelError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: What makes the products of a model of transformers.
+Linear = nn.Linear | Conv1D
+
 log = logging.getLogger(__name__)
 
 KINDS = ("int8", "int4")
@@ -26,7 +33,7 @@ GPU_GROUP = 64
 
 
 @torch.inference_mode()
-def quantize(model: nn.Module, kind: str) -> int:
+def quantize(model: "PreTrainedModel", kind: str) -> int:
     """Change the model's linear layers in place; the bytes of all its weights then.
 
     Raises ModelError for a model of which less than half is in such layers, or that does not run with others.
@@ -46,11 +53,11 @@ def quantize(model: nn.Module, kind: str) -> int:
     return rounded + sum(map(_nbytes, model.parameters()))
 
 
-def _by_ours(model: nn.Module, kind: str) -> int:
+def _by_ours(model: "PreTrainedModel", kind: str) -> int:
     """The bytes of the layers that stand there now."""
     head, layers = model.get_output_embeddings(), []
 
-    def layer(linear: nn.Module, kind: str) -> nn.Module:
+    def layer(linear: Linear, kind: str) -> nn.Module:
         weight = _weight(linear).contiguous()
         four_bits = kind == "int4" and fits(weight)
         layers.append((int4_layer if four_bits else int8_layer)(weight.detach(), linear.bias))
@@ -71,22 +78,23 @@ def _by_ours(model: nn.Module, kind: str) -> int:
     return sum(layer.nbytes for layer in layers)
 
 
-def suits(module: nn.Module) -> bool:
+def suits(module: nn.Module) -> TypeGuard[Linear]:
     """A subclass does something of its own."""
-    return type(module) in (nn.Linear, Conv1D) and module.weight.dtype.is_floating_point
+    weight = module.weight if type(module) in (nn.Linear, Conv1D) else None
+    return isinstance(weight, torch.Tensor) and weight.dtype.is_floating_point
 
 
-def _weight(linear: nn.Module) -> torch.Tensor:
+def _weight(linear: Linear) -> torch.Tensor:
     """`[out, in]`"""
     return linear.weight.T if isinstance(linear, Conv1D) else linear.weight
 
 
-def _put(parent: nn.Module, name: str, linear: nn.Module, layer: nn.Module) -> None:
+def _put(parent: nn.Module, name: str, linear: Linear, layer: nn.Module) -> None:
     setattr(parent, name, layer)
     memory.drop_pages(linear.weight)
 
 
-def _check_share(model: nn.Module, kind: str) -> None:
+def _check_share(model: "PreTrainedModel", kind: str) -> None:
     """Experts of a mixture, for one, are no linear layers in transformers."""
     inside = {id(module.weight) for module in model.modules() if suits(module)}
     embedding = model.get_input_embeddings().weight
@@ -99,7 +107,7 @@ def _check_share(model: nn.Module, kind: str) -> None:
         )
 
 
-def _by_torchao(model: nn.Module, kind: str) -> int:
+def _by_torchao(model: "PreTrainedModel", kind: str) -> int:
     """0: its weights are still the model's parameters."""
     try:
         from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
@@ -118,7 +126,7 @@ def _by_torchao(model: nn.Module, kind: str) -> int:
     return 0
 
 
-def _unflip(model: nn.Module) -> None:
+def _unflip(model: "PreTrainedModel") -> None:
     """Make an `nn.Linear` of each `Conv1D`, which torchao does not know."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):

@@ -23,7 +23,8 @@ class LongRotary:
     def __init__(self, model: torch.nn.Module) -> None:
         self.long_after: int | None = None
         self._rows: torch.Tensor | None = None
-        for module in model.modules():
+        modules: Iterator[Any] = model.modules()
+        for module in modules:
             if getattr(module, "rope_type", None) == "longrope":
                 self.long_after = module.config.rope_parameters["original_max_position_embeddings"]
                 module.forward = partial(self._forward, module)
@@ -40,19 +41,17 @@ class LongRotary:
             self._rows = None
 
     def _forward(
-        self, module: torch.nn.Module, x: torch.Tensor, position_ids: torch.Tensor, **options: Any
+        self, module: Any, x: torch.Tensor, position_ids: torch.Tensor, **options: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines `[B, T, dim]` of each row's own frequencies."""
-        if self._rows is None:
+        if self._rows is None or self.long_after is None:
             return type(module).forward(module, x, position_ids, **options)
         rows = self._rows.view(*position_ids.shape, 1).to(x.device)
-        short, long = (
-            self._embed(module, length, x, position_ids) for length in (self.long_after, self.long_after + 1)
-        )
+        short, long = (self._embed(module, self.long_after + more, x, position_ids) for more in (0, 1))
         return torch.where(rows, long[0], short[0]), torch.where(rows, long[1], short[1])
 
     def _embed(
-        self, module: torch.nn.Module, length: int, x: torch.Tensor, position_ids: torch.Tensor
+        self, module: Any, length: int, x: torch.Tensor, position_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """With the frequencies of a sequence of `length` tokens, whatever the positions."""
         frequencies, _ = ROPE_INIT_FUNCTIONS["longrope"](module.config, x.device, seq_len=length)

@@ -9,11 +9,14 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbgen.engine.scheduler import ScheduledSequence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _LAYER = re.compile(r"\.(\d+)\.(?:.*\.)?experts$")
 
@@ -56,7 +59,7 @@ class Routes:
 class RoutedExperts:
     """Watches one model. `width` is the number of experts a token passes, zeros of other layers included; 0: none."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: "PreTrainedModel") -> None:
         config, modules = model.config.get_text_config(), dict(model.named_modules())
         found = [(int(match[1]), name) for name in modules if (match := _LAYER.search(name))]
         self._experts = [(layer, modules[name]) for layer, name in found if _is_told(modules[name])]

@@ -62,8 +62,8 @@ class Sampler:
         tokens = argmax(scores) if best is None else best
         if drawn:
             rows, own = upload(drawn, scores.device), [sequences[i] for i in drawn]
-            known = self._native is not None and best is not None
-            tokens[rows] = self._native.draw(scores, drawn, own) if known else draw(scores[rows], own)
+            native = None if best is None else self._native
+            tokens[rows] = draw(scores[rows], own) if native is None else native.draw(scores, drawn, own)
         return tokens
 
 

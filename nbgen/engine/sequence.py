@@ -60,6 +60,8 @@ class Sequence:
     tensors: TensorOptions | None = None
     #: Prompt tokens whose tensors have been given.
     num_described: int = 0
+    #: The sum of the hidden states of those, float64 `[hidden]`, where their mean is asked for.
+    state_sum: Any = None
     #: Tokens whose experts have been given, those before the first that is asked for included.
     num_routed: int = 0
     #: Words of tokens that the answer must not have.

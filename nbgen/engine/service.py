@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from nbgen.engine.channel import Channel
 from nbgen.engine.checkpoint import Report
+from nbgen.engine.pulse import Pulse
 from nbgen.engine_state import EngineFailed, EngineReady, LoadProgress, ModelInfo
 from nbgen.errors import ModelError
 from nbgen.frames import ToEngine
@@ -17,7 +18,8 @@ log = logging.getLogger(__name__)
 class Made(Protocol):
     """What serves requests: an `Assembly`, an `EmbeddingModel`."""
 
-    model: ModelInfo
+    @property
+    def model(self) -> ModelInfo: ...
 
     def close(self) -> None: ...
 
@@ -41,11 +43,9 @@ def serve(
     """Run what `assemble` makes. What goes wrong in making it is said to the server."""
     started = time.monotonic()
 
-    def report(stage: str, done: int, total: int) -> None:
-        channel.send(LoadProgress(stage=stage, done=done, total=total))
-
     try:
-        assembly = assemble(report)
+        with Pulse(channel.send, whole=True) as pulse:
+            assembly = assemble(lambda stage, done, total: pulse.say(LoadProgress(stage, done, total)))
     except ModelError as error:
         channel.send(EngineFailed(message=error.message))
         return

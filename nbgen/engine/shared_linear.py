@@ -32,6 +32,10 @@ class SharedLinear:
         return part
 
 
+#: A linear layer: whose child it is, by which name.
+Place = tuple[nn.Module, str, nn.Linear]
+
+
 class Part(nn.Module):
     """What stands where one of the layers stood."""
 
@@ -57,9 +61,9 @@ def share(model: nn.Module, ids: list[int]) -> list[Swap]:
     return swaps
 
 
-def that_read_alike(model: nn.Module, ids: list[int], suits: Callable[[nn.Module], bool]) -> list[list[Swap]]:
+def that_read_alike(model: nn.Module, ids: list[int], suits: Callable[[nn.Module], bool]) -> list[list[Place]]:
     """Groups of two layers or more of one parent, called one after the other with the very same tensor."""
-    calls: list[tuple[Swap, torch.Tensor]] = []
+    calls: list[tuple[Place, torch.Tensor]] = []
     hooks = []
     for parent in model.modules():
         for name, child in parent.named_children():
@@ -85,7 +89,7 @@ def joined(linears: list[nn.Linear]) -> nn.Linear:
     whole = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     whole.weight = nn.Parameter(weight, requires_grad=False)
     if any(linear.bias is not None for linear in linears):
-        biases = [weight.new_zeros(x.out_features) if x.bias is None else x.bias for x in linears]
+        biases: list[torch.Tensor] = [weight.new_zeros(x.out_features) if x.bias is None else x.bias for x in linears]
         whole.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
     return whole
 

@@ -27,7 +27,7 @@ class StateKey(NamedTuple):
 
     layer: int
     kind: str
-    index: int
+    index: int  # type: ignore[assignment]  # in place of a tuple's own
 
 
 class _PassThrough:
@@ -78,13 +78,15 @@ class StatePool:
 
     def fresh(self) -> Cache:
         """transformers' cache of sequences that begin."""
-        return Cache(layers=[_StateLayer(number) if number else _PassThrough() for number in self._kinds])
+        layers: list[Any] = [_StateLayer(number) if number else _PassThrough() for number in self._kinds]
+        return Cache(layers=layers)
 
     def read(self, slots: list[int]) -> Cache:
         """transformers' cache of sequences that go on, in the order of `slots`; neighbours are read where they are."""
         cache = self.fresh()
         for key, states in self._states.items():
-            layer, state = cache.layers[key.layer], _rows(states, slots)
+            layer: Any = cache.layers[key.layer]
+            state = _rows(states, slots)
             getattr(layer, key.kind)[key.index] = state
             getattr(layer, f"is_{key.kind}_initialized")[key.index] = True
             layer.has_previous_state[key.index] = True

@@ -129,7 +129,7 @@ class StatefulBlocks(BlockManager):
         """Have the sequence's state kept with the node of its last computed token, if it is not there yet."""
         if node in self.cache.snapshots:
             self.cache.snapshots.use(node)
-        else:
+        elif sequence.slot is not None:
             self._copies.append(StateCopy(sequence.slot, self.cache.snapshots.take(node), restores=False))
 
     def _mark(self, sequence: Sequence, end: int) -> None:

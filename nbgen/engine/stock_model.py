@@ -7,7 +7,7 @@ and no mask: `attention` knows both.
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,9 @@ from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.upload import upload
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class StockModel:
     """Its decoder may be `compiled`, or have `layers` of our own in place of transformers'.
@@ -26,7 +29,7 @@ class StockModel:
     Recurrent layers go on from `states`, which are such as transformers' own cache holds.
     """
 
-    def __init__(self, model: torch.nn.Module, lora: LoraLayers) -> None:
+    def __init__(self, model: "PreTrainedModel", lora: LoraLayers) -> None:
         self.layers: NativeDecoder | None = None
         self.compiled: CompiledDecoder | None = None
         self.states: Any = None

@@ -16,13 +16,10 @@ TAIL = 4096
 #: Bytes of one pattern. With these, what patterns of words and lines may become next is found once and remembered;
 #: what outgrows them is searched a hundred times more slowly.
 MAX_MEMORY = 2**22
+#: … and of all patterns of a request.
+ALL_MEMORY = 8 * MAX_MEMORY
 #: Seconds of CPU time that a request's searches may take: for every piece of text, and saved up.
 FOR_EACH_PIECE, SAVED_UP = 0.0005, 0.1
-
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
-_OPTIONS.never_capture = True
-_OPTIONS.max_mem = MAX_MEMORY
 
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 #: What Python's `re` means by these, in RE2's syntax: its classes know Unicode, its `$` a last line break.
@@ -54,7 +51,8 @@ class StopRegexes:
         """Raises InvalidRequest for a pattern that RE2 does not take."""
         self.patterns = patterns
         self._patience = patience or Patience()
-        self._compiled = [_compile(pattern) for pattern in patterns]
+        options = _options(min(MAX_MEMORY, ALL_MEMORY // max(1, len(patterns))))
+        self._compiled = [_compile(pattern, options) for pattern in patterns]
         self._tail = ""
         self._cut = False
 
@@ -76,10 +74,18 @@ class StopRegexes:
         return matched
 
 
-def _compile(pattern: str) -> "re2._Regexp":
+def _options(memory: int) -> re2.Options:
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = memory
+    return options
+
+
+def _compile(pattern: str, options: re2.Options) -> "re2._Regexp":
     multiline = pattern.startswith("(?") and "m" in pattern.partition(")")[0]
     try:
-        return re2.compile(_translate(pattern, keep_dollar=multiline), _OPTIONS)
+        return re2.compile(_translate(pattern, keep_dollar=multiline), options)
     except re2.error:
         raise InvalidRequest(
             f"stop_regex {pattern!r:.300} is no regex that can be matched in linear time: it is malformed, too large, "

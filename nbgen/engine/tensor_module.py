@@ -151,7 +151,7 @@ class TensorModule:
         if isinstance(array, np.ndarray):
             return Tensor(name=name, datatype="BYTES", shape=array.shape, data=bytes_array.to_wire(array))
         flat = array.reshape(-1).view(torch.uint8) if array.numel() else torch.empty(0, dtype=torch.uint8)
-        data = memoryview(flat.numpy()).cast("B")
+        data = flat.numpy().data.cast("B")
         return Tensor(name=name, datatype=declared.datatype, shape=tuple(array.shape), data=data)
 
 

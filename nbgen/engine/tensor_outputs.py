@@ -6,6 +6,7 @@ Follows `TensorOptions`. Holds no tensor longer than a step; knows neither wires
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 import torch
 
 from nbgen.engine.model_runner import PromptScores, RunOutput
@@ -25,14 +26,15 @@ def raw_rows(output: RunOutput) -> list[Row | None]:
 
     They are there before any tensor that is sent later.
     """
+    hidden = {sequence: _sent(state) for sequence, state in output.hidden.items() if sequence.tensors}
     return [
-        Row(_sent(output.scores[row]), _sent(output.hidden.get(sequence))) if sequence.tensors else None
+        Row(_sent(output.scores[row]), hidden.get(sequence)) if sequence.tensors else None
         for row, sequence in enumerate(output.sampled)
     ]
 
 
-def _sent(row: torch.Tensor | None) -> torch.Tensor | None:
-    return None if row is None else row.to("cpu", non_blocking=True, copy=True)
+def _sent(row: torch.Tensor) -> torch.Tensor:
+    return row.to("cpu", non_blocking=True, copy=True)
 
 
 class TensorOutputs:
@@ -62,6 +64,7 @@ class TensorOutputs:
         if not sequence.num_output:
             state = None if row.hidden is None else row.hidden[None]
             outputs += self._of_prompt(sequence, row.scores[None], state)
+            outputs += _pooled(sequence, row.hidden)
         elif row.hidden is not None:
             for name in ("generation_hidden_states", "last_hidden_state"):
                 outputs += _pieces(sequence, name, row.hidden[None]) if getattr(options, name) else ()
@@ -72,13 +75,27 @@ class TensorOutputs:
         return outputs
 
     def _of_prompt(self, sequence: Sequence, scores: torch.Tensor, hidden: torch.Tensor | None) -> list[GenerateOutput]:
-        options, outputs = sequence.tensors, []
+        options = sequence.tensors
+        outputs: list[GenerateOutput] = []
         assert options is not None
         if options.logits:
             outputs += _pieces(sequence, "logits", scores)
         if options.hidden_states and hidden is not None:
             outputs += _pieces(sequence, "hidden_states", hidden)
+        if options.pooled == "mean" and hidden is not None and len(hidden):
+            new = hidden.float().sum(dim=0).cpu().double()
+            sequence.state_sum = new if sequence.state_sum is None else sequence.state_sum + new
         return outputs
+
+
+def _pooled(sequence: Sequence, last: torch.Tensor | None) -> list[GenerateOutput]:
+    """The states of the whole prompt as one, once the `last` is there."""
+    options = sequence.tensors
+    if options is None or not options.pooled or last is None:
+        return []
+    vector = last if options.pooled == "last" else sequence.state_sum / sequence.num_prompt
+    (output,) = _pieces(sequence, "pooled", vector[None])
+    return [msgspec.structs.replace(output, prompt_tokens=sequence.num_prompt)]
 
 
 def _pieces(sequence: Sequence, name: str, rows: torch.Tensor) -> Iterator[GenerateOutput]:

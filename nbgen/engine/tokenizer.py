@@ -25,7 +25,7 @@ class Tokenizer:
     """A model's tokenizer with what generation needs of it."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: Set[int], context_length: int) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer: Any = tokenizer  # whose methods return a text, a list or a dictionary, by how they are asked
         self._limit = context_length * MAX_BYTES_PER_TOKEN
         self._byte_ids = {i for token, i in tokenizer.get_vocab().items() if _is_byte(token)}
         own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)

@@ -4,7 +4,7 @@ torchao's tensors are for GPUs: on a CPU they write a weight out at every call, 
 checkpoint says of rounding inputs is for such products, too, and is left out: it loses precision and gains no time.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -27,8 +27,11 @@ def replace(model: nn.Module, dtype: torch.dtype, name: str) -> None:
     """Leave no tensor of torchao in `model`, which computes in `dtype`. Raises ModelError for those of GPUs alone."""
     for parent in list(model.modules()):
         for place, child in list(parent.named_children()):
-            quantized = type(child) is nn.Linear and is_torchao(getattr(child, "weight", None))
-            if quantized and (layer := _layer(child, dtype)) is not None:
+            if (
+                type(child) is nn.Linear
+                and is_torchao(getattr(child, "weight", None))
+                and (layer := _layer(child, dtype)) is not None
+            ):
                 setattr(parent, place, layer)
     written: dict[torch.Tensor, nn.Parameter] = {}
     for module in model.modules():
@@ -59,7 +62,7 @@ def _layer(linear: nn.Linear, dtype: torch.dtype) -> nn.Module | None:
     return None
 
 
-def _rounded(weight: torch.Tensor) -> Rounded | None:
+def _rounded(weight: Any) -> Rounded | None:
     """None for a weight of another kind, or one whose inputs are scaled first."""
     if weight.dim() != 2 or getattr(weight, "act_pre_scale", None) is not None:
         return None
@@ -75,7 +78,7 @@ def _rounded(weight: torch.Tensor) -> Rounded | None:
     return Rounded(weight.qdata, scale, middle)
 
 
-def _int4(weight: torch.Tensor) -> Rounded:
+def _int4(weight: Any) -> Rounded:
     """Two values lie in a byte, the first in its low half; groups lie before outputs."""
     low, high = (weight.qdata << 4) >> 4, weight.qdata >> 4
     scale, middle = (each.float().transpose(-1, -2) for each in (weight.scale, weight.zero_point))

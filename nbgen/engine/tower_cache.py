@@ -9,11 +9,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nbgen.engine.prefix_cache import Namespace
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 METHODS = ("get_image_features", "get_audio_features", "get_video_features")
 MOST_BYTES = 256 * 2**20
@@ -22,7 +25,7 @@ MOST_BYTES = 256 * 2**20
 class TowerCache:
     """The results for one model."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: "PreTrainedModel") -> None:
         self._model = model
         self._kept: OrderedDict[tuple[Namespace, bytes], Any] = OrderedDict()
         self._bytes = 0

@@ -94,7 +94,7 @@ def _opened(data: memoryview) -> InputContainer:
 
     form = next(form for start, begins, form in BEGINNINGS if data[start : start + len(begins)] == begins)
     options = {"codec_whitelist": ",".join(DECODERS), "protocol_whitelist": "none"}
-    return av.open(io.BytesIO(data), format=form, container_options=options, io_open=_refuse)
+    return av.open(io.BytesIO(data), mode="r", format=form, container_options=options, io_open=_refuse)
 
 
 def _refuse(*_: Any) -> None:
@@ -126,7 +126,7 @@ def _codec(stream: VideoStream) -> str:
 
 def _rate(times: list[int], stream: VideoStream, place: str) -> float:
     """Frames in a second, of frames at these times."""
-    seconds = float((times[-1] - times[0]) * stream.time_base)
+    seconds = float((times[-1] - times[0]) * (stream.time_base or 0))
     if seconds > MAX_SECONDS:
         raise InvalidRequest(f"{place} lasts {seconds:.0f} s; at most {MAX_SECONDS} s", field=FIELD)
     measured, said = (len(times) - 1) / seconds if seconds > 0 else 1.0, float(stream.average_rate or 0)
@@ -158,6 +158,6 @@ def _upright(frame: av.VideoFrame, size: tuple[int, int]) -> np.ndarray:
     """In RGB: cameras that are held otherwise say so beside the pixels."""
     import numpy as np
 
-    smoothly = {} if size == (frame.width, frame.height) else {"interpolation": "AREA"}
-    pixels = frame.reformat(*size, format="rgb24", **smoothly).to_ndarray()
+    smoothly = None if size == (frame.width, frame.height) else "AREA"
+    pixels = frame.reformat(*size, format="rgb24", interpolation=smoothly).to_ndarray()
     return np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90)))

@@ -45,7 +45,7 @@ class FramesProcessor:
         self, videos: Any, video_metadata: Any = None, *, return_metadata: bool = False, **_: Any
     ) -> BatchFeature:
         """Patches of all videos `[patches, values]`, and each one's grid of them `[time, height, width]`."""
-        batch = make_batched_videos(videos)
+        batch: list[Any] = make_batched_videos(videos)
         metadata = make_batched_metadata(batch, video_metadata=video_metadata)
         patches, grids = zip(*map(self._patches, batch), strict=True)
         data = {"pixel_values_videos": torch.cat(patches), "video_grid_thw": torch.tensor(grids)}

@@ -85,7 +85,7 @@ def _json_objects(text: str) -> Iterator[Any]:
 
 def _of_object(value: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(value, dict) and isinstance(name := value.get("name"), str):
-        arguments = next((value[key] for key in _ARGUMENTS if key in value), {})
+        arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
         if isinstance(arguments, dict):
             return name, arguments
     raise ValueError("an object that is no call")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from transformers import AutoTokenizer
 
+from nbgen.engine import call_grammar
 from nbgen.engine.call_grammar import answer_grammar
 from nbgen.engine.grammar import Grammar, GrammarError
 from nbgen.engine.grammar_limits import check
@@ -103,6 +104,16 @@ def test_guided_calls_are_of_functions_that_are_there(accepts: Accepts, way: str
     assert accepts(tag, "Well. " + written(way, 1))
     assert not accepts(tag, written(way, 1).replace("get_weather", "get_other"))
     assert not accepts(tag, written(way, 1).replace("days", "dais"))
+
+
+def test_each_turn_with_the_same_tools_is_guided_for_the_price_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = {"type": "object", "properties": {"of_this_test": {"type": "string"}}}
+    seen: list[Any] = []
+    monkeypatch.setattr(call_grammar, "enforceable", seen.append)
+    for _ in range(3):
+        tools = [{"type": "function", "function": {"name": "f", "parameters": dict(parameters)}}]
+        assert grammar("objects", ToolOptions(tools=tools, guided=True))
+    assert seen == [parameters]
 
 
 def test_what_cannot_be_enforced_is_guided_as_far_as_it_can_be(accepts: Accepts) -> None:

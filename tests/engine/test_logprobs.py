@@ -100,6 +100,19 @@ def test_requests_of_one_batch_get_what_each_asked_for(tiny_engine: Assembly) ->
                 assert [v for v, _, _ in pair[0]] == pytest.approx([v for v, _, _ in pair[1]], abs=CLOSE)
 
 
+@pytest.mark.parametrize("beside", [511, 510])
+def test_a_prompt_that_a_step_has_one_token_of_beside_a_whole_one(
+    beside: int, tiny_model: Path, tiny_engine: Assembly
+) -> None:
+    """The step has room for 512 tokens: the row of the prompt comes after one that is sampled from, or several do."""
+    other = GenerateRequest(rid="b", input_ids=(PROMPT * 4)[:beside], params=SamplingParams(max_new_tokens=1))
+    outputs = generate(tiny_engine, [other, request(start=0)])
+    before, _ = logprobs(outputs["a"])
+    numbers = expected(tiny_model, PROMPT)
+    own = [float(numbers[i, token]) for i, token in enumerate(PROMPT[1:])]
+    assert [entry.token[0] for entry in before[1:]] == pytest.approx(own, abs=CLOSE)
+
+
 def test_output_is_described_after_temperature_penalties_and_bias(tiny_model: Path, tiny_engine: Assembly) -> None:
     params = {"temperature": 0.5, "top_k": 3, "logit_bias": {9: 2.0}, "sampling_seed": 1, "max_new_tokens": 1}
     outputs = generate(tiny_engine, [request(None, params=params, token_ids=[9])])["a"]

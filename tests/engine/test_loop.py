@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,11 +71,12 @@ class Served:
             messages.append(self.receive())
         return messages
 
-    def outputs(self, *rids: str) -> dict[str, list[GenerateOutput]]:
-        """Those of requests that have been sent, of one sample each, to their ends."""
+    def outputs(self, *rids: str, said: Iterable[FromEngine] = ()) -> dict[str, list[GenerateOutput]]:
+        """Those of requests that have been sent, of one sample each, to their ends; the first were `said` already."""
         found: dict[str, list[GenerateOutput]] = {rid: [] for rid in rids}
+        before = iter(said)
         while not all(outputs and outputs[-1].finish_reason for outputs in found.values()):
-            message = self.receive()
+            message = next(before, None) or self.receive()
             for output in message.outputs if isinstance(message, StepOutputs) else ():
                 found[output.rid].append(output)
         return found
@@ -242,10 +243,10 @@ def test_an_adapter_that_does_not_fit_leaves_the_others_as_they_are(
         patch.setattr(LoraLinear, "stacked", full)
         adapted, late = request("r", adapter="first"), request("late", adapter="second")
         served.send(adapted, LoadAdapter(rid="1", name="second", folder=folders[1]), late)
-        refused = state(served)
+        *said, refused = served.until(lambda message: isinstance(message, AdapterState))
         assert (refused.name, refused.status) == ("second", 503)
         assert "does not fit" in refused.error
-        outputs = served.outputs("r", "late")
+        outputs = served.outputs("r", "late", said=said)
         assert fails(outputs["late"], "'second'")
         assert ids(outputs["r"]) == first
         assert set(assembly.engine._runner.model.modules()) == modules

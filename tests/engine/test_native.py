@@ -1,16 +1,18 @@
 """Our own C++ is compiled once for a machine, and where it cannot be, torch's operators serve."""
 
+import errno
 import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from nbgen.engine import native
+from nbgen.engine import cache_folder, native
 
 #: As the module has it, without what this process has loaded already.
 library = partial(native.library.__wrapped__, torch.float32)
@@ -41,6 +43,18 @@ def test_a_home_that_cannot_be_written_costs_a_build_only(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert library().attend
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.usefixtures("short")
+def test_a_full_home_costs_a_build_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(file: Path, make: Callable[[Path], object]) -> None:
+        if file.is_relative_to(tmp_path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        cache_folder.keep(file, make)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "keep", keep)
+    assert library().attend
 
 
 @pytest.mark.usefixtures("short")

@@ -1,12 +1,13 @@
 """An engine's status is sent again while its thread computes, and only then."""
 
 import math
+import threading
 import time
 
 import pytest
 
 from nbgen.engine import pulse
-from nbgen.engine_state import EngineStatus
+from nbgen.engine_state import EngineStatus, LoadProgress
 
 
 def compute() -> None:
@@ -14,6 +15,21 @@ def compute() -> None:
     end = time.thread_time() + 2 * pulse.USED_SECONDS
     while time.thread_time() < end:
         pass
+
+
+def test_all_threads_of_a_process_that_loads_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+    with pulse.Pulse(said.append, whole=True) as beating:
+        beating.say(progress := LoadProgress("reading weights", 1, 2))
+        for work in (lambda: None, compute):
+            beating._said -= pulse.LOOK_SECONDS
+            beating.look()
+            del said[:]
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        beating.look()
+    assert said == [progress]
 
 
 @pytest.mark.parametrize("clock", ["thread's", "process's"])

@@ -103,3 +103,8 @@ def test_patience_is_saved_up_to_a_limit() -> None:
 def test_what_needs_backtracking_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidRequest, match="linear time"):
         StopRegexes([pattern])
+
+
+def test_many_patterns_are_matched_in_the_memory_of_a_few() -> None:
+    words = [rf"\b[Ee]nd{number}[.!?]\s*$" for number in range(32)]
+    assert feed(["some text ", "End31", ". "], words) == ("some text End31. ", words[31])
