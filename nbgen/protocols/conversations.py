@@ -12,7 +12,8 @@ import msgspec
 from nbgen.errors import InvalidRequest
 from nbgen.protocols import openai
 from nbgen.protocols.json_body import convert, parse_object
-from nbgen.protocols.responses import Memory, check_metadata, resolved
+from nbgen.protocols.responses import Memory, resolved
+from nbgen.protocols.responses_body import check_metadata
 from nbgen.protocols.responses_items import Item, chat_turns, in_parts, input_items
 
 MAX_ITEMS = 20

@@ -1,5 +1,7 @@
 """Embeddings: OpenAI's `/v1/embeddings` and SGLang's `/encode`, from their bodies to requests and back.
 
+With `pooling` the first asks any language model for its hidden states, pooled.
+
 Knows nothing of a model's limits, which the engine checks.
 """
 
@@ -8,24 +10,27 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from nbgen.errors import InvalidRequest
-from nbgen.messages import EmbedOutput, EmbedRequest
+from nbgen.messages import EmbedOutput, EmbedRequest, GenerateRequest, TensorOptions
 from nbgen.protocols.json_body import parse_object
 from nbgen.protocols.request_ids import request_ids
+from nbgen.sampling_params import SamplingParams
 
 MAX_TEXTS = 2048
 MAX_DIMENSIONS = 2**16
+#: How the hidden states of a model that makes text become a vector.
+POOLS = ("mean", "last")
 
 
 class Embedding(NamedTuple):
     """What one call asks for. `single` answers an object where the dialect does; `dimensions` None keeps all."""
 
-    requests: list[EmbedRequest]
+    requests: list[EmbedRequest] | list[GenerateRequest]
     single: bool
     as_base64: bool = False
     dimensions: int | None = None
@@ -43,7 +48,13 @@ def parse_openai(body: bytes) -> Embedding:
     if dimensions is not None and not (type(dimensions) is int and 0 < dimensions <= MAX_DIMENSIONS):
         raise InvalidRequest(f"`dimensions` must be an integer from 1 to {MAX_DIMENSIONS}", field="dimensions")
     requests, single = _requests(fields.get("input"), "input")
-    return Embedding(requests, single, encoding == "base64", dimensions)
+    if (pooling := fields.get("pooling")) is None:
+        return Embedding(requests, single, encoding == "base64", dimensions)
+    if pooling not in POOLS:
+        raise InvalidRequest(f"`pooling` must be {' or '.join(POOLS)}", field="pooling")
+    if dimensions is not None:
+        raise InvalidRequest("`dimensions` is for embedding models: pooled states come whole", field="dimensions")
+    return Embedding(_pooled(requests, pooling), single, encoding == "base64")
 
 
 def parse_encode(body: bytes) -> Embedding:
@@ -99,6 +110,22 @@ def _requests(value: Any, field: str) -> tuple[list[EmbedRequest], bool]:
     if len(prompts) > MAX_TEXTS:
         raise InvalidRequest(f"`{field}` holds {len(prompts)} texts; at most {MAX_TEXTS}", field=field)
     return [_request(prompt, field) for prompt in prompts], single
+
+
+def _pooled(requests: list[EmbedRequest], pooling: Literal["mean", "last"]) -> list[GenerateRequest]:
+    """The same texts for a model that makes text, which writes none."""
+    params, tensors = SamplingParams(max_new_tokens=0), TensorOptions(pooled=pooling)
+    return [
+        GenerateRequest(
+            rid=each.rid,
+            text=each.text,
+            input_ids=each.input_ids,
+            params=params,
+            tensors=tensors,
+            group=requests[0].rid,
+        )
+        for each in requests
+    ]
 
 
 def _request(prompt: Any, field: str) -> EmbedRequest:

@@ -16,7 +16,7 @@ import msgspec
 from nbgen import sse
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import ModelInfo
-from nbgen.errors import NbgenError, NotFound
+from nbgen.errors import NbgenError, NotFound, Unauthorized
 from nbgen.messages import GenerateRequest
 from nbgen.protocols.openai import Call
 from nbgen.protocols.openai_logprobs import chat_logprobs, completion_logprobs, prompt_offsets
@@ -200,11 +200,20 @@ def error_event(error: NbgenError) -> bytes:
 
 
 def error_fields(error: NbgenError) -> dict[str, Any]:
-    """Message, type, field, and the status as a code; OpenAI's clients know a missing model by its name."""
-    kind = "invalid_request_error" if error.status < 500 else "server_error"
-    of_model = isinstance(error, NotFound) and error.field == "model"
-    code = "model_not_found" if of_model else error.status
-    return {"message": error.message, "type": kind, "param": error.field, "code": code}
+    """Message, type, field, and the status as a code; clients know a missing model and a wrong key by their names."""
+    code: str | int = error.status
+    if isinstance(error, NotFound) and error.field == "model":
+        code = "model_not_found"
+    elif isinstance(error, Unauthorized):
+        code = "invalid_api_key"
+    return {"message": error.message, "type": _kind(error), "param": error.field, "code": code}
+
+
+def _kind(error: NbgenError) -> str:
+    """Its type, by which some clients (LiteLLM) choose the exception that they raise."""
+    if error.status >= 500:
+        return "server_error"
+    return {401: "authentication_error", 403: "permission_error"}.get(error.status, "invalid_request_error")
 
 
 def model_card(config: EngineConfig, model: ModelInfo | None, created: int) -> dict[str, Any]:

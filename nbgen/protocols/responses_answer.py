@@ -15,9 +15,10 @@ import msgspec
 from nbgen import sse
 from nbgen.errors import NbgenError
 from nbgen.messages import FinishReason, GenerateOutput
-from nbgen.protocols.responses import Body, Page
+from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import Item
 from nbgen.protocols.responses_output import Event, Output
+from nbgen.protocols.responses_query import Page
 from nbgen.protocols.sample import Sample
 
 #: Why an answer ended, and the status of its response; it has failed where there is no reason.

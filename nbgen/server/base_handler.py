@@ -30,6 +30,7 @@ from nbgen.protocols import native
 from nbgen.protocols.media import Item
 from nbgen.server import direct_write
 from nbgen.server.auth import METHODS, AuthenticatedHandler
+from nbgen.server.connections import BODY_SECONDS
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.media_intake import MediaIntake
 from nbgen.server.patience import all_taken, taken
@@ -42,8 +43,6 @@ GENERATE_BODY = 8 * 2**20
 MEDIA_BODY = 64 * 2**20
 #: Of a refused body: read and dropped before the answer.
 DISCARDED_BYTES = 2**31
-#: For a body, and one more for each of its megabytes.
-BODY_SECONDS = 30
 KEEP_ALIVE_SECONDS = 10.0
 T = TypeVar("T")
 #: What a route does for one of HTTP's methods, with the parts of the path.
@@ -92,7 +91,7 @@ class NbgenHandler(AuthenticatedHandler):
         connection: Any = self.request.connection
         connection.set_max_body_size(self.body_limit + SMALL_BODY)
         length = self._body_length()
-        connection.set_body_timeout(
+        connection.set_body_timeout(  # a second more for each of its megabytes
             BODY_SECONDS + (length if 0 <= length < self.body_limit else self.body_limit) / 2**20
         )
         try:

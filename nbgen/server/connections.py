@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 import time
 from collections.abc import Iterable
 from logging import Logger
@@ -18,11 +19,16 @@ from tornado.iostream import IOStream, SSLIOStream
 
 #: Between two requests, and for the headers of one.
 HEADER_SECONDS = 30.0
+#: For a request's body, where its handler allows no longer.
+BODY_SECONDS = 30.0
 #: Until the next try where the system gave no descriptor.
 PAUSE_SECONDS = 1.0
 #: Between two warnings of the same.
 WARNING_SECONDS = 60.0
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+#: Descriptors of the server itself: its ports, logs, and pipes to engines.
+OWN_DESCRIPTORS = 40
 
 _WORDS = b'{"error": {"message": "too many connections", "code": 503}}'
 _REFUSAL = b"\r\n".join(
@@ -39,11 +45,14 @@ _REFUSAL = b"\r\n".join(
 
 
 class LimitedHTTPServer(HTTPServer):
-    """Serves at most `max_connections` at a time, and waits HEADER_SECONDS for a request's headers."""
+    """Serves at most `max_connections` at a time, fewer where there are few descriptors for them.
+
+    It waits HEADER_SECONDS for a request's headers, and BODY_SECONDS for its body.
+    """
 
     def initialize(self, callback: Any, *, max_connections: int, log: Logger, **options: Any) -> None:  # type: ignore[override]
-        super().initialize(callback, idle_connection_timeout=HEADER_SECONDS, **options)
-        self._max_connections = max_connections
+        super().initialize(callback, idle_connection_timeout=HEADER_SECONDS, body_timeout=BODY_SECONDS, **options)
+        self._max_connections = max(1, min(max_connections, descriptors() - OWN_DESCRIPTORS))
         self._warning = RareWarning(log)
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
@@ -57,6 +66,16 @@ class LimitedHTTPServer(HTTPServer):
         if not isinstance(stream, SSLIOStream):  # there words would take a handshake
             stream.write(_REFUSAL)
         stream.close()
+
+
+def descriptors() -> int:
+    """How many the process may have at a time."""
+    if sys.platform == "win32":
+        return sys.maxsize
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 class PatientSocket(socket.socket):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nbgen.server.runs import Run
 
 KEEP_CONVERSATIONS = 1024
-#: Of the items of all of them, as JSON.
+#: Of the items of all of them, as JSON. One of them that has so much takes no question any more.
 KEEP_BYTES = 64 * 2**20
 #: How responses end that are part of what was said.
 SAID = ("completed", "incomplete")
@@ -77,11 +77,7 @@ class Conversations:
     def add(self, id: str, items: Sequence[Item]) -> None:
         """Items that follow those that are there. Raises NotFound and InvalidRequest."""
         conversation = self._free(id)
-        added = len(msgspec.json.encode(items))
-        if conversation.size + added > KEEP_BYTES:
-            raise InvalidRequest(
-                f"the conversation has {conversation.size} bytes, and {added} came; at most {KEEP_BYTES}", field="items"
-            )
+        _check_room(conversation, items, "items")
         self._put(conversation, [*conversation.items, *items])
 
     def remove(self, id: str, item_id: str) -> Conversation:
@@ -90,11 +86,15 @@ class Conversations:
         self._put(conversation, [each for each in conversation.items if each is not item])
         return conversation
 
-    def claim(self, id: str, items: Sequence[Item]) -> Conversation:
-        """The conversation, if it still has these items and nobody adds to it. Raises NotFound and InvalidRequest."""
+    def claim(self, id: str, items: Sequence[Item], asked: Sequence[Item]) -> Conversation:
+        """The conversation, if it still has these items, nobody adds to it, and it has room for what is asked.
+
+        Raises NotFound and InvalidRequest.
+        """
         conversation = self._free(id)
         if conversation.items is not items:
             raise _busy(id)
+        _check_room(conversation, [in_parts(item) for item in asked], "input")
         return conversation
 
     def follow(self, conversation: Conversation, response: Response, run: Run) -> None:
@@ -132,6 +132,16 @@ class Conversations:
                 return
             if each is not conversation and not each.busy:
                 size -= self._kept.pop(id).size
+
+
+def _check_room(conversation: Conversation, items: Sequence[Item], field: str) -> None:
+    added = len(msgspec.json.encode(items))
+    if conversation.size + added > KEEP_BYTES:
+        raise InvalidRequest(
+            f"the conversation has {conversation.size} bytes, and {added} came; at most {KEEP_BYTES}: delete items of "
+            "it, or begin another",
+            field=field,
+        )
 
 
 def _busy(id: str) -> InvalidRequest:

@@ -6,10 +6,10 @@ from functools import partial
 
 import msgspec
 
-from nbgen.protocols import conversations, responses
+from nbgen.protocols import conversations
 from nbgen.protocols.conversations import conversation_body
-from nbgen.protocols.responses import Page, check_included
 from nbgen.protocols.responses_answer import item_page
+from nbgen.protocols.responses_query import Page, check_included, parse_query
 from nbgen.server.base_handler import MEDIA_BODY
 from nbgen.server.conversations import Conversation, Conversations
 from nbgen.server.openai_handlers import OpenaiHandler
@@ -58,7 +58,7 @@ class ItemsHandler(KnowingHandler):
     """Its items, page by page, and more of them."""
 
     async def get(self, id: str) -> None:
-        page = responses.parse_query(self.request.query_arguments, Page)
+        page = parse_query(self.request.query_arguments, Page)
         self.finish(item_page(self.conversations.get(id).items, page))
 
     async def post(self, id: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 
-from nbgen.errors import InternalError, InvalidRequest, renamed
-from nbgen.messages import EmbedOutput, EmbedRequest
+from nbgen.errors import InternalError, InvalidRequest, Unavailable, renamed
+from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols import embeddings, openai_answer, sglang_answer
 from nbgen.server.generation_handler import ModelNeededHandler
 from nbgen.server.question import ask
@@ -15,7 +16,7 @@ from nbgen.server.question import ask
 class EmbeddingHandler(ModelNeededHandler):
     """Asks the engine for all vectors of a call at once; the first refusal answers the call."""
 
-    async def embed(self, requests: list[EmbedRequest]) -> list[EmbedOutput]:
+    async def embed(self, requests: Iterable[EmbedRequest | GenerateRequest]) -> list[EmbedOutput]:
         """Each request's vector, in order."""
         tasks = [asyncio.create_task(self._one(request)) for request in requests]
         try:
@@ -24,11 +25,16 @@ class EmbeddingHandler(ModelNeededHandler):
             for task in tasks:
                 task.cancel()
 
-    async def _one(self, request: EmbedRequest) -> EmbedOutput:
+    async def _one(self, request: EmbedRequest | GenerateRequest) -> EmbedOutput:
         answer = await ask(self.engine, request)
-        if not isinstance(answer, EmbedOutput):
-            raise InternalError("the engine answered something else than a vector")
-        return answer
+        match answer:
+            case EmbedOutput():
+                return answer
+            case GenerateOutput(tensors=[pooled]):
+                return EmbedOutput(rid=answer.rid, prompt_tokens=answer.prompt_tokens, data=pooled.data)
+            case GenerateOutput(finish_reason=FinishReason(type="abort") as reason):
+                raise Unavailable(reason.message or "the request was stopped")
+        raise InternalError("the engine answered something else than a vector")
 
 
 class EmbeddingsHandler(EmbeddingHandler):
@@ -41,7 +47,7 @@ class EmbeddingsHandler(EmbeddingHandler):
         try:
             outputs = await self.embed(call.requests)
         except InvalidRequest as error:
-            raise renamed(error, {"input_ids": "input"}) from None
+            raise renamed(error, {"input_ids": "input", "hidden_states": "pooling"}) from None
         self.finish(embeddings.openai_body(call, outputs, self.engine.config.model))
 
 

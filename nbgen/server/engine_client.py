@@ -221,6 +221,8 @@ class EngineClient(EngineLife):
                 self._log.error("The engine could not read what %s asks: %s", message.rid, message.error)
                 if (listener := self._listeners.get(message.rid)) is not None:
                     listener.fail(InvalidRequest(message.error))
+                self._memory_replies.answer(message.rid, MemoryState(rid=message.rid, error=message.error))
+                self.adapters.heard(AdapterState(rid=message.rid, name="", error=message.error))
             case EngineStatus():
                 self.status = message
             case _ if self.state == "stopping":

@@ -17,12 +17,13 @@ from nbgen.engine_state import EngineStatus, LoadModel, LoadProgress, ModelInfo
 from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable
 from nbgen.frames import FromEngine
 from nbgen.messages import Request
+from nbgen.server import silence
 from nbgen.server.attached_engine import Attachment
 from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.installation import check_unchanged
 from nbgen.server.listener import Listener
 from nbgen.server.restarts import MAX_RESTARTS, Restarts
-from nbgen.server.silence import SILENT_SECONDS, Silence
+from nbgen.server.silence import Silence
 from nbgen.server.standby import Standby
 
 State = Literal["stopped", "starting", "loading", "ready", "released", "stopping", "failed"]
@@ -233,10 +234,15 @@ class EngineLife:
         raise NotImplementedError
 
     async def _watch(self, process: EngineChannel) -> None:
-        """Kill an engine that says nothing while requests wait for it."""
-        await self._silence.lasts(lambda: self.state == "ready" and bool(self._listeners))
-        self._cause = f"the engine did not answer for {SILENT_SECONDS} seconds"
+        """Kill an engine that says nothing while it is awaited."""
+        seconds = await self._silence.lasts(self._patience)
+        self._cause = f"the engine did not answer for {seconds} seconds"
         process.kill()
+
+    def _patience(self) -> int | None:
+        if self.state in ("starting", "loading"):
+            return silence.LOADING_SECONDS
+        return silence.SILENT_SECONDS if self.state == "ready" and self._listeners else None
 
     def _take(self) -> dict[str, Listener]:
         taken, self._listeners = self._listeners, {}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Awaitable, Callable
+from logging import Logger
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from nbgen.errors import NbgenError
+from nbgen.errors import InvalidRequest, NbgenError
 
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -21,17 +22,25 @@ CODES = {
 }
 
 
-def answered(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, with errors as gRPC's statuses."""
+def parsed(kind: Any, written: bytes) -> Any:
+    """The message of this kind. Raises InvalidRequest for what is none."""
+    try:
+        return kind.FromString(written)
+    except DecodeError:
+        raise InvalidRequest(f"the message is no {kind.DESCRIPTOR.name}") from None
 
-    @wraps(method)
-    async def call(self: Any, request: Any, context: Any) -> Any:
+
+def answered(name: str, method: Callable[[bytes], Awaitable[bytes]], log: Logger) -> grpc.RpcMethodHandler:
+    """What answers the method of this name, with errors as gRPC's statuses."""
+
+    async def call(request: bytes, context: Any) -> bytes | None:
         try:
-            return await method(self, request)
+            return await method(request)
         except NbgenError as error:
             await context.abort(CODES.get(error.status, grpc.StatusCode.INTERNAL), error.message)
         except Exception:  # a fault of our own tells nobody its words
-            self.log.exception("Internal error in gRPC %s", method.__name__)
+            log.exception("Internal error in gRPC %s", name)
             await context.abort(grpc.StatusCode.INTERNAL, "internal error; the server's log has it")
+        return None
 
-    return call
+    return grpc.unary_unary_rpc_method_handler(call)

@@ -12,19 +12,17 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from nbgen.errors import InternalError, InvalidRequest, NbgenError
+from nbgen.errors import InternalError, NbgenError
 from nbgen.protocols import kserve_checks, kserve_grpc, protobuf_wire
 from nbgen.protocols.inference import Inference, InferenceResponse
-from nbgen.server.grpc_errors import CODES, answered
+from nbgen.server.grpc_errors import CODES, answered, parsed
 from nbgen.server.kserve_handlers import only_response, streams
 from nbgen.server.off_loop import off_loop
 from nbgen.server.served_model import ServedModel
 from nbgen.tensor_spec import ModelSpec
 
-SERVICE = "inference.GRPCInferenceService"
 #: Requests of one stream that run or wait; more are read once these have ended.
 MAX_IN_FLIGHT = 256
 STREAM_ERRORS = "triton_grpc_error"
@@ -32,14 +30,13 @@ STREAM_ERRORS = "triton_grpc_error"
 INFER_RESPONSE = 2
 
 
-def register(app: Any, server: grpc.aio.Server) -> None:
-    """Let the server answer these two methods, in place of those that take parsed messages."""
+def handlers(app: Any) -> dict[str, grpc.RpcMethodHandler]:
+    """What answers these two methods."""
     methods = Inferences(app)
-    handlers = {
-        "ModelInfer": grpc.unary_unary_rpc_method_handler(methods.infer),
+    return {
+        "ModelInfer": answered("ModelInfer", methods.infer, app.log),
         "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(methods.stream),
     }
-    server.add_registered_method_handlers(SERVICE, handlers)
 
 
 class Inferences:
@@ -49,7 +46,6 @@ class Inferences:
         self._app = app
         self.log = app.log
 
-    @answered
     async def infer(self, request: bytes) -> bytes:
         model, inference = await self._parsed(*await _split(request))
         response = await only_response(model, inference)
@@ -83,9 +79,9 @@ class Inferences:
         """One request's messages. Errors found before the model runs never end the stream."""
         running, id = False, ""
         try:
-            parsed, contents = await _split(request)
-            id = parsed.id
-            model, inference = await self._parsed(parsed, contents)
+            message, contents = await _split(request)
+            id = message.id
+            model, inference = await self._parsed(message, contents)
             running = True
             if streams(model.spec, inference):
                 async with aclosing(model.responses(inference)) as responses:
@@ -114,10 +110,7 @@ class Inferences:
 async def _split(request: bytes) -> tuple[Any, list[memoryview]]:
     """The message and its tensors. Raises InvalidRequest for what is no message."""
     rest, contents = await off_loop(len(request), protobuf_wire.split, request, kserve_grpc.RAW_INPUTS)
-    try:
-        return await off_loop(len(rest), service_pb2.ModelInferRequest.FromString, rest), contents
-    except DecodeError:
-        raise InvalidRequest("the message is no ModelInferRequest") from None
+    return await off_loop(len(rest), parsed, service_pb2.ModelInferRequest, rest), contents
 
 
 def _encoded(response: InferenceResponse, inference: Inference, spec: ModelSpec) -> bytes:

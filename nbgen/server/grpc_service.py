@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf import json_format
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from nbgen import __version__
 from nbgen.errors import InvalidRequest, NotFound, Unsupported
 from nbgen.protocols import kserve_grpc, kserve_metadata
 from nbgen.server import grpc_inference
-from nbgen.server.grpc_errors import answered
+from nbgen.server.grpc_errors import answered, parsed
 from nbgen.server.kserve_handlers import statistics
 from nbgen.server.served_model import ServedModel
+
+SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 
 def service(app: Any, server: grpc.aio.Server) -> None:
     """Let the server answer for the extension's models."""
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(app), server)
-    grpc_inference.register(app, server)
+    methods = Service(app)
+    described = {
+        each.name: answered(each.name, partial(_answer, method, getattr(service_pb2, each.input_type.name)), app.log)
+        for each in SERVICE.methods
+        if (method := getattr(methods, each.name, None)) is not None
+    }
+    server.add_registered_method_handlers(SERVICE.full_name, described | grpc_inference.handlers(app))
 
 
-class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
+async def _answer(method: Callable[[Any], Awaitable[Any]], kind: Any, request: bytes) -> bytes:
+    """A method's answer. Messages are parsed here, since gRPC itself has no words for one that cannot be."""
+    answer: bytes = (await method(parsed(kind, request))).SerializeToString()
+    return answer
+
+
+class Service:
     """What each method answers; contents equal those of the HTTP routes."""
 
     def __init__(self, app: Any) -> None:
@@ -37,36 +52,29 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     # --- descriptions
 
-    @answered
     async def ServerLive(self, _: Any) -> Any:
         return service_pb2.ServerLiveResponse(live=True)
 
-    @answered
     async def ServerReady(self, _: Any) -> Any:
         return service_pb2.ServerReadyResponse(ready=self._app.ready)
 
-    @answered
     async def ModelReady(self, request: Any) -> Any:
         model = self._app.models.find(request.name, kserve_grpc.parse_version(request.version))
         return service_pb2.ModelReadyResponse(ready=model.state == "READY")
 
-    @answered
     async def ServerMetadata(self, _: Any) -> Any:
         fields = kserve_metadata.server_metadata(self._app.triton_server_name, __version__)
         return _filled(service_pb2.ServerMetadataResponse(), fields)
 
-    @answered
     async def ModelMetadata(self, request: Any) -> Any:
         fields = kserve_metadata.model_metadata(self._model(request).spec)
         return _filled(service_pb2.ModelMetadataResponse(), fields)
 
-    @answered
     async def ModelConfig(self, request: Any) -> Any:
         model = self._model(request)
         fields = {"config": kserve_metadata.model_config(model.spec, model.device)}
         return _filled(service_pb2.ModelConfigResponse(), fields)
 
-    @answered
     async def ModelStatistics(self, request: Any) -> Any:
         models = self._app.models
         try:
@@ -77,7 +85,6 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     # --- repository
 
-    @answered
     async def RepositoryIndex(self, request: Any) -> Any:
         _only_repository(request.repository_name)
         entries = [
@@ -87,7 +94,6 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         ]
         return _filled(service_pb2.RepositoryIndexResponse(), {"models": entries})
 
-    @answered
     async def RepositoryModelLoad(self, request: Any) -> Any:
         _only_repository(request.repository_name)
         if request.parameters:
@@ -95,7 +101,6 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         await asyncio.shield(self._app.models.load(request.model_name))
         return service_pb2.RepositoryModelLoadResponse()
 
-    @answered
     async def RepositoryModelUnload(self, request: Any) -> Any:
         _only_repository(request.repository_name)
         await asyncio.shield(self._app.models.unload(request.model_name))
@@ -103,7 +108,6 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     # --- settings and shared memory
 
-    @answered
     async def LogSettings(self, request: Any) -> Any:
         changes = {name: getattr(v, v.WhichOneof("parameter_choice")) for name, v in request.settings.items()}
         self._app.log_settings.update(changes)
@@ -113,7 +117,6 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             setattr(response.settings[name], kind, value)
         return response
 
-    @answered
     async def TraceSetting(self, request: Any) -> Any:
         if request.model_name:
             self._app.models.find(request.model_name)
@@ -124,31 +127,25 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
             response.settings[name].value.extend(value if isinstance(value, list) else [value])
         return response
 
-    @answered
     async def SystemSharedMemoryStatus(self, request: Any) -> Any:
         _no_region("system", request.name)
         return service_pb2.SystemSharedMemoryStatusResponse()
 
-    @answered
     async def CudaSharedMemoryStatus(self, request: Any) -> Any:
         _no_region("cuda", request.name)
         return service_pb2.CudaSharedMemoryStatusResponse()
 
-    @answered
     async def SystemSharedMemoryRegister(self, _: Any) -> Any:
         raise _disabled()
 
-    @answered
     async def CudaSharedMemoryRegister(self, _: Any) -> Any:
         raise _disabled()
 
-    @answered
     async def SystemSharedMemoryUnregister(self, request: Any) -> Any:
         if request.name:
             raise _disabled()
         return service_pb2.SystemSharedMemoryUnregisterResponse()
 
-    @answered
     async def CudaSharedMemoryUnregister(self, request: Any) -> Any:
         if request.name:
             raise _disabled()

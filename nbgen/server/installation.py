@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NoReturn
 
 import nbgen
 from nbgen.errors import Unavailable
@@ -14,9 +15,14 @@ VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 def check_unchanged() -> None:
     """Raises Unavailable where another version was installed meanwhile: a process of both would be of neither."""
     try:
-        found = VERSION.search(Path(nbgen.__file__).read_text(encoding="utf-8"))
+        found = VERSION.search(Path(nbgen.__file__).read_text(encoding="utf-8", errors="replace"))
     except OSError:
-        found = None
-    if found is None or found[1] != nbgen.__version__:
-        what = "removed" if found is None else f"replaced by {found[1]}"
-        raise Unavailable(f"nbgen {nbgen.__version__} was {what} while this server ran: restart the server")
+        _refuse("removed")
+    if found is None:
+        _refuse("replaced by what says no version")
+    if found[1] != nbgen.__version__:
+        _refuse(f"replaced by {found[1]}")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise Unavailable(f"nbgen {nbgen.__version__} was {what} while this server ran: restart the server")

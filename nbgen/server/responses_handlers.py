@@ -11,8 +11,8 @@ from nbgen.messages import GenerateRequest, TokenizerAnswer
 from nbgen.protocols import responses
 from nbgen.protocols.json_body import refuse_unsupported
 from nbgen.protocols.openai import UNSUPPORTED_STREAM_OPTIONS
-from nbgen.protocols.responses import Again, Page
 from nbgen.protocols.responses_answer import item_page
+from nbgen.protocols.responses_query import Again, Page, parse_query
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.openai_handlers import CallHandler, OpenaiHandler
 from nbgen.server.question import ask
@@ -48,14 +48,15 @@ class ResponsesHandler(CallHandler, KeptHandler):
 
     def start(self, request: GenerateRequest) -> Run:
         body = self._asked.body
-        of = self.kept.conversations.claim(body.conversation_id, self._asked.said) if body.conversation_id else None
+        asked, conversations = self._asked, self.kept.conversations
+        of = conversations.claim(body.conversation_id, asked.said, asked.input) if body.conversation_id else None
         run = super().start(request)
         self._response = Response(self._asked, self.model_name(self._asked.call), run, len(self._body))
         self._rendered = self._response.answer()
         if body.kept:
             self.kept.add(self._response, run)
         if of is not None:
-            self.kept.conversations.follow(of, self._response, run)
+            conversations.follow(of, self._response, run)
         return run
 
     def whole(self, runs: list[Run]) -> bytes:
@@ -73,7 +74,7 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
 
     async def get(self, id: str) -> None:
         response = self.kept.get(id)
-        again = responses.parse_query(self.request.query_arguments, Again)
+        again = parse_query(self.request.query_arguments, Again)
         refuse_unsupported({"include_obfuscation": again.include_obfuscation}, UNSUPPORTED_STREAM_OPTIONS)
         if again.stream:
             await self._follow(response, again.starting_after)
@@ -116,7 +117,7 @@ class InputItemsHandler(OpenaiHandler, KeptHandler):
     """What a response was made from, page by page."""
 
     async def get(self, id: str) -> None:
-        page = responses.parse_query(self.request.query_arguments, Page)
+        page = parse_query(self.request.query_arguments, Page)
         self.finish(item_page(self.kept.get(id).input, page))
 
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 SILENT_SECONDS = 30
+#: While it starts and loads, which a slow disk or network may hold up without a sign.
+LOADING_SECONDS = 300
 
 
 class Silence:
@@ -16,10 +18,12 @@ class Silence:
         """The engine has said something."""
         self._sounds += 1
 
-    async def lasts(self, awaited: Callable[[], bool]) -> None:
-        """Return once nothing was said for SILENT_SECONDS, in all of which something was `awaited`."""
-        silent, heard = 0, self._sounds
-        while silent < SILENT_SECONDS:
+    async def lasts(self, allowed: Callable[[], int | None]) -> int:
+        """Return once nothing was said for the seconds that were `allowed` all the while, None: nothing is awaited."""
+        silent, heard, before = 0, self._sounds, allowed()
+        while before is None or silent < before:
             await asyncio.sleep(1)
-            silent = silent + 1 if awaited() and self._sounds == heard else 0
-            heard = self._sounds
+            now = allowed()
+            silent = silent + 1 if now == before and self._sounds == heard else 0
+            heard, before = self._sounds, now
+        return silent

@@ -28,7 +28,14 @@ class StandaloneServerApp(ServerApp):
     max_connections = Int(512, min=1, help="Connections that are open at a time; one more is refused.").tag(config=True)
 
     def init_configurables(self) -> None:
-        super().init_configurables()
+        try:
+            super().init_configurables()
+        except OSError as error:
+            self.log.critical(
+                "%s. nbgen needs folders to write to: JUPYTER_RUNTIME_DIR names the one of what runs, HOME all others.",
+                error,
+            )
+            self.exit(1)
         if not self.identity_provider.auth_enabled and not (self.sock or is_loopback(self.ip)):
             self.log.critical(
                 "Without a token nbgen listens on loopback only, and --ip=%s is not: leave "
@@ -48,6 +55,9 @@ class StandaloneServerApp(ServerApp):
             max_connections=self.max_connections,
             log=self.log,
         )
+
+    def write_browser_open_files(self) -> None:
+        """None: they are for servers with pages."""
 
     def init_signal(self) -> None:
         """As Jupyter's; a closed terminal, and Ctrl-C where nobody can be asked, are wishes to stop like any other."""

@@ -160,6 +160,7 @@ class TensorEngine:
             case Unreadable():
                 refusal = InferOutput(rid=message.rid, error=message.error, status=400)
                 self._answers.answer(message.rid, Result(refusal, {}))
+                self._loads.answer(message.rid, ModuleState(rid=message.rid, error=message.error))
             case ModuleState():
                 self._loads.answer(message.rid, message)
 

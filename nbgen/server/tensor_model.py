@@ -126,6 +126,8 @@ class TensorModel(ServedModel):
             raise Unavailable(f"failed to load '{entry.name}': {error.message}") from None
         self.entry, self._error = entry, ""
         self._load_seconds = time.monotonic() - started
+        if self.unloaded:  # meanwhile
+            self.leave()
 
 
 def _outputs(result: Result) -> list[OutputTensor]:

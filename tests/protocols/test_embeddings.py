@@ -54,6 +54,8 @@ def test_texts_and_ids_alone_or_several(parse: Callable[[bytes], Embedding], tex
         ({"input": ["a"] * 2049}, "input"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
         ({"input": "a", "dimensions": 0}, "dimensions"),
+        ({"input": "a", "pooling": "max"}, "pooling"),
+        ({"input": "a", "pooling": "mean", "dimensions": 8}, "dimensions"),
         ({"input": "a", "dimensions": True}, "dimensions"),
         ({"input": "a", "dimensions": 2**16 + 1}, "dimensions"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import InvalidRequest, NbgenError, NotFound, Unavailable
+from nbgen.errors import Forbidden, InvalidRequest, NbgenError, NotFound, Unauthorized, Unavailable
 from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TokenLogprobs, ToolCall
 from nbgen.protocols.openai import parse_chat, parse_completion
 from nbgen.protocols.openai_answer import DONE, Answer, error_body, error_event, model_card
@@ -167,6 +167,8 @@ def test_usage_comes_where_it_is_asked_for(options: dict[str, Any], in_each: int
         (InvalidRequest("no", field="model"), "invalid_request_error", 400),
         (NotFound("no", field="model"), "invalid_request_error", "model_not_found"),
         (NotFound("no", field="id"), "invalid_request_error", 404),
+        (Unauthorized("no"), "authentication_error", "invalid_api_key"),
+        (Forbidden("no"), "permission_error", 403),
         (Unavailable("no"), "server_error", 503),
     ],
 )

@@ -11,7 +11,7 @@ from openai.types.responses import response_create_params as responses
 from openai.types.responses.input_token_count_params import InputTokenCountParams
 
 from nbgen.protocols import openai
-from nbgen.protocols import responses as ours
+from nbgen.protocols import responses_body as ours
 
 OPENAI = {*openai.SAMPLING, *openai.UNSUPPORTED, *openai.HINTS}
 RESPONSES = {*ours.Body.__struct_fields__, *ours.UNSUPPORTED, *OPENAI, "stream_options"}

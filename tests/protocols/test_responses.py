@@ -8,8 +8,8 @@ import pytest
 
 from nbgen.errors import InternalError
 from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, ToolCall
-from nbgen.protocols.responses import Body
 from nbgen.protocols.responses_answer import Answer
+from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import chat_turns, input_items
 from nbgen.protocols.sample import Sample
 from nbgen.sse import Decoder

@@ -7,16 +7,9 @@ import pytest
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, LogprobOptions
-from nbgen.protocols.responses import (
-    LOGPROBS,
-    UNSUPPORTED,
-    Again,
-    Asked,
-    Page,
-    parse_count,
-    parse_query,
-    parse_response,
-)
+from nbgen.protocols.responses import Asked, parse_count, parse_response
+from nbgen.protocols.responses_body import LOGPROBS, UNSUPPORTED
+from nbgen.protocols.responses_query import Again, Page, parse_query
 
 SAID = {"type": "message", "role": "user", "content": "before"}
 TOOLS = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in "fg"]

@@ -70,6 +70,21 @@ async def test_one_connection_more_than_are_allowed_is_refused(caplog: pytest.Lo
     ]
 
 
+async def test_who_sends_no_whole_body_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BODY_SECONDS", 0.1)
+    async with listening() as port:
+        assert await said(port, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nname=") == b""
+
+
+async def test_there_are_no_more_than_descriptors_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "descriptors", lambda: connections.OWN_DESCRIPTORS + 1)
+    async with listening(max_connections=512) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert b"too many connections" in await said(port, b"")
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_who_sends_no_whole_header_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
     async with listening() as port:

@@ -7,7 +7,8 @@ import pytest
 from nbgen.errors import InternalError, InvalidRequest, NotFound
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols.openai import Call
-from nbgen.protocols.responses import Asked, Body
+from nbgen.protocols.responses import Asked
+from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import input_items
 from nbgen.server import conversations
 from nbgen.server.conversations import Conversations
@@ -19,9 +20,10 @@ ITEM: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "user", "conte
 
 def begin(kept: Conversations, id: str) -> Run:
     """A response in this conversation."""
-    conversation = kept.claim(id, kept.get(id).items)
+    said = input_items("hi")
+    conversation = kept.claim(id, kept.get(id).items, said)
     run = Run(GenerateRequest(rid="r", text=""))
-    asked = Asked("resp_a", Body(input="hi", conversation=id), Call([run.request], chat=True), input_items("hi"), [])
+    asked = Asked("resp_a", Body(input="hi", conversation=id), Call([run.request], chat=True), said, [])
     kept.follow(conversation, Response(asked, "m", run, 1), run)
     return run
 
@@ -32,7 +34,7 @@ def test_a_response_is_added_once_if_it_was_answered(end: Any, said: int) -> Non
     conversation = kept.create({}, [])
     run = begin(kept, conversation.id)
     run.add(GenerateOutput(rid="r", text="y", token_ids=(1,)))
-    for change in (lambda: kept.add(conversation.id, [ITEM]), lambda: kept.claim(conversation.id, ())):
+    for change in (lambda: kept.add(conversation.id, [ITEM]), lambda: kept.claim(conversation.id, (), [])):
         with pytest.raises(InvalidRequest, match="being made"):
             change()
     run.add(GenerateOutput(rid="r", finish_reason=FinishReason(end)))
@@ -49,7 +51,7 @@ def test_what_was_changed_since_it_was_read_is_not_answered() -> None:
     read = conversation.items
     kept.remove(conversation.id, "msg_1")
     with pytest.raises(InvalidRequest, match="being made"):
-        kept.claim(conversation.id, read)
+        kept.claim(conversation.id, read, [])
 
 
 def test_items_are_found_in_all_of_them() -> None:
@@ -84,6 +86,9 @@ def test_they_hold_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = kept.create({}, [ITEM]), kept.create({}, [ITEM])
     with pytest.raises(InvalidRequest, match="at most 2500"):
         kept.add(second.id, [ITEM, ITEM])
+    with pytest.raises(InvalidRequest, match="delete items of it, or begin another"):
+        kept.claim(second.id, second.items, [ITEM, ITEM])
+    assert (len(second.items), second.busy) == (1, False)
     kept.add(second.id, [ITEM])
     with pytest.raises(NotFound):
         kept.get(first.id)
@@ -96,3 +101,19 @@ def test_they_hold_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     kept.delete(third.id)
     with pytest.raises(NotFound):
         kept.add(third.id, [])
+
+
+def test_a_full_one_takes_no_question_until_it_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversations, "KEEP_BYTES", 1500)
+    kept = Conversations()
+    conversation = kept.create({}, [ITEM])
+    run = begin(kept, conversation.id)
+    run.add(GenerateOutput(rid="r", text="y" * 1000, token_ids=(1,)))
+    run.add(GenerateOutput(rid="r", finish_reason=FinishReason("stop")))
+    assert len(conversation.items) == 3, "an answer that was given is part of it"
+    with pytest.raises(InvalidRequest, match="at most 1500") as refused:
+        begin(kept, conversation.id)
+    assert refused.value.field == "input"
+    assert (len(kept.get(conversation.id).items), conversation.busy) == (3, False)
+    kept.remove(conversation.id, "msg_1")
+    begin(kept, conversation.id)

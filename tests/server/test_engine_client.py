@@ -79,6 +79,27 @@ async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_
         client.submit(long_request("late"), Heard())
 
 
+async def test_an_engine_that_stands_still_while_it_loads_is_killed_too(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
+    heard = Heard()
+    try:
+        client.submit(long_request("r"), heard)
+        await until(lambda: client.pid)
+        first = psutil.Process(client.pid)
+        first.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(silence, "LOADING_SECONDS", 2)
+        await until(lambda: heard.error)
+        monkeypatch.undo()
+        assert isinstance(heard.error, EngineStopped)
+        assert "did not answer for 2 seconds" in heard.error.message
+        assert not first.is_running()
+        await client.start()
+    finally:
+        await client.close(0)
+
+
 async def test_after_a_crash_the_process_that_stood_by_takes_over_unless_it_died(
     long_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +323,10 @@ async def test_what_the_engine_cannot_read_ends_that_request_alone(long_model: P
     try:
         await client.start()
         first, wrong, right = client.pid, Heard(), Heard()
+        with pytest.raises(InvalidRequest, match="folder"):
+            await client.load_adapter("a", 5)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="tags"):
+            await client.occupy(ReleaseMemory, ["all"])
         many = SamplingParams(min_new_tokens="many")  # type: ignore[arg-type]  # which no parser lets through
         client.submit(GenerateRequest(rid="wrong", text="a", params=many), wrong)
         client.submit(GenerateRequest(rid="right", text="a", params=SamplingParams(max_new_tokens=2)), right)

@@ -23,6 +23,7 @@ from tests.server.conftest import Server
 from tests.server.triton import TOKEN_METADATA, flag, grpc_address, tensor, text
 
 MODEL = "long-llama"
+METHODS = list(service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods)
 
 
 class Grpc:
@@ -204,3 +205,19 @@ def test_health_of_grpcs_own_kind(remote: Grpc) -> None:
     with grpc.insecure_channel(remote.url) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert check(b"", metadata=tuple(TOKEN_METADATA.items())) == b"\x08\x01"
+
+
+@pytest.mark.parametrize("method", METHODS, ids=[method.name for method in METHODS])
+def test_what_is_no_message_is_refused_by_its_name(remote: Grpc, method: Any) -> None:
+    with grpc.insecure_channel(remote.url) as channel:
+        path, metadata = f"/{method.containing_service.full_name}/{method.name}", list(TOKEN_METADATA.items())
+        if method.client_streaming:
+            (answer,) = channel.stream_stream(path)(iter([b"\xff\xff\xff"]), metadata=metadata)
+            words = service_pb2.ModelStreamInferResponse.FromString(answer).error_message
+        else:
+            with pytest.raises(grpc.RpcError) as refused:
+                channel.unary_unary(path)(b"\xff\xff\xff", metadata=metadata)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            words = refused.value.details()
+        assert words in (f"the message is no {method.input_type.name}", "the message is cut short")
+    assert "DecodeError" not in remote.server.log.read_text()

@@ -139,6 +139,19 @@ def test_hidden_states_and_routes_whatever_is_cached(served: Served) -> None:
     assert not {"hidden_states", "routed_experts"} & served.generate(input_ids=PROMPT)["meta_info"].keys()
 
 
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_states_are_pooled_here_whatever_is_cached(served: Served, pooling: str) -> None:
+    prompts = [PROMPT, OTHER, [9], PROMPT]
+    for _ in range(2):
+        answer = served.server.http.post("v1/embeddings", json={"input": prompts, "pooling": pooling})
+        assert answer.status_code == 200, answer.text
+        for item, ids in zip(answer.json()["data"], prompts, strict=True):
+            states = served.states(ids)
+            expected = states.mean(axis=0) if pooling == "mean" else states[-1]
+            np.testing.assert_allclose(item["embedding"], expected, atol=2e-3)
+        assert answer.json()["usage"]["prompt_tokens"] == sum(map(len, prompts))
+
+
 def test_beside_others_and_with_log_probabilities(served: Served) -> None:
     batch = served.generate(
         input_ids=[PROMPT, OTHER, PROMPT[:50]],

@@ -5,7 +5,8 @@ import pytest
 from nbgen.errors import InternalError, InvalidRequest, NotFound
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols.openai import Call
-from nbgen.protocols.responses import Asked, Body
+from nbgen.protocols.responses import Asked
+from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import input_items
 from nbgen.server import responses
 from nbgen.server.responses import Response, Responses

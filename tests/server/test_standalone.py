@@ -41,6 +41,15 @@ def ask_grpc(server: Server, method: str) -> bytes:
         return channel.unary_unary(method)(b"", metadata=METADATA)
 
 
+def test_a_folder_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    result = run("-m", "nbgen", "--allow-root", "--port=0", folder=tmp_path)
+    assert result.returncode == 1
+    assert str(tmp_path / "run") in result.stderr
+    assert "JUPYTER_RUNTIME_DIR names" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_server_whose_model_cannot_be_loaded_is_not_ready(failed: Server) -> None:
     wait_for(lambda: failed.model()["state"] == "failed", "the load fails")
     assert failed.http.get("health").status_code == 503

@@ -9,9 +9,10 @@ import pytest
 import pytest_asyncio
 
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import EngineStopped
+from nbgen.errors import EngineStopped, Unavailable
 from nbgen.server import repository as repositories
 from nbgen.server.tensor_engine import TensorEngine
+from nbgen.server.tensor_model import TensorModel
 from tests.conftest import PATIENCE
 
 
@@ -23,9 +24,13 @@ async def engine() -> AsyncIterator[TensorEngine]:
     await engine.close()
 
 
+def echo(repository: Path) -> repositories.Entry:
+    return next(entry for entry in repositories.scan(repository) if entry.name == "echo")
+
+
 async def load(engine: TensorEngine, repository: Path) -> str:
     """Load `echo`; its device."""
-    entry = next(entry for entry in repositories.scan(repository) if entry.name == "echo")
+    entry = echo(repository)
     assert entry.spec
     return (await asyncio.wait_for(engine.load(entry.spec, str(entry.folder)), PATIENCE)).device
 
@@ -46,6 +51,25 @@ async def test_a_process_that_ends_takes_only_what_was_asked_of_it(engine: Tenso
     assert await load(engine, repository) == "cpu"
     with pytest.raises(EngineStopped, match="signal 9"):
         await lost
+
+
+async def test_what_the_process_cannot_read_is_answered(engine: TensorEngine, repository: Path) -> None:
+    with pytest.raises(Unavailable, match="folder"):
+        await asyncio.wait_for(engine.load(echo(repository).spec, 5), PATIENCE)  # type: ignore[arg-type]
+    assert await load(engine, repository) == "cpu"
+
+
+async def test_a_model_that_is_unloaded_while_it_loads_is_not_there(engine: TensorEngine, repository: Path) -> None:
+    model = TensorModel(echo(repository), engine)
+    loading = asyncio.create_task(model.load())
+    async with asyncio.timeout(PATIENCE):
+        while model.state != "LOADING":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await model.unload()
+        await loading
+    assert (model.loaded, model.state) == (False, "UNAVAILABLE")
+    await asyncio.wait_for(model.load(), PATIENCE)
+    assert (model.loaded, model.state) == (True, "READY")
 
 
 async def test_a_fault_in_hearing_leaves_nobody_waiting(
