@@ -13,6 +13,8 @@ import numpy as np
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
+from nbgen.notebook.client import Client
+from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import Prompt
 from nbgen.notebook.short_traceback import short_traceback
 
@@ -20,6 +22,7 @@ from nbgen.notebook.short_traceback import short_traceback
 MOST = 256
 MOST_STATES = 32
 POOLS = {"mean": lambda states: states.mean(axis=0), "last": lambda states: states[-1]}
+HIDDEN_STATES = {"sampling_params": {"max_new_tokens": 0}, "return_hidden_states": True}
 
 
 @short_traceback
@@ -32,12 +35,13 @@ def embed(texts: str | Sequence[str], *, pooling: str | None = None) -> np.ndarr
     several = [texts] if isinstance(texts, str) else _listed(texts)
     if not several:
         return np.empty((0, 0), np.float32)
-    if pooling is None:
-        found = array([session.default_client().embeddings(body) for body in bodies(several)])
-    elif pooling in POOLS:
-        found = np.array([POOLS[pooling](states) for states in _states_of_texts(several)])
-    else:
+    if pooling not in (None, *POOLS):
         raise InvalidRequest(f"pooling is {' or '.join(map(repr, POOLS))}, got {pooling!r}", field="pooling")
+    client = session.default_client()
+    if pooling is None or isinstance(client, Client):
+        found = array([client.embeddings(body) for body in bodies(several, pooling)])
+    else:
+        found = np.array([POOLS[pooling](states) for states in _states_of_texts(client, several)])
     return found[0] if isinstance(texts, str) else found
 
 
@@ -48,7 +52,7 @@ def hidden_states(prompt: Prompt) -> np.ndarray:
     A text is taken as it stands; chat messages go through the chat template. Needs a server of nbgen or SGLang.
     """
     asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": session.tokenize(prompt)}
-    return _states(session.default_client().generate({**asked, **_STATES}))
+    return _states(session.default_client().generate({**asked, **HIDDEN_STATES}))
 
 
 def _listed(texts: Any) -> list[str]:
@@ -62,23 +66,22 @@ def _listed(texts: Any) -> list[str]:
     return several
 
 
-_STATES = {"sampling_params": {"max_new_tokens": 0}, "return_hidden_states": True}
-
-
-def _states_of_texts(texts: Sequence[str]) -> Iterator[np.ndarray]:
+def _states_of_texts(client: RemoteClient, texts: Sequence[str]) -> Iterator[np.ndarray]:
+    """From a server that cannot pool."""
     for start in range(0, len(texts), MOST_STATES):
-        body = {"text": list(texts[start : start + MOST_STATES]), **_STATES}
-        yield from map(_states, session.default_client().generate(body))
+        body = {"text": list(texts[start : start + MOST_STATES]), **HIDDEN_STATES}
+        yield from map(_states, client.generate(body))
 
 
 def _states(answer: Any) -> np.ndarray:
     return np.array(answer["meta_info"]["hidden_states"][0], dtype=np.float32)
 
 
-def bodies(texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+def bodies(texts: Sequence[str], pooling: str | None = None) -> Iterator[dict[str, Any]]:
     """Calls for all texts, in order."""
+    pooled = {} if pooling is None else {"pooling": pooling}
     for start in range(0, len(texts), MOST):
-        yield {"input": list(texts[start : start + MOST]), "encoding_format": "base64"}
+        yield {"input": list(texts[start : start + MOST]), "encoding_format": "base64", **pooled}
 
 
 def array(answers: Sequence[dict[str, Any]]) -> np.ndarray:

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from nbgen.errors import NbgenError
+from nbgen.notebook.frames import import_pandas
 from nbgen.notebook.shown_text import visible
 from nbgen.notebook.table import NO_MATHS
 
@@ -31,6 +32,19 @@ MOST = 256
 Detokenize = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+class Alternative(NamedTuple):
+    """One of the likeliest tokens at a place. Several may have the same text, but not the same id."""
+
+    text: str
+    id: int
+    logprob: float
+
+    @property
+    def probability(self) -> float:
+        """0 to 1."""
+        return math.exp(self.logprob)
+
+
 class Token(NamedTuple):
     """One token. `logprob` is natural, None for the first; `top` are the likeliest tokens at its place.
 
@@ -41,7 +55,7 @@ class Token(NamedTuple):
     id: int
     logprob: float | None
     generated: bool
-    top: list[tuple[str, float]]
+    top: list[Alternative]
     piece: str | None = None
 
     @property
@@ -99,9 +113,8 @@ class Logprobs(Sequence[Token]):
         return math.inf if surprise > MOST_SURPRISE else math.exp(surprise)
 
     def to_df(self) -> Any:
-        """A pandas DataFrame with a row a token; `top` holds (text, probability) of the likeliest ones."""
-        import pandas
-
+        """A pandas DataFrame with a row a token; `top` holds (text, id, probability) of the likeliest ones."""
+        pandas = import_pandas("to_df")
         rows = [
             {
                 "token": token.text,
@@ -109,7 +122,7 @@ class Logprobs(Sequence[Token]):
                 "logprob": token.logprob,
                 "probability": token.probability,
                 "generated": token.generated,
-                "top": [(text, math.exp(logprob)) for text, logprob in token.top],
+                "top": [(other.text, other.id, other.probability) for other in token.top],
             }
             for token in self
         ]
@@ -144,7 +157,9 @@ def _tokens(meta: dict[str, Any], side: str, generated: bool) -> Iterator[Token]
     entries = meta.get(f"{side}_token_logprobs") or []
     tops = meta.get(f"{side}_top_logprobs") or [None] * len(entries)
     for (logprob, id, text), top in zip(entries, tops, strict=True):
-        alternatives = [(str(other), value) for value, _, other in top or () if value is not None]
+        alternatives = [
+            Alternative(str(other), its_id, value) for value, its_id, other in top or () if value is not None
+        ]
         yield Token(text or "", id, logprob, generated, alternatives)
 
 
@@ -162,12 +177,19 @@ def _with_pieces(tokens: list[Token], detokenize: Detokenize) -> list[Token]:
 
 
 def _span(token: Token) -> str:
-    lines = [f"{_shown(token.text)}: {_percent(token.probability)}"]
-    lines += [f"{_shown(text)}: {_percent(math.exp(logprob))}" for text, logprob in token.top]
+    named = {token.id: _shown(token.text)} | {other.id: _shown(other.text) for other in token.top}
+    lines = [f"{_named(token.id, named)}: {_percent(token.probability)}"]
+    lines += [f"{_named(other.id, named)}: {_percent(other.probability)}" for other in token.top]
     weight = "font-weight: 600; " if token.generated else ""
     title = html.escape("\n".join(lines))
     text = html.escape(visible(token.written) or THIN).replace("\n", "↵\n")
     return f'<span style="{weight}{_colour(token.probability)}" title="{title}">{text}</span>'
+
+
+def _named(id: int, texts: dict[int, str]) -> str:
+    """The token's text, with its id where others of these have the same."""
+    alike = list(texts.values()).count(texts[id]) > 1
+    return f"{texts[id]} (id {id})" if alike else texts[id]
 
 
 def _colour(probability: float | None) -> str:

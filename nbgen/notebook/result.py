@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from nbgen.errors import InvalidAnswer
+from nbgen.notebook.frames import import_pandas
 from nbgen.notebook.media import Part, text_of, with_media
 from nbgen.notebook.shown_media import media_html, media_markdown
 from nbgen.notebook.shown_text import text_bundle
@@ -119,8 +120,7 @@ class Result(Turns):
 
     def to_df(self) -> Any:
         """A pandas DataFrame with a row a sample: the text, why the first ended, and the numbers of all."""
-        import pandas
-
+        pandas = import_pandas("to_df")
         return pandas.DataFrame([{**self.row(), "text": text} for text in self.texts])
 
     def row(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Result(Turns):
         tokens = self.usage.get("completion_tokens")
         parts = [
             None if tokens is None else f"{tokens} token{'' if tokens == 1 else 's'}",
-            None if self.ttft_s is None else f"{self.ttft_s:.2f} s to first token",
+            None if self.ttft_s is None else f"{_duration(self.ttft_s)} to first token",
             None if self.tokens_per_s is None else f"{self.tokens_per_s:.0f} tokens/s",
             self._ending,
             f"{len(self.others)} more in .texts" if self.others else None,
@@ -164,3 +164,8 @@ class Result(Turns):
             return {"text/html": media_html(self.turns) + html_table(self.value)}
         except InvalidAnswer:
             return {}
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in words, as milliseconds where hundredths say nothing."""
+    return f"{max(1, round(1000 * seconds))} ms" if seconds < 0.01 else f"{seconds:.2f} s"

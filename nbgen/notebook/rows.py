@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nbgen.errors import InvalidRequest, NbgenError, in_words
+from nbgen.errors import InvalidRequest, in_words
+from nbgen.notebook.frames import import_pandas
 from nbgen.notebook.media import media_parts
 from nbgen.notebook.request import Prompt, one_answer, run_body
 from nbgen.notebook.result import Result
@@ -122,10 +123,7 @@ class Rows:
 
 def _rows(data: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
     """The index, and for each row the names that its prompt may use."""
-    try:
-        import pandas
-    except ImportError:
-        raise NbgenError("nbgen.map returns a pandas DataFrame: pip install pandas") from None
+    pandas = import_pandas("nbgen.map")
     if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         raise InvalidRequest(
             f"nbgen.map takes a list, a Series or a DataFrame, got {type(data).__name__}; for one text there is "

@@ -1,26 +1,33 @@
 """Signatures of helpers with every option by its name, so that Tab finds them and help lists them.
 
-Knows which options there are; checks none.
+Knows which options there are, and nothing of their values.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from nbgen.sampling_params import DEFAULT_NEW_TOKENS, SamplingParams
+from nbgen.notebook.short_traceback import shortened
+from nbgen.sampling_params import DEFAULT_NEW_TOKENS, SamplingParams, no_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: What `nbgen.stream` takes beside the sampling options, and whoever hands its options on to it.
 STREAMED = ("adapter", "images", "audio", "videos", "tools", "tool_choice", "template_options", "logit_processor")
+#: Refused in words of its own where options are checked.
+EXPLAINED = "model"
 
 
 def takes_sampling(*more: str) -> Callable[[F], F]:
-    """A decorator: `**options` stands for the sampling options and these."""
+    """A decorator: `**options` stands for the sampling options and these.
+
+    Without `more` whatever else is given is refused by name; with it the helper hands it all on to one that does so.
+    """
 
     def sign(helper: F) -> F:
         signature = inspect.signature(helper)
@@ -29,9 +36,22 @@ def takes_sampling(*more: str) -> Callable[[F], F]:
         names = {given.name for given in own}
         added = [given for given in [*named, *_sampling()] if given.name not in names]
         helper.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        return helper
+        return helper if more else _refusing(helper, [given.name for given in (*own, *added) if given.name != "self"])
 
     return sign
+
+
+def _refusing(helper: F, known: Sequence[str]) -> F:
+    """The helper, which takes no option but these."""
+
+    @functools.wraps(helper)
+    def call(*args: Any, **options: Any) -> Any:
+        for name in options:
+            if name not in known and name != EXPLAINED:
+                raise shortened(no_option(name, known))
+        return helper(*args, **options)
+
+    return cast(F, call)
 
 
 def _sampling() -> list[inspect.Parameter]:

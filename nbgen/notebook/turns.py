@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from nbgen.notebook.frames import import_pandas
 from nbgen.notebook.media import Content, as_text, text_of
 from nbgen.notebook.shown_media import media_markdown
 from nbgen.notebook.shown_text import as_markdown, as_typed
@@ -40,8 +41,7 @@ class Turns:
 
     def to_df(self) -> Any:
         """As a pandas DataFrame with the columns `role` and `content`, which has words in the places of media."""
-        import pandas
-
+        pandas = import_pandas("to_df")
         rows = [{"role": turn["role"], "content": as_text(turn["content"])} for turn in self.turns]
         return pandas.DataFrame(rows, columns=["role", "content"])
 

@@ -10,8 +10,11 @@ from transformers import AutoModelForCausalLM
 
 import nbgen
 from nbgen.errors import InvalidRequest
+from nbgen.notebook import session
 from nbgen.notebook.embeddings import MOST, MOST_STATES, array, bodies
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.remote import RemoteClient
+from nbgen.notebook.sglang_backend import SGLangBackend
 
 
 def test_many_texts_go_in_several_calls_in_order() -> None:
@@ -37,11 +40,37 @@ def test_hidden_states_are_those_of_transformers(connected: PrivateServer, tiny_
     expected = outputs.hidden_states[-1][0].numpy()
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    np.testing.assert_allclose(nbgen.embed(text, pooling="mean"), expected.mean(axis=0), atol=1e-4)
-    np.testing.assert_allclose(nbgen.embed([text, "b"], pooling="last")[0], expected[-1], atol=1e-4)
-    assert nbgen.embed(["a"] * (MOST_STATES + 1), pooling="mean").shape == (MOST_STATES + 1, expected.shape[1])
     messages = [{"role": "user", "content": "hi"}]
     assert len(nbgen.hidden_states(messages)) == len(nbgen.tokenize(messages))
+
+
+def expected(folder: Path, text: str, pooling: str) -> np.ndarray:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        outputs = model(torch.tensor([nbgen.tokenize(text)]), output_hidden_states=True)
+    states = outputs.hidden_states[-1][0].numpy()
+    return states.mean(axis=0) if pooling == "mean" else states[-1]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_pooled_states_come_as_one_vector_a_text(
+    connected: PrivateServer, tiny_model: Path, pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "what the model makes of it"
+    client = session.default_client()
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "generate", None)  # which would bring the states of all tokens
+        found = nbgen.embed([text, "b"] * (MOST // 2 + 1), pooling=pooling)
+    assert found.dtype == np.float32
+    assert len(found) == MOST + 2
+    np.testing.assert_allclose(found[0], expected(tiny_model, text, pooling), atol=1e-4)
+    np.testing.assert_allclose(found[-1], expected(tiny_model, "b", pooling), atol=1e-4)
+    alone = nbgen.embed(text, pooling=pooling)
+    np.testing.assert_allclose(alone, found[0], atol=1e-5)
+    sglang = RemoteClient(client.url, client.token, SGLangBackend("m"))
+    monkeypatch.setattr(session, "default_client", lambda: sglang)
+    np.testing.assert_allclose(nbgen.embed([text] * (MOST_STATES + 1), pooling=pooling)[-1], alone, atol=1e-5)
+    sglang.close()
 
 
 @pytest.mark.parametrize("pooling", [None, "mean"])

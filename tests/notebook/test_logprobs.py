@@ -5,7 +5,7 @@ import math
 import pytest
 
 import nbgen
-from nbgen.notebook.logprobs import MOST_SHOWN, Logprobs, Token
+from nbgen.notebook.logprobs import MOST_SHOWN, Alternative, Logprobs, Token
 from nbgen.notebook.private_server import PrivateServer
 
 
@@ -16,7 +16,9 @@ def test_a_text_and_its_continuation_have_probabilities(connected: PrivateServer
     assert [token.generated for token in thought] == [False] * 5 + [True] * 4
     assert thought[0].logprob is None
     assert all(len(token.top) == 3 for token in thought[1:])
-    assert all(token.top[0][1] == pytest.approx(token.logprob) for token in thought.generated)
+    assert all(token.top[0].id == token.id for token in thought.generated)
+    assert all(token.top[0].logprob == pytest.approx(token.logprob) for token in thought.generated)
+    assert all(nbgen.detokenize([other.id]) == other.text for other in thought[-1].top)
     assert thought.perplexity > 1
     frame = thought.to_df()
     assert frame.probability[1:].between(0, 1).all()
@@ -41,7 +43,7 @@ def test_perplexity_is_one_where_nothing_else_could_stand() -> None:
 
 
 def test_the_heat_map_is_escaped() -> None:
-    token = Token("<b>\n", 1, math.log(0.5), True, [('"><script>', math.log(0.5))])
+    token = Token("<b>\n", 1, math.log(0.5), True, [Alternative('"><script>', 2, math.log(0.5))])
     shown = Logprobs([token])._repr_html_()
     assert "<b>" not in shown
     assert "<script>" not in shown
@@ -49,9 +51,18 @@ def test_the_heat_map_is_escaped() -> None:
     assert "font-weight: 600" in shown
 
 
+def test_tokens_of_the_same_text_are_told_apart_by_their_ids() -> None:
+    broken = "\ufffd"
+    top = [Alternative(text, id, -1.0) for text, id in ((broken, 200), (broken, 201), ("a", 1))]
+    thought = Logprobs([Token(broken, 200, -1.0, True, top)])
+    assert thought.to_df().top[0][:2] == [(broken, 200, math.exp(-1)), (broken, 201, math.exp(-1))]
+    shown = thought._repr_html_()
+    assert [shown.count(f"(id {number})") for number in (200, 201, 1)] == [2, 1, 0]
+
+
 def test_odd_numbers_are_shown_all_the_same() -> None:
     for logprob in (-1e9, -math.inf, -0.0, 1e-9, math.nan):
-        odd = Logprobs([Token("a", 1, logprob, True, [("b", logprob)])])
+        odd = Logprobs([Token("a", 1, logprob, True, [Alternative("b", 2, logprob)])])
         assert "perplexity" in repr(odd)
         assert ">a</span>" in odd._repr_html_()
         assert len(odd.to_df()) == 1

@@ -19,6 +19,8 @@ def test_the_text_is_the_result() -> None:
     result = full()
     assert str(result) == "**hi**"
     assert result.caption == "42 tokens · 0.03 s to first token · 210 tokens/s · stop"
+    assert Result(ttft_s=0.004).caption == "4 ms to first token"
+    assert Result(ttft_s=0.0).caption == "1 ms to first token"
     assert repr(result) == f"Result('**hi**', {result.caption})"
     assert result.to_dict()["usage"] == {"completion_tokens": 42}
 

@@ -1,12 +1,14 @@
 """Options in the signatures of helpers: found by Tab, and the same as those that are taken."""
 
 import inspect
+from typing import Any
 
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbgen
+from nbgen.errors import InvalidRequest
 from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.signatures import STREAMED
 from nbgen.sampling_params import SamplingParams
@@ -42,3 +44,31 @@ def test_tab_offers_them(shell: InteractiveShell, jedi: bool) -> None:
         with provisionalcompleter():
             offered = {found.text for found in shell.Completer.completions(code, len(code))}
         assert "temperature=" in offered
+
+
+@pytest.mark.parametrize(
+    ("helper", "given", "meant"),
+    [
+        (nbgen.generate, "sytem", "system"),
+        (nbgen.generate, "image", "images"),
+        (nbgen.stream, "seed", "sampling_seed"),
+        (nbgen.map, "concurency", "concurrency"),
+        (nbgen.map, "max_tokens", "max_new_tokens"),
+        (nbgen.logprobs, "tops", "top"),
+        (nbgen.compare, "transprot", "transport"),
+        (nbgen.Chat, "template_option", "template_options"),
+        (nbgen.Stream, "alternative", "alternatives"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_with_the_one_that_was_meant(helper: Any, given: str, meant: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"no option '{given}'; did you mean '{meant}'") as refused:
+        helper("hi", **{given: 1})
+    assert refused.value.field == given
+
+
+def test_where_none_was_meant_all_are_named() -> None:
+    for helper in (nbgen.stream, nbgen.map, nbgen.Chat):
+        names = [name for name in inspect.signature(helper).parameters if name != "self"]
+        with pytest.raises(InvalidRequest) as refused:
+            helper("hi", qqqq=1)
+        assert str(refused.value).endswith(f"there are {', '.join(names)}")

@@ -1,0 +1,14 @@
+"""pandas where it is asked for: it takes longer to import than all of nbgen, and not everybody has it."""
+
+from importlib import import_module
+from typing import Any
+
+from nbgen.errors import NbgenError
+
+
+def import_pandas(name: str) -> Any:
+    """The library, for the function of this name. Raises NbgenError where it is not installed."""
+    try:
+        return import_module("pandas")
+    except ImportError:
+        raise NbgenError(f"{name} returns a pandas DataFrame: pip install pandas") from None
