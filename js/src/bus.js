@@ -1,6 +1,7 @@
 // One stream for every panel of the page. A browser opens six connections to a server at most, for all tabs together;
 // a stream a panel would starve Jupyter itself. Adding a run aborts the stream and re-opens it at the kept offsets.
 
+import { LOST } from "./server.js";
 import { events } from "./sse.js";
 
 const RETRY_MS = [300, 1000, 3000, 5000];
@@ -40,11 +41,11 @@ export class Bus {
     return () => group.delete(listener);
   }
 
-  /** Start a run; `body.id` and `body.chat` name it. */
-  start(body) {
+  /** Start a run; `body.id` and `body.chat` name it. Listeners are told of `beside`, too. */
+  start(body, beside = {}) {
     this.#runs.set(body.id, { chat: body.chat, seq: 0 });
     this.#starts.push(body);
-    this.#emit(body.chat, "started", { run: body.id, messages: body.messages, prompt: body.prompt });
+    this.#emit(body.chat, "started", { run: body.id, messages: body.messages, prompt: body.prompt, ...beside });
     this.#reopen();
   }
 
@@ -95,12 +96,13 @@ export class Bus {
     opened();
     if (start) this.#starts.shift();
     if (this.#starts.length) return this.#stream.abort();
-    for await (const { event, data } of events(response.body)) this.#event(event, JSON.parse(data));
+    for await (const { event, data } of events(response.body)) this.#event(event, JSON.parse(data), follow);
   }
 
-  #event(event, data) {
+  #event(event, data, follow) {
     const run = this.#runs.get(data.run);
     if (!run) return;
+    if (data.run in follow && data.error?.code === 404) data.error.message = LOST;
     run.seq = data.seq ?? run.seq;
     if (event === "done" || event === "error") this.#runs.delete(data.run);
     this.#emit(run.chat, event, data);

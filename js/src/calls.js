@@ -10,6 +10,15 @@ export function asTurn({ id, name, arguments: given }) {
   return { id, type: "function", function: { name, arguments: given } };
 }
 
+/** Have a turn say what has come; the calls among it. */
+export function gain(turn, { text, reasoning, tool_calls }) {
+  turn.content += text;
+  turn.reasoning = (turn.reasoning ?? "") + reasoning;
+  const calls = tool_calls.map(asTurn);
+  if (calls.length) turn.tool_calls = [...(turn.tool_calls ?? []), ...calls];
+  return calls;
+}
+
 export class Calls {
   #lines = [];
   element = h("div", { class: "nbgen-calls", hidden: true });

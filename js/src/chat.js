@@ -2,7 +2,7 @@
 
 import { Attachments } from "./attachments.js";
 import { Caller } from "./caller.js";
-import { asTurn } from "./calls.js";
+import { gain } from "./calls.js";
 import { Compose, WAIT } from "./compose.js";
 import { contentOf, mediaOf, sendable } from "./content.js";
 import { h, newId } from "./dom.js";
@@ -11,6 +11,7 @@ import { common, Frame } from "./frame.js";
 import { tellTurns } from "./kernel.js";
 import { Answer, numbers, Question } from "./message.js";
 import { Senses } from "./senses.js";
+import { LOST } from "./server.js";
 import { settings } from "./settings.js";
 import { answered, Tree } from "./tree.js";
 import { Variables } from "./variables.js";
@@ -23,6 +24,7 @@ export class Chat {
   #tree = new Tree();
   #views = new Map();
   #live = null;
+  #unheard = null; // the run that is to stop once the server is there again
   #frame;
   #log = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
   #following = new Following(this.#log);
@@ -37,19 +39,16 @@ export class Chat {
     edit: (turn, area) => this.#sendEdited(turn, area),
     step: (turn, by) => this.#step(turn, by),
     focus: () => this.focus(),
+    fresh: () => this.#newChat(),
     painted: (work) => this.#following.during(work),
   };
 
   #handlers = {
     delta: ({ text, tokens, reasoning = "", index = 0, tool_calls = [] }, turn) => {
       if (index !== 0) return;
-      turn.content += text;
-      turn.reasoning = (turn.reasoning ?? "") + reasoning;
+      const calls = gain(turn, { text, reasoning, tool_calls });
       this.#view(turn).add(text, tokens, reasoning);
-      if (!tool_calls.length) return;
-      const calls = tool_calls.map(asTurn);
-      turn.tool_calls = [...(turn.tool_calls ?? []), ...calls];
-      this.#view(turn).call(calls);
+      if (calls.length) this.#view(turn).call(calls);
     },
     restart: (_, turn) => {
       turn.content = turn.reasoning = "";
@@ -157,6 +156,7 @@ export class Chat {
     const turn = this.#tree.answer(data.run);
     if (data.run && (!turn || !Tree.unfinished(turn))) return;
     if (!common(this.#frame, event, data, this.#live)) this.#handlers[event]?.(data, turn);
+    else if (event === "online" && this.#live?.run === this.#unheard) this.#stop();
   }
 
   /** Text goes to the model once its `{{…}}` have been filled in and seen. */
@@ -176,7 +176,7 @@ export class Chat {
   #sendEdited(turn, area) {
     const content = contentOf(area.value.trim() && area.value, mediaOf(turn.content));
     if (!content.length) this.#frame.say("The message is empty: Cancel brings back what it was");
-    else if (this.#free() && this.#variables.ready(area)) return this.#run([...this.#tree.messages(turn.parent), { role: "user", content: sendable(content) }]);
+    else if (this.#free() && this.#variables.ready(area)) return this.#run([...this.#tree.messages(turn.parent), { role: "user", content: sendable(content) }], true);
     return false;
   }
 
@@ -186,11 +186,11 @@ export class Chat {
     return !this.#live;
   }
 
-  #run(asked) {
+  #run(asked, version) {
     const { tool_choice, ...beside } = this.#model.get("beside") ?? {};
     const choice = tool_choice && asked.at(-1).role !== "tool" ? { tool_choice } : {};
     const body = { id: this.#caller.newId(), chat: this.#model.get("chat"), messages: answered(asked), params: this.#model.get("params") };
-    this.#transport.start({ ...body, ...beside, ...choice });
+    this.#transport.start({ ...body, ...beside, ...choice }, { version });
     return true;
   }
 
@@ -207,8 +207,8 @@ export class Chat {
     this.focus();
   }
 
-  #started({ run, messages }) {
-    this.#begin(this.#tree.add(messages, run));
+  #started({ run, messages, version }) {
+    this.#begin(this.#tree.add(messages, run, version));
     this.#frame.say("Sending");
   }
 
@@ -237,7 +237,7 @@ export class Chat {
 
   /** The server has forgotten the run: what had come is all there is. */
   #lost(turn) {
-    turn.error = "The end of this answer is lost: the server has been started again since.";
+    turn.error = LOST;
     this.#view(turn).fail({ message: turn.error }, () => this.#retry(turn));
   }
 
@@ -251,11 +251,13 @@ export class Chat {
 
   async #stop() {
     if (this.#caller.waiting) return this.#caller.stop();
+    const { run } = this.#live;
     this.#frame.say("Stopping");
     try {
-      await this.#transport.cancel(this.#live.run);
+      await this.#transport.cancel(run);
     } catch (error) {
-      this.#frame.say(error.message);
+      if (!error.status) this.#unheard = run;
+      if (this.#live?.run === run) this.#frame.say(error.message);
     }
   }
 

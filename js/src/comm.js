@@ -27,10 +27,10 @@ export class Comm {
     model.on("comm_live_update", this.#ended);
   }
 
-  /** `server` is the place of another server than the kernel's own. */
-  start(body, server) {
+  /** `server` is the place of another server than the kernel's own; `version` is for those who listen. */
+  start(body, { server, version } = {}) {
     this.#have.set(body.id, 0);
-    this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt });
+    this.#listener("started", { run: body.id, messages: body.messages, prompt: body.prompt, version });
     if (JSON.stringify(body).length > MAX_SENT) return this.#listener("error", { run: body.id, error: { message: TOO_MUCH, code: 400 } });
     if (!this.#send({ type: "start", body, server })) this.#over([body.id]);
   }
@@ -73,6 +73,7 @@ export class Comm {
   #over(runs) {
     clearTimeout(this.#waiting);
     for (const run of runs) this.#listener("error", { run, error: { message: ENDED } });
+    this.#listener("notice", { message: ENDED, alone: true });
   }
 
   /** What the kernel answers to this kind of question. Throws where there is no kernel, or none any more. */
@@ -90,7 +91,7 @@ export class Comm {
     const sent = tell(this.#model, message);
     if (!sent) {
       clearTimeout(this.#waiting);
-      this.#listener("notice", { message: ENDED });
+      this.#listener("notice", { message: ENDED, alone: true });
       for (const asked of Object.values(this.#asked)) for (const { reject } of asked.splice(0)) reject(new Error(ENDED));
     }
     return sent;

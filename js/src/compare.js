@@ -114,7 +114,7 @@ export class Compare {
     const { complete, system } = { complete: this.#model.get("complete"), system: this.#model.get("system") };
     const messages = [...(system ? [{ role: "system", content: system }] : []), { role: "user", content: prompt }];
     const body = { id, chat: this.#model.get("chat"), params, ...(adapter && { adapter }), ...(complete ? { prompt } : { messages }) };
-    this.#transportOf({ server }).start(body, server);
+    this.#transportOf({ server }).start(body, { server });
   }
 
   /** Have the server load a model for these cells. */

@@ -22,7 +22,7 @@ export class Compose {
     this.#stop = stop;
     this.#wait = wait;
     this.#words = words;
-    this.input = h("textarea", { rows, placeholder, "aria-label": words.input, input: () => this.#grow() });
+    this.input = h("textarea", { rows, placeholder, dir: "auto", "aria-label": words.input, input: () => this.#grow() });
     this.button = h("button", { type: "button", class: "nbgen-send", click: (event) => this.#click(event) }, words.send);
     const attach = files ? [files.element] : [];
     this.element = h("div", { class: "nbgen-compose" }, ...(files ? [files.list] : []), this.input, ...attach, this.button);

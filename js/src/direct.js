@@ -19,8 +19,8 @@ export class Direct {
     this.#silence = this.#bus.listen(chat, listener, awake);
   }
 
-  start(body) {
-    this.#bus.start({ ...body, attached: false });
+  start(body, { version } = {}) {
+    this.#bus.start({ ...body, attached: false }, { version });
   }
 
   follow(run, seq) {

@@ -8,7 +8,9 @@ const STATES = { queued: "Reading the prompt", loading: "Loading model", running
 
 export class Frame {
   #status = h("span", { class: "nbgen-status", role: "status" });
-  #dot = h("span", { class: "nbgen-dot", "aria-hidden": "true" });
+  #dot = h("span", { class: "nbgen-dot", role: "img" });
+  #busy = false;
+  #connected = true;
   #name = h("span", { class: "nbgen-name" }, "nbgen");
   #bar = h("progress", { class: "nbgen-progress", "aria-label": "Loading model", max: 1, hidden: true });
 
@@ -33,6 +35,7 @@ export class Frame {
     model.on?.("change:height", size);
     size();
     this.call(name);
+    this.#mark();
   }
 
   close() {
@@ -40,7 +43,14 @@ export class Frame {
   }
 
   set busy(busy) {
-    this.element.classList.toggle("nbgen-busy", busy);
+    this.#busy = busy;
+    this.#mark();
+  }
+
+  /** Whether somebody hears what is asked, as far as is known. */
+  set connected(connected) {
+    this.#connected = connected;
+    this.#mark();
   }
 
   say(words = "", title = "") {
@@ -77,8 +87,17 @@ export class Frame {
   /** Nothing is written any more. */
   rest(words) {
     this.busy = false;
+    this.connected = true;
     this.#bar.hidden = true;
     this.say(words);
+  }
+
+  /** The dot by its form, its colour and its name. */
+  #mark() {
+    this.element.classList.toggle("nbgen-busy", this.#busy);
+    this.element.classList.toggle("nbgen-offline", !this.#connected);
+    this.#dot.title = !this.#connected ? "Not connected" : this.#busy ? "Working" : "Ready";
+    this.#dot.setAttribute("aria-label", this.#dot.title);
   }
 
   /** The notebook is saved, as from any other place in it. Elsewhere the key is not ours. */
@@ -102,6 +121,7 @@ function saves({ key, ctrlKey, metaKey, altKey, shiftKey }) {
 
 /** Events that mean the same to every panel; whether this was one. */
 export function common(frame, event, data, live) {
+  if (event === "offline" || event === "online" || data.alone) frame.connected = event === "online";
   const say = {
     offline: () => frame.say("Reconnecting"),
     online: () => frame.say(live ? STATES.running : ""),

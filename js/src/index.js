@@ -9,10 +9,12 @@ import { h } from "./dom.js";
 import { Released } from "./released.js";
 import { Stream } from "./stream.js";
 
+/** How Jupyter marks widgets whose kernel is gone. */
+const ALONE = "jupyter-widgets-disconnected";
 const PANELS = { chat: Chat, compare: Compare, stream: Stream };
 
 function mount(model, host, direct) {
-  const own = scoped(model);
+  const own = scoped(model, host);
   const panel = new PANELS[model.get("panel")](own, direct?.name);
   const listener = (event, data) => {
     panel.receive(event, data);
@@ -34,14 +36,15 @@ function mount(model, host, direct) {
 }
 
 /** The widget's model for one panel, whose listeners end together. */
-function scoped(model) {
+function scoped(model, host) {
   const heard = [];
   const on = (name, listener) => {
     heard.push([name, listener]);
     model.on(name, listener);
   };
   const silence = () => heard.forEach(([name, listener]) => model.off(name, listener));
-  return Object.assign(Object.create(model), { on, silence });
+  const alone = () => Boolean(host.closest(`.${ALONE}`));
+  return Object.assign(Object.create(model), { on, silence, alone });
 }
 
 function refusal() {

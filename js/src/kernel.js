@@ -7,8 +7,9 @@ const MAX_TOLD = 2_000_000;
 
 export const ENDED = "The kernel has ended: run the cell again.";
 
-/** Send a message; whether there is a kernel that may hear it. */
+/** Send a message; whether there is a kernel that may hear it. A widget that was saved without its kernel has none. */
 export function tell(model, message) {
+  if (model.alone?.()) return false;
   try {
     model.send(message);
     return true;

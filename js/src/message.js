@@ -9,6 +9,10 @@ import { player } from "./sound.js";
 const SLOW_MS = 8;
 const NUMBERS_MS = 250;
 
+/** What to do where a conversation has no room for another answer. */
+const FEWER = "Choose fewer tokens in Options (Longest answer), or begin a New chat.";
+const SHORTER = "Shorten the question, or begin a New chat.";
+
 /** What a person wrote: shown as it is, until it is edited in its place. */
 export class Question {
   #bubble;
@@ -34,7 +38,7 @@ export class Question {
   /** Change the text and send it again as another version. */
   edit() {
     const written = textOf(this.#turn.content);
-    const area = h("textarea", { rows: Math.min(8, written.split("\n").length + 1), "aria-label": "Edited message" });
+    const area = h("textarea", { rows: Math.min(8, written.split("\n").length + 1), dir: "auto", "aria-label": "Edited message" });
     area.value = written;
     const close = () => {
       this.element.replaceChildren(this.#bubble, this.#foot);
@@ -147,10 +151,12 @@ export class Answer {
   #noted = 0;
   #before = 0;
   #painted;
+  #fresh;
 
   /** `actions.painted(work)` runs the work that changes the page; without `actions.again` there is no second try. */
   constructor(turn, actions) {
     this.#painted = actions.painted;
+    this.#fresh = actions.fresh;
     this.#versions = actions.step && new Versions(turn, actions);
     const again = { type: "button", class: "nbgen-quiet", "aria-label": "Regenerate answer", click: () => actions.again(turn) };
     this.#tools = h("span", { class: "nbgen-tools", hidden: true }, ...(actions.again ? [h("button", again, "Regenerate")] : []), copyButton("Copy answer", () => this.text));
@@ -213,8 +219,11 @@ export class Answer {
   /** The end by an error, in words, with a way to try again unless the same could only fail again. */
   fail({ message, code }, retry) {
     this.finish("");
-    const button = h("button", { type: "button", class: "nbgen-small", click: retry }, "Retry");
-    const parts = [h("span", {}, message), ...(code === 400 || !retry ? [] : [button])];
+    const button = (words, click) => h("button", { type: "button", class: "nbgen-small", click }, words);
+    const full = this.#fresh && /context length/.test(message);
+    const words = full ? `${message}. ${/max_new_tokens/.test(message) ? FEWER : SHORTER}` : message;
+    const ways = [...(full ? [button("New chat", this.#fresh)] : []), ...(code === 400 || !retry ? [] : [button("Retry", retry)])];
+    const parts = [h("span", {}, words), ...ways];
     this.#tools.hidden = !this.text;
     this.#painted(() => this.element.append(h("div", { class: "nbgen-error", role: "alert" }, ...parts)));
   }
@@ -260,9 +269,14 @@ export function numbers({ finish_reason, usage, ttft_s, tokens_per_s }) {
   const tokens = usage?.completion_tokens;
   const parts = [
     tokens != null && `${tokens} token${tokens === 1 ? "" : "s"}`,
-    ttft_s != null && `${ttft_s.toFixed(2)} s to first token`,
+    ttft_s != null && `${duration(ttft_s)} to first token`,
     tokens_per_s != null && `${Math.round(tokens_per_s)} tokens/s`,
     finish_reason?.type === "abort" ? "stopped" : finish_reason?.type,
   ];
   return parts.filter(Boolean).join(" · ");
+}
+
+/** Seconds in words, as milliseconds where hundredths say nothing. */
+function duration(seconds) {
+  return seconds < 0.01 ? `${Math.max(1, Math.round(1000 * seconds))} ms` : `${seconds.toFixed(2)} s`;
 }

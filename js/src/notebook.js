@@ -67,7 +67,7 @@ export class Notebook {
    */
   keep(chat, tree) {
     if (!this.#writable) return "";
-    const [turns, words] = within(Tree.merged(this.kept(chat), tree.list(), tree.dropped));
+    const [turns, words] = within(Tree.merged(this.kept(chat), tree.list(), tree.dropped, true));
     const others = Object.entries(this.#chats()).filter(([id]) => !MADE_UP.test(id) || this.#isShown(id));
     this.#write({ ...Object.fromEntries(others), ...(turns && { [keptAs(chat)]: turns }) });
     return words;

@@ -16,6 +16,9 @@ const LOGIN = "The server does not know you any more: reload the page to log in 
 
 const SILENT = "The server does not answer: is Jupyter still running?";
 
+/** Of a run that the server has forgotten. */
+export const LOST = "The end of this answer is lost: the server has forgotten it, or was started again.";
+
 /** As `fetch`, with words for a server that is not there. */
 async function answered(url, options) {
   try {

@@ -85,7 +85,7 @@ function number(model, { name, label, ...attributes }, say) {
 }
 
 function stops(model) {
-  const input = h("textarea", { rows: 1, placeholder: "one a line" });
+  const input = h("textarea", { rows: 1, dir: "auto", placeholder: "one a line" });
   shows(model, "params", input, () => (model.get("params").stop ?? []).join("\n"));
   input.addEventListener("change", () => {
     const strings = input.value.split("\n").filter(Boolean);
@@ -95,7 +95,7 @@ function stops(model) {
 }
 
 function systemPrompt(model) {
-  const input = h("textarea", { rows: 2, placeholder: "How the model should behave", "aria-label": "System prompt" });
+  const input = h("textarea", { rows: 2, dir: "auto", placeholder: "How the model should behave", "aria-label": "System prompt" });
   shows(model, "system", input, () => model.get("system"));
   input.addEventListener("change", () => save(model, "system", input.value));
   return h("label", {}, "System prompt", input);

@@ -19,8 +19,11 @@ export class Tree {
     return tree;
   }
 
-  /** From two lists of the same chat: the newer one, and of the older one answers that it lacks. Without dropped runs. */
-  static merged(older, newer, dropped = new Set()) {
+  /**
+   * From two lists of the same chat: the newer one, and of the older one answers that it lacks. Without dropped runs.
+   * `shown` of a newer list that a panel has, not a server.
+   */
+  static merged(older, newer, dropped = new Set(), shown = false) {
     const tree = new Tree();
     tree.dropped = dropped;
     tree.#take(newer, () => true);
@@ -34,6 +37,8 @@ export class Tree {
     tree.#take(older, (i) => !last || ways.has(i));
     const first = new Set(tree.#turns.filter((turn) => !own.has(turn)).flatMap(lineage));
     tree.#turns = [...first, ...tree.#turns.filter((turn) => !first.has(turn))];
+    tree.#place(older);
+    if (shown) tree.#place(newer);
     if (last) tree.choose(last);
     return tree;
   }
@@ -52,12 +57,13 @@ export class Tree {
     return this.path().map(({ parent, ...turn }, i) => ({ parent: parent && i - 1, ...turn }));
   }
 
-  /** A new answer, after the turns that led to it. */
-  add(messages, run) {
+  /** A new answer, after the turns that led to it, of which the last may be another version of a question. */
+  add(messages, run, version = false) {
     let parent = null;
-    for (const { role, content, tool_calls, tool_call_id } of messages) {
+    for (const [i, { role, content, tool_calls, tool_call_id }] of messages.entries()) {
       const own = { role, content, ...(tool_calls && { tool_calls }), ...(tool_call_id && { tool_call_id }) };
-      parent = this.#turns.find((turn) => turn.parent === parent && says(turn, own)) ?? this.#append({ parent, ...own });
+      const below = version && i === messages.length - 1 ? parent : this.#below(parent, own);
+      parent = this.#after(parent, own, says) ?? this.#append({ parent: below, ...own });
     }
     return this.#append({ parent, role: "assistant", content: "", run });
   }
@@ -116,8 +122,7 @@ export class Tree {
   messages(last) {
     const messages = [];
     for (const turn of last ? lineage(last) : []) {
-      const silent = turn.role === "assistant" && !turn.content && !turn.tool_calls?.length;
-      if (!silent) messages.push(message(turn));
+      if (!silent(turn)) messages.push(message(turn));
       else if (messages.at(-1)?.role === "user") messages.pop();
     }
     return messages;
@@ -132,11 +137,46 @@ export class Tree {
   /** The turn that is this one, which may be new. */
   #meet(turn) {
     if (this.dropped.has(turn.run)) return turn.parent;
-    const known = this.answer(turn.run ?? "") ?? this.#turns.find((other) => other.parent === turn.parent && is(other, turn));
-    if (!known) return this.#append(turn);
+    const known = this.answer(turn.run ?? "") ?? this.#after(turn.parent, turn, is);
+    if (!known) return this.#append({ ...turn, parent: this.#below(turn.parent, turn) });
     if (turn.run && !known.run) Object.assign(known, turn);
     if (same(lean(turn.content), known.content)) known.content = turn.content;
     return known;
+  }
+
+  /** The turn after `parent` that is this one; a question may stand below others that got no answer. */
+  #after(parent, turn, alike) {
+    const found = this.#turns.find((other) => other.parent === parent && alike(other, turn));
+    const end = found ? null : this.#refusal(parent, turn);
+    return end ? this.#after(end, turn, alike) : found;
+  }
+
+  /** Where a new turn goes: a question below those that got no answer, which requests leave out. */
+  #below(parent, turn) {
+    const end = this.#refusal(parent, turn);
+    return end ? this.#below(end, turn) : parent;
+  }
+
+  /** What ended the last question there that got no answer. */
+  #refusal(parent, { role }) {
+    if (role !== "user") return null;
+    const ends = (asked) => this.#turns.filter((turn) => turn.parent === asked && turn.role === "assistant");
+    const asked = parent?.role === "user" ? [parent] : this.#turns.filter((turn) => turn.parent === parent && turn.role === "user");
+    const failed = (turn) => silent(turn) && !Tree.unfinished(turn);
+    return asked.map(ends).findLast((answers) => answers.length && answers.every(failed))?.at(-1) ?? null;
+  }
+
+  /** Have questions stand where the list knows them to: a request does not say which question of no answer is before it. */
+  #place(list) {
+    const runs = new Set(list.map(({ run }) => run));
+    for (const { run, parent } of list) {
+      const asked = this.answer(run ?? "")?.parent;
+      if (asked?.role !== "user" || list[parent]?.role !== "user") continue;
+      const before = list[list[parent].parent];
+      const place = before ? this.answer(before.run ?? "") : null;
+      const told = silent(place) || (silent(asked.parent) && runs.has(asked.parent.run));
+      if (told && place !== undefined && !lineage(place).includes(asked)) asked.parent = place;
+    }
   }
 
   #append(turn) {
@@ -154,6 +194,11 @@ export function answered(messages) {
 
 function message({ role, content, tool_calls, tool_call_id }) {
   return { role, content: sendable(content), ...(tool_calls?.length && { tool_calls }), ...(tool_call_id && { tool_call_id }) };
+}
+
+/** Whether it is an answer that says nothing. */
+function silent(turn) {
+  return turn?.role === "assistant" && !turn.content && !turn.tool_calls?.length;
 }
 
 /** Whether a turn is this message. */

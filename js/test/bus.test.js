@@ -142,3 +142,24 @@ test("a hidden page reads on where somebody has to", async (context) => {
   context.mock.timers.tick(6000);
   assert.equal(aborted.mock.callCount(), 0);
 });
+
+test("a run that the server has forgotten is told so, whatever the server calls it", async () => {
+  const error = { code: 404, message: "there is no run 'r'; finished runs are kept for 10 minutes" };
+  const server = new FakeServer([event("error", { run: "r", error })]);
+  const { bus, heard } = listening(server, "c");
+  bus.follow("c", "r", 0);
+  await quiet();
+  assert.deepEqual(heard.map(([, name]) => name), ["error"]);
+  assert.match(heard[0][2], /^The end of this answer is lost/);
+});
+
+test("who listens is told what stands beside a run", async () => {
+  const server = new FakeServer([done("r", 1)]);
+  const bus = new Bus(server, { retryMs: [1], page: null });
+  const told = [];
+  bus.listen("c", (name, data) => name === "started" && told.push(data.version));
+  bus.start({ id: "r", chat: "c" }, { version: true });
+  await quiet();
+  assert.deepEqual(told, [true]);
+  assert.equal("version" in server.bodies[0].start, false);
+});

@@ -172,3 +172,78 @@ test("a dropped answer stays away", () => {
   assert.deepEqual(runs(Tree.merged(tree.list(), before, tree.dropped)), ["r1", "r2"]);
   assert.deepEqual(runs(Tree.merged(before, tree.list(), tree.dropped)), ["r1", "r2"]);
 });
+
+/** A talk whose third question was refused, and a fourth that was asked after it. */
+function refused() {
+  const tree = talked();
+  tree.add([...tree.messages(tree.path().at(-1)), user("three")], "r3").error = "too long";
+  tree.add([...tree.messages(tree.path().at(-1)), user("four")], "r4").content = "fourth";
+  return tree;
+}
+
+const ALL = ["one", "r1", "two", "r2", "three", "r3", "four", "r4"];
+
+/** What a server keeps of a tree: a question that was left out of a request is nobody's parent. */
+function onServer(tree) {
+  const list = tree.list();
+  const silent = (place) => list[place]?.role === "assistant" && !list[place].content;
+  return list.map(({ parent, ...turn }) => ({ ...turn, parent: turn.role === "user" && silent(parent) ? list[list[parent].parent].parent : parent }));
+}
+
+test("a question after a refused one stands below it, and is asked without it", () => {
+  const tree = refused();
+  assert.deepEqual(path(tree), ALL);
+  assert.equal(tree.versions(tree.path()[6]).length, 1);
+  const said = tree.messages(tree.path().at(-1)).map(({ content }) => content);
+  assert.deepEqual(said, ["one", "first", "two", "second", "four", "fourth"]);
+  tree.add([...tree.messages(tree.path().at(-1)), user("five")], "r5");
+  assert.deepEqual(path(tree), [...ALL, "five", "r5"]);
+});
+
+test("several refused questions stand below each other, and each can be tried again", () => {
+  const tree = new Tree();
+  for (const text of ["a", "b", "c"]) tree.add([...tree.messages(tree.path().at(-1)), user(text)], `r${text}`).error = "no";
+  assert.deepEqual(path(tree), ["a", "ra", "b", "rb", "c", "rc"]);
+  const failed = tree.path().at(-1);
+  const asked = tree.messages(failed.parent);
+  tree.drop(failed);
+  tree.add(asked, "again");
+  assert.deepEqual(path(tree), ["a", "ra", "b", "rb", "c", "again"]);
+});
+
+test("another version of a refused question takes its place", () => {
+  const tree = talked();
+  const failed = tree.add([...tree.messages(tree.path().at(-1)), user("three")], "r3");
+  failed.error = "too long";
+  tree.add([...tree.messages(failed.parent.parent), user("drei")], "r4", true).content = "vierte";
+  assert.deepEqual(path(tree), ["one", "r1", "two", "r2", "drei", "r4"]);
+  assert.equal(tree.versions(tree.path()[4]).length, 2);
+  const kept = Tree.merged(tree.list().slice(0, 6), tree.list(), tree.dropped, true).list();
+  assert.deepEqual(kept, tree.list());
+  const merged = Tree.merged(kept, onServer(tree));
+  assert.deepEqual(path(merged), path(tree));
+  assert.equal(merged.versions(merged.path()[4]).length, 2);
+});
+
+test("a question below a refused one stays there, whoever kept the two", () => {
+  const tree = refused();
+  const forgotten = onServer(tree).filter(({ run, content }) => run !== "r3" && content !== "three");
+  const server = forgotten.map((turn) => ({ ...turn, parent: turn.run === "r4" ? 4 : turn.parent }));
+  for (const [older, newer] of [
+    [[], onServer(tree)],
+    [tree.list(), onServer(tree)],
+    [tree.list(), server],
+    [tree.list(), []],
+  ]) {
+    const merged = Tree.merged(older, newer);
+    assert.deepEqual([path(merged), merged.size], [ALL, 8]);
+    assert.deepEqual(path(Tree.from(merged.list())), ALL);
+  }
+});
+
+test("a conversation that holds the refused question shows its refusal", () => {
+  const tree = talked();
+  tree.add([...tree.messages(tree.path().at(-1)), user("three")], "r3").error = "too long";
+  tree.add([...tree.messages(tree.path()[3]), user("three"), user("four")], "r4");
+  assert.deepEqual(path(tree), ALL);
+});

@@ -78,8 +78,18 @@ class Lab:
         self.url = f"http://127.0.0.1:{self.port}/user/test/"
         self.log = folder / "lab.log"
         self._password = password
-        self._process = self._start(model, {"nbgen": extension, **dict.fromkeys(also, True)})
+        self._given = model, {"nbgen": extension, **dict.fromkeys(also, True)}
+        self.begin()
+
+    def begin(self) -> None:
+        """Also again, once it is gone."""
+        self._process = self._start(*self._given)
         self._wait()
+
+    def crash(self) -> None:
+        """Gone without a word."""
+        self._process.kill()
+        self._process.wait()
 
     def write(self, name: str, *cells: str) -> str:
         """A notebook of code cells."""
@@ -105,9 +115,9 @@ class Lab:
         environment = {**os.environ, **{name: str(self.folder / place) for name, place in FOLDERS.items()}}
         for name in ("NBGEN_URL", "NBGEN_TOKEN"):
             environment.pop(name, None)
-        self.root.mkdir()
+        self.root.mkdir(exist_ok=True)
         news = self.folder / "settings" / "@jupyterlab" / "apputils-extension"
-        news.mkdir(parents=True)
+        news.mkdir(parents=True, exist_ok=True)
         (news / "notification.jupyterlab-settings").write_text(NO_NEWS)
         options = {**LAB_OPTIONS, "ServerApp.port": self.port, "ServerApp.root_dir": self.root}
         options["IdentityProvider.token"] = self.token
@@ -120,7 +130,7 @@ class Lab:
         command = [sys.executable, "-m", "jupyterlab", "--no-browser"]
         command += [f"--{name}={value}" for name, value in options.items()]
         command += [f"--ServerApp.jpserver_extensions={name}={on}" for name, on in extensions.items()]
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:
             return subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=self.folder)
 
     def _wait(self) -> None:

@@ -1,6 +1,7 @@
 """What a person does with a conversation: edits, branches, uses its code, closes the notebook and opens it again."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -243,3 +244,53 @@ def test_the_tab_key_goes_from_the_input_to_the_button_the_options_and_the_talk(
             assert focused.evaluate("e => e.matches('button') ? e.textContent : e.getAttribute('aria-label')") == name
         else:
             expect(focused).to_have_text(name)
+
+
+def test_a_question_after_a_refused_one_stands_below_it(opened: Notebook, panel: Panel, page: Page) -> None:
+    panel.ask("one")
+    expect(panel.status).to_have_text(READY)
+    opened.kernel_value("setattr(chat, 'params', {**chat.params, 'max_new_tokens': 32_760})")
+    panel.ask("refused")
+    alert = panel.answers.nth(1).get_by_role("alert")
+    expect(alert).to_contain_text("Choose fewer tokens in Options (Longest answer), or begin a New chat.")
+    opened.kernel_value("setattr(chat, 'params', {**chat.params, 'max_new_tokens': 8})")
+    panel.ask("two")
+    expect(panel.answers.nth(2)).to_contain_text("8 tokens")
+    questions = page.get_by_role("article", name="You")
+    for _ in range(2):
+        expect(questions).to_have_text([re.compile(text) for text in ("one", "refused", "two")])
+        expect(page.get_by_text("2/2")).to_have_count(0)
+        opened.command("docmanager:save")
+        opened.reload()
+    questions.nth(1).hover()
+    questions.nth(1).get_by_role("button", name="Edit message").click()
+    page.get_by_role("textbox", name="Edited message").fill("shorter")
+    page.get_by_role("button", name="Send edited").click()
+    expect(questions).to_have_text([re.compile("one"), re.compile("shorter.*2/2", re.DOTALL)])
+    expect(panel.answers.nth(1)).to_contain_text("8 tokens")
+    opened.command("docmanager:save")
+    opened.reload()
+    expect(questions).to_have_text([re.compile("one"), re.compile("shorter.*2/2", re.DOTALL)])
+    page.get_by_role("button", name="Previous version").click()
+    alert.get_by_role("button", name="New chat").click()
+    expect(panel.answers).to_have_count(0)
+    expect(panel.message).to_be_focused()
+
+
+def test_each_paragraph_runs_as_its_own_letters_do(opened: Notebook, panel: Panel, page: Page) -> None:
+    hebrew = "שלום"
+    answer_with(page, f"{hebrew} `print(1)` $x+1$\n\n- {hebrew}\n\nLatin\n\n```\n{hebrew}\n```")
+    panel.ask(hebrew)
+    expect(panel.status).to_have_text("Answer ready, 9 tokens")
+    side = """(element) => {
+        const letters = document.createRange();
+        letters.selectNodeContents(document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode());
+        const [own, box] = [letters.getBoundingClientRect(), element.getBoundingClientRect()];
+        return own.right > box.right - 5 ? "right" : own.left < box.left + 5 ? "left" : "middle";
+    }"""
+    text = panel.answers.last.locator(".nbgen-text")
+    assert text.locator("> p").first.evaluate(side) == "right"
+    assert text.get_by_role("listitem").evaluate(side) == "right"
+    assert text.locator("> p").nth(1).evaluate(side) == "left"
+    assert text.locator("pre code").evaluate(side.replace("element.getB", "element.parentNode.getB")) == "middle"
+    assert panel.message.get_attribute("dir") == "auto"

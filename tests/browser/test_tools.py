@@ -188,6 +188,23 @@ def test_a_page_that_is_loaded_again_shows_that_it_is_called(opened: Notebook, p
     assert calls(panel) == [f"{CALL} {RESULT}True"]
 
 
+def test_a_panel_that_was_saved_without_its_kernel_waits_for_nobody(opened: Notebook, panel: Panel, page: Page) -> None:
+    opened.run(2, wait=False)
+    page.wait_for_function(f"{STATUS} === 'busy'")
+    panel.ask("Rain?")
+    expect(panel.status).to_have_text("Waiting for the kernel to call forecast")
+    save_widgets = "@jupyter-widgets/jupyterlab-manager:saveWidgetState"  # from now on, or no longer
+    opened.command(save_widgets)
+    opened.command("docmanager:save")
+    opened.command(save_widgets)
+    opened.end_kernel()
+    page.reload()
+    opened.settled()
+    expect(panel.status).to_contain_text("The kernel has ended")
+    assert calls(panel) == [f"{CALL} → not called"]
+    expect(panel.send).to_be_visible()
+
+
 def test_two_views_have_it_called_once(opened: Notebook) -> None:
     opened.run(3)
     second = Panel(opened.cell(3))

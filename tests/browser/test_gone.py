@@ -1,0 +1,105 @@
+"""What becomes of an answer that is being written, and of the next one, when its server, model or kernel goes."""
+
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.lab import Lab, Notebook
+from tests.browser.panel import Panel, until
+
+CHAT = "import nbgen\nchat = nbgen.Chat(max_new_tokens=20_000, ignore_eos=True{more})\nchat"
+LOST = "The end of this answer is lost"
+
+
+def dot(page: Page) -> Locator:
+    return page.locator(".nbgen-head").get_by_role("img")
+
+
+def streaming(lab: Lab, page: Page, name: str, more: str = "") -> tuple[Notebook, Panel]:
+    """A panel whose first answer is being written."""
+    notebook = Notebook.opened(page, lab, lab.write(name, CHAT.format(more=more)))
+    notebook.run(0)
+    panel = Panel(page)
+    panel.message.wait_for()
+    expect(dot(page)).to_have_accessible_name("Ready")
+    panel.ask("one")
+    until(lambda: panel.length() > 200)
+    expect(dot(page)).to_have_accessible_name("Working")
+    return notebook, panel
+
+
+def answers(panel: Panel) -> None:
+    """A new question is answered."""
+    panel.ask("two")
+    expect(panel.answers).to_have_count(2)
+    until(lambda: panel.length() > 200)
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+
+
+def test_a_server_that_is_killed_and_begins_again(long_model: Path, tab: Page, tmp_path: Path) -> None:
+    lab = Lab(tmp_path, str(long_model))
+    try:
+        _, panel = streaming(lab, tab, "server.ipynb")
+        panel.message.fill("a draft")
+        lab.crash()
+        expect(panel.status).to_have_text("Reconnecting")
+        expect(dot(tab)).to_have_accessible_name("Not connected")
+        written = panel.answers.last.locator(".nbgen-text").inner_text()
+        said = panel.hears()
+        close = tab.locator(".jp-Dialog").get_by_role("button", name="Close")
+        close.click()  # JupyterLab's own words, which may come again
+        tab.add_locator_handler(close, lambda button: button.click())
+        panel.message.press("Escape")
+        until(lambda: "The server does not answer: is Jupyter still running?" in said())
+        lab.begin()
+        expect(panel.answers.last.get_by_role("alert")).to_contain_text(LOST)
+        expect(panel.answers.last.locator(".nbgen-text")).to_contain_text(written[:100])
+        expect(panel.message).to_have_value("a draft")
+        expect(dot(tab)).to_have_accessible_name("Ready")
+        answers(panel)
+    finally:
+        lab.stop()
+
+
+def test_stop_is_heard_once_the_server_is_there_again(lab: Lab, page: Page) -> None:
+    notebook, panel = streaming(lab, page, "unheard.ipynb")
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+    page.route("**/nbgen/api/v1/**", lambda route: route.abort())
+    said = panel.hears()
+    panel.ask("two")
+    until(lambda: "Reconnecting" in said())
+    panel.message.press("Escape")
+    until(lambda: "The server does not answer: is Jupyter still running?" in said())
+    page.unroute("**/nbgen/api/v1/**")
+    expect(panel.status).to_have_text("Stopped")
+    expect(panel.answers.nth(1)).to_contain_text("stopped")
+    notebook.shut_down()
+
+
+def test_a_model_that_is_unloaded(lab: Lab, page: Page) -> None:
+    notebook, panel = streaming(lab, page, "unloaded.ipynb")
+    written = panel.answers.last.locator(".nbgen-text").inner_text()
+    lab.post("nbgen/api/v1/model/unload")
+    expect(panel.answers.last.get_by_role("alert")).to_contain_text("the engine was stopped")
+    expect(panel.answers.last.locator(".nbgen-text")).to_contain_text(written[:100])
+    answers(panel)
+    notebook.shut_down()
+
+
+def test_a_kernel_that_carried_the_answer(lab: Lab, page: Page) -> None:
+    notebook, panel = streaming(lab, page, "kernel.ipynb", ', transport="comm"')
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(panel.answers.last.get_by_role("alert")).to_contain_text("The kernel has ended")
+    expect(panel.status).to_have_text("The kernel has ended: run the cell again.")
+    expect(dot(page)).to_have_accessible_name("Not connected")
+    assert panel.length() > 200
+    lab.post("nbgen/abort_request", abort_all=True)
+    notebook.run(0)
+    expect(panel.answers).to_have_count(0)
+    panel.ask("two")
+    until(lambda: panel.length() > 200)
+    panel.stop.click()
+    expect(panel.status).to_have_text("Stopped")
+    notebook.shut_down()
