@@ -7,16 +7,18 @@ const UP = ["ArrowUp", "PageUp", "Home"];
 export class Following {
   #scroller;
   #follows = true;
+  #up = false;
   #last = 0;
 
   constructor(scroller) {
     this.#scroller = scroller;
-    scroller.addEventListener("wheel", ({ deltaY }) => deltaY < 0 && this.#leave(), { passive: true });
+    scroller.addEventListener("wheel", ({ deltaY }) => this.#turn(deltaY < 0), { passive: true });
     scroller.addEventListener("scroll", () => this.#look(), { passive: true });
+    scroller.addEventListener("pointerdown", () => this.#turn(false), { passive: true });
     scroller.addEventListener("keydown", ({ key, target }) => {
       if (target !== scroller) return;
-      if (UP.includes(key)) this.#leave();
-      else if (key === "End") this.toEnd();
+      this.#turn(UP.includes(key));
+      if (key === "End") this.toEnd();
     });
   }
 
@@ -31,18 +33,20 @@ export class Following {
     this.#scroller.scrollTop = this.#scroller.scrollHeight;
     this.#last = this.#scroller.scrollTop;
     this.#follows = true;
+    this.#up = false;
   }
 
-  /** The browser scrolls some frames after the key or the wheel: painted meanwhile, the text must not hold it back. */
-  #leave() {
-    if (this.#room > 0) this.#follows = false;
+  /** The browser scrolls some frames after the key or the wheel, and may first be where it was: neither holds it back. */
+  #turn(up) {
+    this.#up = up && this.#room > 0;
+    if (this.#up) this.#follows = false;
   }
 
   #look() {
     const { scrollTop } = this.#scroller;
     const left = this.#room - scrollTop;
     if (this.#room <= 0) this.#follows = true;
-    else if (scrollTop > this.#last && left < NEAR) this.#follows = true;
+    else if (scrollTop > this.#last && left < NEAR && !this.#up) this.#follows = true;
     else if (scrollTop < this.#last && left > 1) this.#follows = false;
     this.#last = scrollTop;
   }

@@ -83,3 +83,17 @@ test("a text that becomes shorter, or fits, takes nobody from the end", () => {
   for (let i = 0; i < 5; i += 1) grow();
   assert.equal(left(), 0);
 });
+
+test("where the browser undoes a step up, the reader's way down alone begins it again", () => {
+  const { scroller, grow, left } = followed();
+  scroller.heard.wheel({ deltaY: -5 });
+  scroller.scrollTop -= 5;
+  grow();
+  scroller.scrollTop = scroller.scrollHeight;
+  grow();
+  assert.equal(left(), 20);
+  scroller.heard.wheel({ deltaY: 5 });
+  scroller.scrollTop += 5;
+  grow();
+  assert.equal(left(), 0);
+});
