@@ -53,7 +53,8 @@ class LiveServer:
         return self._engine is not None and self._server is not None and self._server.running
 
     def training(self) -> AbstractContextManager[None]:
-        """Around changes of the weights by hand: generation waits, and then uses the new ones.
+        """Around changes by hand, of weights or of what hooks keep for themselves: generation waits, and then uses the
+        new ones, and nothing that was computed before.
 
         Steps of torch's optimizers need none of this: they are waited for by themselves. Around a whole epoch it gives
         all processor cores to training.

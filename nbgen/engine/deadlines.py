@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.messages import FinishReason
 
+#: Between two looks at who is late.
+LOOK_SECONDS = 0.25
+
 
 class Deadlines:
     """Finds sequences that are late. All times are monotonic seconds; a limit of None never ends."""
@@ -17,6 +20,14 @@ class Deadlines:
         self._run = float("inf") if run_seconds is None else run_seconds
         #: When something of a group last ran.
         self._ran: dict[str, float] = {}
+        self._due = 0.0
+
+    def are_due(self, now: float) -> bool:
+        """Whether it is time to look at who is late; once that is said, not for a while."""
+        if now < self._due:
+            return False
+        self._due = now + LOOK_SECONDS
+        return True
 
     def late(self, sequences: Iterable[Sequence], now: float) -> Iterator[tuple[Sequence, FinishReason]]:
         """Those whose time is over, and why they end. To be called with all living sequences, a few times a second."""

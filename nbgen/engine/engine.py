@@ -15,6 +15,7 @@ from nbgen.commands import PauseMode
 from nbgen.engine import memory
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.deadlines import Deadlines
+from nbgen.engine.endings import NO_MEMORY, OUTGROWN
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.launcher import Launched, Launcher
 from nbgen.engine.logprobs import Logprobs, Numbers
@@ -29,13 +30,6 @@ from nbgen.engine.tensor_outputs import Row, TensorOutputs
 from nbgen.engine_state import EngineStatus
 from nbgen.errors import InvalidRequest
 from nbgen.messages import FinishReason, GenerateOutput
-
-#: Seconds between two looks at who is late.
-DEADLINE_SECONDS = 0.25
-
-NO_MEMORY = FinishReason(
-    type="error", message="the GPU's memory has no room for this request now: free some, or try again", status=503
-)
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +50,6 @@ class Engine:
     ) -> None:
         self.max_waiting = max_waiting
         self._deadlines = deadlines or Deadlines()
-        self._deadlines_due = 0.0
         self._paused_at: float | None = None
         self._runner = runner
         self._launcher = Launcher(sampler, lookahead=lookahead)
@@ -163,11 +156,17 @@ class Engine:
         self._sequences, self._preparing, self._scheduler.waiting = {}, set(), []
         return withdrawn
 
-    def readmit(self, withdrawn: Withdrawn) -> None:
-        """Go on with all of them, computed anew and in the same order. There are no others."""
+    def readmit(self, withdrawn: Withdrawn) -> list[GenerateOutput]:
+        """Go on with all of them, computed anew and in the same order, which are the only ones; the last outputs of
+        those that the KV cache cannot hold any more.
+        """
         self._sequences, self._preparing, waiting = withdrawn
         for sequence in waiting:
             self._scheduler.add(sequence)
+        if self._closed is not None:
+            return []
+        outgrown = [sequence for sequence in self._living() if not self._scheduler.fits(sequence)]
+        return [self._end(sequence, OUTGROWN, sequence.rest()) for sequence in outgrown]
 
     def pause(self, mode: PauseMode) -> list[GenerateOutput]:
         """Compute nothing until `resume`; the last outputs of what `mode` ends."""
@@ -187,9 +186,8 @@ class Engine:
     def end_late(self) -> list[GenerateOutput]:
         """End what has waited or run too long; its last outputs."""
         now = time.monotonic()
-        if now < self._deadlines_due or self._paused_at is not None:
+        if self._paused_at is not None or not self._deadlines.are_due(now):
             return []
-        self._deadlines_due = now + DEADLINE_SECONDS
         late = list(self._deadlines.late(self._living(), now))
         return [self._end(sequence, reason, sequence.rest()) for sequence, reason in late]
 
@@ -249,6 +247,8 @@ class Engine:
             return FinishReason(
                 type="error", message=f"the adapter {adapter.name!r} is not loaded: try again", status=503
             )
+        if self._closed is None and not all(map(self._scheduler.fits, arriving)):
+            return OUTGROWN
         return self._closed
 
     def _living(self) -> list[Sequence]:

@@ -60,7 +60,7 @@ class LiveLoop(Loop):
         self._occupation.release({"kv_cache", "weights"})
         why = self._resume()
         self._unfit = why is not None
-        self._engine.readmit(sequences)
+        self._send(self._engine.readmit(sequences))
         if why is not None:
             self._send(self._engine.vacate(why))
 
@@ -71,6 +71,10 @@ class LiveLoop(Loop):
         except NbgenError as error:
             log.warning("the live model cannot be run: %s", error.message)
             return FinishReason(type="error", message=error.message, status=error.status)
+        except Exception:  # whatever the owner has made of the model
+            log.exception("the live model cannot be run")
+            words = "the model cannot be run as it is now; the notebook's log says why"
+            return FinishReason(type="error", message=words, status=503)
         return None
 
 

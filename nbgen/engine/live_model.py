@@ -112,7 +112,7 @@ class LiveModel:
     def _watch(self, copies: dict[int, Any]) -> None:
         """Look from now on for changes of the model, of whose parts there are `copies` by their ids."""
         modules = list(self._model.modules())
-        pairs = [(each, copies[id(each)]) for each in [*modules, *configurations(modules)]]
+        pairs = [(each, copies.get(id(each), each)) for each in [*modules, *configurations(modules)]]
         self._parts, self._settings, self._stale = Parts(modules), Settings(pairs), False
         self._own, self._numbers = Numbers(_own(self._model)), Numbers(_shared(self._model))
 

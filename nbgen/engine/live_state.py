@@ -6,9 +6,11 @@ their scaling. Nothing is known by name, of whatever library it is. A look happe
 and what it does for each module is done in C.
 """
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import is_, itemgetter
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -144,9 +146,9 @@ class Settings:
         self._seen = [read(kept) for (read, _), (_, kept) in zip(self._readers, found, strict=True)]
 
 
-def configurations(modules: Iterable[nn.Module]) -> list[PreTrainedConfig]:
-    """Those that modules look at, once each."""
-    return list({id(each): each for each in _attributes(modules) if isinstance(each, PreTrainedConfig)}.values())
+def configurations(modules: Iterable[nn.Module]) -> list[Any]:
+    """Those that modules look at, of transformers or of plain data classes, once each."""
+    return list({id(each): each for each in _attributes(modules) if _configures(each)}.values())
 
 
 def tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
@@ -156,6 +158,12 @@ def tensors(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
 
 def _attributes(modules: Iterable[nn.Module]) -> Iterator[Any]:
     return (value for module in modules for value in vars(module).copy().values())
+
+
+def _configures(value: Any) -> bool:
+    if isinstance(value, PreTrainedConfig | SimpleNamespace):
+        return True
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and hasattr(value, "__dict__")
 
 
 def _settings(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -10,17 +10,12 @@ from nbgen.commands import MemoryTag
 from nbgen.engine import memory
 from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.endings import CLOSED
 from nbgen.engine.engine import Engine
 from nbgen.engine.probe import Runner
 from nbgen.engine.scheduler import Scheduler
 from nbgen.errors import InvalidRequest
-from nbgen.messages import FinishReason, GenerateOutput
-
-CLOSED = FinishReason(
-    type="error",
-    message="the engine's memory was released; resume it (or load the model) to go on",
-    status=503,
-)
+from nbgen.messages import GenerateOutput
 
 
 class Occupation:

@@ -94,6 +94,11 @@ class Scheduler:
         """Whether all that runs goes on in the next step, with a token more each: none has to wait or begin anew."""
         return len(self.running) <= self.blocks.num_free and all(len(s) != self.long_after for s in self.running)
 
+    def fits(self, sequence: Sequence) -> bool:
+        """Whether the blocks can hold the sequence alone, with the longest answer that it may have."""
+        longest = sequence.num_prompt + max(1, sequence.budget)
+        return longest <= self.blocks.num_blocks * self.blocks.block_size
+
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait for its turn. It must be one that the blocks can hold."""
         if self._has_grown_long(sequence):

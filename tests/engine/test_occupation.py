@@ -116,6 +116,28 @@ def test_the_cache_is_sized_anew_from_what_is_free(assembly: Assembly, monkeypat
         assembly.admission.sequences(GenerateRequest(rid="x", input_ids=[9] * 90))
 
 
+def test_who_no_longer_fits_ends_and_who_does_goes_on(assembly: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the largest that each may become, so that none is begun in vain."""
+    engine, small = assembly.engine, msgspec.structs.replace(REQUEST, rid="small", input_ids=[9] * 20)
+    expected = ids(generate(assembly, [small])["small"])
+    for request in (REQUEST, small):
+        engine.add(assembly.admission.sequences(request))
+    late = assembly.admission.sequences(msgspec.structs.replace(REQUEST, rid="late"))
+    withdrawn = engine.withdraw()
+    assembly.occupation.release({"kv_cache", "weights"})
+    monkeypatch.setattr("nbgen.engine.assembly._num_blocks", lambda *_: 3)
+    assembly.occupation.resume({"kv_cache", "weights"})
+    (ended,) = engine.readmit(withdrawn)
+    assert (ended.rid, ended.finish_reason.status) == ("r", 503)
+    assert "too small for this request" in ended.finish_reason.message
+    (refused,) = engine.add(late)
+    assert refused.finish_reason == ended.finish_reason
+    found = []
+    while engine.has_work:
+        found += engine.step()
+    assert [token for output in found for token in output.token_ids] == expected
+
+
 def test_who_waits_for_a_grammar_ends_as_well_and_is_not_begun_later(assembly: Assembly) -> None:
     waiting = assembly.admission.sequences(REQUEST)
     assert assembly.engine.add(waiting, prepared=False) == []

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
 
@@ -232,6 +233,23 @@ def other_attribute(model: PeftModel) -> Iterator[None]:
     attention.scaling = before
 
 
+@dataclass
+class Gain:
+    value: float = 1.0
+
+
+@contextmanager
+def in_an_object(model: PeftModel) -> Iterator[None]:
+    """That a module looks at, while it remains the same object."""
+    mlp = model.get_base_model().model.layers[0].mlp
+    mlp.gain = Gain()
+    mlp.forward = MethodType(lambda self, x: self.gain.value * type(self).forward(self, x), mlp)
+    told()
+    mlp.gain.value = -1.0
+    yield
+    del mlp.forward, mlp.gain
+
+
 @contextmanager
 def other_class(model: PeftModel) -> Iterator[None]:
     mlp = model.get_base_model().model.layers[0].mlp
@@ -259,7 +277,7 @@ Change = Callable[[PeftModel], object]
 CHANGES: list[Change] = [
     other_adapter, all_switched_off, layers_switched_off, one_layer_switched_off, scaled, set_scale, added_adapter,
     several_adapters, merged_and_switched_off, replaced_layer, other_data, data_in_place, buffer_in_place, parametrized,
-    hooked, other_forward, other_function, other_attribute, other_class, patched_class,
+    hooked, other_forward, other_function, other_attribute, in_an_object, other_class, patched_class,
 ]  # fmt: skip
 
 
