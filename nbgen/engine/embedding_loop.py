@@ -10,7 +10,16 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from nbgen.commands import MemoryState, ReleaseMemory, ResumeMemory
+from nbgen.commands import (
+    AdapterState,
+    ContinueGeneration,
+    LoadAdapter,
+    MemoryState,
+    PauseGeneration,
+    ReleaseMemory,
+    ResumeMemory,
+    UnloadAdapter,
+)
 from nbgen.engine import memory
 from nbgen.engine.admission import check_ids
 from nbgen.engine.channel import Channel
@@ -58,6 +67,8 @@ class EmbeddingLoop:
         self._held: Prompt | None = None
         self._aborted: set[str] = set()
         self._waiting: set[str] = set()
+        self._going = threading.Event()
+        self._going.set()
         self._steps = 0
         self._pulse = Pulse(channel.send, model.device.type, run_seconds)
         self._status_due = 0.0
@@ -68,6 +79,8 @@ class EmbeddingLoop:
         with self._pulse:
             while True:
                 self._send_status()
+                if not self._going.wait(STATUS_SECONDS):
+                    continue
                 try:
                     first = self._held or self._inbox.get(timeout=STATUS_SECONDS)
                 except queue.Empty:
@@ -83,15 +96,36 @@ class EmbeddingLoop:
                 self._hear(message)
         finally:  # also where a message cannot be read: an engine that hears nothing must not go on
             self._inbox.put(None)
+            self._going.set()
 
     def _hear(self, message: ToEngine) -> None:
         if isinstance(message, Request):
             self._admit(message)
-        elif isinstance(message, AbortRequest) and message.rid in self._waiting:
-            self._aborted.add(message.rid)
-        elif isinstance(message, ReleaseMemory | ResumeMemory):
-            words = "an embedding model has no memory to release but the model itself: unload it"
-            self._channel.send(MemoryState(rid=message.rid, error=words))
+            return
+        match message:
+            case AbortRequest():
+                self._abort(message.rid)
+            case PauseGeneration():
+                self._pause(ends_requests=message.mode == "abort")
+            case ContinueGeneration():
+                self._going.set()
+            case ReleaseMemory() | ResumeMemory():
+                words = "an embedding model has no memory to release but the model itself: unload it"
+                self._channel.send(MemoryState(rid=message.rid, error=words))
+            case LoadAdapter() | UnloadAdapter():
+                words = f"{self._model.model.name} is an embedding model, which takes no adapters"
+                self._channel.send(AdapterState(rid=message.rid, name=message.name, error=words))
+
+    def _abort(self, rid: str) -> None:
+        if rid in self._waiting:
+            self._aborted.add(rid)
+
+    def _pause(self, *, ends_requests: bool) -> None:
+        """Compute no batch until told to continue; what has not begun may end."""
+        self._going.clear()
+        for rid in list(self._waiting) if ends_requests else ():
+            self._abort(rid)
+            self._end(rid, FinishReason(type="abort", message="Abort in waiting queue"))
 
     def _admit(self, request: Request) -> None:
         try:
@@ -174,7 +208,9 @@ class EmbeddingLoop:
             self._channel.send(EmbedOutput(rid=prompt.rid, prompt_tokens=len(prompt.ids), data=data))
 
     def _refuse(self, rid: str, message: str, status: int) -> None:
-        reason = FinishReason(type="error", message=message, status=status)
+        self._end(rid, FinishReason(type="error", message=message, status=status))
+
+    def _end(self, rid: str, reason: FinishReason) -> None:
         self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=rid, finish_reason=reason)]))
 
     def _send_status(self) -> None:
@@ -183,4 +219,6 @@ class EmbeddingLoop:
             return
         self._status_due = now + STATUS_SECONDS
         held = memory.report(self._model.device)
-        self._pulse.say(EngineStatus(waiting=len(self._waiting), steps=self._steps, **held))
+        self._pulse.say(
+            EngineStatus(waiting=len(self._waiting), steps=self._steps, paused=not self._going.is_set(), **held)
+        )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nbgen import frames
-from nbgen.commands import AdapterState, LoadAdapter, UnloadAdapter
+from nbgen.commands import AdapterState, ContinueGeneration, LoadAdapter, PauseGeneration, UnloadAdapter
 from nbgen.engine import pulse
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
@@ -302,6 +302,38 @@ def test_a_step_that_lasts_is_no_silence(
     outputs = served.outputs("r")
     assert ids(outputs["r"]) == expected
     served.close()
+
+
+@pytest.fixture
+def embedding() -> Iterator["Served"]:
+    """A model that embeds everything as zeros."""
+    info = SimpleNamespace(name="zeros", vocab_size=100, context_length=100)
+    model = SimpleNamespace(model=info, device=torch.device("cpu"), encode=lambda ids: torch.zeros(len(ids), 2))
+    served = Served(lambda channel: EmbeddingLoop(channel, model, max_waiting=9, run_seconds=None))
+    yield served
+    served.close()
+
+
+def test_an_embedding_model_says_that_it_takes_no_adapter(embedding: "Served") -> None:
+    embedding.send(LoadAdapter(rid="a", name="x", folder="y"))
+    answer = embedding.until(lambda message: isinstance(message, AdapterState))[-1]
+    assert "takes no adapters" in answer.error
+
+
+@pytest.mark.parametrize("mode", ["abort", "retract"])
+def test_an_embedding_model_pauses(mode: str, embedding: "Served") -> None:
+    embedding.send(PauseGeneration(mode=mode))
+    embedding.until(lambda message: isinstance(message, EngineStatus) and message.paused)
+    embedding.send(EmbedRequest(rid="r", input_ids=PROMPT))
+    heard = embedding.until(lambda message: isinstance(message, EngineStatus) and message.waiting == 1)
+    assert not any(isinstance(message, EmbedOutput) for message in heard)
+    embedding.send(PauseGeneration(mode=mode))
+    if mode == "abort":
+        assert embedding.outputs("r")["r"][-1].finish_reason.type == "abort"
+    embedding.send(EmbedRequest(rid="s", input_ids=PROMPT))
+    embedding.send(ContinueGeneration())
+    heard = embedding.until(lambda message: isinstance(message, EmbedOutput) and message.rid == "s")
+    assert any(isinstance(each, EmbedOutput) and each.rid == "r" for each in heard) == (mode != "abort")
 
 
 def test_nor_is_a_batch_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
