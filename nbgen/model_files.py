@@ -4,6 +4,7 @@ Only safetensors are read. For the engine, and for a server that has another mod
 """
 
 import json
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,9 +25,12 @@ def model_folder(name: str) -> Path | None:
     """The folder that a model's name stands for, or None for a hub id. Raises ModelError if it is neither."""
     if any("\ud800" <= character <= "\udfff" for character in name):
         raise ModelError(f"the model's name {name!r} is not UTF-8: rename its folder")
-    folder = BUNDLED_FOLDER if name == BUNDLED else Path(name).expanduser()
-    if folder.is_dir():
-        return folder
+    try:
+        folder = BUNDLED_FOLDER if name == BUNDLED else Path(name).expanduser()
+        if os.path.isdir(folder):  # Path's own raises for a name that is too long
+            return folder
+    except RuntimeError:
+        raise ModelError(f"{name!r} names the home of a user that there is not") from None
     if not _is_hub_id(name):
         raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either")
     return None
@@ -99,8 +103,10 @@ def _refuse_other_formats(folder: Path, name: str) -> None:
 
 
 def _check_shards(folder: Path, name: str) -> None:
-    index = read_json(folder / "model.safetensors.index.json", name)
-    missing = sorted({shard for shard in index.get("weight_map", {}).values() if not (folder / shard).is_file()})
+    shards = read_json(folder / (file := "model.safetensors.index.json"), name).get("weight_map", {})
+    if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
+        raise ModelError(f"{file} of {name} is damaged: its weight_map does not give each weight a file")
+    missing = sorted({shard for shard in shards.values() if not os.path.isfile(folder / shard)})
     if missing:
         raise ModelError(f"the index of {name} names files that are not there: {', '.join(missing)}")
 

@@ -24,9 +24,9 @@ def shortened(request: GenerateRequest, holds: Callable[[GenerateRequest], bool]
     if request.messages is None or holds(request):
         return request
     rounds = _droppable(request.messages)
-    shorter = [_without(request, rounds[: count + 1]) for count in range(len(rounds))]
-    found = bisect_left(shorter, True, key=holds)
-    return shorter[min(found, len(shorter) - 1)] if shorter else request
+    counts = range(1, len(rounds))  # without all of them is as short as it gets
+    found = bisect_left(counts, True, key=lambda count: holds(_without(request, rounds[:count])))
+    return _without(request, rounds[: found + 1]) if rounds else request
 
 
 def _droppable(messages: Sequence[ChatMessage]) -> list[range]:

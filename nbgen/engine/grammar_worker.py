@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 from importlib import import_module
 
 import msgspec
@@ -66,6 +67,9 @@ def _compile(backend: Backend, grammar: Grammar) -> Answer:
         return Answer(error=str(error))
     except MemoryError:
         return Answer(error=f"it takes more than {MAX_BYTES >> 20} MiB to compile")
+    except Exception:  # of a library, about this grammar alone
+        traceback.print_exc()
+        return Answer(error="the compiler of grammars failed on it; the server's log says why")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def types_of_value(value: Any) -> tuple[str, ...]:
     if isinstance(value, bool):
         return ("boolean",)
     if isinstance(value, int | float):
-        return ("number", "integer") if float(value).is_integer() else ("number",)
+        return ("number", "integer") if isinstance(value, int) or value.is_integer() else ("number",)
     kinds: dict[type, str] = {str: "string", list: "array", dict: "object", type(None): "null"}
     return (kinds[type(value)],)
 

@@ -24,6 +24,7 @@ from nbgen.engine.image import PROMPT_PIXELS
 from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.template_messages import template_message
+from nbgen.engine.tokenizer import PromptTooLong
 from nbgen.engine.video_clip import VideoClip
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest, Media
@@ -108,7 +109,7 @@ class Processor:
 
     def _check(self, media: list[Media]) -> None:
         if len(media) > MAX_MEDIA:
-            raise InvalidRequest(f"the prompt has {len(media)} media; at most {MAX_MEDIA}", field="image_data")
+            raise PromptTooLong(f"the prompt has {len(media)} media; at most {MAX_MEDIA}", field="image_data")
         for each in media:
             if each.type not in self.media:
                 takes = " and ".join(self.media)

@@ -18,7 +18,7 @@ MAX_BYTES_PER_TOKEN = 16
 
 
 class PromptTooLong(InvalidRequest):
-    """No context of this model's holds so much."""
+    """No context of this model's holds so much, or so many media."""
 
 
 class Tokenizer:

@@ -39,6 +39,18 @@ def test_the_oldest_rounds_go_until_the_rest_fits(turns: str, room: int, kept: s
     assert "".join(message.text for message in found.messages or ()) == kept
 
 
+def test_few_lengths_are_tried() -> None:
+    tried = []
+
+    def holds(request: GenerateRequest) -> bool:
+        tried.append(len(request.messages or ()))
+        return tried[-1] < 7
+
+    found = shortened(chat("ua" * 500 + "u"), holds)
+    assert len(found.messages or ()) == 5
+    assert len(tried) < 12
+
+
 def test_media_go_with_their_turns() -> None:
     image, text = ContentPart(type="image"), ContentPart(type="text", text="x")
     turns = [[image, text, image], [text], [image]]

@@ -14,6 +14,7 @@ from nbgen.engine import checkpoint
 from nbgen.engine.loader import _foreign_errors, context_length
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
+from nbgen.model_files import model_folder, stamp
 from tests.engine.conftest import build
 
 
@@ -59,6 +60,23 @@ def test_missing_parts_are_named(folder: Path, tmp_path: Path) -> None:
         find(tmp_path)
     with pytest.raises(ModelError, match="no folder"):
         find(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("shards", [[], "x", {"a": 1}, {"a": None}])
+def test_a_damaged_index_is_said_to_be_damaged(shards: object, folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    with pytest.raises(ModelError, match=r"index\.json of .* is damaged"):
+        find(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("~nobody-of-this-name/x", "home of a user"), ("x" * 300, "no folder"), ("a/" * 3000, "no folder")],
+)
+def test_names_that_no_folder_can_have(name: str, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        model_folder(name)
+    assert stamp(name) == frozenset()
 
 
 def test_a_damaged_file_is_said_to_be_damaged(folder: Path) -> None:

@@ -36,6 +36,7 @@ TAKEN = {
     "definitions": {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "string"}}},
     "lengths": {"type": "string", "minLength": 1, "maxLength": 10},
     "false": {"type": "array", "uniqueItems": False},
+    "large numbers": {"anyOf": [{"enum": [10**400]}, {"const": -(10**400)}, {"type": "string"}]},
 }
 
 
