@@ -255,6 +255,16 @@ class FinishReason(Struct, frozen=True, tag=False):
     message: str | None = None
     status: int | None = None
 
+    @classmethod
+    def failure(cls, message: str, status: int) -> FinishReason:
+        """Of "error", in words that may come from a foreign file or a client."""
+        return cls(type="error", message=writable(message), status=status)
+
+
+def writable(words: str) -> str:
+    """Half of a surrogate pair, which JSON can escape, is in no message."""
+    return words.encode(errors="backslashreplace").decode()
+
 
 #: A token's natural log-probability (None where no token precedes it, -inf where it was impossible), id and text.
 Logprob = tuple[float | None, int, str | None]

@@ -60,7 +60,7 @@ class Deadlines:
 
 def _waited(seconds: float) -> FinishReason:
     words = f"the request waited {seconds:g} seconds for its turn, as long as one may: try again later"
-    return FinishReason(type="error", message=words, status=503)
+    return FinishReason.failure(words, 503)
 
 
 def _ran(seconds: float) -> FinishReason:

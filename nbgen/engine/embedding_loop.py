@@ -208,7 +208,7 @@ class EmbeddingLoop:
             self._channel.send(EmbedOutput(rid=prompt.rid, prompt_tokens=len(prompt.ids), data=data))
 
     def _refuse(self, rid: str, message: str, status: int) -> None:
-        self._end(rid, FinishReason(type="error", message=message, status=status))
+        self._end(rid, FinishReason.failure(message, status))
 
     def _end(self, rid: str, reason: FinishReason) -> None:
         self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=rid, finish_reason=reason)]))

@@ -242,11 +242,9 @@ class Engine:
         """Why one request's sequences cannot be taken in now, if they cannot."""
         waiting, adapter = self._num_waiting, arriving[0].adapter
         if waiting + len(arriving) > self.max_waiting:
-            return FinishReason(type="error", message=f"the queue is full ({waiting} waiting)", status=503)
+            return FinishReason.failure(f"the queue is full ({waiting} waiting)", 503)
         if adapter is not None and adapter not in self._adapters:
-            return FinishReason(
-                type="error", message=f"the adapter {adapter.name!r} is not loaded: try again", status=503
-            )
+            return FinishReason.failure(f"the adapter {adapter.name!r} is not loaded: try again", 503)
         if self._closed is None and not all(map(self._scheduler.fits, arriving)):
             return OUTGROWN
         return self._closed
@@ -325,7 +323,7 @@ class Engine:
         return self._end(sequence, FinishReason(type="abort", message=f"Abort in {where}"), sequence.rest())
 
     def _fail(self, sequence: Sequence, message: str) -> GenerateOutput:
-        return self._end(sequence, FinishReason(type="error", message=message, status=400))
+        return self._end(sequence, FinishReason.failure(message, 400))
 
     def _end(self, sequence: Sequence, reason: FinishReason, text: str = "") -> GenerateOutput:
         sequence.finish_reason = reason

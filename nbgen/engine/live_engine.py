@@ -70,11 +70,10 @@ class LiveLoop(Loop):
             self._occupation.resume({"kv_cache", "weights"})
         except NbgenError as error:
             log.warning("the live model cannot be run: %s", error.message)
-            return FinishReason(type="error", message=error.message, status=error.status)
+            return FinishReason.failure(error.message, error.status)
         except Exception:  # whatever the owner has made of the model
             log.exception("the live model cannot be run")
-            words = "the model cannot be run as it is now; the notebook's log says why"
-            return FinishReason(type="error", message=words, status=503)
+            return FinishReason.failure("the model cannot be run as it is now; the notebook's log says why", 503)
         return None
 
 

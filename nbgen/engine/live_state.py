@@ -1,8 +1,8 @@
 """What a model's answers depend on, and what of it is other than it was when last looked at.
 
 Its parts are modules, parameters, buffers, hooks and the code of classes; its numbers are what parameters and buffers
-hold; its settings are all other attributes of modules and configurations, such as adapters that are switched on, or
-their scaling. Nothing is known by name, of whatever library it is. A look happens before each step: it copies nothing,
+hold; its settings are all other attributes of modules, configurations and data classes, such as adapters that are
+switched on, or their scaling. Nothing is known by name, of whatever library it is. A look happens before each step: it copies nothing,
 and what it does for each module is done in C.
 """
 

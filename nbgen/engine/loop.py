@@ -1,7 +1,7 @@
 """The steps of an engine and the messages between them.
 
-One thread computes (`run`); another receives, tokenizes and admits (`receive`), so that a long prompt's tokens never
-hold up a running stream.
+One thread computes (`run`); another receives, tokenizes and admits, so that a long prompt's tokens never hold up a
+running stream; requests whose media have to be decoded first are admitted by a third.
 """
 
 import logging
@@ -46,6 +46,7 @@ from nbgen.messages import (
     Request,
     StepOutputs,
     TensorPiece,
+    writable,
 )
 from nbgen.pieces import Pieces
 
@@ -175,7 +176,7 @@ class Loop:
             else:
                 self._inbox.put(Retire(message.rid, self._adapters.unload(message.name)))
         except NbgenError as error:
-            self._channel.send(AdapterState(rid=message.rid, name=message.name, error=_writable(error.message)))
+            self._channel.send(AdapterState(rid=message.rid, name=message.name, error=writable(error.message)))
         except Exception:  # whatever is in somebody's folder is no end of ours
             log.exception("adapter %s", message.name)
             words = "the adapter cannot be read; the server's log says why"
@@ -190,7 +191,7 @@ class Loop:
 
     def _refuse(self, request: Request, message: str, status: int) -> None:
         self._channel.send(
-            StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=_failure(message, status))])
+            StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=FinishReason.failure(message, status))])
         )
 
     def _take_in(self) -> bool:
@@ -273,10 +274,10 @@ class Loop:
             for sequence in item.sequences:
                 sequence.matcher = compiled.matcher()
         except NbgenError as error:
-            return self._engine.refuse(item.sequences, _failure(error.message, error.status))
+            return self._engine.refuse(item.sequences, FinishReason.failure(error.message, error.status))
         except Exception:  # whatever a back end raises is this grammar's alone
             log.exception("request %s: its grammar", item.sequences[0].rid)
-            return self._engine.refuse(item.sequences, _failure("the grammar cannot be used", 400))
+            return self._engine.refuse(item.sequences, FinishReason.failure("the grammar cannot be used", 400))
         self._engine.begin(item.sequences)
         return []
 
@@ -320,7 +321,9 @@ class Loop:
                 return
             log.exception("request %s: an output that cannot be sent", outputs[0].rid)
             self._engine.abort(outputs[0].rid)
-            reason = _failure("the answer cannot be sent, perhaps for its size: ask for less beside its text", 400)
+            reason = FinishReason.failure(
+                "the answer cannot be sent, perhaps for its size: ask for less beside its text", 400
+            )
             self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=outputs[0].rid, finish_reason=reason)]))
 
     def _send_status(self) -> None:
@@ -333,12 +336,3 @@ class Loop:
         throughput = (status.generated_tokens - tokens) / max(now - before, 1e-3)
         held = memory.report(self._device)
         self._pulse.say(msgspec.structs.replace(status, throughput=throughput, **held))
-
-
-def _failure(message: str, status: int) -> FinishReason:
-    return FinishReason(type="error", message=_writable(message), status=status)
-
-
-def _writable(words: str) -> str:
-    """Of a foreign file or a client: half of a surrogate pair, which JSON can escape, is in no message."""
-    return words.encode(errors="backslashreplace").decode()

@@ -49,8 +49,8 @@ def _fault(sequence: Sequence, encode: Callable[[Sequence], None]) -> FinishReas
         if sequence.media.encoded is None:
             encode(sequence)
     except NbgenError as error:
-        return FinishReason(type="error", message=error.message, status=error.status)
+        return FinishReason.failure(error.message, error.status)
     except Exception:  # whatever a tower raises, not having the memory for one, is this request's alone
         log.exception("request %s: its media could not be encoded", sequence.rid)
-        return FinishReason(type="error", message="the media could not be encoded; the log says why", status=503)
+        return FinishReason.failure("the media could not be encoded; the log says why", 503)
     return None

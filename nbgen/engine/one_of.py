@@ -132,5 +132,5 @@ def _closed(schema: Schema) -> bool:
 
 def _refuses(schema: Schema, value: Any) -> bool:
     """Whether the value is of another type, or none of those that are listed."""
-    listed = values_of(schema)
-    return not types_of({"const": value}) <= types_of(schema) or (listed is not None and value not in listed)
+    values = values_of(schema)
+    return not types_of({"const": value}) <= types_of(schema) or (values is not None and value not in values)
