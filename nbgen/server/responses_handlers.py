@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from nbgen.errors import NbgenError
+from nbgen.errors import NbgenError, NotFound
 from nbgen.messages import GenerateRequest, TokenizerAnswer
 from nbgen.protocols import responses
 from nbgen.protocols.json_body import refuse_unsupported
@@ -80,6 +80,10 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
             await self._follow(response, again.starting_after)
         else:
             self.finish(msgspec.json.encode(response.body()))
+
+    async def post(self, id: str) -> None:
+        """Clients that try a newer route, such as compact, go on without it where it is not found."""
+        raise NotFound(f"there is no route POST /v1/responses/{id[:80]}")
 
     async def delete(self, id: str) -> None:
         response = self.kept.get(id)

@@ -174,6 +174,12 @@ def test_input_items_come_in_pages(client: openai.OpenAI) -> None:
     assert [item.content for item in client.responses.input_items.list(response.id)] == list("43210")
 
 
+def test_a_route_that_there_is_not_is_not_found(client: openai.OpenAI) -> None:
+    """So that clients which try it first go on without it."""
+    with pytest.raises(openai.NotFoundError, match="no route POST /v1/responses/compact"):
+        client.post("/responses/compact", body={"input": "hello"}, cast_to=object)
+
+
 def test_what_is_not_stored_is_not_there(client: openai.OpenAI) -> None:
     response = ask(client, store=False)
     with pytest.raises(openai.NotFoundError):
