@@ -16,6 +16,7 @@ const SHORTER = "Shorten the question, or begin a New chat.";
 /** What a person wrote: shown as it is, until it is edited in its place. */
 export class Question {
   #bubble;
+  #pen;
   #foot;
   #turn;
   #actions;
@@ -26,8 +27,8 @@ export class Question {
     this.#actions = actions;
     this.#versions = new Versions(turn, actions);
     this.#bubble = h("div", { class: "nbgen-bubble" }, ...media(turn.content), textOf(turn.content));
-    const edit = h("button", { type: "button", class: "nbgen-quiet", "aria-label": "Edit message", click: () => this.edit() }, "Edit");
-    this.#foot = h("div", { class: "nbgen-foot" }, this.#versions.element, edit);
+    this.#pen = h("button", { type: "button", class: "nbgen-quiet", "aria-label": "Edit message", click: () => this.edit() }, "Edit");
+    this.#foot = h("div", { class: "nbgen-foot" }, this.#versions.element, this.#pen);
     this.element = h("article", { class: "nbgen-user", "aria-label": "You" }, this.#bubble, this.#foot);
   }
 
@@ -40,21 +41,22 @@ export class Question {
     const written = textOf(this.#turn.content);
     const area = h("textarea", { rows: Math.min(8, written.split("\n").length + 1), dir: "auto", "aria-label": "Edited message" });
     area.value = written;
-    const close = () => {
+    const close = (next) => {
       this.element.replaceChildren(this.#bubble, this.#foot);
-      this.#actions.focus();
+      next.focus();
     };
-    const send = () => this.#actions.edit(this.#turn, area) && close();
+    const leave = () => close(this.#pen);
+    const send = () => this.#actions.edit(this.#turn, area) && close(this.#actions);
     area.addEventListener("keydown", (event) => {
       if (composing(event)) return;
       if (event.key === "Escape") event.stopPropagation();
-      if (event.key === "Escape") close();
+      if (event.key === "Escape") leave();
       if (event.key !== "Enter" || event.shiftKey) return;
       event.preventDefault();
       send();
     });
     const button = (words, click) => h("button", { type: "button", class: "nbgen-small", click }, words);
-    const buttons = h("div", { class: "nbgen-foot nbgen-editing" }, button("Cancel", close), button("Send edited", send));
+    const buttons = h("div", { class: "nbgen-foot nbgen-editing" }, button("Cancel", leave), button("Send edited", send));
     this.element.replaceChildren(area, buttons);
     area.focus();
   }

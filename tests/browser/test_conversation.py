@@ -67,6 +67,9 @@ def test_regenerate_and_edit_make_branches_that_survive(lab: Lab, opened: Notebo
     panel.message.press("ArrowUp")
     edited = page.get_by_role("textbox", name="Edited message")
     expect(edited).to_have_value("one")
+    edited.press("Escape")
+    expect(page.get_by_role("button", name="Edit message")).to_be_focused()
+    page.keyboard.press("Enter")
     edited.fill(" ")
     edited.press("Enter")
     expect(panel.status).to_contain_text("The message is empty")
@@ -275,6 +278,16 @@ def test_a_question_after_a_refused_one_stands_below_it(opened: Notebook, panel:
     alert.get_by_role("button", name="New chat").click()
     expect(panel.answers).to_have_count(0)
     expect(panel.message).to_be_focused()
+
+
+def test_where_the_system_chooses_colours_lines_tell_things_apart(panel: Panel, page: Page) -> None:
+    panel.ask("hello")
+    expect(panel.status).to_have_text(READY)
+    page.emulate_media(forced_colors="active")
+    try:
+        expect(page.locator(".nbgen-bubble")).to_have_css("border-top-style", "solid")
+    finally:
+        page.emulate_media(forced_colors="none")
 
 
 def test_each_paragraph_runs_as_its_own_letters_do(opened: Notebook, panel: Panel, page: Page) -> None:
