@@ -6,6 +6,7 @@ Only safetensors are read. For the engine, and for a server that has another mod
 import json
 import os
 import re
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ def model_folder(name: str) -> Path | None:
     except RuntimeError:
         raise ModelError(f"{name!r} names the home of a user that there is not") from None
     if not _is_hub_id(name):
-        raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either")
+        meant = f"; did you mean {BUNDLED}?" if get_close_matches(name, [BUNDLED]) else ""
+        raise ModelError(f"there is no folder {name!r}, and it is not a hub id (OWNER/NAME) either{meant}")
     return None
 
 

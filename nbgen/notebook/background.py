@@ -24,6 +24,7 @@ class BackgroundRun:
     def __init__(self, answer: TextStream, shown: Shown, ended: Ended) -> None:
         self._answer = answer
         self._shown = shown
+        self._ended = ended
         self._thread = TaskThread(self._read, lambda failure: ended(answer.result, failure))
 
     @property
@@ -50,6 +51,8 @@ class BackgroundRun:
         """The result, once there is one. Raises TimeoutError, or the error that ended the run."""
         if not self._thread.wait(timeout):
             raise TimeoutError(f"still running after {timeout} s")
+        # Once more, as part of the cell that waits: programs that run notebooks hear the one that runs, and no other.
+        self._ended(self._answer.result, self.error)
         if self.error is not None:
             raise self.error
         return self._answer.result

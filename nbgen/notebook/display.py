@@ -48,6 +48,7 @@ class Answer:
 
     def __init__(self, table: bool = False) -> None:
         self._output = Output() if in_notebook() else None
+        self._line = Output()
         self._table = table
         self._next = 0.0
 
@@ -65,7 +66,7 @@ class Answer:
             self._next = time.monotonic() + UPDATE_SECONDS
 
     def finish(self, result: Result, error: BaseException | None = None) -> None:
-        """Show all of it, and a line about it: its numbers, or an error that nothing else shows."""
+        """Show all of it, and a line about it: its numbers, or an error that nothing else shows. May be said again."""
         failed = "" if error is None else f"{type(error).__name__}: {error}"
         caption = failed if result.finish_reason == "error" else result.caption
         if not result.text and not caption:
@@ -79,7 +80,7 @@ class Answer:
             return
         self._output.show(*result.bundle())
         if caption:
-            Output().show(line)
+            self._line.show(line)
 
 
 def forming_bundle(text: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ import glob
 import json
 import shlex
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
 
 ACTIONS = ("status", "load", "unload", "models", "monitor", "fix", "connect")
+#: Options that name a variable.
+VARIABLES = ("schema", "image", "audio", "video", "tool")
 TARGETED = ("load", "fix", "connect")
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "max_new_tokens", "sampling_seed", "stop"),
@@ -266,11 +269,22 @@ def unregister(shell: Any) -> None:
 
 def complete(shell: Any, event: Any) -> list[str]:
     """What may stand where the cursor is, of the first line of a magic."""
-    if not event.line.startswith("%%"):
-        words = ["bundled", *_folders(event.symbol)] if event.line.split()[1:2] == ["load"] else ACTIONS
-        return [word for word in words if word.startswith(event.symbol)]
-    parser = NbgenMagics.ask.parser
-    return [option for option in sorted(parser._option_string_actions) if option.startswith(event.symbol or "--")]
+    before = event.line.removesuffix(event.symbol).split()
+    return [word for word in _words(shell, before, event.symbol) if word.startswith(event.symbol)]
+
+
+def _words(shell: Any, before: list[str], beginning: str) -> Iterable[str]:
+    """What may follow these words of a magic's line."""
+    whole_cell = before[0].startswith("%%")
+    known = (NbgenMagics.ask if whole_cell else NbgenMagics.manage).parser._option_string_actions
+    option = known.get(before[-1])
+    if option is not None and option.nargs != 0:  # it takes a value
+        return option.choices or (_variables(shell) if option.dest in VARIABLES else ())
+    if not whole_cell and before[1:] == ["load"] and not beginning.startswith("-"):
+        return ["bundled", *_folders(beginning)]
+    if whole_cell or before[1:2] == ["load"]:
+        return sorted(name for name in known if name.startswith("--"))
+    return () if before[1:] else ACTIONS
 
 
 def help_without_body(lines: list[str]) -> list[str]:
@@ -286,6 +300,11 @@ def _asks_for_help(line: str) -> bool:
 
 def _help(magic: Any) -> str:
     return str(magic.parser.format_help()).removeprefix("::").strip("\n")
+
+
+def _variables(shell: Any) -> list[str]:
+    """The user's own."""
+    return sorted(name for name in shell.user_ns.keys() - shell.user_ns_hidden if not name.startswith("_"))
 
 
 def _folders(beginning: str) -> list[str]:
@@ -306,10 +325,10 @@ def _parse(magic: Any, line: str) -> Namespace:
 
 def _suggestion(magic: Any, refusal: str) -> str:
     """The option that was probably meant by one that there is not."""
-    unknown = refusal.removeprefix("unrecognized arguments: ").split()[0]
-    known = [option for option in magic.parser._option_string_actions if option.startswith("--")]
+    unknown = refusal.removeprefix("unrecognized arguments: ").split()[0].removeprefix("--")
+    known = [option[2:] for option in magic.parser._option_string_actions if option.startswith("--")]
     alike = difflib.get_close_matches(unknown, known, 1) if refusal.startswith("unrecognized") else []
-    return f"; did you mean {alike[0]}?" if alike else ""
+    return f"; did you mean --{alike[0]}?" if alike else ""
 
 
 def _short(error: NbgenError) -> Exception:

@@ -100,6 +100,7 @@ class Rows:
             except Exception as failure:  # So may a class that was given as the schema.
                 error = error or in_words(failure)
         row["text"] = row["text"] if row["text"] or result.finish_reason in DONE else None
+        row["finish_reason"] = row["finish_reason"] or (error and "error")
         row["error"] = error
         return {**_apart(fields, row), **row}
 

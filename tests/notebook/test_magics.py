@@ -60,6 +60,7 @@ def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
         ("%%nbgen\n{{missing}}", "name 'missing' is not defined"),
         ("%%nbgen --zzz 1\nhi", "unrecognized arguments"),
         ("%%nbgen --temprature 3\nhi", "unrecognized arguments: --temprature 3; did you mean --temperature?"),
+        ("%%nbgen --model x\nhi", "unrecognized arguments: --model x\n"),
         ("%%nbgen --temperature -3\nhi", "temperature must be at least 0"),
         ("%%nbgen --out 'a b'\nhi", "not a variable's name"),
         ("%nbgen status --quantization int8", "--quantization goes with load"),
@@ -160,6 +161,12 @@ def test_the_status_is_shown(shell: InteractiveShell) -> None:
     assert "ready" in printed
 
 
+def test_the_model_that_was_meant_is_named(shell: InteractiveShell) -> None:
+    printed, good = run(shell, "%nbgen load bundeld")
+    assert (printed.count("\n"), good) == (1, False)
+    assert "did you mean bundled?" in printed
+
+
 def test_help_comes_from_the_options(shell: InteractiveShell) -> None:
     text = shell.inspector.info(shell.magics_manager.magics["cell"]["nbgen"])["docstring"]
     assert "--temperature" in text
@@ -173,6 +180,16 @@ def test_options_and_actions_are_completed(tmp_path: Path, monkeypatch: pytest.M
     options = complete(None, SimpleNamespace(line="%%nbgen --te", symbol="--te"))
     assert options == ["--temperature"]
     assert complete(None, SimpleNamespace(line="%nbgen lo", symbol="lo")) == ["load"]
+    assert complete(None, SimpleNamespace(line="%nbgen unload ", symbol="")) == []
+    shell = SimpleNamespace(user_ns={"Person": 1, "_": 2, "Peter": 3, "Perl": 4}, user_ns_hidden={"Perl": 4})
+    for line, names in (
+        ("%nbgen load big-model/ --q", ["--quantization"]),
+        ("%nbgen load big-model/ --quantization i", ["int8", "int4"]),
+        ("%%nbgen -t 0 --schema Pe", ["Person", "Peter"]),
+        ("%%nbgen --temperature 0", []),
+        ("%%nbgen --background --ba", ["--background"]),
+    ):
+        assert complete(shell, SimpleNamespace(line=line, symbol=line.split()[-1])) == names
 
 
 def test_loading_twice_and_unloading_leave_nothing_behind(shell: InteractiveShell) -> None:
@@ -222,3 +239,17 @@ def test_a_kernel_shows_markdown_and_a_caption(connected: PrivateServer, monkeyp
     assert re.match(r"InvalidRequest: .*16384", failed.data["text/plain"])
     assert "InvalidRequest: " in failed.data["text/html"]
     assert notebook.cells[5].outputs[0].text.startswith("<InvalidRequest: ")
+
+
+def test_what_runs_in_the_background_is_saved_where_it_was_asked_for(
+    connected: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a program that runs the notebook, which takes what the running cell says and no more."""
+    monkeypatch.setenv("NBGEN_URL", connected.url)
+    monkeypatch.setenv("NBGEN_TOKEN", connected.client._http.headers["Authorization"].removeprefix("Bearer "))
+    options = "--background --complete --out run --max-new-tokens 300 -t 0"
+    cells = ["%load_ext nbgen", f"%%nbgen {options}\nOnce", "import time; time.sleep(1); print(len((await run).text))"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    assert notebook.cells[1].outputs[0].metadata["nbgen"]["usage"]["completion_tokens"] == 300
+    assert [output.output_type for output in notebook.cells[2].outputs] == ["stream"], "nothing is shown twice"

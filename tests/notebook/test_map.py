@@ -84,6 +84,7 @@ def test_a_row_that_fails_leaves_the_others_alone(connected: PrivateServer) -> N
     answers = nbgen.map(["a", "x" * 20_000, " ", "b"], "{{value}}", **OPTIONS)
     assert answers.error.notna().tolist() == [False, True, True, False]
     assert "16384" in answers.error[1]
+    assert answers.finish_reason[1:3].tolist() == ["error", "error"]
     assert "empty" in answers.error[2]
     assert answers.text.isna().tolist() == [False, True, True, False]
 
