@@ -2,8 +2,8 @@
 
 Its parts are modules, parameters, buffers, hooks and the code of classes; its numbers are what parameters and buffers
 hold; its settings are all other attributes of modules, configurations and data classes, such as adapters that are
-switched on, or their scaling. Nothing is known by name, of whatever library it is. A look happens before each step: it copies nothing,
-and what it does for each module is done in C.
+switched on, or their scaling. Nothing is known by name, of whatever library it is. A look happens before each step: it
+copies nothing, and what it does for each module is done in C.
 """
 
 import dataclasses
