@@ -145,6 +145,11 @@ def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
     return InvalidRequest(words, field=names.get(field, error.field))
 
 
+def writable(words: str) -> str:
+    """Of a foreign file or a client: half of a surrogate pair, which JSON can escape, is in no message."""
+    return words.encode(errors="backslashreplace").decode()
+
+
 def in_words(error: BaseException) -> str:
     """An error as one line of a table. What is not nbgen's own begins with its type."""
     return str(error) if isinstance(error, NbgenError) else f"{type(error).__name__}: {error}"

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from nbgen.errors import writable
 from nbgen.media_types import MediaType
 from nbgen.sampling_params import SamplingParams
 from nbgen.word_lists import WordLists
@@ -259,11 +260,6 @@ class FinishReason(Struct, frozen=True, tag=False):
     def failure(cls, message: str, status: int) -> FinishReason:
         """Of "error", in words that may come from a foreign file or a client."""
         return cls(type="error", message=writable(message), status=status)
-
-
-def writable(words: str) -> str:
-    """Half of a surrogate pair, which JSON can escape, is in no message."""
-    return words.encode(errors="backslashreplace").decode()
 
 
 #: A token's natural log-probability (None where no token precedes it, -inf where it was impossible), id and text.

@@ -36,7 +36,7 @@ from nbgen.engine.media_lane import MediaLane
 from nbgen.engine.pulse import Pulse
 from nbgen.engine.sequence import Sequence
 from nbgen.engine_state import LoadModel
-from nbgen.errors import InvalidRequest, NbgenError
+from nbgen.errors import InvalidRequest, NbgenError, writable
 from nbgen.frames import ToEngine
 from nbgen.messages import (
     AbortRequest,
@@ -46,7 +46,6 @@ from nbgen.messages import (
     Request,
     StepOutputs,
     TensorPiece,
-    writable,
 )
 from nbgen.pieces import Pieces
 
