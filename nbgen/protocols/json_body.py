@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -107,8 +108,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         raise MalformedBody(f"an object has {len(pairs)} keys; at most {MAX_KEYS}")
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise MalformedBody(f"the key {twice[:80]!r} is given twice")
     return fields
 

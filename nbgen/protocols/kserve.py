@@ -337,5 +337,8 @@ def parameter(name: str, value: object) -> Parameter:
     if isinstance(value, str | bool | float):
         return value
     if isinstance(value, int):
-        return value if -(2**63) <= value < 2**63 else float(value)
+        try:
+            return value if -(2**63) <= value < 2**63 else float(value)
+        except OverflowError:
+            raise InvalidRequest(f"parameter '{name[:200]}' is a number that no double holds") from None
     raise InvalidRequest(f"parameter '{name[:200]}' has invalid type. It should be either 'int', 'bool', or 'string'.")

@@ -98,7 +98,7 @@ def _item(item: Item, field: str, place: int) -> Item:
     kind = item.get("type") or ("message" if "role" in item else None)
     if kind == "item_reference":
         return item
-    if kind not in ID_PREFIXES:
+    if not isinstance(kind, str) or kind not in ID_PREFIXES:
         known = ", ".join([*ID_PREFIXES, "item_reference"])
         raise InvalidRequest(f"{field}[{place}] has the type {kind!r:.80}; there are {known}", field=field)
     given = {name: value for name, value in item.items() if value is not None}
@@ -137,6 +137,6 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
             raise InvalidRequest("there are no uploaded files here: send an image as its URL", field="input")
         case {"type": "refusal", "refusal": str(text)}:
             return {"type": "refusal", "refusal": text}
-        case {"type": kind, "text": str(text)} if kind in _TEXTS:
+        case {"type": str(kind), "text": str(text)} if kind in _TEXTS:
             return {"type": _TEXTS[kind], "text": text}
     return part

@@ -135,9 +135,9 @@ def _as_number(value: Any, declared: TensorSpec) -> Any:
         return value
     try:
         number = float(value) if declared.datatype.startswith("FP") else int(value)
-    except ValueError:
+        return number if math.isfinite(number) else value
+    except (ValueError, OverflowError):
         return value
-    return number if math.isfinite(number) else value
 
 
 def _shape(dims: list[int], count: int, name: str) -> tuple[int, ...]:

@@ -71,6 +71,14 @@ def test_an_object_has_no_more_keys_than_it_may() -> None:
         parse_object(json.dumps(dict.fromkeys(range(MAX_KEYS + 1), 0)).encode())
 
 
+def test_a_key_that_is_given_twice_is_found_at_once_among_many() -> None:
+    """Comparing each with all others took the event loop seconds."""
+    keys = [f"key {number}" for number in range(19_990)]
+    body = "{" + ", ".join(f'"{key}": 0' for key in [*keys, keys[-1]]) + "}"
+    with pytest.raises(InvalidRequest, match="'key 19989' is given twice"):
+        parse_json(body.encode())
+
+
 def test_objects_are_nested_no_deeper_than_lists() -> None:
     parse_json(b'{"a":' * MAX_DEPTH + b"1" + b"}" * MAX_DEPTH)
     with pytest.raises(MalformedBody, match="nested deeper"):

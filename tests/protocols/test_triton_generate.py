@@ -67,6 +67,7 @@ def test_other_members_become_parameters() -> None:
         ('{"T": ["a", "b"]}', "'T' can not convert 2 elements"),
         ('{"T": "a", "parameters": {"T": "b"}}', "Converting keyword: 'parameters': input 'T' already exists"),
         ('{"T": "a", "T": "b"}', "input 'T' already exists"),
+        (f'{{"other": 1{"0" * 400}}}', "parameter 'other' is a number that no double holds"),
         ('{"H": 1}', "FP16, which JSON cannot carry"),
         ('{"parameters": []}', "Expected JSON object for keyword: 'parameters'"),
         ('{"id": 7}', "Unable to parse 'id'"),
