@@ -92,10 +92,11 @@ class JsonSchema(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    """What the whole answer must be."""
+    """What the whole answer must be. A bare `schema` is how clients of llama.cpp and Together say it."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | bool | None = None
 
 
 class Body(msgspec.Struct, kw_only=True):

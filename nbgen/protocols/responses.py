@@ -138,7 +138,7 @@ def _function(tool: FunctionTool) -> dict[str, Any]:
 
 def _response_format(format: Format) -> dict[str, Any]:
     if format.type != "json_schema":
-        return {"type": format.type}
+        return {"type": format.type, "schema": format.schema}
     if format.schema is None:
         raise InvalidRequest("text.format of the type json_schema needs a schema", field="text.format")
     return {"type": "json_schema", "json_schema": {"schema": format.schema, "name": format.name}}

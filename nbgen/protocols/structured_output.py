@@ -58,14 +58,16 @@ def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _response_format(given: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     match given and given["type"]:
-        case "json_object":
-            return [("json_schema", '{"type": "object"}')]
+        case "json_object" if given:
+            schema = given.get("schema")
+            return [("json_schema", json.dumps({"type": "object"} if schema is None else schema))]
         case "json_schema" if given:
-            if not given.get("json_schema"):
+            schema = given["json_schema"]["schema"] if given.get("json_schema") else given.get("schema")
+            if schema is None:
                 raise InvalidRequest(
                     "response_format of the type json_schema needs json_schema", field="response_format"
                 )
-            return [("json_schema", json.dumps(given["json_schema"]["schema"]))]
+            return [("json_schema", json.dumps(schema))]
         case "structural_tag":
             return [("structural_tag", json.dumps(given))]
     return []

@@ -236,6 +236,9 @@ def test_what_cannot_work_is_refused_by_the_callers_name(body: dict[str, Any], f
 @pytest.mark.parametrize(
     ("fields", "grammar"),
     [
+        ({"response_format": {"type": "json_object"}}, ("json_schema", '{"type": "object"}')),
+        ({"response_format": {"type": "json_object", "schema": {"a": 1}}}, ("json_schema", '{"a": 1}')),
+        ({"response_format": {"type": "json_schema", "schema": {"a": 1}}}, ("json_schema", '{"a": 1}')),
         ({"guided_json": {"type": "object"}}, ("json_schema", '{"type":"object"}')),
         ({"guided_json": '{"type": "object"}'}, ("json_schema", '{"type": "object"}')),
         ({"guided_regex": "a|b"}, ("regex", "a|b")),
