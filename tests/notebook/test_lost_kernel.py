@@ -21,7 +21,7 @@ PYTHON = "chat.ask('x'); print(chat._newest(), flush=True)"
 GRID = """
 import itertools, threading
 threading.Thread(target=grid.wait, daemon=True).start()
-print(next(turn["run"] for _ in itertools.count() for turn in grid._turns()), flush=True)
+print(next(turn["run"] for _ in itertools.count() for turn in grid._turns() if "run" in turn), flush=True)
 """
 
 
