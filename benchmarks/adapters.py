@@ -53,7 +53,7 @@ def random_adapter(name: str, sizes: dict[str, tuple[int, int]]) -> Adapter:
 
 def measure(folder: Path) -> dict[str, float]:
     """CPU seconds without and with adapters, and the share of the speed that is left: medians over the turns."""
-    assembly = assemble(EngineConfig(model=str(folder), threads=1, dtype="bfloat16"), lambda *_: None)
+    assembly = assemble(EngineConfig(model=str(folder), threads=1, dtype="bfloat16", draft_tokens=0), lambda *_: None)
     sizes = linear_shapes(assembly.engine._runner.model)
     adapters = [random_adapter(str(index), sizes) for index in range(ADAPTERS)]
     for adapter in adapters:

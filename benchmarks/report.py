@@ -60,7 +60,7 @@ def render(results: Results) -> str:
     facts = results.facts
     models = list(dict.fromkeys(record["model"] for record in results.records))
     tables = "".join(_model(results, model) for model in models)
-    return HEAD + f"\nOn {facts['machine']}.\n" + tables + _rounded(facts) + _adapters(facts)
+    return HEAD + f"\nOn {facts['machine']}.\n" + tables + _drafts(facts) + _rounded(facts) + _adapters(facts)
 
 
 def _rounded(facts: dict[str, Any]) -> str:
@@ -92,6 +92,24 @@ def _rounded(facts: dict[str, Any]) -> str:
 def _speed_cells(kind: str, found: dict[str, float], full: dict[str, float]) -> list[str]:
     size = f"{found['weight_bytes'] / 1e6:,.0f} ({full['weight_bytes'] / found['weight_bytes']:.2f})"
     return [kind, size, *(f"{found[n]:.1f} ({found[n] / full[n]:.2f})" for n in ("1", "16"))]
+
+
+def _drafts(facts: dict[str, Any]) -> str:
+    found = facts.get("drafts")
+    if not found:
+        return ""
+    lines = [
+        "\n## Guesses at the next tokens\n",
+        "Tokens a second of a single stream without and with them (`python -m benchmarks.drafts` says how texts are",
+        "written by random weights of q06's shape). Elsewhere on this page nothing is guessed, since random weights",
+        "repeat themselves more than any text.\n",
+        line(["what is written", "tokens a step", "without", "with"]),
+        line(["---"] * 4),
+    ]
+    for name, row in found.items():
+        speeds = [f"{row['without']:.1f}", f"{row['with']:.1f} ({row['gain']:.2f})"]
+        lines.append(line([name, f"{row['tokens_a_step']:.2f}", *speeds]))
+    return "\n".join(lines) + "\n"
 
 
 def _adapters(facts: dict[str, Any]) -> str:

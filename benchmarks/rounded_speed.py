@@ -33,7 +33,9 @@ def main() -> None:
     folder = str(shapes.checkpoint("q06"))
     engines = {
         kind or "bfloat16": assemble(
-            EngineConfig(model=folder, threads=1, dtype="bfloat16", quantization=kind, kv_cache_bytes=2**27),
+            EngineConfig(
+                model=folder, threads=1, dtype="bfloat16", quantization=kind, kv_cache_bytes=2**27, draft_tokens=0
+            ),
             lambda *_: None,
         )
         for kind in KINDS

@@ -33,7 +33,8 @@ class Service(NamedTuple):
 def _nbgen(folder: Path, port: int, threads: int) -> list[str]:
     model = [f"--model={folder}", f"--port={port}", f"--NbgenApp.threads={threads}"]
     # The process that stands by would import beside the first measurements.
-    return ["-m", "nbgen", *model, "--NbgenApp.standby=False", "--allow-root", "--IdentityProvider.token="]
+    options = ["--NbgenApp.standby=False", "--NbgenApp.draft_tokens=0"]
+    return ["-m", "nbgen", *model, *options, "--allow-root", "--IdentityProvider.token="]
 
 
 def _transformers(folder: Path, port: int, threads: int) -> list[str]:

@@ -51,7 +51,7 @@ def main(folder: Path, threads: int) -> None:
     from nbgen.engine.assembly import assemble
     from nbgen.engine_config import EngineConfig
 
-    assembly = assemble(EngineConfig(model=str(folder), threads=threads), lambda *_: None)
+    assembly = assemble(EngineConfig(model=str(folder), threads=threads, draft_tokens=0), lambda *_: None)
     timers = _timed(assembly.engine)
     print("| | steps | ms a step | " + " | ".join(PARTS) + " |")
     print("|---" * (3 + len(PARTS)) + "|")

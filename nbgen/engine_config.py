@@ -43,6 +43,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: … and a step that goes on with streams; None: on a CPU about as many as take as long as these, on a GPU as many
     #: as any other.
     mixed_chunk: int | None = None
+    #: Tokens that one step guesses at most, from what stood there before, and checks beside the newest ones; 0: none;
+    #: None: 7 where nbgen's own C++ computes, which changes no bit of an answer, and elsewhere none.
+    draft_tokens: int | None = None
     #: Whether an NVIDIA GPU decodes by CUDA graphs, which are captured as batch sizes come up.
     cuda_graphs: bool = True
     #: Whether torch.compile fuses the decoder's small operations: a faster step, a start longer by 15 seconds (the

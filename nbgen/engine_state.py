@@ -45,6 +45,8 @@ class ModelInfo(Struct, frozen=True):
     kv_tokens: int = 0
     #: Sequences that decode together; 0 where nothing but the configuration limits them.
     max_running: int = 0
+    #: Tokens that a step guesses at most.
+    draft_tokens: int = 0
     #: Whether prompts are computed in pieces.
     cuts_prompts: bool = True
     caches_prefixes: bool = True
@@ -86,6 +88,22 @@ class EngineStatus(Struct, frozen=True):
     waiting: int = 0
     steps: int = 0
     generated_tokens: int = 0
+    #: Tokens that were guessed before they came, and those of them that did.
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    #: How often a sequence's step had some.
+    draft_steps: int = 0
+
+    @property
+    def accept_rate(self) -> float:
+        """The share of guesses that came true."""
+        return self.accepted_tokens / max(self.drafted_tokens, 1)
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens that a sequence gained by a step with guesses; 0 where there was none."""
+        return 1 + self.accepted_tokens / self.draft_steps if self.draft_steps else 0.0
+
     blocks_total: int = 0
     #: Free ones and cached ones that nobody uses.
     blocks_free: int = 0

@@ -26,6 +26,8 @@ SHARED = MESSAGES | {
 }
 BOOKKEEPING = {
     "sequence",
+    "drafts",
+    "guess",
     "prefix_cache",
     "scheduler",
     "deadlines",

@@ -20,7 +20,8 @@ def load(folder: Path, threads: int) -> Generate:
     option = next(iter(sys.argv[3:]), None)
     compiles = option == "compile"
     quantization = None if compiles else option
-    config = EngineConfig(model=str(folder), threads=threads, quantization=quantization, compile=compiles)
+    options = {"quantization": quantization, "compile": compiles}
+    config = EngineConfig(model=str(folder), threads=threads, draft_tokens=0, **options)  # of random weights
     gc.disable()  # as the engine process does
     import_engine(config)
     from nbgen.engine.assembly import assemble

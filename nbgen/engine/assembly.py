@@ -39,6 +39,9 @@ FAIR = MixedChunk(least=12, most=128, for_each=1.5)
 FAIR_IN_TILES = MixedChunk(least=60, most=256, for_each=4)
 #: … and where each prompt has a forward of its own, which reads the weights once more.
 FORWARD = MixedChunk(least=128, most=128)
+#: Tokens of a step that are guessed where that changes no bit of an answer: with the newest one, as many rows as a
+#: product takes from weights that are read once.
+DRAFT_TOKENS = 7
 #: Blocks for each snapshot of a state, at least; and they take three times its bytes, at least.
 BLOCKS_PER_SNAPSHOT = 8
 
@@ -126,7 +129,21 @@ def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Sched
         prefill_chunk=config.chunk_on(runner.device.type) if runner.chunks_prefill else None,
         mixed_chunk=_mixed_chunk(runner, config),
         long_after=runner.long_after,
+        draft_tokens=_draft_tokens(runner, config),
     )
+
+
+def _draft_tokens(runner: Runner, config: EngineConfig) -> int:
+    """Raises ModelError where they are asked for and cannot be had."""
+    wanted = config.draft_tokens
+    if wanted is None:
+        return DRAFT_TOKENS if isinstance(runner, ModelRunner) and runner.native_model else 0
+    if wanted and (runner.tier != "A" or runner.device.type != "cpu"):
+        raise ModelError(
+            f"draft_tokens is {wanted}, and this model runs in tier {runner.tier} on {runner.device.type}: "
+            "drafts are for tier A on a CPU; leave draft_tokens out"
+        )
+    return wanted
 
 
 def _mixed_chunk(runner: Runner, config: EngineConfig) -> MixedChunk:
@@ -229,6 +246,7 @@ def _info(loaded: loader.LoadedModel, runner: Runner, config: EngineConfig, sche
         has_chat_template=loaded.tokenizer.has_chat_template or bool(processor and processor.has_chat_template),
         kv_tokens=blocks.num_blocks * blocks.block_size,
         max_running=scheduler.max_running,
+        draft_tokens=scheduler.draft_tokens,
         cuts_prompts=scheduler.cuts_prompts,
         caches_prefixes=blocks.caches_prefixes,
         threads=torch.get_num_threads(),

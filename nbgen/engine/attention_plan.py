@@ -119,9 +119,10 @@ class _Planned:
                     self._add_chunk([row], chunk)
 
     def _add_chunk(self, rows: list[int], chunk: int) -> None:
-        begin = self.firsts[rows[0]] + chunk * CHUNK
-        end = min(begin + CHUNK, self.ends[rows[0]])
-        self.tasks.append(Task(rows[0], len(self.members), len(rows), begin, end, chunk))
+        longest = max(rows, key=self.ends.__getitem__)
+        begin = self.firsts[longest] + chunk * CHUNK
+        end = min(begin + CHUNK, self.ends[longest])
+        self.tasks.append(Task(longest, len(self.members), len(rows), begin, end, chunk))
         self.members += rows
 
     def _prefill(self, sequence: int, span: Span, window: Window) -> None:

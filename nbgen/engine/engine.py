@@ -17,6 +17,7 @@ from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.endings import NO_MEMORY, OUTGROWN
 from nbgen.engine.grammar import GrammarError
+from nbgen.engine.guess import Verified
 from nbgen.engine.launcher import Launched, Launcher
 from nbgen.engine.logprobs import Logprobs, Numbers
 from nbgen.engine.media_queue import MediaQueue
@@ -67,6 +68,7 @@ class Engine:
         #: Steps in a row for which there was no memory.
         self._shortages = 0
         self.generated_tokens = 0
+        self._verified = Verified()
 
     @property
     def has_work(self) -> bool:
@@ -204,7 +206,7 @@ class Engine:
 
     def status(self) -> EngineStatus:
         blocks = self._scheduler.blocks
-        return EngineStatus(
+        status = EngineStatus(
             running=len(self._scheduler.running),
             waiting=self._num_waiting,
             steps=self.steps,
@@ -217,6 +219,7 @@ class Engine:
             preemptions=self._scheduler.preemptions,
             paused=self._paused_at is not None,
         )
+        return self._verified.told(status)
 
     @property
     def _num_waiting(self) -> int:
@@ -269,8 +272,9 @@ class Engine:
         output, tokens = launched.output, launched.tokens.tolist()
         pieces = self._describe(output)
         rows = zip(output.sampled, launched.rows, tokens, launched.logprobs, strict=True)
-        for sequence, *gained in rows:
-            pieces += self._alone(sequence, self._gain, *gained)
+        for row, *gained in rows:
+            if (sequence := self._verified.sequence(row)) is not None:
+                pieces += self._alone(sequence, self._gain, *gained)
         return pieces
 
     def _describe(self, output: RunOutput) -> list[GenerateOutput]:

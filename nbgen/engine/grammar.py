@@ -49,11 +49,23 @@ class Matcher(Protocol):
     def accept(self, token_id: int) -> bool:
         """Take a token; whether the answer is complete with it. Raises GrammarError if the grammar forbids it."""
 
+    def fork(self) -> Self:
+        """Another one at the same place."""
+
     def fill(self, bitmask: Any, row: int) -> None:
         """Set row `row` of an int32 tensor `[rows, ceil(vocab / 32)]` to the tokens that may come next.
 
         End tokens are among them exactly when the answer may end.
         """
+
+
+def after(matcher: Matcher, token_id: int) -> Matcher | None:
+    """A matcher at the place behind the token; None where it is forbidden, or where nothing can follow it."""
+    try:
+        further = matcher.fork()
+        return None if further.accept(token_id) else further
+    except Exception:  # whatever a back end raises, it will say again if the token comes
+        return None
 
 
 class Compiled(Protocol):

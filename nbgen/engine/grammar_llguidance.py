@@ -92,7 +92,7 @@ class LLGuidanceMatcher:
     """One sequence's place in its grammar."""
 
     def __init__(self, matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
-        self._matcher = matcher
+        self._matcher, self._tokenizer = matcher, tokenizer
         self._eos_ids = frozenset(tokenizer.eos_tokens)
         self.num_words = -(-tokenizer.vocab_size // 32)
 
@@ -104,6 +104,9 @@ class LLGuidanceMatcher:
         if not self._matcher.consume_token(token_id):
             raise GrammarError(f"the token {token_id} is none that the grammar allows here")
         return token_id in self._eos_ids
+
+    def fork(self) -> LLGuidanceMatcher:
+        return LLGuidanceMatcher(self._matcher.deep_copy(), self._tokenizer)
 
     def fill(self, bitmask: torch.Tensor, row: int) -> None:
         llguidance.numpy.fill_next_token_bitmask(self._matcher, bitmask.numpy(), row)

@@ -103,7 +103,7 @@ class XGrammarMatcher:
     """One sequence's place in its grammar."""
 
     def __init__(self, matcher: xgrammar.GrammarMatcher, vocab_size: int) -> None:
-        self._matcher = matcher
+        self._matcher, self._vocab_size = matcher, vocab_size
         self.num_words = xgrammar.get_bitmask_shape(1, vocab_size)[1]
 
     @property
@@ -114,6 +114,9 @@ class XGrammarMatcher:
         if not self._matcher.accept_token(token_id):
             raise GrammarError(f"the token {token_id} is none that the grammar allows here")
         return self._matcher.is_terminated()
+
+    def fork(self) -> XGrammarMatcher:
+        return XGrammarMatcher(self._matcher.fork(), self._vocab_size)
 
     def fill(self, bitmask: torch.Tensor | np.ndarray, row: int) -> None:
         self._matcher.fill_next_token_bitmask(bitmask, row)

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.guess import Guess, guesses
 from nbgen.engine.sequence import Sequence, SequenceStatus
 
 _rank = attrgetter("rank")
@@ -68,11 +69,13 @@ class Scheduler:
         prefill_chunk: int | None,
         mixed_chunk: MixedChunk | None = None,
         long_after: int | None = None,
+        draft_tokens: int = 0,
     ) -> None:
         """A `prefill_chunk` of None never cuts a prompt, and has one to a step; a step with streams takes no more than
         `mixed_chunk` of one.
 
-        A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on.
+        A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on. Decodes
+        have `draft_tokens` guesses beside them, all together.
         """
         self.blocks = blocks
         self.max_running = max_running
@@ -80,6 +83,7 @@ class Scheduler:
         self.prefill_chunk = WHOLE if prefill_chunk is None else prefill_chunk
         self.mixed_chunk = mixed_chunk or MixedChunk()
         self.long_after = WHOLE if long_after is None else long_after
+        self.draft_tokens = draft_tokens
         self._arrivals = itertools.count()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -146,8 +150,9 @@ class Scheduler:
         """The batch's tokens have their keys and values."""
         self.blocks.copied()
         for sequence, num_tokens in batch:
-            sequence.num_computed += num_tokens
-            self.blocks.share(sequence)
+            if not isinstance(sequence, Guess):
+                sequence.num_computed += num_tokens
+                self.blocks.share(sequence)
 
     def _room(self, decodes: list[ScheduledSequence], begun: list[Sequence]) -> int:
         """The step's prompt tokens, beside these decodes; `begun` are prompts that go on."""
@@ -167,11 +172,25 @@ class Scheduler:
         batch = []
         for sequence in [s for s in self.running if self._has_grown_long(s)]:
             self._begin_anew(sequence)
-        for sequence in [s for s in self.running if s.num_uncomputed == 1]:
+        decodes = [s for s in self.running if s.num_uncomputed == 1]
+        for sequence in decodes:
             if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence):
                 self.blocks.allocate(sequence, len(sequence))
                 batch.append(ScheduledSequence(sequence, 1))
+                batch += [ScheduledSequence(guess, 1) for guess in self._guesses(sequence, len(decodes))]
         return batch
+
+    def _guesses(self, sequence: Sequence, decodes: int) -> list[Guess]:
+        """The sequence's part of the guesses beside so many decodes, as far as there are blocks for them."""
+        most = self.draft_tokens // decodes
+        if not sequence.namespace.long:
+            most = min(most, self.long_after - len(sequence))
+        found = guesses(sequence, most)
+        while found and not self.blocks.can_allocate(sequence, len(found[-1])):
+            found.pop()
+        if found:
+            self.blocks.allocate(sequence, len(found[-1]))
+        return found
 
     def _prefill(self, sequence: Sequence, room: int, batch: list[ScheduledSequence]) -> int:
         """Put the sequence's next chunk into the batch if it fits; what it takes of the room, all where it is uncut."""

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.drafts import Drafts
 from nbgen.engine.grammar import Matcher
 from nbgen.engine.prefix_cache import COMMON, Namespace, Node
 from nbgen.engine.token_counts import TokenCounts
@@ -96,6 +97,8 @@ class Sequence:
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
         self._counts = TokenCounts()
+        #: What finds guesses at its next tokens.
+        self.drafts = Drafts()
 
     def __len__(self) -> int:
         """Its tokens, an awaited one among them."""

@@ -24,6 +24,12 @@ class TokenCounts:
             self._counts[place] += 1
             self.total += 1
 
+    def copy(self) -> "TokenCounts":
+        """The same so far, to be counted on by itself."""
+        copied = TokenCounts()
+        copied.total, copied._ids, copied._counts = self.total, self._ids[:], self._counts[:]
+        return copied
+
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """The different tokens in their order, and how often each came."""
         return np.array(self._ids), np.array(self._counts)

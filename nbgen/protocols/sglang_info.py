@@ -106,6 +106,8 @@ def server_info(
         "max_running_requests": config.max_running,
         "max_queued_requests": config.max_waiting,
         "chunked_prefill_size": config.chunk_on(model.device if model else config.device) if cuts_prompts else -1,
+        "speculative_algorithm": "NGRAM" if model and model.draft_tokens else None,
+        "speculative_num_draft_tokens": (model.draft_tokens if model else config.draft_tokens) or None,
         "disable_radix_cache": model is not None and not model.caches_prefixes,
         # Prefixes are reused to the token, whatever the size of a block.
         "page_size": 1,
@@ -154,6 +156,7 @@ def _internal_state(config: EngineConfig, status: EngineStatus, model: ModelInfo
         "num_used_tokens": (status.blocks_total - status.blocks_free) * BLOCK_SIZE,
         "paused": status.paused,
         "num_retractions": status.preemptions,
+        "avg_spec_accept_length": status.accept_length or None,
         "memory_usage": {
             "weight": round((model.weight_bytes if model else 0) / 2**30, 3),
             "used": round(status.memory_used / 2**30, 3),

@@ -69,6 +69,14 @@ class EngineOptions(Configurable):
         help="Prompt tokens of a step that goes on with streams; None: on a CPU about as many as take as long as "
         "these, on a GPU prefill_chunk.",
     ).tag(config=True)
+    draft_tokens = Int(
+        DEFAULTS.draft_tokens,
+        allow_none=True,
+        min=0,
+        help="Tokens that one step guesses at most, from what followed the same tokens before, and checks at once: "
+        "answers that repeat their prompt come faster and are the same. 0: none; None: 7 where nbgen's C++ computes, "
+        "elsewhere none.",
+    ).tag(config=True)
     compile = Bool(
         DEFAULTS.compile,
         help="Compile the model's small operations: a faster step, a longer start. Needs a C++ compiler.",

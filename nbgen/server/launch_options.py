@@ -40,6 +40,7 @@ ALIASES: dict[str, str] = {
     "max-running-requests": "NbgenApp.max_running",
     "max-queued-requests": "NbgenApp.max_waiting",
     "chunked-prefill-size": "NbgenApp.prefill_chunk",
+    "speculative-num-draft-tokens": "NbgenApp.draft_tokens",
     "preferred-sampling-params": "NbgenApp.preferred_sampling_params",
     "stream-interval": "NbgenApp.stream_interval",
     "adapters": "NbgenApp.adapters",
@@ -81,6 +82,7 @@ REFUSED: dict[str, str] = {
     "page-size": "prefixes are shared to the token: leave it out",
     "random-seed": "give each request its own sampling_seed",
     "served-model-name": "clients of OpenAI's routes may ask for the model by any name",
+    "speculative-algorithm": "tokens are guessed by n-grams alone; --speculative-num-draft-tokens says how many",
     "tokenizer-path": "the tokenizer is that of the model's folder",
 }
 

@@ -70,6 +70,8 @@ class Metrics:
             "token_usage": ("Share of the KV cache that sequences use.", used / max(status.blocks_total, 1)),
             "gen_throughput": ("Generated tokens a second.", status.throughput),
             "cache_hit_rate": (f"Cached share of the last {RECENT} prompts.", self._hit_rate()),
+            "spec_accept_rate": ("Share of the guessed tokens that came.", status.accept_rate),
+            "spec_accept_length": ("Tokens that a step with guesses gained.", status.accept_length),
             "num_retractions": ("Sequences that had to start again.", status.preemptions),
         }
         for name, (words, value) in gauges.items():

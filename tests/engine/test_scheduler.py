@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from nbgen.engine.block_manager import BlockManager, Copy, StateCopy
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
+from nbgen.engine.guess import Guess
 from nbgen.engine.prefix_cache import Namespace, Node, PrefixCache
 from nbgen.engine.scheduler import MixedChunk, ScheduledSequence, Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
@@ -41,16 +42,23 @@ def spelled(node: Node) -> tuple[int, ...]:
 class Machine:
     """A scheduler with a cache of tokens in place of keys: a slot holds all that its token was computed after.
 
-    With `snapshots` there are states as well, which hold all that they have been through.
+    With `snapshots` there are states as well, which hold all that they have been through. Every sequence goes on with
+    the tokens of `answer`, over and over, by their positions.
     """
 
     def __init__(
-        self, sequences: list[Sequence], blocks: int = 64, snapshots: int | None = None, worth: int = 1, **options
+        self,
+        sequences: list[Sequence],
+        blocks: int = 64,
+        snapshots: int | None = None,
+        worth: int = 1,
+        answer: tuple[int, ...] = (1,),
+        **options,
     ) -> None:
         options = {"max_running": 4, "prefill_chunk": 64, **options}
         stateful = {"num_slots": options["max_running"], "num_snapshots": snapshots, "worth": worth}
         manager = BlockManager(blocks, BLOCK) if snapshots is None else StatefulBlocks(blocks, BLOCK, **stateful)
-        self.sequences = sequences
+        self.sequences, self.answer = sequences, answer
         self.scheduler = Scheduler(manager, **options)
         self.slots: dict[int, object] = {}
         self.states: dict[int, object] = {}
@@ -71,9 +79,11 @@ class Machine:
             self._compute(s, count)
         self.scheduler.computed(batch)
         for s in sampled:
-            s.append(1)
-            if s.finish_reason:
-                self.scheduler.finish(s)
+            now = s.come_true() if isinstance(s, Guess) else s
+            if now is not None:
+                now.append(self.answer[len(now) % len(self.answer)])
+                if now.finish_reason:
+                    self.scheduler.finish(now)
         self.check_blocks()
         self.check_states()
         self.check_order()
@@ -166,16 +176,20 @@ prompts = st.tuples(
     retract=st.integers(0, 60),
     late=st.integers(0, 12),
     states=st.one_of(st.none(), st.tuples(st.integers(0, 6), st.integers(1, 12))),
+    drafts=st.integers(0, 12),
+    answer=st.lists(st.integers(1, 2), min_size=1, max_size=9).map(tuple),
 )
 def test_random_schedules_end_with_every_block_free(
-    requests, blocks, chunk, mixed, running, aborts, retract, late, states
+    requests, blocks, chunk, mixed, running, aborts, retract, late, states, drafts, answer
 ) -> None:
     sequences = [sequence(*request) for request in requests]
     for streamed in sequences[::2]:
         streamed.streamed = True
     snapshots, worth = states or (None, 1)
     options = {"max_running": running, "prefill_chunk": chunk, "mixed_chunk": mixed}
-    machine = Machine(sequences[late:], blocks, snapshots, worth, **options)
+    if states is None:  # of which a guess has none
+        options["draft_tokens"] = drafts
+    machine = Machine(sequences[late:], blocks, snapshots, worth, answer, **options)
     machine.sequences = sequences
     for step in range(5000):
         if step < min(late, len(sequences)):
@@ -199,6 +213,43 @@ def test_random_schedules_end_with_every_block_free(
     assert len(machine.scheduler.blocks.cache.snapshots) == 0
     aborted = {which for _, which in aborts}
     assert all(s.num_output == s.budget for i, s in enumerate(sequences) if i not in aborted)
+    for s in sequences:
+        expected = [answer[place % len(answer)] for place in range(s.num_prompt, len(s))]
+        assert s.output_ids == expected, "a guess was taken for a token, or stood in its way"
+
+
+def drafted(answer: tuple[int, ...], count: int = 1, **options) -> list[int]:
+    """Rows of each step of so many sequences of 24 tokens."""
+    machine = Machine([sequence([5, 6], 24) for _ in range(count)], answer=answer, draft_tokens=8, **options)
+    rows = []
+    while machine.scheduler.has_work:
+        rows.append(len(machine.step()))
+    assert all(s.num_output == 24 for s in machine.sequences)
+    return rows
+
+
+def test_what_repeats_comes_several_tokens_a_step() -> None:
+    assert drafted((1,)) == [1, 1, 1, 2, 3, 6, 9, 1]
+    assert drafted((1, 2, 3)) == [1, 1, 1, 1, 1, 2, 3, 6, 8]
+    assert drafted(tuple(range(7, 37))) == [1] * 24
+
+
+def test_many_share_the_guesses_of_a_step() -> None:
+    assert max(drafted((1,), 4)) == 4 + 8
+    assert max(drafted((1,), 9, max_running=9)) == 9
+
+
+def test_guesses_take_no_block_that_is_not_free() -> None:
+    cramped = Machine([sequence([5, 6], 24) for _ in range(3)], blocks=8, draft_tokens=8)
+    cramped.run()
+    assert cramped.scheduler.blocks.num_free == 8
+
+
+def test_guesses_do_not_cross_the_length_beyond_which_keys_are_others() -> None:
+    machine = Machine([sequence([5, 6], 24)], draft_tokens=8, long_after=12)
+    while machine.scheduler.has_work:
+        guesses = [item.sequence for item in machine.step() if isinstance(item.sequence, Guess)]
+        assert all((len(guess) > 12) == guess.namespace.long for guess in guesses)
 
 
 def test_decodes_go_on_while_a_long_prompt_is_computed() -> None:

@@ -68,6 +68,15 @@ def test_limits_are_those_of_the_model_that_is_loaded() -> None:
     assert cramped["internal_states"][0]["effective_max_running_requests_per_dp"] == 2
 
 
+def test_guesses_are_told() -> None:
+    plain, guessing = info(MODEL), info(msgspec.structs.replace(MODEL, draft_tokens=7))
+    names = ("speculative_algorithm", "speculative_num_draft_tokens")
+    assert [[found[name] for name in names] for found in (plain, guessing)] == [[None, None], ["NGRAM", 7]]
+    assert plain["internal_states"][0]["avg_spec_accept_length"] is None
+    status = EngineStatus(drafted_tokens=12, accepted_tokens=6, draft_steps=4)
+    assert info(MODEL, status)["internal_states"][0]["avg_spec_accept_length"] == 2.5
+
+
 def test_features_are_told_as_they_are() -> None:
     loaded = info(MODEL)
     for name in ("enable_return_hidden_states", "enable_return_routed_experts", "disable_radix_cache"):

@@ -218,6 +218,18 @@ def test_metrics_count_requests_tokens_and_times(server: Server) -> None:
         assert after[f"sglang:{name}"] >= 0
 
 
+def test_metrics_tell_how_many_guesses_come_true(server: Server) -> None:
+    body = {"text": "ab ab ab ab ab", "sampling_params": {"max_new_tokens": 60, "regex": "(ab ){20}"}}
+    meta = server.http.post("generate", json=body).json()["meta_info"]
+    assert meta["completion_tokens"] == 60
+    after = wait_for(lambda: (now := samples(server))["sglang:spec_accept_rate"] and now, "the engine's pulse")
+    assert 0 < after["sglang:spec_accept_rate"] <= 1
+    assert after["sglang:spec_accept_length"] > 1
+    info = server.http.get("server_info").json()
+    assert info["speculative_algorithm"] == "NGRAM"
+    assert info["internal_states"][0]["avg_spec_accept_length"] > 1
+
+
 def test_tritons_metrics_stand_beside_them(server: Server) -> None:
     """As its dashboards name them: whole numbers, no `_total`, every reason from the start."""
 

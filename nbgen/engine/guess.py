@@ -1,0 +1,78 @@
+"""Sequences as they may be a few tokens later, computed beside themselves: each a decode like any other.
+
+What is computed counts if they become so (speculative decoding, Leviathan et al. 2023; a token is drawn by its seed and
+place alone, so the draft either is that very token or is wrong). Plain Python, no tensors.
+"""
+
+import msgspec
+
+from nbgen.engine.grammar import Matcher, after
+from nbgen.engine.sequence import Sequence
+from nbgen.engine.token_counts import TokenCounts
+from nbgen.engine_state import EngineStatus
+
+
+class Guess(Sequence):
+    """A sequence as it will be if its next tokens are these: in its blocks, behind what is computed of it."""
+
+    def __init__(self, sequence: Sequence, tokens: list[int], matcher: Matcher | None) -> None:
+        """`matcher` is the sequence's after these tokens."""
+        vars(self).update(vars(sequence))
+        self._sequence, self.matcher, self.ahead = sequence, matcher, len(tokens)
+        self.token_ids = sequence.token_ids + tokens
+        self.num_computed = sequence.num_computed + self.ahead
+
+    @property
+    def output_counts(self) -> TokenCounts:
+        counts = self._sequence.output_counts.copy()
+        counts.add(self.token_ids[-self.ahead :])
+        return counts
+
+    def come_true(self) -> Sequence | None:
+        """The sequence, of which a token more is computed now, if it has become what was guessed."""
+        now = self._sequence
+        if now.finish_reason or len(now) != len(self) or now.token_ids[-1] != self.token_ids[-1]:
+            return None
+        now.num_computed = len(self)
+        return now
+
+
+def guesses(sequence: Sequence, most: int) -> list[Guess]:
+    """What may become of a sequence in the next step: one with a token more, one with two, at most so many.
+
+    None where more than its ids decides what follows them, or is wanted of what is computed; none that its grammar
+    forbids.
+    """
+    most = min(most, sequence.budget - sequence.num_output - 1)
+    if most < 1 or sequence.logit_processor or sequence.tensors or sequence.embeds or sequence.media:
+        return []
+    found: list[Guess] = []
+    tokens, matcher = sequence.drafts.guess(sequence.token_ids, most), sequence.matcher
+    for count in range(1, len(tokens) + 1):
+        if matcher is not None and (matcher := after(matcher, tokens[count - 1])) is None:
+            break
+        found.append(Guess(sequence, tokens[:count], matcher))
+    return found
+
+
+class Verified:
+    """How many guesses there were, and how many came true."""
+
+    def __init__(self) -> None:
+        self._drafted = self._accepted = self._steps = 0
+
+    def sequence(self, row: Sequence) -> Sequence | None:
+        """Whose next token was sampled in a row of a step; None of a guess that is wrong."""
+        if not isinstance(row, Guess):
+            return row
+        found = row.come_true()
+        self._drafted += 1
+        self._steps += row.ahead == 1
+        self._accepted += found is not None
+        return found
+
+    def told(self, status: EngineStatus) -> EngineStatus:
+        """The status with these numbers."""
+        return msgspec.structs.replace(
+            status, drafted_tokens=self._drafted, accepted_tokens=self._accepted, draft_steps=self._steps
+        )
