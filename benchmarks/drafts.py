@@ -3,7 +3,8 @@
 Real texts are source files of packages that are installed here: one is the prompt, and another is written after it by
 an engine of Qwen3-0.6B's shape, whose random weights compute as slowly as trained ones and whose sampler is told each
 token. The vocabulary is learned from such files. The bundled model answers chats that it was not trained on, the
-likeliest token each. Steps with and without guesses take turns in one process; a prompt's own steps do not count.
+likeliest token each. Both kinds of steps take turns in one process on one thread, whose CPU time is what is compared;
+prompts do not count.
 """
 
 import itertools
@@ -92,21 +93,21 @@ def _cut(prompt: list[int], answer: list[int], start: int) -> Text:
 
 
 def decode(assembly: Assembly, request: GenerateRequest, drafts: int) -> tuple[float, int, int]:
-    """Seconds, tokens and steps after the first token, guessing so many."""
+    """CPU seconds, tokens and steps after the first token, guessing so many."""
     engine = assembly.engine
     engine.flush_cache()
     engine._scheduler.draft_tokens = drafts
     engine.add(assembly.admission.sequences(request))
     while not any(output.token_ids for output in engine.step()):
         pass
-    started, steps, tokens = time.perf_counter(), engine.steps, 0
+    started, steps, tokens = time.process_time(), engine.steps, 0
     while engine.has_work:
         tokens += sum(len(output.token_ids) for output in engine.step())
-    return time.perf_counter() - started, tokens, engine.steps - steps
+    return time.process_time() - started, tokens, engine.steps - steps
 
 
 def compare(assembly: Assembly, requests: list[GenerateRequest]) -> dict[str, float]:
-    """Tokens a second without and with guesses, medians over the turns, and tokens a step with."""
+    """Tokens for a CPU second without and with guesses, medians over the turns, and tokens a step with."""
     most = assembly.engine._scheduler.draft_tokens
     turns = []
     for _ in range(TURNS):
@@ -147,10 +148,10 @@ def chats() -> list[GenerateRequest]:
 
 
 def main() -> None:
-    large = assemble(EngineConfig(model=str(shapes.checkpoint("q06")), dtype="bfloat16"), lambda *_: None)
+    large = assemble(EngineConfig(model=str(shapes.checkpoint("q06")), dtype="bfloat16", threads=1), lambda *_: None)
     rows = {title: told(large, found) for title, found in texts().items()}
     large.close()
-    rows["the bundled model's own answers"] = compare(assemble(EngineConfig(), lambda *_: None), chats())
+    rows["the bundled model's own answers"] = compare(assemble(EngineConfig(threads=1), lambda *_: None), chats())
     Results().keep("drafts", rows)
     print(json.dumps(rows, indent=1))
 

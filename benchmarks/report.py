@@ -100,7 +100,7 @@ def _drafts(facts: dict[str, Any]) -> str:
         return ""
     lines = [
         "\n## Guesses at the next tokens\n",
-        "Tokens a second of a single stream without and with them (`python -m benchmarks.drafts` says how texts are",
+        "Tokens for a CPU second of one thread without and with them (`python -m benchmarks.drafts` says how texts are",
         "written by random weights of q06's shape). Elsewhere on this page nothing is guessed, since random weights",
         "repeat themselves more than any text.\n",
         line(["what is written", "tokens a step", "without", "with"]),

@@ -74,16 +74,21 @@ class Plan(NamedTuple):
         rows, columns = self.fields.rows, self.fields.blocks
         return np.frombuffer(self.numbers, np.int64, rows * columns).reshape(rows, columns)
 
-    def growth(self) -> np.ndarray:
-        """What a token more of each decode adds to `numbers`, while none fills a chunk. There are no prefills."""
+    def growth(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which of `numbers` a token more of a decode adds to, and whose rows they are, while none fills a chunk.
+
+        There are no prefills.
+        """
         numbers, rows = np.frombuffer(self.numbers, np.int64), self.fields.rows
-        grown = np.zeros_like(numbers)
+        owners = np.full_like(numbers, -1)
         first = rows * (self.fields.blocks + 1)
         ends = slice(first, first + rows)
-        grown[ends] = 1
+        owners[ends] = np.arange(rows)
         tasks = Task(*self._tasks(numbers).T)
-        self._tasks(grown)[:, Task._fields.index("end")] = tasks.end == numbers[ends][tasks.sequence]
-        return grown
+        grow = tasks.end == numbers[ends][tasks.sequence]
+        self._tasks(owners)[:, Task._fields.index("end")] = np.where(grow, tasks.sequence, -1)
+        places = np.flatnonzero(owners >= 0)
+        return places, owners[places]
 
     def _tasks(self, numbers: np.ndarray) -> np.ndarray:
         """`[tasks, fields]` of so many numbers."""

@@ -141,7 +141,7 @@ class NativeDecoder(nn.Module):
         return PreparedStep(step, fields, hidden, states, made, chosen, (room, ending, norm, index, last, outer))
 
     def walk(self, prepared: PreparedStep) -> None:
-        """Compute a step that this prepared last."""
+        """Compute a step that this prepared, or took up, last."""
         self._walk(prepared.fields, prepared.hidden)
 
     def _room(self, step: attention.Step, last: attention.Step | None) -> Room:
@@ -172,9 +172,13 @@ class NativeDecoder(nn.Module):
         native = cast(NativeAttention, step.attention)
         return {shape: native.plan(step, *shape) for shape in self._alike}
 
-    def remembers(self, prepared: PreparedStep) -> bool:
-        """Whether the layers are still as that step was prepared for, and their adapters too."""
-        return self._planned is prepared.step and self._columns is self._lora.columns and self.suits(prepared.step)
+    def takes_up(self, prepared: PreparedStep) -> bool:
+        """Have `walk` compute that step again, if adapters and cache are still as it was prepared for."""
+        if self._columns is not self._lora.columns or not self.suits(prepared.step):
+            return False
+        if self._planned is not prepared.step:
+            self._plan(prepared.step, None)
+        return True
 
     def _adapt(self, items: Sequence[ScheduledSequence]) -> torch.Tensor | None:
         """Point to the adapters' matrices; each row's own columns `[rows, 2]` of them, if any has some."""

@@ -23,6 +23,9 @@ from nbgen.engine.rotary_table import RotaryTable
 from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence
 
+#: Of steps that are kept beside others: each has scores `[rows, vocab]`.
+KEPT_ROWS = 8
+
 
 class NativeModel:
     """Raises ValueError where the model does more than is known here."""
@@ -34,7 +37,9 @@ class NativeModel:
         self._cache, self._attention = cache, attention
         check_model(model)
         self._rotary = RotaryTable(self._decoder.rotary_emb, model.dtype)
-        self._decodes: NativeDecodes | None = None
+        #: Steps of decodes that may go on, by the number of their rows, while the first of them is the same sequence's.
+        self._kept: dict[int, NativeDecodes] = {}
+        self._first: list[int] | None = None
 
     def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether the step is of rows alone, and its attention and cache are what the layers read."""
@@ -66,14 +71,23 @@ class NativeModel:
         """Of the next tokens, without adapters; None where a step has to be prepared anew each time."""
         if newest is not None:
             return None
-        batch = self._decodes
-        if batch is None or not self._layers.remembers(batch.prepared) or not batch.goes_on(rows):
-            self._decodes = batch = self._begun(rows)
+        batch = self._kept_for(rows)
+        if batch is None or not self._layers.takes_up(batch.prepared) or not batch.goes_on(rows):
+            batch = self._begun(rows)
         if batch is None or (made := batch.prepared.made) is None:
             return None
+        self._kept[len(rows)] = batch
         made.renew()
         self._layers.walk(batch.prepared)
         return Decoded(made.scores)
+
+    def _kept_for(self, rows: Sequence[DecodeRow]) -> NativeDecodes | None:
+        if self._first is not rows[0].block_table:
+            self._first = rows[0].block_table
+            self._kept.clear()
+        for count in [count for count in self._kept if max(count, len(rows)) > KEPT_ROWS and count != len(rows)]:
+            del self._kept[count]
+        return self._kept.get(len(rows))
 
     def _begun(self, rows: Sequence[DecodeRow]) -> NativeDecodes | None:
         if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):

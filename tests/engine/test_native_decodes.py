@@ -8,6 +8,10 @@ import torch
 from nbgen.engine.attention_plan import CHUNK
 from nbgen.engine.native_decodes import NativeDecodes
 from nbgen.engine_config import BLOCK_SIZE
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
+from tests.engine.conftest import build, generate, ids
 from tests.engine.test_native_decoder import DTYPES, Run, runner_of, saved
 
 
@@ -52,6 +56,19 @@ def test_a_step_that_goes_on_gives_the_scores_of_one_told_anew(
     anew = everything(Run(runner))
     assert all(map(torch.equal, found, anew)), "kept scores are written over by no later step"
     assert all(map(torch.equal, again, anew))
+
+
+def test_steps_with_guesses_go_on_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By as many tokens as came true, each number of rows for itself."""
+    assembly, steps = build(save_model(tmp_path, "llama", tie_word_embeddings=True)), Steps(monkeypatch)
+    params = SamplingParams(max_new_tokens=120, temperature=0.0, ignore_eos=True)
+    request = GenerateRequest(rid="r", input_ids=list(range(10, 40)) * 2, params=params)
+    tokens = ids(generate(assembly, [request])["r"])
+    status = assembly.engine.status()
+    assert status.accepted_tokens > 20
+    assert steps.went_on.count(True) > status.draft_steps / 2
+    monkeypatch.setattr(NativeDecodes, "goes_on", lambda *_: False)
+    assert ids(generate(assembly, [request])["r"]) == tokens
 
 
 def test_layers_that_see_a_part_only_are_told_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
