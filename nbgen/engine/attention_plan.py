@@ -15,7 +15,7 @@ import torch
 from nbgen.engine.attention import Span, Step, Window, padded_tables
 from nbgen.engine.attention_cpu import that_begin_alike
 
-#: Tokens of a chunk: what one thread computes of a decode at a time, whatever runs beside it.
+#: Positions of a chunk, which begins at a multiple of it: what one thread computes of a decode at a time.
 CHUNK = 128
 #: Keys of a prompt that are computed at once begin at a multiple of it.
 KEYS = 64
@@ -29,7 +29,7 @@ class BatchFields(ctypes.Structure):
     """`Batch` of the C++."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("rows", "tasks", "blocks", "block_size", "threads")),
+        *((name, c_int64) for name in ("rows", "tasks", "blocks", "block_size", "threads", "chunk")),
         *((name, c_void_p) for name in ("tables", "firsts", "ends", "chunks", "members", "task")),
     ]
 
@@ -58,7 +58,9 @@ class Plan(NamedTuple):
         """`group` heads share a key head."""
         planned = _Planned(step, window, max(1, QUERIES // group))
         tables = padded_tables([*step.decodes, *step.prefills], spare=SPARE if step.static else 0)
-        counts = [-(-(span.length - first) // CHUNK) for span, first in zip(step.decodes, planned.firsts, strict=False)]
+        counts = [
+            -(-span.length // CHUNK) - first // CHUNK for span, first in zip(step.decodes, planned.firsts, strict=False)
+        ]
         chunks = [0, *accumulate(counts)]
         blocks, tasks = list(chain(*tables)), list(chain(*planned.tasks))
         lists = (blocks, planned.firsts, planned.ends, chunks, planned.members, tasks)
@@ -66,7 +68,7 @@ class Plan(NamedTuple):
         begin, _ = numbers.buffer_info()
         at = [begin + 8 * start for start in accumulate(map(len, lists[:-1]), initial=0)]
         width = len(tables[0]) if tables else 0
-        sizes = (len(step.decodes), len(planned.tasks), width, step.cache.block_size, torch.get_num_threads())
+        sizes = (len(step.decodes), len(planned.tasks), width, step.cache.block_size, torch.get_num_threads(), CHUNK)
         return cls(BatchFields(*sizes, *at), chunks[-1], numbers)
 
     def tables(self) -> np.ndarray:
@@ -115,19 +117,19 @@ class _Planned:
         tables = [span.block_table[first // self._size :] for span, first in zip(spans, self.firsts, strict=True)]
         for shared, rows in that_begin_alike(tables, self.firsts, self._size):
             first = self.firsts[rows[0]]
-            common = max(0, (first // self._size + shared) * self._size - first) // CHUNK
-            for chunk in range(common):
+            known = (first // self._size + shared) * self._size // CHUNK if shared else 0
+            for chunk in range(first // CHUNK, known):
                 for begin in range(0, len(rows), self._most):
                     self._add_chunk(rows[begin : begin + self._most], chunk)
             for row in rows:
-                for chunk in range(common, -(-(self.ends[row] - self.firsts[row]) // CHUNK)):
+                for chunk in range(max(known, self.firsts[row] // CHUNK), -(-self.ends[row] // CHUNK)):
                     self._add_chunk([row], chunk)
 
     def _add_chunk(self, rows: list[int], chunk: int) -> None:
         longest = max(rows, key=self.ends.__getitem__)
-        begin = self.firsts[longest] + chunk * CHUNK
-        end = min(begin + CHUNK, self.ends[longest])
-        self.tasks.append(Task(longest, len(self.members), len(rows), begin, end, chunk))
+        begin, end = chunk * CHUNK, min(chunk * CHUNK + CHUNK, self.ends[longest])
+        number = chunk - self.firsts[longest] // CHUNK
+        self.tasks.append(Task(longest, len(self.members), len(rows), begin, end, number))
         self.members += rows
 
     def _prefill(self, sequence: int, span: Span, window: Window) -> None:

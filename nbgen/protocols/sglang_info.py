@@ -120,7 +120,7 @@ def server_info(
         "incremental_streaming_output": options.incremental,
         "enable_metrics": True,
         "enable_priority_scheduling": True,
-        "enable_deterministic_inference": False,
+        "enable_deterministic_inference": model is not None and model.layers_in == "C++",
         "grammar_backend": config.grammar_backend,
         "enable_lora": True,
         "enable_custom_logit_processor": config.enable_custom_logit_processor,

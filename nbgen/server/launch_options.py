@@ -74,7 +74,8 @@ _LEAVE_IT_OUT = "adapters of any rank and any linear layers are served: leave it
 REFUSED: dict[str, str] = {
     "chat-template": "the template is that of the model's folder",
     "disable-radix-cache": "prefixes are shared always, and POST /flush_cache forgets them",
-    "enable-deterministic-inference": "a request with a sampling_seed has the same random numbers each time",
+    "enable-deterministic-inference": "a request with a sampling_seed has the same random numbers each time, "
+    "and where nbgen's C++ computes (/server_info says so) the same scores, whatever runs beside it",
     "is-embedding": "a model that makes embeddings is known by its folder: leave it out",
     "lora-target-modules": _LEAVE_IT_OUT,
     "max-lora-rank": _LEAVE_IT_OUT,

@@ -142,6 +142,22 @@ def test_a_sequence_is_the_same_to_the_bit_however_it_is_cut_and_whatever_its_st
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("family", TAKEN)
+def test_a_token_alone_has_the_bits_of_one_among_many(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """In contexts of several chunks, and in windows: so a prompt may come from the prefix cache up to any token."""
+    run = Run(runner_of(saved(tmp_path, family), dtype))
+    whole, cut, other = run.sequence(330, 1), run.sequence(330, 1), run.sequence(300, 90)
+    whole.logprobs = LogprobOptions(start=0)
+    expected = run.output((whole, 330)).prompt[0].scores
+    assert torch.equal(run.step((cut, 100), (other, 50))[0], expected[99])
+    for place in range(100, 160):
+        assert torch.equal(run.step((cut, 1))[0], expected[place]), place
+    assert torch.equal(run.step((cut, 97))[0], expected[256])
+    for place in range(257, 300):
+        assert torch.equal(run.step((other, 1), (cut, 1))[1], expected[place]), place
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_the_last_layer_leaves_out_changes_no_scores(dtype: torch.dtype, tmp_path: Path) -> None:
     """Of a piece that no token follows, of one that one follows, of a prompt with log-probabilities of its own."""
     run = Run(runner_of(saved(tmp_path, "qwen3"), dtype))

@@ -82,4 +82,6 @@ def test_features_are_told_as_they_are() -> None:
     for name in ("enable_return_hidden_states", "enable_return_routed_experts", "disable_radix_cache"):
         assert loaded[name] is False
     assert loaded["page_size"] == 1
+    bits = [info(msgspec.structs.replace(MODEL, layers_in=where)) for where in ("transformers", "C++")]
+    assert [found["enable_deterministic_inference"] for found in bits] == [False, True]
     assert not any("key" in name or "token" in name.split("_") for name in loaded), "no secret is told"

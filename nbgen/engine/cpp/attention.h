@@ -1,8 +1,9 @@
 // Attention over paged keys and values, read where they lie: no copy, no padding.
 //
 // A decode's context is cut into chunks, computed apart and merged in order by their largest scores (FlashDecoding, Dao et
-// al. 2023); chunks that several decodes have in common are read once for all. Which chunks there are depends on the
-// sequence alone, so the number of threads changes no bit of the result. Prompts are cut into tiles of queries.
+// al. 2023); chunks that several decodes have in common are read once for all. Prompts are cut into tiles of queries, which
+// see the same chunks one after another. Which chunks there are depends on positions alone, so neither the number of threads
+// nor how many tokens a step has of a sequence changes a bit of the result.
 
 #pragma once
 
@@ -14,18 +15,13 @@ template <typename T>
 void merge(const float* parts, int64_t chunks, int64_t stride, int64_t group, int64_t g, const AttentionLayer& layer,
            const float* sink, std::vector<float>& work, T* output) {
     const int64_t width = layer.value_dim;
-    float most = sink ? *sink : LOWEST;
-    for (int64_t c = 0; c < chunks; c++) most = std::max(most, parts[c * stride + group * (width + 1) + g]);
-    float sum = sink ? exponential(*sink - most) : 0;
     work.assign(width, 0.0f);
+    float total = 0, largest = LOWEST;
     for (int64_t c = 0; c < chunks; c++) {
         const float* part = parts + c * stride;
-        float share = exponential(part[group * (width + 1) + g] - most);
-        sum += share * part[group * width + g];
-#pragma omp simd
-        for (int64_t d = 0; d < width; d++) work[d] += share * part[g * width + d];
+        join(work.data(), total, largest, part + g * width, part[group * width + g], part[group * (width + 1) + g], width);
     }
-    for (int64_t d = 0; d < width; d++) narrow(work[d] / sum, output + d);
+    conclude(work.data(), total, largest, sink, width, output);
 }
 
 // A layer's attention of one step. Queries are `[T, heads, dim]`, the output is `[T, heads, value_dim]`, and `scratch` has
@@ -76,12 +72,8 @@ struct Attention {
     // A query of a tile that has seen everything.
     void finish(const Tile<T>& tile, int64_t m, int64_t head) const {
         const int64_t number = head * group + m % group;
-        const float* sink = layer.sinks ? layer.sinks + number : nullptr;
-        const float most = sink ? std::max(*sink, tile.largest(m)) : tile.largest(m);
-        const float share = exponential(tile.largest(m) - most);
-        const float total = tile.total(m) * share + (sink ? exponential(*sink - most) : 0.0f);
-        T* to = output + (tile.row(m) * layer.heads + number) * layer.value_dim;
-        for (int64_t d = 0; d < layer.value_dim; d++) narrow(tile.sums(m)[d] * share / total, to + d);
+        conclude(tile.sums(m), tile.total(m), tile.largest(m), layer.sinks ? layer.sinks + number : nullptr,
+                 layer.value_dim, output + (tile.row(m) * layer.heads + number) * layer.value_dim);
     }
 
     // A query of a tile that has seen one chunk.

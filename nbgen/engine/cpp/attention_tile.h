@@ -1,7 +1,8 @@
 // Attention of many queries over the same keys, which are read and packed once for all of them.
 //
-// Keys pass by in blocks, whose scores are merged into running sums (FlashAttention, Dao et al. 2022). Which blocks there
-// are depends on positions alone: neither a tile's other queries nor how a prompt is cut changes a bit of a result.
+// Keys pass by in blocks, whose scores are merged into the running sums of a chunk (FlashAttention, Dao et al. 2022), and
+// chunks are joined in order. Which blocks and chunks there are depends on positions alone: neither a tile's other queries
+// nor how a prompt is cut changes a bit of a result.
 
 #pragma once
 
@@ -13,11 +14,11 @@ constexpr float LOWEST = -1e30f;
 constexpr int64_t KEYS = 64;  // of a block
 
 // What all layers of a step share. Row r of the step is a new token, which sees its sequence's positions `firsts[r]` to
-// `ends[r]`. The first `rows` are decodes; their contexts are cut into chunks, row r's parts of each head being
-// `chunks[r]` to `chunks[r + 1]` of all. `tables` `[sequences, blocks]` are block numbers.
+// `ends[r]`. Contexts are cut into chunks of `chunk` positions. The first `rows` are decodes, row r's parts of each head
+// being `chunks[r]` to `chunks[r + 1]` of all. `tables` `[sequences, blocks]` are block numbers.
 struct Task;
 struct Batch {
-    int64_t rows, tasks, blocks, block_size, threads;
+    int64_t rows, tasks, blocks, block_size, threads, chunk;
     const int64_t* tables;
     const int64_t* firsts;
     const int64_t* ends;
@@ -53,6 +54,39 @@ struct Block {
     const T *keys, *values;
 };
 
+// What queries have seen of some keys: sums of values weighed by what their scores are above the `largest`, and the `total`
+// of weights.
+struct Seen {
+    float *sums, *totals, *largest;
+
+    void forget(int64_t count, int64_t width) const {
+        std::fill_n(sums, count * width, 0.0f);
+        std::fill_n(totals, count, 0.0f);
+        std::fill_n(largest, count, LOWEST);
+    }
+};
+
+// To one query's sums and so on, what it has seen of a chunk that comes after them. Never inlined, nor is the next: prompts
+// and decodes get the same bits.
+[[gnu::noinline]] inline void join(float* sums, float& total, float& largest, const float* more, float more_total,
+                                   float more_largest, int64_t width) {
+    const float most = std::max(largest, more_largest);
+    const float share = exponential(largest - most), rest = exponential(more_largest - most);
+#pragma omp simd
+    for (int64_t d = 0; d < width; d++) sums[d] = sums[d] * share + more[d] * rest;
+    total = total * share + more_total * rest;
+    largest = most;
+}
+
+// A query that has seen everything, but for a `sink`, into its output.
+template <typename T>
+[[gnu::noinline]] void conclude(const float* sums, float total, float largest, const float* sink, int64_t width, T* output) {
+    const float most = sink ? std::max(*sink, largest) : largest;
+    const float share = exponential(largest - most);
+    const float all = total * share + (sink ? exponential(*sink - most) : 0.0f);
+    for (int64_t d = 0; d < width; d++) narrow(sums[d] * share / all, output + d);
+}
+
 inline void cap(float softcap, float* scores, int64_t count) {
     if (softcap > 0)
         for (int64_t i = 0; i < count; i++) scores[i] = softcap * std::tanh(scores[i] / softcap);
@@ -62,7 +96,7 @@ inline void cap(float softcap, float* scores, int64_t count) {
 template <typename T>
 struct Room {
     std::vector<Operand<T>> queries, keys, values;
-    std::vector<float> sums, totals, largest;
+    std::vector<float> sums, totals, largest, all_sums, all_totals, all_largest;
     std::vector<T> nothing;
 
     static Room& own() {
@@ -86,9 +120,12 @@ class Tile {
         queries_ = at_least(room.queries, count() * layer.dim);
         keys_ = at_least(room.keys, KEYS * layer.dim);
         values_ = at_least(room.values, KEYS * width_);
-        sums_ = at_least(room.sums, count() * width_);
-        totals_ = at_least(room.totals, count());
-        largest_ = at_least(room.largest, count());
+        own_ = {at_least(room.sums, count() * width_), at_least(room.totals, count()), at_least(room.largest, count())};
+        if (task.chunk < 0)
+            all_ = {at_least(room.all_sums, count() * width_), at_least(room.all_totals, count()),
+                    at_least(room.all_largest, count())};
+        else
+            all_ = own_;
         nothing_ = at_least(room.nothing, layer.value_dim);
     }
 
@@ -98,9 +135,8 @@ class Tile {
             const T* from = query + (row(m) * layer_.heads + head * group_ + m % group_) * layer_.dim;
             for (int64_t d = 0; d < layer_.dim; d++) convert(from[d], queries_ + m * layer_.dim + d);
         }
-        std::fill_n(sums_, count() * width_, 0.0f);
-        std::fill_n(totals_, count(), 0.0f);
-        std::fill_n(largest_, count(), LOWEST);
+        own_.forget(count(), width_);
+        if (is_whole()) all_.forget(count(), width_);
         for (Block<T> block = first, after = first; block.begin < block.end; block = after) {
             after.begin += KEYS;
             pack(block, after.begin < after.end ? after : next);
@@ -110,18 +146,29 @@ class Tile {
                 Operand<T> weights[ROWS * KEYS];
                 add_packed(queries_ + m * layer_.dim, some, keys_, layer_.dim, scores, KEYS);
                 for (int64_t i = 0; i < some; i++) weigh(m + i, block.begin, scores + i * KEYS, weights + i * KEYS);
-                add_packed(weights, some, values_, KEYS, sums_ + m * width_, width_);
+                add_packed(weights, some, values_, KEYS, own_.sums + m * width_, width_);
             }
+            if (is_whole() && (after.begin % batch_.chunk == 0 || after.begin >= after.end)) join_chunk();
         }
     }
 
     int64_t count() const { return task_.count * group_; }
     int64_t row(int64_t m) const { return batch_.members[task_.offset + m / group_]; }
-    const float* sums(int64_t m) const { return sums_ + m * width_; }
-    float total(int64_t m) const { return totals_[m]; }
-    float largest(int64_t m) const { return largest_[m]; }
+    const float* sums(int64_t m) const { return all_.sums + m * width_; }
+    float total(int64_t m) const { return all_.totals[m]; }
+    float largest(int64_t m) const { return all_.largest[m]; }
 
   private:
+    // Whether the task is all that its queries see, in chunks.
+    bool is_whole() const { return task_.chunk < 0; }
+
+    void join_chunk() {
+        for (int64_t m = 0; m < count(); m++)
+            join(all_.sums + m * width_, all_.totals[m], all_.largest[m], own_.sums + m * width_, own_.totals[m],
+                 own_.largest[m], width_);
+        own_.forget(count(), width_);
+    }
+
     // A block, while the `next` one comes from memory. What a page holds beyond the task's end was never written: no weight
     // makes it 0.
     void pack(const Block<T>& block, const Block<T>& next) {
@@ -164,7 +211,7 @@ class Tile {
         const int first = std::clamp<int64_t>(batch_.firsts[row(m)] - begin, 0, KEYS);
         const int end = std::clamp<int64_t>(batch_.ends[row(m)] - begin, 0, std::min(KEYS, task_.end - begin));
         if (first >= end) return std::fill_n(weights, KEYS, Operand<T>{}), void();
-        const float scaling = layer_.scaling, before = largest_[m];
+        const float scaling = layer_.scaling, before = own_.largest[m];
         for (int i = 0; i < KEYS; i++) scores[i] *= scaling;
         cap(layer_.softcap, scores, KEYS);
         for (int i = 0; i < KEYS; i++) scores[i] = i >= first && i < end ? scores[i] : LOWEST;
@@ -175,9 +222,9 @@ class Tile {
             narrow(exponentials[i], weights + i);
         }
         const float share = exponential(before - most);
-        largest_[m] = most;
-        totals_[m] = totals_[m] * share + fold([](auto a, auto b) { return a + b; }, exponentials);
-        float* sums = sums_ + m * width_;
+        own_.largest[m] = most;
+        own_.totals[m] = own_.totals[m] * share + fold([](auto a, auto b) { return a + b; }, exponentials);
+        float* sums = own_.sums + m * width_;
         if (share < 1)
             for (int64_t d = 0; d < width_; d++) sums[d] *= share;
     }
@@ -200,6 +247,6 @@ class Tile {
     const Task& task_;
     int64_t group_, width_;
     Operand<T> *queries_, *keys_, *values_;
-    float *sums_, *totals_, *largest_;
+    Seen own_, all_;  // of the present chunk, and of all that are joined
     const T* nothing_;
 };
