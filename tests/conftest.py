@@ -1,6 +1,7 @@
 """Fixtures that all tests share: small random checkpoints of real architectures, as a user's folder would hold them."""
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -116,6 +117,17 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests first, so that no process is left with one of them at the end."""
     items.sort(key=lambda item: item.path.name != "test_notebooks.py")
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: an engine that makes room has all garbage looked for, again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """It ends with the process."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
