@@ -24,6 +24,10 @@ from hypothesis import settings
 from nbgen.notebook import passed_on
 from tests.soak import TIMES
 
+# Or else each of hundreds of processes compiles anew what it imports of ours.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # As where the environment is activated: `make test` installs node there, on a machine that has none.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
