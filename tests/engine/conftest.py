@@ -92,13 +92,13 @@ def _read_once() -> None:
     interpreter._patch_lang = lambda _: done()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def interpreter() -> Iterator[ProcessPoolExecutor]:
     """A process where triton interprets: it decides at its import."""
     yield from _in_a_process(_read_once, TRITON_INTERPRET="1")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolExecutor]:
     """One where it compiles, for a GPU that need not be there."""
     yield from _in_a_process(torch.get_num_threads, TRITON_CACHE_DIR=str(tmp_path_factory.mktemp("triton")))
