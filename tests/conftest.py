@@ -1,6 +1,7 @@
 """Fixtures that all tests share: small random checkpoints of real architectures, as a user's folder would hold them."""
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -22,6 +23,10 @@ from hypothesis import settings
 
 from nbgen.notebook import passed_on
 from tests.soak import TIMES
+
+# Or else each of hundreds of processes compiles anew what it imports of ours.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # As where the environment is activated: `make test` installs node there, on a machine that has none.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -116,6 +121,17 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests first, so that no process is left with one of them at the end."""
     items.sort(key=lambda item: item.path.name != "test_notebooks.py")
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: an engine that makes room has all garbage looked for, again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """It ends with the process."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

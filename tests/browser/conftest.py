@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from transformers import AutoTokenizer
 
 from tests.browser.chromium import SENTENCE, find
+from tests.browser.files import serving
 from tests.browser.lab import Lab, Notebook, launched
 from tests.browser.panel import Panel
+from tests.chat_templates import CALLS, template
 from tests.conftest import PATIENCE, save_model
 
 expect.set_options(timeout=1000 * PATIENCE)
@@ -28,11 +31,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that has room to write for many seconds, and whose likeliest token is never the end."""
+    """A model that has room to write for many seconds, and whose likeliest token is never the end.
+
+    It calls what it is told to call.
+    """
     from safetensors.torch import load_file, save_file
 
     folder = tmp_path_factory.mktemp("models") / "long"
     save_model(folder, max_position_embeddings=32768, hidden_size=256)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template(CALLS["objects"])
+    tokenizer.save_pretrained(folder)
     weights = load_file(folder / "model.safetensors")
     weights["lm_head.weight"][0] = 0
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -48,11 +57,17 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def lab(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """JupyterLab with the extension and the long-winded model."""
+def shared_lab(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """JupyterLab with the extension, which serves one model after the other."""
     lab = Lab(tmp_path_factory.mktemp("lab"), str(long_model))
     yield lab
     lab.stop()
+
+
+@pytest.fixture
+def lab(shared_lab: Lab, long_model: Path) -> Lab:
+    """JupyterLab with the long-winded model."""
+    return serving(shared_lab, long_model)
 
 
 class Desk:

@@ -1,8 +1,6 @@
 """Giving files to a chat panel as people do, and what the server keeps of them."""
 
 import base64
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ from playwright.sync_api import Page
 
 from tests.browser.lab import Lab, Notebook
 from tests.browser.panel import Panel, until
-from tests.engine.multimodal import save
 
 CHAT = "import nbgen\nchat = nbgen.Chat(max_new_tokens=4, ignore_eos=True{})\nchat"
 #: An event with files, as the clipboard and a drag have them.
@@ -37,19 +34,16 @@ def give(page: Page, event: str, *files: tuple[str, str, bytes], text: str = "")
     return page.evaluate(GIVE, [selector, event, listed, text])
 
 
-def load(lab: Lab) -> None:
-    lab.post("nbgen/api/v1/model/load")
+def load(lab: Lab, **model: str) -> None:
+    lab.post("nbgen/api/v1/model/load", **model)
     until(lambda: lab.get("nbgen/api/v1/model")["state"] == "ready")
 
 
-@contextmanager
-def served(folder: Path, family: str) -> Iterator[Lab]:
-    """JupyterLab with a small random model of a family that takes files, loaded."""
-    (folder / "lab").mkdir()
-    lab = Lab(folder / "lab", str(save(folder / "qwen", family)))
-    load(lab)
-    yield lab
-    lab.stop()
+def serving(lab: Lab, folder: Path) -> Lab:
+    """The same JupyterLab, once this model is in the place of any other."""
+    if lab.get("nbgen/api/v1/model")["name"] != str(folder):
+        load(lab, model=str(folder))
+    return lab
 
 
 def shown(lab: Lab, page: Page, name: str, more: str = "", *cells: str) -> tuple[Notebook, Panel]:

@@ -1,13 +1,13 @@
 """Images in the chat panel: pasted, dropped and chosen, sent to a model that sees, there after a reload; and videos."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.files import give, kept, load, sent, served, shown
+from tests.browser.files import give, kept, load, sent, serving, shown
 from tests.browser.lab import Lab
+from tests.engine.multimodal import save
 from tests.engine.test_images import picture
 from tests.engine.test_video_files import colours, movie
 from tests.server.test_images import png
@@ -28,68 +28,93 @@ def image(name: str, seed: int, width: int = 90) -> tuple[str, str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def seeing_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("seeing") / "qwen", "qwen2_5_vl")
+
+
+@pytest.fixture
+def seeing(shared_lab: Lab, seeing_model: Path) -> Lab:
     """JupyterLab with a model that sees."""
-    with served(tmp_path_factory.mktemp("seeing"), "qwen2_5_vl") as lab:
-        yield lab
+    return serving(shared_lab, seeing_model)
 
 
-def test_images_are_given_removed_sent_and_there_after_a_reload(seeing: Lab, tab: Page, tmp_path: Path) -> None:
+def test_images_are_given_removed_sent_and_there_after_a_reload(seeing: Lab, page: Page, tmp_path: Path) -> None:
     fetched: list[str] = []
-    tab.on("request", lambda request: fetched.append(request.url) if request.resource_type == "image" else None)
-    notebook, panel = shown(seeing, tab, "images.ipynb")
-    attached = tab.get_by_role("list", name="Files of this message")
-    assert give(tab, "paste", image("one.png", 1))
+    page.on("request", lambda request: fetched.append(request.url) if request.resource_type == "image" else None)
+    notebook, panel = shown(seeing, page, "images.ipynb")
+    attached = page.get_by_role("list", name="Files of this message")
+    assert give(page, "paste", image("one.png", 1))
     expect(panel.status).to_have_text("one.png added, 1 image")
-    assert give(tab, "drop", image("two.png", 2), ("notes.txt", "text/plain", b"no image"))
+    assert give(page, "drop", image("two.png", 2), ("notes.txt", "text/plain", b"no image"))
     expect(panel.status).to_have_text("notes.txt is no image or sound")
     (tmp_path / "three.png").write_bytes(image("", 3, width=2000)[2])
-    with tab.expect_file_chooser() as chooser:
-        tab.get_by_role("button", name="Add images").click()
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Add images").click()
     chooser.value.set_files(tmp_path / "three.png")
     expect(attached.get_by_role("img")).to_have_count(3)
     expect(panel.message).to_be_focused()
-    tab.get_by_role("button", name="Remove two.png").press("Enter")
+    page.get_by_role("button", name="Remove two.png").press("Enter")
     expect(attached.get_by_role("img")).to_have_count(2)
-    assert not give(tab, "paste", image("table.png", 4), text="a\tb"), "a table is pasted as text"
+    assert not give(page, "paste", image("table.png", 4), text="a\tb"), "a table is pasted as text"
     panel.ask("What do you see?")
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
     expect(attached).to_be_hidden()
-    you = tab.get_by_role("article", name="You")
+    you = page.get_by_role("article", name="You")
     expect(you.get_by_role("img", name="Image 1 of 2")).to_be_visible()
     parts = kept(seeing, notebook)[0]["content"]
     assert [part["type"] for part in parts] == ["image_url", "image_url", "text"]
     assert sent(parts[0])[1] == image("", 1)[2], "a small one as it is"
     assert parts[1]["image_url"]["url"].startswith("data:image/jpeg"), "a large one made small"
-    size = tab.evaluate("[...document.querySelectorAll('.nbgen-user img')].map((i) => i.naturalWidth)")
+    size = page.evaluate("[...document.querySelectorAll('.nbgen-user img')].map((i) => i.naturalWidth)")
     assert size == [90, 1280]
     notebook.command("docmanager:save")
     notebook.reload()
     expect(you.get_by_role("img")).to_have_count(2)
     you.get_by_role("button", name="Image 1 of 2").press("Enter")
     expect(you.locator("[aria-expanded=true]")).to_have_count(1)
-    tab.get_by_role("button", name="Edit message").click()
-    tab.get_by_role("textbox", name="Edited message").fill("And now?")
-    tab.get_by_role("button", name="Send edited").click()
+    page.get_by_role("button", name="Edit message").click()
+    page.get_by_role("textbox", name="Edited message").fill("And now?")
+    page.get_by_role("button", name="Send edited").click()
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
     edited = kept(seeing, notebook)[0]["content"]
     assert edited[:2] == parts[:2]
     assert edited[2]["text"] == "And now?"
     notebook.kernel_value("chat.ask('From Python', images=__import__('numpy').zeros((30, 30, 3)))")
-    expect(tab.get_by_role("article", name="You").last.get_by_role("img")).to_have_count(1)
+    expect(page.get_by_role("article", name="You").last.get_by_role("img")).to_have_count(1)
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
     assert not [url for url in fetched if not url.startswith(("data:", seeing.url.partition("/user")[0]))]
     notebook.shut_down()
 
 
-def test_images_go_through_the_kernel_as_well(seeing: Lab, tab: Page) -> None:
-    notebook, panel = shown(seeing, tab, "comm.ipynb", ', transport="comm"')
-    expect(tab.get_by_role("button", name="Add images")).to_be_visible()
-    give(tab, "drop", image("one.png", 1))
+def test_images_go_through_the_kernel_as_well(seeing: Lab, page: Page) -> None:
+    notebook, panel = shown(seeing, page, "comm.ipynb", ', transport="comm"')
+    expect(page.get_by_role("button", name="Add images")).to_be_visible()
+    give(page, "drop", image("one.png", 1))
     expect(panel.status).to_have_text("one.png added, 1 image")
     panel.ask("What do you see?")
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
     assert [part["type"] for part in kept(seeing, notebook)[0]["content"]] == ["image_url", "text"]
+    notebook.shut_down()
+
+
+def test_videos_are_shown_where_they_were_asked_about(seeing: Lab, page: Page) -> None:
+    fetched: list[str] = []
+    page.on("request", lambda asked: fetched.append(asked.url) if asked.resource_type in ("image", "media") else None)
+    (file := seeing.folder / "clip.webm").write_bytes(movie(colours(24), "libvpx", "webm"))
+    notebook, panel = shown(seeing, page, "videos.ipynb", "", ARRAY, FILE.format(str(file)), BELOW.format(str(file)))
+    you = page.get_by_role("article", name="You")
+    notebook.run(1)
+    expect(panel.status).to_have_text("Answer ready, 4 tokens")
+    expect(you.get_by_role("img", name="Frames of video 1 of 1")).to_be_visible()
+    expect(you.locator("img")).to_have_count(4)
+    notebook.run(2)
+    expect(you.get_by_label("Video 1 of 1")).to_be_visible()
+    assert you.get_by_label("Video 1 of 1").evaluate(LENGTH) == pytest.approx(1, abs=0.1)
+    notebook.run(3)
+    below = notebook.output(3).get_by_label("video of the question")
+    expect(below).to_be_visible()
+    assert below.evaluate(LENGTH) == pytest.approx(1, abs=0.1)
+    assert not [url for url in fetched if not url.startswith(("data:", seeing.url))]
     notebook.shut_down()
 
 
@@ -103,23 +128,3 @@ def test_a_model_of_text_takes_none_and_says_so(lab: Lab, page: Page) -> None:
         expect(page.get_by_role("list", name="Files of this message")).to_be_hidden()
     expect(tab_button).to_be_hidden()
     notebook.shut_down()
-
-
-def test_videos_are_shown_where_they_were_asked_about(seeing: Lab, tab: Page) -> None:
-    fetched: list[str] = []
-    tab.on("request", lambda asked: fetched.append(asked.url) if asked.resource_type in ("image", "media") else None)
-    (file := seeing.folder / "clip.webm").write_bytes(movie(colours(24), "libvpx", "webm"))
-    notebook, panel = shown(seeing, tab, "videos.ipynb", "", ARRAY, FILE.format(str(file)), BELOW.format(str(file)))
-    you = tab.get_by_role("article", name="You")
-    notebook.run(1)
-    expect(panel.status).to_have_text("Answer ready, 4 tokens")
-    expect(you.get_by_role("img", name="Frames of video 1 of 1")).to_be_visible()
-    expect(you.locator("img")).to_have_count(4)
-    notebook.run(2)
-    expect(you.get_by_label("Video 1 of 1")).to_be_visible()
-    assert you.get_by_label("Video 1 of 1").evaluate(LENGTH) == pytest.approx(1, abs=0.1)
-    notebook.run(3)
-    below = notebook.output(3).get_by_label("video of the question")
-    expect(below).to_be_visible()
-    assert below.evaluate(LENGTH) == pytest.approx(1, abs=0.1)
-    assert not [url for url in fetched if not url.startswith(("data:", seeing.url))]

@@ -1,7 +1,6 @@
 """Sounds in the chat panel: chosen, dropped and recorded, sent to a model that hears, there again after a reload."""
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,9 @@ import pytest
 import soundfile
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.files import give, kept, load, sent, served, shown
+from tests.browser.files import give, kept, load, sent, serving, shown
 from tests.browser.lab import Lab
+from tests.engine.multimodal import save
 from tests.engine.test_audio import sound
 
 RATE = 16_000
@@ -25,10 +25,14 @@ def file(name: str, seconds: float, rate: int = RATE, channels: int = 1, form: s
 
 
 @pytest.fixture(scope="module")
-def hearing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def hearing_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("hearing") / "qwen", "qwen2_audio")
+
+
+@pytest.fixture
+def hearing(shared_lab: Lab, hearing_model: Path) -> Lab:
     """JupyterLab with a model that hears."""
-    with served(tmp_path_factory.mktemp("hearing"), "qwen2_audio") as lab:
-        yield lab
+    return serving(shared_lab, hearing_model)
 
 
 def length(player: Locator) -> float:
@@ -38,20 +42,20 @@ def length(player: Locator) -> float:
     return player.evaluate("(e) => e.duration")
 
 
-def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, tab: Page, tmp_path: Path) -> None:
-    notebook, panel = shown(hearing, tab, "sounds.ipynb", "", ASK.format(samples=NOISE.format(1)))
-    attached = tab.get_by_role("list", name="Files of this message")
-    expect(tab.get_by_role("button", name="Add images")).to_be_hidden()
-    assert give(tab, "drop", small := file("small.flac", 0.5, form="FLAC"), file("two.wav", 0.5))
+def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, page: Page, tmp_path: Path) -> None:
+    notebook, panel = shown(hearing, page, "sounds.ipynb", "", ASK.format(samples=NOISE.format(1)))
+    attached = page.get_by_role("list", name="Files of this message")
+    expect(page.get_by_role("button", name="Add images")).to_be_hidden()
+    assert give(page, "drop", small := file("small.flac", 0.5, form="FLAC"), file("two.wav", 0.5))
     expect(panel.status).to_have_text("two.wav added, 2 sounds")
     (tmp_path / "large.wav").write_bytes(file("", 8, 48_000, channels=2)[2])
-    with tab.expect_file_chooser() as chooser:
-        tab.get_by_role("button", name="Add sounds").click()
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Add sounds").click()
     chooser.value.set_files(tmp_path / "large.wav")
     expect(panel.status).to_have_text("large.wav added, 3 sounds")
     expect(panel.message).to_be_focused()
     assert length(attached.get_by_label("small.flac", exact=True)) == pytest.approx(0.5, abs=0.05)
-    tab.get_by_role("button", name="Remove two.wav").press("Enter")
+    page.get_by_role("button", name="Remove two.wav").press("Enter")
     expect(panel.status).to_have_text("two.wav removed, 2 sounds")
     panel.ask("What do you hear?")
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
@@ -67,12 +71,12 @@ def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, ta
     expect(transcript).to_have_count(2)
     notebook.command("docmanager:save")
     notebook.reload()
-    you = tab.get_by_role("article", name="You")
+    you = page.get_by_role("article", name="You")
     assert length(you.get_by_label("Sound 1 of 2")) == pytest.approx(0.5, abs=0.05)
     assert length(you.get_by_label("Sound 2 of 2")) == pytest.approx(8, abs=0.05)
-    tab.get_by_role("button", name="Edit message").click()
-    tab.get_by_role("textbox", name="Edited message").fill("And now?")
-    tab.get_by_role("button", name="Send edited").click()
+    page.get_by_role("button", name="Edit message").click()
+    page.get_by_role("textbox", name="Edited message").fill("And now?")
+    page.get_by_role("button", name="Send edited").click()
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
     assert kept(hearing, notebook)[0]["content"][:2] == parts[:2]
     expect(transcript).to_have_count(2)

@@ -5,12 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Page, expect
-from transformers import AutoTokenizer
 
 from tests.browser.lab import Lab, Notebook
 from tests.browser.panel import Panel
-from tests.chat_templates import CALLS, template
-from tests.conftest import save_model
 
 CHAT = """import nbgen
 from typing import Literal
@@ -30,27 +27,15 @@ CALL = 'forecast(city="<b>Oslo</b>")'
 RESULT = "→ <img src=x onerror=alert(1)> 12 degrees"
 
 
-@pytest.fixture(scope="module")
-def calling_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """JupyterLab with a model that calls what it is told to call."""
-    folder = save_model(tmp_path_factory.mktemp("models") / "caller", max_position_embeddings=4096)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = template(CALLS["objects"])
-    tokenizer.save_pretrained(folder)
-    lab = Lab(tmp_path_factory.mktemp("calling"), str(folder))
-    yield lab
-    lab.stop()
-
-
 @pytest.fixture
-def opened(calling_lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
     given = getattr(request, "param", {})
     cell = CHAT
     for name, usual in (("def", "def"), ("more", '""'), ("options", "")):
         cell = cell.replace(f"{{{name}}}", given.get(name, usual))
     name = f"{request.node.originalname}{len(given)}.ipynb"
-    name = calling_lab.write(name, cell, "import threading\nfree = threading.Event()", "free.wait()", "chat")
-    notebook = Notebook.opened(page, calling_lab, name)
+    name = lab.write(name, cell, "import threading\nfree = threading.Event()", "free.wait()", "chat")
+    notebook = Notebook.opened(page, lab, name)
     notebook.run(0)
     notebook.run(1)
     yield notebook
@@ -141,7 +126,7 @@ def interrupted_while_away(lab: Lab, opened: Notebook) -> None:
 
 @pytest.mark.parametrize("opened", [{}, {"options": ', transport="comm"'}], indirect=True)
 def test_a_page_that_is_loaded_again_waits_as_the_one_before(
-    calling_lab: Lab, opened: Notebook, panel: Panel, page: Page
+    lab: Lab, opened: Notebook, panel: Panel, page: Page
 ) -> None:
     panel.ask("Rain?")
     expect(panel.answers).to_have_count(2)
@@ -151,7 +136,7 @@ def test_a_page_that_is_loaded_again_waits_as_the_one_before(
     page.wait_for_function(f"{STATUS} === 'busy'")
     panel.ask("And now?")
     expect(panel.status).to_have_text(re.compile("Waiting for the kernel|The kernel is busy"))
-    interrupted_while_away(calling_lab, opened)
+    interrupted_while_away(lab, opened)
     expect(panel.answers).to_have_count(4)
     expect(panel.send).to_be_visible()
     assert calls(panel) == [f"{CALL} {RESULT}"] * 2
@@ -159,13 +144,11 @@ def test_a_page_that_is_loaded_again_waits_as_the_one_before(
 
 
 @pytest.mark.parametrize("opened", [{"more": "str(free.wait() or '')"}], indirect=True)
-def test_a_page_that_is_loaded_again_says_why_a_call_has_no_result(
-    calling_lab: Lab, opened: Notebook, panel: Panel
-) -> None:
+def test_a_page_that_is_loaded_again_says_why_a_call_has_no_result(lab: Lab, opened: Notebook, panel: Panel) -> None:
     opened.command("docmanager:save")
     panel.ask("Rain?")
     expect(panel.status).to_have_text("Calling forecast")
-    interrupted_while_away(calling_lab, opened)
+    interrupted_while_away(lab, opened)
     expect(panel.status).to_have_text("The call was interrupted.")
     assert calls(panel) == [f"{CALL} → no result"]
     expect(panel.send).to_be_visible()

@@ -4,6 +4,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,24 +69,36 @@ def idle(tiny_engine: Assembly) -> Callable[[], None]:
     return check
 
 
-def _in_a_process(**environment: str) -> Iterator[ProcessPoolExecutor]:
-    """One fresh process, which sees the environment from its start."""
+def _in_a_process(begin: Callable[[], object], **environment: str) -> Iterator[ProcessPoolExecutor]:
+    """One fresh process, which sees the environment from its start and has begun with `begin`."""
     pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        pool.submit(torch.get_num_threads).result()
+        pool.submit(begin).result()
     with pool:
         yield pool
 
 
-@pytest.fixture(scope="module")
+def _read_once() -> None:
+    """Have triton's interpreter put itself in place of its language once, for all kernels.
+
+    It does so anew at every call of one of their functions, which takes longer than to run it.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    done = type(interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core})))
+    interpreter._patch_lang = lambda _: done()
+
+
+@pytest.fixture(scope="package")
 def interpreter() -> Iterator[ProcessPoolExecutor]:
     """A process where triton interprets: it decides at its import."""
-    yield from _in_a_process(TRITON_INTERPRET="1")
+    yield from _in_a_process(_read_once, TRITON_INTERPRET="1")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolExecutor]:
     """One where it compiles, for a GPU that need not be there."""
-    yield from _in_a_process(TRITON_CACHE_DIR=str(tmp_path_factory.mktemp("triton")))
+    yield from _in_a_process(torch.get_num_threads, TRITON_CACHE_DIR=str(tmp_path_factory.mktemp("triton")))

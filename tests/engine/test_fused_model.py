@@ -23,8 +23,7 @@ from tests.adapters import peft_continuation, save_adapter
 from tests.conftest import save_model
 from tests.engine.conftest import build, generate, ids
 from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled, typed
-from tests.engine.test_cuda_graphs import requests
-from tests.engine.test_lora import NEW_TOKENS, load, request
+from tests.engine.test_lora import load
 from tests.engine.test_native_decoder import LEFT, TAKEN, Run, saved
 from tests.engine.test_tensor_outputs import reference, rows
 
@@ -32,6 +31,8 @@ pytestmark = NEEDS_TRITON
 
 CLOSE = {torch.float32: 1e-5, torch.float16: 4e-3}
 PROMPT = [5, 9, 14, 20, 31, 44]
+#: Tokens of an answer: an interpreter takes its time.
+FEW = 4
 
 
 def fused(folder: Path, dtype: torch.dtype = torch.float32) -> ModelRunner:
@@ -169,8 +170,18 @@ def assembled(folder: Path, *, graphs: bool) -> Assembly:
     return assembly
 
 
+def asked(rid: str, prompt: list[int], count: int, adapter: str = "") -> GenerateRequest:
+    params = SamplingParams(max_new_tokens=count, temperature=0, ignore_eos=True)
+    return GenerateRequest(rid=rid, input_ids=prompt, params=params, adapter=adapter)
+
+
+def pair() -> list[GenerateRequest]:
+    """The first begins a new block beside the second, which begins one once it is alone."""
+    return [asked("first", list(range(10, 41)), 3), asked("second", list(range(50, 62)), 6)]
+
+
 def answers(folder: Path, graphs: bool) -> dict[str, list[int]]:
-    found = generate(assembled(folder, graphs=graphs), requests()[:2])
+    found = generate(assembled(folder, graphs=graphs), pair())
     return {rid: ids(outputs) for rid, outputs in found.items()}
 
 
@@ -178,7 +189,7 @@ def answers(folder: Path, graphs: bool) -> dict[str, list[int]]:
 def test_an_engine_writes_the_same(
     graphs: bool, interpreter: ProcessPoolExecutor, tiny_model: Path, tiny_engine: Assembly
 ) -> None:
-    expected = {rid: ids(outputs) for rid, outputs in generate(tiny_engine, requests()[:2]).items()}
+    expected = {rid: ids(outputs) for rid, outputs in generate(tiny_engine, pair()).items()}
     assert interpreter.submit(answers, tiny_model, graphs).result() == expected
 
 
@@ -210,8 +221,9 @@ def adapted(folder: Path, adapter: Path) -> list[list[int]]:
     """With the adapter, beside a request without; and one without after that, on the other's prompt."""
     assembly = assembled(folder, graphs=True)
     load(assembly, "one", adapter)
-    first = generate(assembly, [request("a", PROMPT, "one"), request("b", PROMPT)])
-    return [ids(outputs) for outputs in (*first.values(), *generate(assembly, [request("c", PROMPT)]).values())]
+    first = generate(assembly, [asked("a", PROMPT, FEW, "one"), asked("b", PROMPT, FEW)])
+    then = generate(assembly, [asked("c", PROMPT, FEW)])
+    return [ids(outputs) for outputs in (*first.values(), *then.values())]
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # peft asks for it
@@ -219,8 +231,8 @@ def test_adapters_run_beside_it(
     interpreter: ProcessPoolExecutor, tiny_model: Path, tiny_engine: Assembly, tmp_path: Path
 ) -> None:
     adapter = save_adapter(tmp_path / "one", tiny_model, 1)
-    plain = ids(generate(tiny_engine, [request("b", PROMPT)])["b"])
-    expected = [peft_continuation(tiny_model, adapter, PROMPT, NEW_TOKENS), plain, plain]
+    plain = ids(generate(tiny_engine, [asked("b", PROMPT, FEW)])["b"])
+    expected = [peft_continuation(tiny_model, adapter, PROMPT, FEW), plain, plain]
     assert interpreter.submit(adapted, tiny_model, adapter).result() == expected
 
 

@@ -360,7 +360,7 @@ def test_steps_for_which_there_is_no_memory_are_made_smaller(
 def test_a_request_for_which_there_is_never_memory_ends_alone(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assembly = build(tiny_model)
+    assembly = build(tiny_model, prefill_chunk=64)
     runner, keep = assembly.engine._runner, assembly.engine._runner.run
     fits = generate(assembly, [request("fits")])
 

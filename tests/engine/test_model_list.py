@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.engine.test_lean_imports import fresh
 
 KNOWN = """
@@ -21,8 +23,13 @@ sys.addaudithook(refuse)
 """
 
 
-def test_it_is_transformers_own_and_made_once(tmp_path: Path) -> None:
-    own = fresh(KNOWN)
+@pytest.fixture(scope="module")
+def own() -> list[str]:
+    """What transformers says itself."""
+    return fresh(KNOWN)
+
+
+def test_it_is_transformers_own_and_made_once(own: list[str], tmp_path: Path) -> None:
     assert len(own) == 2
     assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
     (kept,) = (tmp_path / "nbgen").iterdir()
@@ -34,9 +41,9 @@ def test_it_is_transformers_own_and_made_once(tmp_path: Path) -> None:
     assert fresh(NOT_MADE + KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
 
 
-def test_without_a_folder_to_keep_it_in_it_is_made(tmp_path: Path) -> None:
+def test_without_a_folder_to_keep_it_in_it_is_made(own: list[str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path / "file")) == fresh(KNOWN)
+    assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path / "file")) == own
 
 
 def test_another_state_of_transformers_files_has_a_list_of_its_own(tmp_path: Path) -> None:

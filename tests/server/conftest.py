@@ -219,6 +219,15 @@ def calling_server(tmp_path_factory: pytest.TempPathFactory, calling_model: Path
 
 
 @pytest.fixture(scope="session")
+def seeing(tmp_path_factory: pytest.TempPathFactory, seeing_model: Path) -> Iterator[Server]:
+    """That model's server, which reads files of its own folder."""
+    server = Server(tmp_path_factory.mktemp("server"), f"--model={seeing_model}", "--dtype=float32", "--media-root=.")
+    yield server.ready()
+    server.stop()
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.fixture(scope="session")
 def reference(seeing_model: Path) -> Reference:
     """What transformers makes of that model's prompts."""
     from tests.engine.test_images import Reference

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,19 +34,6 @@ def data_url(image: Image.Image) -> str:
     return f"data:image/png;base64,{base64_of(image)}"
 
 
-@pytest.fixture(scope="module")
-def seeing(seeing_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("media")
-    png_file = root / "one.png"
-    png_file.write_bytes(png(picture(1)))
-    server = Server(
-        tmp_path_factory.mktemp("server"), f"--model={seeing_model}", "--dtype=float32", f"--media-root={root}"
-    )
-    yield server.ready()
-    server.stop()
-    assert "Traceback" not in server.log.read_text()
-
-
 def generate(server: Server, **fields: Any) -> Any:
     answer = server.http.post("generate", json={"text": TEXT, "sampling_params": GREEDY, **fields})
     assert answer.status_code == 200, answer.text
@@ -71,6 +56,7 @@ def test_every_format_of_an_item_is_the_same_image(seeing: Server, reference: Re
     }
     listed = processed | {"pixel_values": packed.tolist()}
     one = picture(1)
+    (seeing.folder / "one.png").write_bytes(png(one))
     for item in (base64_of(one), data_url(one), {"url": data_url(one), "detail": "low"}, "one.png", processed, listed):
         assert generate(seeing, image_data=item)["output_ids"] == expected
     assert generate(seeing, image_data=data_url(picture(2)))["output_ids"] != expected

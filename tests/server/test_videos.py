@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,14 +25,6 @@ from tests.server.conftest import TOKEN, Server
 from tests.server.test_images import GREEDY, generate, png
 
 TEXT = "What is <|video_pad|>? Say."
-
-
-@pytest.fixture(scope="module")
-def seeing(seeing_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("server"), f"--model={seeing_model}", "--dtype=float32", "--media-root=.")
-    yield server.ready()
-    server.stop()
-    assert "Traceback" not in server.log.read_text()
 
 
 @pytest.fixture
