@@ -19,7 +19,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from benchmarks import shapes
+from benchmarks import machine, shapes
 from benchmarks.results import Results
 from nbgen.demo import corpus
 from nbgen.engine.assembly import Assembly, assemble
@@ -152,7 +152,7 @@ def main() -> None:
     rows = {title: told(large, found) for title, found in texts().items()}
     large.close()
     rows["the bundled model's own answers"] = compare(assemble(EngineConfig(threads=1), lambda *_: None), chats())
-    Results().keep("drafts", rows)
+    Results().keep("drafts", {"machine": machine.describe(), "rows": rows})
     print(json.dumps(rows, indent=1))
 
 

@@ -106,10 +106,10 @@ def _drafts(facts: dict[str, Any]) -> str:
         line(["what is written", "tokens a step", "without", "with"]),
         line(["---"] * 4),
     ]
-    for name, row in found.items():
+    for name, row in found["rows"].items():
         speeds = [f"{row['without']:.1f}", f"{row['with']:.1f} ({row['gain']:.2f})"]
         lines.append(line([name, f"{row['tokens_a_step']:.2f}", *speeds]))
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f"\nTaken on {found['machine']}."]) + "\n"
 
 
 def _adapters(facts: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from benchmarks import gpu, gpu_profile, report, vocabulary
+from benchmarks import drafts, gpu, gpu_profile, report, vocabulary
 from benchmarks.engine import Engine
 from benchmarks.limits import Cost, Limits, least_seconds
 from benchmarks.measured_process import MeasurementFailed
@@ -17,6 +17,8 @@ from benchmarks.servers import OURS_SERVED, SERVICES
 from benchmarks.shapes import make
 from benchmarks.turns import undisturbed
 from benchmarks.workloads import WORKLOADS, Workload
+from nbgen.engine.assembly import assemble
+from nbgen.engine_config import EngineConfig
 from tests.conftest import PATIENCE
 
 LIMITS = Limits(bandwidth=1e9, bfloat16=1e12, float32=1e11)
@@ -181,3 +183,14 @@ def test_the_shapes_for_a_gpu_weigh_what_those_models_do(name: str, gigabytes: f
     """Read in each step: all but the rows of the input embedding."""
     cost = Cost.of(AutoConfig.for_model(**gpu.SHAPES[name]).to_dict())
     assert cost.weight_bytes / 1e9 == pytest.approx(gigabytes, rel=0.01)
+
+
+def test_what_guesses_gain_is_measured_on_texts_that_a_model_is_told(model: Path, tmp_path: Path) -> None:
+    text = [*range(300, 340)] * 2
+    assembly = assemble(EngineConfig(model=str(model), threads=1), lambda *_: None)
+    found = drafts.told(assembly, [(text[:50], text[50:])])
+    assert found["tokens_a_step"] > 2
+    assert found["gain"] == pytest.approx(found["with"] / found["without"], rel=0.5)
+    results = Results(tmp_path / "results.json")
+    results.facts |= {"machine": "one", "drafts": {"machine": "another", "rows": {"a circle": found}}}
+    assert f"| a circle | {found['tokens_a_step']:.2f} |" in report.render(results)
