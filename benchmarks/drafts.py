@@ -65,7 +65,7 @@ def texts() -> dict[str, list[Text]]:
         "a file that is generated from the prompt's": [_cut(*pair, 0) for pair in modular],
         "JSON, row after row": [_cut(tokenizer.encode(json.dumps(rows)).ids, [], 0)],
         "new code": [_cut(ids[source(name)], [], 2000) for name in ("mamba", "clip")],
-        "prose": [_cut(tokenizer.encode(text).ids, [], 0) for text in prose if len(text) > 12_000][:2],
+        "READMEs of packages": [_cut(tokenizer.encode(text).ids, [], 0) for text in prose if len(text) > 12_000][:2],
     }
 
 
