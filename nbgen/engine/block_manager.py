@@ -56,6 +56,11 @@ class BlockManager:
         for _ in range(self._missing(sequence, num_tokens)):
             sequence.block_table.append(self._take())
 
+    def cut(self, sequence: Sequence) -> None:
+        """Take back what the sequence has beyond its tokens' blocks."""
+        while -(-len(sequence) // self.block_size) < len(sequence.block_table):
+            self._free.append(sequence.block_table.pop())
+
     def reuse(self, sequence: Sequence) -> None:
         """Give a sequence without blocks what is cached of its tokens, all but the last, which must be computed."""
         if not self.caches_prefixes:

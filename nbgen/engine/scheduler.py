@@ -122,7 +122,8 @@ class Scheduler:
 
     def schedule(self) -> list[ScheduledSequence]:
         """The next step's batch, empty when nothing waits or runs: `blocks.take_copies` before it, `computed` after."""
-        batch = self._decodes()
+        decodes = self._decodes()
+        batch = [ScheduledSequence(sequence, 1) for sequence in decodes]
         begun = [s for s in self.running if s.num_uncomputed > 1]
         room = self._room(batch, begun)
         for sequence in begun:
@@ -132,7 +133,7 @@ class Scheduler:
             if not self._admit(sequence):
                 break
             room -= self._prefill(sequence, room, batch)
-        return batch or self._untangle()
+        return batch + self._guesses(decodes) if batch else self._untangle()
 
     def retract(self) -> None:
         """Let all that runs give its blocks back and wait."""
@@ -168,21 +169,25 @@ class Scheduler:
         self._preempt(self.running[-1])
         return self.schedule()
 
-    def _decodes(self) -> list[ScheduledSequence]:
-        batch = []
+    def _decodes(self) -> list[Sequence]:
+        """Those that gain a token in the next step, with the blocks for it."""
+        found = []
         for sequence in [s for s in self.running if self._has_grown_long(s)]:
             self._begin_anew(sequence)
-        decodes = [s for s in self.running if s.num_uncomputed == 1]
-        for sequence in decodes:
+        for sequence in [s for s in self.running if s.num_uncomputed == 1]:
             if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence):
                 self.blocks.allocate(sequence, len(sequence))
-                batch.append(ScheduledSequence(sequence, 1))
-                batch += [ScheduledSequence(guess, 1) for guess in self._guesses(sequence, len(decodes))]
-        return batch
+                found.append(sequence)
+        return found
 
-    def _guesses(self, sequence: Sequence, decodes: int) -> list[Guess]:
-        """The sequence's part of the guesses beside so many decodes, as far as there are blocks for them."""
-        most = self.draft_tokens // decodes
+    def _guesses(self, decodes: list[Sequence]) -> list[ScheduledSequence]:
+        """What may become of the decodes, to be computed beside them: last of all, when everyone has their blocks."""
+        most = self.draft_tokens // max(1, len(decodes))
+        found = (guess for sequence in decodes if most for guess in self._guesses_of(sequence, most))
+        return [ScheduledSequence(guess, 1) for guess in found]
+
+    def _guesses_of(self, sequence: Sequence, most: int) -> list[Guess]:
+        """So many, as far as there are blocks for them."""
         if not sequence.namespace.long:
             most = min(most, self.long_after - len(sequence))
         found = guesses(sequence, most)
@@ -197,7 +202,7 @@ class Scheduler:
         tokens = min(sequence.num_uncomputed, room, sequence.max_chunk if self.cuts_prompts else WHOLE)
         end = sequence.chunk_end(sequence.num_computed + tokens)
         tokens = end - sequence.num_computed
-        if tokens <= 0 or not self.blocks.can_allocate(sequence, end):
+        if tokens <= 0 or not self._has_room(sequence, end):
             return 0
         self.blocks.allocate(sequence, end)
         batch.append(ScheduledSequence(sequence, tokens))
@@ -206,7 +211,7 @@ class Scheduler:
     def _admit(self, sequence: Sequence) -> bool:
         """Let the first that waits run, with what is cached of it; False if it must wait on."""
         self.blocks.reuse(sequence)
-        if not self.blocks.can_allocate(sequence, len(sequence) + 1) or self.blocks.is_coming(sequence, self.running):
+        if not self._has_room(sequence, len(sequence) + 1) or self.blocks.is_coming(sequence, self.running):
             self._give_back(sequence)
             return False
         self.waiting.pop(0)
@@ -219,12 +224,20 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Preempt the last until the sequence's next token fits; False if it was itself the last."""
-        while not self.blocks.can_allocate(sequence, len(sequence)):
+        while not self._has_room(sequence, len(sequence)):
             last = self.running[-1]
             self._preempt(last)
             if last is sequence:
                 return False
         return True
+
+    def _has_room(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether there are blocks for the sequence's first tokens, what wrong guesses have left over included."""
+        if self.blocks.can_allocate(sequence, num_tokens):
+            return True
+        for other in self.running:
+            self.blocks.cut(other)
+        return self.blocks.can_allocate(sequence, num_tokens)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preemptions += 1

@@ -245,6 +245,31 @@ def test_guesses_take_no_block_that_is_not_free() -> None:
     assert cramped.scheduler.blocks.num_free == 8
 
 
+#: What the sequence of 16 tokens `[1, 2] * 8` goes on with as guessed, and then otherwise.
+OTHERWISE = (1, *range(40, 48), *range(70, 77))
+
+
+def test_nobody_gives_way_to_a_guess() -> None:
+    """The first one's wrong guesses are in a sixth block, and the second has ended when it comes there itself."""
+    first, second = sequence([1, 2] * 8, 10), sequence(list(range(20, 35)), 4)
+    machine = Machine([first, second], blocks=10, answer=OTHERWISE, draft_tokens=8)
+    machine.step()
+    machine.step()
+    assert (len(first), len(first.block_table)) == (18, 6)
+    machine.run()
+    assert machine.scheduler.preemptions == 0
+
+
+def test_nobody_waits_for_a_guess() -> None:
+    first, second = sequence([1, 2] * 8, 10), sequence(list(range(20, 35)), 1)
+    machine = Machine([first], blocks=9, answer=OTHERWISE, draft_tokens=8)
+    machine.step()
+    machine.step()
+    assert (len(first), len(first.block_table)) == (18, 7)
+    machine.scheduler.add(second)
+    assert second in [item.sequence for item in machine.step()]
+
+
 def test_guesses_do_not_cross_the_length_beyond_which_keys_are_others() -> None:
     machine = Machine([sequence([5, 6], 24)], draft_tokens=8, long_after=12)
     while machine.scheduler.has_work:
