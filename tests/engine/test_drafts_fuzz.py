@@ -1,0 +1,303 @@
+"""Whatever requests come together, and whenever: with guesses each gets what it gets alone where nothing is guessed."""
+
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from nbgen.engine.assembly import Assembly
+from nbgen.engine.grammar import Grammar
+from nbgen.engine.sequence import Sequence
+from nbgen.messages import GenerateOutput, GenerateRequest, LogprobOptions, Tensor, TensorOptions
+from nbgen.sampling_params import SamplingParams
+from nbgen.word_lists import WordLists
+from tests.adapters import save_adapter
+from tests.conftest import save_model
+from tests.engine.conftest import build
+from tests.engine.test_logit_processors import wire
+from tests.engine.test_native_decoder import DTYPES
+from tests.soak import TIMES
+
+#: Of each kind of engine.
+SCENARIOS = 5 * TIMES
+#: Of two layers' keys and values: 16 tokens of two heads of 16 numbers.
+BLOCK_BYTES = {"float32": 2 * 2 * 16 * 2 * 16 * 4, "bfloat16": 2 * 2 * 16 * 2 * 16 * 2}
+
+SCHEMA = {"type": "array", "items": {"enum": ["same", "again"]}, "minItems": 3, "maxItems": 9}
+TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["a"],
+        "tags": [{"type": "tag", "begin": "a", "content": {"type": "regex", "pattern": "(bc ){4}"}, "end": "a"}],
+    },
+}
+GRAMMARS = {
+    "regex": "((ab|cd) of some kind, ){2,6}",
+    "json_schema": msgspec.json.encode(SCHEMA).decode(),
+    "ebnf": 'root ::= ("ab " | "cde ")+',
+    "structural_tag": msgspec.json.encode(TAG).decode(),
+}
+
+
+#: Prefers a token that depends on how long the answer is.
+SHIFTED = """
+    def __call__(self, logits, custom_param_list):
+        for row, params in enumerate(custom_param_list):
+            logits[row, 40 + len(params["__req__"].output_ids) % 3] += 20
+        return logits
+"""
+
+
+class Place(NamedTuple):
+    """Two engines of one model: one guesses, the other never does."""
+
+    guessing: Assembly
+    plain: Assembly
+    grammars: list[str]
+    adapters: list[str]
+    #: Tokens of a prompt and its answer.
+    longest: int
+
+
+class Draw:
+    """A random request."""
+
+    def __init__(self, rng: random.Random, place: Place) -> None:
+        self._rng, self._place = rng, place
+
+    def request(self, rid: str) -> GenerateRequest:
+        rng = self._rng
+        fields = {"rid": rid, "streamed": rng.random() < 0.5, "priority": rng.choice([0, 0, 1]), **self._more()}
+        prompt = self._prompt()
+        params = self._params(self._place.longest - len(prompt))
+        if rng.random() < 0.06 and not params.grammar:
+            values = np.random.default_rng(rng.randrange(99)).standard_normal((len(prompt), 64), np.float32)
+            return GenerateRequest(**fields, input_embeds=tensor(values), params=params)
+        return GenerateRequest(**fields, input_ids=prompt, params=params)
+
+    def _prompt(self) -> list[int]:
+        rng = self._rng
+        few = [rng.randrange(4, 250) for _ in range(rng.randint(1, 12))]
+        length = rng.randint(1, self._place.longest - 1) if rng.random() < 0.7 else rng.randint(1, 20)
+        if rng.random() < 0.3:
+            return [rng.choice(few) for _ in range(length)]
+        return [few[i % len(few)] for i in range(length)]
+
+    def _params(self, room: int) -> SamplingParams:
+        rng = self._rng
+        budget = 1 if rng.random() < 0.05 else rng.randint(1, min(room, 90))
+        chosen: dict[str, object] = {"max_new_tokens": budget, "ignore_eos": rng.random() < 0.5, "custom_params": {}}
+        chosen |= {"temperature": 0.0} if rng.random() < 0.5 else self._drawn()
+        for options in self._options():
+            if rng.random() < 0.12:
+                chosen |= options
+        if rng.random() < 0.2 and self._place.grammars:
+            kind = rng.choice(self._place.grammars)
+            chosen |= {kind: GRAMMARS[kind], "ignore_eos": False}
+        return SamplingParams(**chosen)
+
+    def _drawn(self) -> dict[str, object]:
+        rng = self._rng
+        few = dict.fromkeys(rng.sample(range(30, 60), rng.randint(1, 3)), 40.0) if rng.random() < 0.7 else {}
+        return {
+            "temperature": rng.choice([0.3, 1.0, 3.0]),
+            "sampling_seed": rng.randrange(99),
+            "logit_bias": few,
+            **rng.choice([{}, {"top_p": 0.9}, {"top_k": 4}, {"min_p": 0.02}, {"top_p": 0.8, "top_k": 40}]),
+        }
+
+    def _options(self) -> list[dict[str, object]]:
+        rng = self._rng
+        return [
+            {"n": rng.randint(2, 3)},
+            {"frequency_penalty": 0.05, "presence_penalty": 0.1, "repetition_penalty": 1.05},
+            {"min_new_tokens": rng.randint(1, 30), "ignore_eos": False},
+            {"stop": (chr(rng.randrange(33, 120)),)},
+            {"stop_regex": (chr(rng.randrange(65, 120)) + "[a-z]",)},
+            {"stop_token_ids": tuple(rng.sample(range(1, 250), 40)), "ignore_eos": False},
+            {"stop_token_ids": (45,), "ignore_eos": False, "no_stop_trim": True},
+            {"logit_bias": {rng.randrange(1, 250): 30.0}},
+        ]
+
+    def _more(self) -> dict[str, object]:
+        rng = self._rng
+        chosen: dict[str, object] = {}
+        if rng.random() < 0.5:
+            top, start = rng.choice([0, 3]), rng.choice([None, None, 0, 1])
+            chosen["logprobs"] = LogprobOptions(top=top, start=start, text=rng.random() < 0.3)
+        if rng.random() < 0.05:
+            chosen["tensors"] = rng.choice(
+                [TensorOptions(hidden_states=True), TensorOptions(generation_logits=True, last_hidden_state=True)]
+            )
+        if rng.random() < 0.06:
+            chosen["logit_processor"] = wire(SHIFTED)
+        if rng.random() < 0.1:
+            chosen["words"] = WordLists(bad=(chr(rng.randrange(65, 120)), "ab"))
+        if rng.random() < 0.25 and self._place.adapters:
+            chosen["adapter"] = rng.choice(self._place.adapters)
+        return chosen
+
+
+def tensor(values: np.ndarray) -> Tensor:
+    return Tensor("input_embeds", "FP32", list(values.shape), values.tobytes())
+
+
+Found = dict[tuple[str, int], list[GenerateOutput]]
+
+
+class Run:
+    """Requests on their way through one engine."""
+
+    def __init__(self, assembly: Assembly) -> None:
+        self._assembly, self.engine = assembly, assembly.engine
+        self.found: Found = {}
+
+    def add(self, request: GenerateRequest) -> None:
+        sequences = self._assembly.admission.sequences(request)
+        constrain(self._assembly, sequences)
+        self.keep(self.engine.add(sequences))
+
+    def keep(self, outputs: list[GenerateOutput]) -> None:
+        for output in outputs:
+            self.found.setdefault((output.rid, output.index), []).append(output)
+
+    def step(self) -> None:
+        self.keep(self.engine.step())
+
+    def finish(self) -> Found:
+        while self.engine.has_work:
+            self.step()
+        return self.found
+
+
+def constrain(assembly: Assembly, sequences: list[Sequence]) -> None:
+    """Give them their grammar's matchers."""
+    if grammar := sequences[0].params.grammar:
+        compiled = assembly.grammars.submit(Grammar(*grammar)).result()
+        for sequence in sequences:
+            sequence.matcher = compiled.matcher()
+
+
+def alone(place: Place, request: GenerateRequest) -> Found:
+    """What the request gets where nothing runs beside it, nothing is cached and nothing guessed."""
+    place.plain.engine.flush_cache()
+    run = Run(place.plain)
+    run.add(request)
+    return run.finish()
+
+
+def described(outputs: list[GenerateOutput]) -> dict[str, object]:
+    """All that an answer is, but how it is cut into pieces."""
+    return {
+        "ids": [token for output in outputs for token in output.token_ids],
+        "text": "".join(output.text for output in outputs),
+        "logprobs": [msgspec.to_builtins(one) for output in outputs for one in output.logprobs],
+        "prompt_logprobs": [msgspec.to_builtins(one) for output in outputs for one in output.prompt_logprobs],
+        "finish": outputs[-1].finish_reason,
+        "tensors": joined(outputs),
+        "counts": (outputs[-1].prompt_tokens, outputs[-1].completion_tokens),
+        "order": [output.completion_tokens for output in outputs if output.token_ids],
+    }
+
+
+def joined(outputs: list[GenerateOutput]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for piece in (piece for output in outputs for piece in output.tensors):
+        found[piece.name] = found.get(piece.name, b"") + bytes(piece.data)
+    return found
+
+
+def disturb(rng: random.Random, place: Place, run: Run, aborted: set[str], rids: list[str]) -> None:
+    """Whatever happens to an engine between two steps."""
+    if rids and rng.random() < 0.02:
+        rid = rng.choice(rids)
+        aborted.add(rid)
+        run.keep(run.engine.abort(rid))
+    chance = rng.random()
+    if chance < 0.01:
+        run.engine.recompute()
+    elif chance < 0.02:
+        run.keep(run.engine.pause(rng.choice(["retract", "in_place"])))
+        run.engine.resume()
+    elif chance < 0.03:
+        run.engine.flush_cache()
+    elif chance < 0.04:
+        run.keep(run.engine.readmit(run.engine.withdraw()))
+
+
+def scenario(seed: int, place: Place) -> None:
+    """Some requests, one after another, and what happens to the engine meanwhile."""
+    rng = random.Random(seed)
+    if rng.random() < 0.5:
+        place.guessing.engine.flush_cache()
+    draw = Draw(rng, place)
+    requests = [draw.request(f"{seed}-{i}") for i in range(rng.choice([1, 1, 2, 3, 5, 9]))]
+    run, aborted = Run(place.guessing), set()
+    waiting = list(requests)
+    while waiting or run.engine.has_work:
+        while waiting and (rng.random() < 0.15 or not run.engine.has_work):
+            run.add(waiting.pop())
+        run.step()
+        disturb(rng, place, run, aborted, [r.rid for r in requests if r not in waiting])
+    status = place.guessing.engine.status()
+    assert status.blocks_free == status.blocks_total, "blocks leaked"
+    check(seed, place, requests, run.found, aborted)
+
+
+def check(seed: int, place: Place, requests: list[GenerateRequest], found: Found, aborted: set[str]) -> None:
+    for request in requests:
+        expected = alone(place, request)
+        for key, outputs in expected.items():
+            one, other = described(found[key]), described(outputs)
+            if request.rid in aborted:
+                assert other["ids"][: len(one["ids"])] == one["ids"], (seed, request)
+                continue
+            for name in other:
+                assert one[name] == other[name], (seed, name, request)
+
+
+#: Families with windows and without, in room enough and too little.
+KINDS = {
+    "llama": ({}, {}, "float32", 128),
+    "cramped": ({}, {"kv_cache_bytes": 20 * BLOCK_BYTES["bfloat16"], "prefill_chunk": 24}, "bfloat16", 128),
+    "qwen2": ({"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}, {}, "float32", 320),
+    "rounded": ({}, {"quantization": "int4", "grammar_backend": "llguidance"}, "float32", 200),
+}
+
+
+def place_of(kind: str, dtype: str, folder: Path) -> Place:
+    changes, options, _, longest = KINDS[kind]
+    model = save_model(folder / "model", kind if kind == "qwen2" else "llama", tie_word_embeddings=True, **changes)
+    given = {"dtype": dtype, "enable_custom_logit_processor": True}
+    guessing = build(model, **given, **options)
+    kept = {name: options[name] for name in options.keys() & {"quantization", "grammar_backend"}}
+    plain = build(model, **given, **kept, draft_tokens=0)
+    assert (guessing.model.draft_tokens, plain.model.draft_tokens) == (7, 0)
+    adapters = {"a": {}, "b": {"r": 7, "target_modules": ["q_proj", "v_proj"]}} if kind == "llama" else {}
+    for seed, (name, options) in enumerate(adapters.items()):
+        saved = save_adapter(folder / name, model, seed, **options)
+        for assembly in (guessing, plain):
+            assembly.engine.install(assembly.adapters.load(name, str(saved)))
+    grammars = ["regex", "json_schema"] if kind == "rounded" else [*GRAMMARS]
+    return Place(guessing, plain, grammars, [*adapters], longest)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # peft asks for it
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_answer_is_what_it_is_alone_and_without_guesses(kind: str, tmp_path: Path) -> None:
+    dtype = KINDS[kind][2]
+    if getattr(torch, dtype) not in DTYPES:
+        pytest.skip(f"no product of our own for {dtype} here")
+    place = place_of(kind, dtype, tmp_path)
+    for seed in range(SCENARIOS):
+        scenario(seed, place)
+    status = place.guessing.engine.status()
+    assert status.accepted_tokens > 0
+    assert status.drafted_tokens > status.accepted_tokens
+    for assembly in place[:2]:
+        assembly.grammars.close()
