@@ -112,3 +112,10 @@ def test_the_token_looked_at_is_marked_where_the_system_chooses_colours(opened: 
     expect(tokens.nth(1)).to_have_css("outline-style", "solid")
     expect(tokens.nth(2)).to_have_css("outline-style", "none")
     page.emulate_media(forced_colors="none")
+
+
+@pytest.mark.parametrize(
+    "opened", ["from nbgen.notebook import display\ndisplay.ProgressLine().show('rows', 0.3)"], indirect=True
+)
+def test_a_bar_has_its_words_as_its_name(opened: Notebook, page: Page) -> None:
+    expect(page.get_by_role("progressbar", name="rows 30%")).to_be_visible()
