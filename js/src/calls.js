@@ -69,7 +69,7 @@ class Line {
     if (!this.element.open) return this.#body.replaceChildren();
     const parts = [["Arguments", spread(this.#call.arguments)]];
     if (typeof this.#result === "string") parts.push(["Result", this.#result]);
-    this.#body.replaceChildren(...parts.flatMap(([title, text]) => [h("div", {}, title), h("pre", { tabindex: 0, "aria-label": title }, text)]));
+    this.#body.replaceChildren(...parts.flatMap(([title, text]) => [h("div", {}, title), h("pre", { tabindex: 0, role: "group", "aria-label": title }, text)]));
   }
 }
 

@@ -18,13 +18,18 @@ export async function copyText(text) {
     await navigator.clipboard.writeText(text);
   } catch {
     const area = h("textarea", { readonly: true, "aria-hidden": "true", class: "nbgen-offscreen" });
+    const { activeElement } = document;
     area.value = text;
     document.body.append(area);
     area.select();
     document.execCommand("copy");
     area.remove();
+    activeElement?.focus();
   }
 }
+
+/** The event of something that was done: its detail is the words for those who do not see it. */
+export const DONE = "nbgen-done";
 
 /** A small button that copies what `source` returns and says so for a moment. */
 export function copyButton(label, source, words = "Copy") {
@@ -32,9 +37,25 @@ export function copyButton(label, source, words = "Copy") {
   button.addEventListener("click", async () => {
     await copyText(source());
     button.textContent = "Copied";
+    button.dispatchEvent(new CustomEvent(DONE, { bubbles: true, detail: "Copied" }));
     setTimeout(() => (button.textContent = words), 1500);
   });
   return button;
+}
+
+/** Whether an element takes the focus: while it is too wide for its place, so that keys move it sideways. */
+const wide = globalThis.ResizeObserver && new ResizeObserver((changes) => changes.forEach(({ target }) => reach(target)));
+
+function reach(element) {
+  if (element.scrollWidth > element.clientWidth) element.setAttribute("tabindex", "0");
+  else if (element !== document.activeElement) element.removeAttribute("tabindex");
+}
+
+/** An element that is moved sideways where it is too wide, by its name for those who reach it. */
+export function scroller(name, tag, attributes, ...children) {
+  const element = h(tag, { role: "group", "aria-label": name, ...attributes }, ...children);
+  wide?.observe(element);
+  return element;
 }
 
 /** Whether a key belongs to the writing of a character, as of Japanese; Safari tells the last one by its number alone. */

@@ -1,6 +1,6 @@
 // What every panel has around its content: the model's name, one line of status that speaks, a bar while a model loads.
 
-import { composing, h } from "./dom.js";
+import { composing, DONE, h } from "./dom.js";
 import { INSERT } from "./markdown.js";
 import { Notebook } from "./notebook.js";
 
@@ -12,7 +12,9 @@ export class Frame {
   #busy = false;
   #connected = true;
   #name = h("span", { class: "nbgen-name" }, "nbgen");
-  #bar = h("progress", { class: "nbgen-progress", "aria-label": "Loading model", max: 1, hidden: true });
+  #bar = h("progress", { class: "nbgen-progress", "aria-label": "Loading model", max: 1 });
+  #share = h("span", { "aria-hidden": "true" });
+  #loading = h("span", { class: "nbgen-loading", hidden: true }, this.#bar, this.#share);
 
   /** `key(event)` hears keys pressed within. Parts are in the order of the Tab key; CSS puts the head first. */
   constructor(model, { name, label, key, sized = false, tools = [], parts }) {
@@ -20,7 +22,7 @@ export class Frame {
       "div",
       { class: "nbgen", role: "region", "aria-label": label, "data-lm-suppress-shortcuts": "true", "data-jp-suppress-context-menu": "true" },
       ...parts,
-      h("header", { class: "nbgen-head" }, this.#dot, this.#name, this.#bar, this.#status, ...tools),
+      h("div", { class: "nbgen-head" }, this.#dot, this.#name, this.#loading, this.#status, ...tools),
     );
     this.element.addEventListener("keydown", (event) => {
       if (saves(event)) return this.#save(event);
@@ -30,6 +32,7 @@ export class Frame {
     this.notebook = new Notebook(model, this.element);
     this.element.classList.toggle("nbgen-in-notebook", this.notebook.reachable);
     this.element.addEventListener(INSERT, ({ detail }) => this.#insert(detail));
+    this.element.addEventListener(DONE, ({ detail }) => this.say(detail));
     this.element.classList.toggle("nbgen-sized", sized);
     const size = () => this.element.style.setProperty("--height", `${model.get("height")}px`);
     model.on?.("change:height", size);
@@ -69,26 +72,27 @@ export class Frame {
   state({ state, place, model }) {
     this.say(place ? `Queued, ${place} before it` : STATES[state] ?? this.#status.textContent);
     this.call(model);
-    this.#bar.hidden = state !== "loading";
+    this.#loading.hidden = state !== "loading";
   }
 
-  /** How far loading is; `total` is 0 where nothing can be counted. */
+  /** How far loading is; `total` is 0 where nothing can be counted. The bar tells it: words that change are read out. */
   progress({ stage, done, total }) {
-    this.say(`Loading model${total ? ` ${Math.floor((100 * done) / total)}%` : ""}`, stage);
-    this.#bar.hidden = false;
+    this.say(STATES.loading, stage);
+    this.#share.textContent = total ? `${Math.floor((100 * done) / total)} %` : "";
+    this.#loading.hidden = false;
     if (total) this.#bar.value = done / total;
     else this.#bar.removeAttribute("value");
   }
 
   loaded() {
-    this.#bar.hidden = true;
+    this.#loading.hidden = true;
   }
 
   /** Nothing is written any more. */
   rest(words) {
     this.busy = false;
     this.connected = true;
-    this.#bar.hidden = true;
+    this.#loading.hidden = true;
     this.say(words);
   }
 

@@ -6,11 +6,10 @@ import { Compare } from "./compare.js";
 import { Direct } from "./direct.js";
 import { directServer } from "./direct_server.js";
 import { h } from "./dom.js";
+import { isAlone } from "./kernel.js";
 import { Released } from "./released.js";
 import { Stream } from "./stream.js";
 
-/** How Jupyter marks widgets whose kernel is gone. */
-const ALONE = "jupyter-widgets-disconnected";
 const PANELS = { chat: Chat, compare: Compare, stream: Stream };
 
 function mount(model, host, direct) {
@@ -43,7 +42,7 @@ function scoped(model, host) {
     model.on(name, listener);
   };
   const silence = () => heard.forEach(([name, listener]) => model.off(name, listener));
-  const alone = () => Boolean(host.closest(`.${ALONE}`));
+  const alone = () => isAlone(host);
   return Object.assign(Object.create(model), { on, silence, alone });
 }
 

@@ -7,6 +7,11 @@ const MAX_TOLD = 2_000_000;
 
 export const ENDED = "The kernel has ended: run the cell again.";
 
+/** Whether an element is in a widget that Jupyter marks as one whose kernel is gone. */
+export function isAlone(element) {
+  return Boolean(element.closest(".jupyter-widgets-disconnected"));
+}
+
 /** Send a message; whether there is a kernel that may hear it. A widget that was saved without its kernel has none. */
 export function tell(model, message) {
   if (model.alone?.()) return false;

@@ -2,7 +2,7 @@
 // addresses become links: what a model writes may be hostile.
 
 import { Lexer } from "marked";
-import { copyButton, h } from "./dom.js";
+import { copyButton, h, scroller } from "./dom.js";
 import { highlight } from "./highlight.js";
 import { extensions, formula } from "./maths.js";
 
@@ -55,7 +55,7 @@ const MAKERS = {
   link: (token, depth) => link(token.href, nodes(token.tokens, depth)),
   image: (token) => link(token.href, [`image: ${token.text || token.href}`]),
   list: (token, depth) => [list(token, depth)],
-  table: (token, depth) => [h("div", { class: "nbgen-table" }, table(token, depth))],
+  table: (token, depth) => [scroller("Table", "div", { class: "nbgen-table" }, table(token, depth))],
   checkbox: (token) => [token.checked ? "☑ " : "☐ "],
 };
 
@@ -90,7 +90,7 @@ function codeBlock(token) {
   const replace = toCell("Replace", "Replace the cell below with this code", true);
   const copy = copyButton("Copy code", () => code.textContent);
   const bar = h("div", { class: "nbgen-codebar" }, h("span", {}, token.lang ?? ""), insert, replace, copy);
-  return h("div", { class: "nbgen-code" }, bar, h("pre", {}, code));
+  return h("div", { class: "nbgen-code" }, bar, scroller(`Code${language && `, ${language}`}`, "pre", {}, code));
 }
 
 function decode(text) {

@@ -2,7 +2,7 @@
 // built from temml's tree by a list of what is allowed.
 
 import temml from "temml";
-import { h } from "./dom.js";
+import { h, scroller } from "./dom.js";
 
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 const TAGS = new Set(
@@ -55,7 +55,8 @@ export function formula({ raw, tex, display }) {
   if (tex === null || tex.length > MAX_LENGTH) return raw;
   try {
     const tree = temml.__renderToMathMLTree(tex.trim(), { ...OPTIONS, displayMode: display });
-    const box = h(display ? "div" : "span", { class: display ? "nbgen-formula" : "nbgen-maths", title: tex.trim() });
+    const title = tex.trim();
+    const box = display ? scroller("Formula", "div", { class: "nbgen-formula", title }) : h("span", { class: "nbgen-maths", title });
     box.append(...element(tree));
     return box;
   } catch {

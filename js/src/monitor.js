@@ -2,7 +2,7 @@
 
 import { directServer } from "./direct_server.js";
 import { h } from "./dom.js";
-import { ENDED, tell } from "./kernel.js";
+import { ENDED, isAlone, tell } from "./kernel.js";
 import { bytes, Rate, Series } from "./series.js";
 
 const WIDTH = 260;
@@ -139,7 +139,8 @@ async function render({ model, el }) {
       monitor.fail(error.message);
     }
   };
-  const askKernel = (type) => tell(model, { type }) || monitor.fail(ENDED);
+  const own = Object.assign(Object.create(model), { alone: () => isAlone(el) });
+  const askKernel = (type) => tell(own, { type }) || monitor.fail(ENDED);
   const act = (type, path, body) => () => (server ? ask(path, body) : askKernel(type));
   const monitor = new Monitor({
     load: act("load", "model/load"),

@@ -13,7 +13,7 @@ const ALLOWED = new Set(
   "div p h3 h4 h5 h6 ul ol li strong em del code pre blockquote hr br a table thead tbody tr th td span button".split(" "),
 );
 const MATHML = new Set("math mrow mi mn mo ms mtext mspace mfrac msqrt mroot mstyle mpadded mphantom menclose msub msup msubsup munder mover munderover mtable mtr mtd".split(" "));
-const ATTRIBUTES = new Set(["class", "href", "target", "rel", "align", "start", "type", "title", "aria-label"]);
+const ATTRIBUTES = new Set(["class", "href", "target", "rel", "align", "start", "type", "title", "aria-label", "role"]);
 
 function page(text) {
   const root = document.createElement("div");

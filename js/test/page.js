@@ -36,6 +36,9 @@ class Element {
   addEventListener(type, listener) {
     this.listeners[type] = listener;
   }
+  closest() {
+    return null;
+  }
   click() {
     this.listeners.click();
   }

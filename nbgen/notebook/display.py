@@ -178,4 +178,5 @@ def _muted(text: str) -> str:
 
 def _bar(text: str, fraction: float | None) -> str:
     value = "" if fraction is None else f' value="{fraction:.3f}"'
-    return f'<div style="opacity: 0.8; font-size: 85%"><progress{value}></progress> {html.escape(text)}</div>'
+    bar = f"<progress{value}></progress> {html.escape(text)}"
+    return f'<div style="opacity: 0.8; font-size: 85%"><label>{bar}</label></div>'

@@ -46,3 +46,17 @@ def test_the_monitor_shows_what_the_engine_does(lab: Lab, page: Page, transport:
     expect(load).to_be_enabled()
     assert notebook.errors() == []
     notebook.shut_down()
+
+
+def test_the_monitor_says_that_its_kernel_is_gone_and_is_narrow_where_the_page_is(lab: Lab, page: Page) -> None:
+    cell = CELLS[0].format(", transport='comm'")
+    notebook = Notebook.opened(page, lab, lab.write("monitor-gone.ipynb", cell))
+    notebook.run(0)
+    monitor = page.get_by_role("group", name="Model server")
+    expect(monitor.get_by_role("status")).not_to_be_empty()
+    monitor.evaluate("monitor => { monitor.style.width = '270px'; }")
+    gauges = monitor.locator(".nbgen-gauge").evaluate_all("all => all.map((gauge) => gauge.offsetLeft)")
+    assert len(set(gauges)) == 1
+    page.evaluate("window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    expect(monitor.get_by_role("alert")).to_have_text("The kernel has ended: run the cell again.")
+    notebook.shut_down()

@@ -1,0 +1,121 @@
+"""The panel for those who do not see it, do without a mouse, or have little room: names, keys, what is read out."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
+
+from tests.browser.lab import Lab, Notebook
+from tests.browser.panel import Panel, until
+from tests.browser.test_conversation import answer_with
+
+CHAT = "import nbgen\nnbgen.Chat(max_new_tokens=8)"
+STREAM = "import nbgen\nnbgen.Stream('Once', max_new_tokens=4, ignore_eos=True)"
+WIDE = "wide " * 100
+MARKDOWN = f"""```python
+short
+```
+
+```
+{WIDE}
+```
+
+| {WIDE.replace(" ", "_")} | b |
+|---|---|
+| 1 | 2 |
+"""
+READY = "Answer ready, 9 tokens"
+
+
+@pytest.fixture
+def opened(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+    cell = getattr(request, "param", CHAT)
+    notebook = Notebook.opened(page, lab, lab.write(f"{request.node.originalname}.ipynb", cell))
+    notebook.run(0)
+    yield notebook
+    notebook.shut_down()
+
+
+def narrow(page: Page) -> None:
+    """As on a page of 320 pixels, or a larger one that is magnified."""
+    page.locator(".nbgen").evaluate("panel => { panel.style.width = '270px'; }")
+
+
+def right(element: Locator) -> float:
+    box = element.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"]
+
+
+def test_what_is_too_wide_is_reached_by_keys(opened: Notebook, panel: Panel, page: Page) -> None:
+    answer_with(page, MARKDOWN)
+    panel.ask("hello")
+    expect(panel.status).to_have_text(READY)
+    code = panel.answers.get_by_role("group", name="Code", exact=True)
+    expect(code).to_have_attribute("tabindex", "0")
+    expect(panel.answers.get_by_role("group", name="Table", exact=True)).to_have_attribute("tabindex", "0")
+    code.focus()
+    code.press("ArrowRight")
+    until(lambda: code.evaluate("code => code.scrollLeft"))
+    expect(panel.answers.get_by_role("group", name="Code, python")).not_to_have_attribute("tabindex", "0")
+
+
+def test_buttons_of_code_are_in_sight_where_there_is_little_room(opened: Notebook, panel: Panel, page: Page) -> None:
+    answer_with(page, MARKDOWN)
+    panel.ask("hello")
+    expect(panel.status).to_have_text(READY)
+    narrow(page)
+    copy = panel.answers.get_by_role("button", name="Copy code").first
+    assert right(copy) <= right(panel.answers.locator(".nbgen-code").first)
+
+
+def test_a_copy_is_told_and_leaves_the_focus(opened: Notebook, panel: Panel, page: Page) -> None:
+    answer_with(page, MARKDOWN)
+    panel.ask("hello")
+    expect(panel.status).to_have_text(READY)
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
+    copy = panel.answers.get_by_role("button", name="Copy code").first
+    copy.press("Enter")
+    expect(panel.status).to_have_text("Copied")
+    expect(copy).to_be_focused()
+    page.evaluate("delete navigator.clipboard")
+
+
+def test_loading_is_not_read_out_step_by_step(opened: Notebook, panel: Panel, page: Page) -> None:
+    def fulfil(route: Route) -> None:
+        run = route.request.post_data_json["start"]["id"]
+        step = {"run": run, "seq": 1, "stage": "weights", "done": 42, "total": 100}
+        route.fulfill(content_type="text/event-stream", body=f"event: progress\ndata: {json.dumps(step)}\n\n")
+
+    page.route("**/api/v1/subscribe", fulfil, times=1)
+    shares: Locator = page.locator(".nbgen-loading")
+    seen = shares.evaluate_handle(
+        "(place) => { const seen = []; new MutationObserver(() => seen.push(place.textContent))"
+        ".observe(place, { childList: true, subtree: true }); return seen; }"
+    )
+    said = panel.hears()
+    panel.ask("hello")
+    until(lambda: "Loading model" in said())
+    assert not [words for words in said() if "%" in words]
+    assert seen.json_value() == ["42 %"]
+    expect(panel.answers.get_by_role("alert")).to_be_visible()
+
+
+@pytest.mark.parametrize("opened", [STREAM], indirect=True)
+def test_the_token_looked_at_is_marked_where_the_system_chooses_colours(opened: Notebook, page: Page) -> None:
+    page.get_by_role("button", name="Continue", exact=True).click()
+    tokens = page.get_by_role("listbox", name="Tokens").get_by_role("option")
+    expect(tokens).to_have_count(4)
+    tokens.nth(1).click()
+    page.emulate_media(forced_colors="active")
+    expect(tokens.nth(1)).to_have_css("outline-style", "solid")
+    expect(tokens.nth(2)).to_have_css("outline-style", "none")
+    page.emulate_media(forced_colors="none")
+
+
+@pytest.mark.parametrize(
+    "opened", ["from nbgen.notebook import display\ndisplay.ProgressLine().show('rows', 0.3)"], indirect=True
+)
+def test_a_bar_has_its_words_as_its_name(opened: Notebook, page: Page) -> None:
+    expect(page.get_by_role("progressbar", name="rows 30%")).to_be_visible()
