@@ -75,7 +75,7 @@ class Scheduler:
         `mixed_chunk` of one.
 
         A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on. Decodes
-        have `draft_tokens` guesses beside them, all together.
+        have `draft_tokens` guesses beside them, all together: none where the newest tokens are awaited.
         """
         self.blocks = blocks
         self.max_running = max_running
