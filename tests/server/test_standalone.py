@@ -50,6 +50,14 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Pat
     assert "Traceback" not in result.stderr
 
 
+def test_a_folder_of_modules_that_cannot_be_looked_into_is_a_wrong_option(tmp_path: Path) -> None:
+    repository = f"--NbgenApp.model_repository={'x' * 300}"
+    result = run("-m", "nbgen", "--allow-root", "--port=0", repository, folder=tmp_path)
+    assert result.returncode == 1
+    assert "model_repository: no folder of modules can be used: File name too long" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_server_whose_model_cannot_be_loaded_is_not_ready(failed: Server) -> None:
     wait_for(lambda: failed.model()["state"] == "failed", "the load fails")
     assert failed.http.get("health").status_code == 503
