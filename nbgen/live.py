@@ -7,6 +7,7 @@ is another process, which answers while this one is busy and ends with it.
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -20,13 +21,17 @@ from nbgen.notebook.private_server import PrivateServer
 __all__ = ["LiveModel", "LiveServer"]
 
 
+#: Bytes that the path of a Unix socket may have on every system.
+SOCKET_PATH = 103
+
+
 class LiveServer:
     """A model that lives in this kernel, being served."""
 
     def __init__(self, model: LiveModel, name: str, options: dict[str, Any], waiting: Callable[[int], None]) -> None:
         """Raises ServerNotFound where its server does not start."""
         self._model: LiveModel | None = model
-        self._folder = PrivateFolder("nbgen-live-")
+        self._folder = _folder_for("engine")
         path = self._folder.path / "engine"
         self._engine: LiveEngine | None = LiveEngine(self._model, path)
         atexit.register(self.stop)
@@ -85,3 +90,12 @@ class LiveServer:
     def __repr__(self) -> str:
         state = "running" if self.running else "stopped"
         return f"<nbgen server of a live model at {self.url}, {state}; .stop() ends it>"
+
+
+def _folder_for(socket: str) -> PrivateFolder:
+    """One where the socket's path is not too long."""
+    folder = PrivateFolder("nbgen-live-")
+    if len(os.fsencode(folder.path / socket)) <= SOCKET_PATH:
+        return folder
+    folder.remove()
+    return PrivateFolder("nbgen-live-", above="/tmp")

@@ -5,6 +5,7 @@ and in `live`: the names of datatypes are the engine's. Knows no server.
 """
 
 import inspect
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,8 +36,28 @@ class Positional(torch.nn.Module):
         return self.module(**dict(zip(self._names, tensors, strict=True)))
 
 
+class FileForTorch(io.FileIO):
+    """Takes whatever is written: torch ends the whole process where a file does not. `failure` is what went wrong."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """As if all of it were written."""
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while rest and self.failure is None:
+                rest = rest[super().write(rest) :]
+        except OSError as error:
+            self.failure = error
+        return size
+
+
 def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_size: int) -> None:
-    """Write `model.pt2` of the module, as on the CPU. Raises ModelError where its graph cannot be recorded."""
+    """Write `model.pt2` of the module, as on the CPU.
+
+    Raises ModelError where its graph cannot be recorded, OSError where the file cannot be written.
+    """
     for name, (datatype, _) in inputs.items():
         if datatype not in DTYPES:
             hint = "; BYTES need a module of the model repository (model.py)" if datatype == "BYTES" else ""
@@ -49,7 +70,10 @@ def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_siz
     except Exception as error:  # whatever in the module cannot be recorded
         raise ModelError(f"torch.export cannot record this module's graph: {type(error).__name__}: {error}") from error
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    torch.export.save(program if device.type == "cpu" else move_to_device_pass(program, "cpu"), folder / "model.pt2")
+    with FileForTorch(folder / "model.pt2", "wb") as file:
+        torch.export.save(program if device.type == "cpu" else move_to_device_pass(program, "cpu"), file)
+    if file.failure is not None:
+        raise file.failure
 
 
 def describe(

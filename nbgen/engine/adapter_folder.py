@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class Scaling(NamedTuple):
 
 def read_adapter(name: str, folder: str, shapes: Shapes) -> Adapter:
     """The adapter in a folder, for a base model of these layers. Raises InvalidRequest."""
-    place = Path(folder).expanduser()
+    place = Path(os.path.expanduser(folder))
     config = _config(name, place)
     _refuse_unsupported(name, config)
     scaling = _scaling(name, config)
@@ -121,7 +122,7 @@ def _refused(name: str, words: str) -> InvalidRequest:
 
 
 def _config(name: str, folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # Path's own raises for a name that is too long
         raise _refused(name, "there is no such folder on the server's machine")
     missing = [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]
     if missing:

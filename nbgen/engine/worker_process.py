@@ -41,13 +41,16 @@ class WorkerProcess:
         self.kill()
 
     def start(self) -> None:
-        """Let the process import what it needs, unless it runs already."""
+        """Let the process import what it needs, unless it runs already. Raises Unavailable where there can be none."""
         if self._process is not None and self._process.poll() is not None:
             self.kill()
         if self._process is None:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | self._environment
-            )
+            try:
+                self._process = subprocess.Popen(
+                    self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | self._environment
+                )
+            except OSError as error:  # too many files or processes: no fault of what is asked
+                raise Unavailable(f"a process that this needs cannot be started: {error.strerror}") from None
 
     @property
     def begun(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.client import Client
+from nbgen.notebook.models import place
 from nbgen.notebook.private_folder import PrivateFolder
 from nbgen.notebook.short_traceback import short_traceback
 
@@ -32,7 +33,7 @@ def load_adapter(name: str, adapter: Any) -> dict[str, str]:
     """
     server = _server()
     if isinstance(adapter, str | Path):  # by its full path: the server runs in another folder
-        return server.load_adapter(name, str(Path(adapter).expanduser().resolve()))
+        return server.load_adapter(name, str(place(adapter)))
     return server.load_adapter(name, _save(adapter))
 
 

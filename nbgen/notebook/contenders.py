@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.client import Client
+from nbgen.notebook.models import place
 from nbgen.notebook.remote import AnyClient, RemoteClient
 
 
@@ -73,8 +74,7 @@ def _named(label: str, model: str, own: AnyClient, others: list[AnyClient]) -> C
     parents = {str(card.get("id")): card.get("parent") for card in own.models()}
     if base := parents.get(model):
         return Contender(label or model, load=str(base), adapter=model)
-    folder = Path(model).expanduser()
-    return Contender(label or _short(model), load=str(folder.resolve()) if folder.is_dir() else model)
+    return Contender(label or _short(model), load=str(place(model)))
 
 
 def _name(client: AnyClient) -> str:

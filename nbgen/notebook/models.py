@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -35,4 +36,4 @@ def place(model: str | PathLike[str] | None) -> str | None:
     if not isinstance(model, str | PathLike):
         raise InvalidRequest(f"a model is a folder, a hub id or 'bundled', got {type(model).__name__}", field="model")
     folder = Path(model).expanduser()
-    return str(folder.resolve()) if model and folder.is_dir() else str(model)
+    return str(folder.resolve()) if model and os.path.isdir(folder) else str(model)  # Path's own raises for some names

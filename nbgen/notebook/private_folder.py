@@ -12,8 +12,9 @@ from pathlib import Path
 class PrivateFolder:
     """Made at once; `remove` takes it away with all that is in it, and so does the end of the process."""
 
-    def __init__(self, prefix: str = "nbgen-") -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+    def __init__(self, prefix: str = "nbgen-", above: str | None = None) -> None:
+        """Below the folder `above`, None: the system's for such."""
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=above))
         self._owner = os.getpid()
         atexit.register(self.remove)
 

@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,6 +26,8 @@ from nbgen.notebook.private_folder import PrivateFolder
 
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0
+#: Bytes that a server's files need of the disk at least.
+ROOM = 2**16
 
 
 class PrivateServer:
@@ -36,19 +39,19 @@ class PrivateServer:
         waiting: Callable[[int], None] = lambda seconds: None,
         options: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """`options` are those of the server's application, as `jupyter nbgen --help-all` lists them."""
-        self._folder = PrivateFolder()
+        """`options` are those of the server's application, as `jupyter nbgen --help-all` lists them.
+
+        Raises ServerNotFound where none can be started.
+        """
+        with _in_words():
+            self._folder = PrivateFolder()
         self._log = self._folder.path / "server.log"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                _command({**({"model": model} if model else {}), **options}),
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=_environment(self._folder.path),
-                # Jupyter interrupts a kernel's whole process group: Ctrl-C must not reach the server.
-                start_new_session=True,
-            )
+        try:
+            with _in_words():
+                self._process = self._spawn(_command({**({"model": model} if model else {}), **options}))
+        except ServerNotFound:
+            self._folder.remove()
+            raise
         atexit.register(self.stop)
         self.client: PrivateClient | None = None
         try:
@@ -89,6 +92,21 @@ class PrivateServer:
             passed_on.take_back(self.client.url)
         self._folder.remove()
 
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as log:
+            log.write(bytes(ROOM))  # where there is none for an address, none would come
+            log.seek(0)
+            log.truncate()
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(self._folder.path),
+                # Jupyter interrupts a kernel's whole process group: Ctrl-C must not reach the server.
+                start_new_session=True,
+            )
+
     def _answering(self, waiting: Callable[[int], None]) -> PrivateClient:
         """A client, as soon as the server answers. Raises ServerNotFound with its last words."""
         started, shown = time.monotonic(), 0
@@ -111,6 +129,18 @@ class PrivateServer:
             except (ValueError, NbgenError):
                 continue
         return None
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Around a start: what the machine refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise ServerNotFound(
+            f"no nbgen server can be started for this kernel: {error.strerror or error}. It needs a process, and a "
+            "folder for a log and an address: TMPDIR names another place for that"
+        ) from None
 
 
 def _command(chosen: Mapping[str, object]) -> list[str]:

@@ -61,13 +61,22 @@ def register(
     repository = _repository(client)
     from nbgen.module_export import LABELS, describe, export  # imports torch, as the module already has
 
-    with _replaced(repository / name, client) as folder:
+    with _written(repository), _replaced(repository / name, client) as folder:
         export(folder / "1", module, inputs, max_batch_size)
         (folder / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
         config = describe(inputs, outputs, labels, max_batch_size, max_queue_delay_us)
         (folder / "config.json").write_text(config, encoding="utf-8")
         client.load_module(name)
     return RegisteredModel(name, client)
+
+
+@contextmanager
+def _written(repository: Path) -> Iterator[None]:
+    """Around what writes there: a fault of the disk, in words."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"the module cannot be written into {repository}: {error.strerror or error}") from None
 
 
 @contextmanager

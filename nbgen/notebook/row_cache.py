@@ -35,7 +35,7 @@ class RowCache:
         try:
             self._file = _opened(Path(path))
             self._known = dict(self._read())
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: of a name that no file can have
             raise InvalidRequest(f"cache: rows cannot be kept in {path}: {error}", field="cache") from None
 
     def key(self, result: Result) -> str:
@@ -87,4 +87,6 @@ class RowCache:
 
 def _opened(path: Path) -> BinaryIO:
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():  # a device may have no end
+        raise OSError("it is no file")
     return cast(BinaryIO, path.open("a+b"))

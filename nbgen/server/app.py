@@ -214,8 +214,11 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         self.responses = Responses()
         self.tensor_engine = TensorEngine(config, self.log)
         self.media = self.media_intake()
-        self.repository = self._own_repository()
-        self.models = Models(LanguageModel(self.engine, self.runs), self.tensor_engine, self.repository)
+        try:
+            self.repository = self._own_repository()
+            self.models = Models(LanguageModel(self.engine, self.runs), self.tensor_engine, self.repository)
+        except OSError as error:
+            raise TraitError(f"model_repository: no folder of modules can be used: {error.strerror}") from None
         if self.autoload:
             self.engine.will_start()
             self.models.will_load()

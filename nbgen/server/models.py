@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from logging import Logger
 from pathlib import Path
 
-from nbgen.errors import InvalidRequest, NbgenError, NotFound
+from nbgen.errors import InvalidRequest, NbgenError, NotFound, Unavailable
 from nbgen.server import repository
 from nbgen.server.repository import Entry
 from nbgen.server.served_model import ServedModel
@@ -66,7 +66,11 @@ class Models:
 
     async def load(self, name: str) -> None:
         """Load a model by its configured name, as its folder has it now. Raises InvalidRequest, Unavailable."""
-        self._take(await asyncio.get_running_loop().run_in_executor(None, repository.scan, self._folder), name)
+        try:
+            entries = await asyncio.get_running_loop().run_in_executor(None, repository.scan, self._folder)
+        except OSError as error:
+            raise Unavailable(f"the model repository cannot be read: {error.strerror}") from None
+        self._take(entries, name)
         try:
             model = self.find(name)
         except NotFound:

@@ -56,7 +56,7 @@ class _Config(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def scan(repository: Path | None) -> list[Entry]:
-    """All models of the folder, the broken ones with their errors."""
+    """All models of the folder, the broken ones with their errors. Raises OSError where it cannot be read."""
     if repository is None or not repository.is_dir():
         return []
     folders = sorted(path for path in repository.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
@@ -64,9 +64,14 @@ def scan(repository: Path | None) -> list[Entry]:
 
 
 def _entry(folder: Path) -> Entry | None:
-    config = next((folder / name for name in CONFIGS if (folder / name).is_file()), None)
-    if config is None:
-        return None
+    try:
+        config = next((folder / name for name in CONFIGS if (folder / name).is_file()), None)
+        return None if config is None else _described(folder, config)
+    except OSError as error:
+        return Entry(folder.name, error=f"the folder of {folder.name} cannot be read: {error.strerror}")
+
+
+def _described(folder: Path, config: Path) -> Entry:
     try:
         version = _version(folder)
         spec = _spec(folder, _read(config), version.name)
@@ -135,4 +140,7 @@ def _labels(folder: Path, name: str) -> tuple[str, ...]:
         return ()
     if Path(name).name != name or not (folder / name).is_file():
         raise ModelError(f"there is no label file {name!r} beside it")
-    return tuple((folder / name).read_text(encoding="utf-8").splitlines())
+    try:
+        return tuple((folder / name).read_text(encoding="utf-8").splitlines())
+    except UnicodeDecodeError:
+        raise ModelError(f"the label file {name!r} is not UTF-8") from None

@@ -70,12 +70,13 @@ class StandaloneServerApp(ServerApp):
 
     def stop(self, from_signal: bool = False) -> None:
         """End what runs, then close the port: until then whoever comes is told. Asked again, it waits no longer."""
-        add_callback = self.io_loop.add_callback_from_signal if from_signal else self.io_loop.add_callback
+        loop: Any = self.io_loop
+        wake = loop.asyncio_loop.call_soon_threadsafe  # also from a signal's handler
         if self._stopping:
-            add_callback(self._hurry)
+            wake(self._hurry)
             return
         self._stopping = True
-        add_callback(self._stop)
+        wake(loop.add_callback, self._stop)
 
     def _hurry(self) -> None:
         self.web_app.settings["nbgen"].hurry()

@@ -1,6 +1,7 @@
 """Grammars are compiled beside the loop, once, within limits of time and memory; a lost process is no outage."""
 
 import json
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -121,6 +122,21 @@ def test_a_process_that_dies_is_started_again(compiler: GrammarCompiler) -> None
         child.kill()
         child.wait(PATIENCE)
     assert all(compiler.submit(Grammar("regex", f"b{i}")).result() for i in range(3))
+
+
+def test_a_process_that_cannot_be_started_is_no_fault_of_the_grammar(tiny_model: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    compiler = GrammarCompiler("xgrammar", lambda: XGrammarBackend.from_tokenizer(tokenizer, 264, {0}))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        refused = compiler.submit(Grammar("regex", "a")).exception()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert isinstance(refused, Unavailable)
+    assert "cannot be started: Too many open files" in refused.message
+    assert compiler.submit(Grammar("regex", "a")).result(), "and is tried again"
+    compiler.close()
 
 
 def test_a_back_end_that_cannot_be_loaded_is_no_fault_of_the_grammar(tiny_model: Path) -> None:

@@ -249,7 +249,8 @@ def test_damaged_and_foreign_files_are_refused(assembly: Assembly, tiny_model: P
         assert str(tmp_path) not in refused.value.message
         return refused.value.message
 
-    assert "no such folder" in refusal(tmp_path / "nowhere")
+    for nowhere in (tmp_path / "nowhere", tmp_path / ("x" * 300), Path("~nobody-of-this-name/x")):
+        assert "no such folder" in refusal(nowhere)
     wide = save_model(tmp_path / "wide", hidden_size=128)
     assert "with this base model it is" in refusal(save_adapter(tmp_path / "w", wide))
     deep = save_model(tmp_path / "deep", num_hidden_layers=3)

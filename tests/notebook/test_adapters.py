@@ -50,7 +50,10 @@ def test_a_live_model_and_its_folder_answer_alike(connected: PrivateServer, live
 def test_what_is_no_adapter_is_refused_in_words(connected: PrivateServer) -> None:
     with pytest.raises(InvalidRequest, match="a folder or a peft model, got int"):
         nbgen.load_adapter("x", 5)
-    with pytest.raises(InvalidRequest, match="no such folder"):
-        nbgen.load_adapter("x", "nowhere")
+    for nowhere in ("nowhere", "long" * 100):
+        with pytest.raises(InvalidRequest, match="no such folder"):
+            nbgen.load_adapter("x", nowhere)
+    with pytest.raises(InvalidRequest, match="control character"):
+        nbgen.load_adapter("x", "a\0b")
     with pytest.raises(InvalidRequest, match="never been loaded"):
         nbgen.generate("abc", adapter="nobody", **OPTIONS)

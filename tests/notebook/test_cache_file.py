@@ -63,7 +63,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_asked(
     connected: PrivateServer, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    for wrong in (tmp_path, tmp_path / "file" / "rows.jsonl"):
+    nowhere = [tmp_path / name for name in ("file/rows.jsonl", "a\0b", "a\ud800b", "long" * 100)]
+    for wrong in (tmp_path, "/dev/zero", *nowhere):
         with pytest.raises(InvalidRequest, match="cache: rows cannot be kept in"):
             nbgen.map(["a"], cache=wrong, **OPTIONS)
 

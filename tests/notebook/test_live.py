@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import tempfile
 import threading
 import time
 import weakref
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import nbgen
 from nbgen.errors import InvalidRequest, ModelError
-from nbgen.live import LiveServer
+from nbgen.live import LiveModel, LiveServer
 from nbgen.notebook import session
 from tests.conftest import PATIENCE, wait_for
 
@@ -88,6 +89,18 @@ def test_every_answer_is_of_the_present_weights(live: LiveServer, model: torch.n
         steps.step()
         steps.zero_grad()
     assert len(set(answers)) == 3
+
+
+def test_it_is_served_also_where_folders_for_the_time_being_have_long_names(
+    tiny_model: Path, tokenizer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LiveModel(AutoModelForCausalLM.from_pretrained(tiny_model), tokenizer)
+    place = tmp_path / ("long" * 25)
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    with LiveServer(model, "long", {}, lambda seconds: None) as server:
+        assert server.running
+        assert server.client.model()["name"] == "long"
 
 
 def test_a_cached_prefix_of_other_weights_is_not_used(live: LiveServer, model: torch.nn.Module) -> None:

@@ -2,10 +2,14 @@
 
 import json
 import os
+import resource
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from nbgen.errors import ServerNotFound
 from nbgen.notebook import passed_on
 from nbgen.notebook.connection import Call
 from nbgen.notebook.private_client import PrivateClient
@@ -31,6 +35,27 @@ def test_files_of_the_notebook_and_the_users_configuration_do_not_keep_it_from_s
     server.stop()
     assert "NBGEN_TOKEN" not in os.environ
     assert not server._log.parent.exists()
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """For this process: no file takes more than a few bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_where_no_server_can_be_started_that_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_disk: None
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ServerNotFound, match=r"can be started for this kernel: File too large.*TMPDIR"):
+        PrivateServer()
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(ServerNotFound, match=r"can be started for this kernel: No such file or directory"):
+        PrivateServer()
 
 
 def test_a_fork_leaves_the_server_and_its_folder_alone(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """A torch module of the notebook's, served beside the model and asked by the real tritonclient."""
 
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,7 @@ import torch
 import tritonclient.http as triton
 
 import nbgen
-from nbgen.errors import NbgenError
+from nbgen.errors import NbgenError, Unavailable
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.register import RegisteredModel
 
@@ -57,3 +59,21 @@ def test_a_module_that_cannot_be_loaded_is_not_known_afterwards(connected: Priva
         nbgen.register("half", Scaled(1), inputs={"x": FOUR}, outputs={"y": ("ODD", [4])})
     with pytest.raises(NbgenError, match="unknown model: 'half'"):
         nbgen.infer("half", {"x": np.ones(4, np.float32)})
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """For this process: no file takes more than 128 kB."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**17, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_module_for_which_there_is_no_room_leaves_the_kernel_and_the_one_before(
+    connected: PrivateServer, full_disk: None
+) -> None:
+    model = nbgen.register("small", Scaled(2), inputs={"x": FOUR}, outputs={"y": FOUR})
+    with pytest.raises(Unavailable, match=r"cannot be written into .*: File too large"):
+        nbgen.register("small", torch.nn.Linear(4, 2**16), inputs={"x": FOUR}, outputs={"y": ("FP32", [2**16])})
+    assert asked(model) == [2] * 4

@@ -66,6 +66,22 @@ async def test_a_model_whose_configuration_is_wrong_is_refused_with_what_is_wron
     assert models.find("b").state == "UNAVAILABLE"
 
 
+async def test_files_that_cannot_be_read_are_a_fault_of_their_model_alone(models: Models, tmp_path: Path) -> None:
+    (tmp_path / "b" / "config.toml").unlink()
+    (tmp_path / "b" / "config.toml").symlink_to("/proc/self/mem")
+    with pytest.raises(Unavailable, match=r"failed to load 'b': the folder of b cannot be read: Input/output error"):
+        await models.load("b")
+    config = ECHO.format(datatype="FP32", batch=0, delay=0)
+    (tmp_path / "c" / "config.toml").write_text(config.replace("dims", 'label_filename = "labels.txt", dims'))
+    (tmp_path / "c" / "labels.txt").write_bytes(b"\xff\n")
+    with pytest.raises(Unavailable, match=r"failed to load 'c': .*'labels.txt' is not UTF-8"):
+        await models.load("c")
+    await models.load("a")
+    models._folder = tmp_path / ("x" * 300)
+    with pytest.raises(Unavailable, match="the model repository cannot be read: File name too long"):
+        await models.load("a")
+
+
 async def test_what_cannot_be_loaded_again_is_served_on_as_it_was(models: Models, tmp_path: Path) -> None:
     await models.load("a")
     model, source, config = models.find("a"), tmp_path / "a/1/model.py", tmp_path / "a/config.toml"

@@ -50,6 +50,20 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Pat
     assert "Traceback" not in result.stderr
 
 
+def test_a_folder_of_modules_that_cannot_be_looked_into_is_a_wrong_option(tmp_path: Path) -> None:
+    repository = f"--NbgenApp.model_repository={'x' * 300}"
+    result = run("-m", "nbgen", "--allow-root", "--port=0", repository, folder=tmp_path)
+    assert result.returncode == 1
+    assert "model_repository: no folder of modules can be used: File name too long" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_it_stops_in_good_order_where_warnings_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    server = Server(tmp_path, "--NbgenApp.autoload=False")
+    assert server.stop() == 0, server.log.read_text()
+
+
 def test_a_server_whose_model_cannot_be_loaded_is_not_ready(failed: Server) -> None:
     wait_for(lambda: failed.model()["state"] == "failed", "the load fails")
     assert failed.http.get("health").status_code == 503
