@@ -39,10 +39,12 @@ Text = tuple[list[int], list[int]]
 class Told(Sampler):
     """Takes the tokens of a text, whatever their scores."""
 
-    text: Text
+    def __init__(self, text: Text) -> None:
+        super().__init__()
+        self._text = text
 
     def sample(self, scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-        prompt, answer = self.text
+        prompt, answer = self._text
         return torch.tensor([answer[len(sequence) - len(prompt)] for sequence in sequences])
 
 
@@ -106,17 +108,19 @@ def decode(assembly: Assembly, request: GenerateRequest, drafts: int) -> tuple[f
     return time.process_time() - started, tokens, engine.steps - steps
 
 
+def decode_all(assembly: Assembly, requests: list[GenerateRequest], drafts: int) -> tuple[float, ...]:
+    """The sums of all requests' seconds, tokens and steps."""
+    return tuple(map(sum, zip(*(decode(assembly, request, drafts) for request in requests), strict=True)))
+
+
 def compare(assembly: Assembly, requests: list[GenerateRequest]) -> dict[str, float]:
     """Tokens for a CPU second without and with guesses, medians over the turns, and tokens a step with."""
     most = assembly.engine._scheduler.draft_tokens
     turns = []
     for _ in range(TURNS):
-        seconds, tokens, steps = zip(
-            *([sum(each) for each in zip(*(decode(assembly, r, n) for r in requests), strict=True)] for n in (0, most)),
-            strict=True,
-        )
-        assert tokens[0] == tokens[1], "guesses have changed an answer"
-        turns.append((tokens[0] / seconds[0], tokens[1] / seconds[1], tokens[1] / steps[1]))
+        (slow, expected, _), (fast, tokens, steps) = (decode_all(assembly, requests, drafts) for drafts in (0, most))
+        assert tokens == expected, "guesses have changed an answer"
+        turns.append((expected / slow, tokens / fast, tokens / steps))
     assembly.engine._scheduler.draft_tokens = most
     without, with_guesses, a_step = (statistics.median(turn[i] for turn in turns) for i in range(3))
     gain = statistics.median(turn[1] / turn[0] for turn in turns)
@@ -127,9 +131,7 @@ def told(assembly: Assembly, found: list[Text]) -> dict[str, float]:
     """The texts, written by a model that is told them."""
     rows = []
     for text in found:
-        sampler = Told()
-        sampler.text = text
-        assembly.engine._launcher._sampler = sampler
+        assembly.engine._launcher._sampler = Told(text)
         params = SamplingParams(max_new_tokens=len(text[1]), temperature=1.0, ignore_eos=True)
         rows.append(compare(assembly, [GenerateRequest(rid="r", input_ids=text[0], params=params)]))
     return {name: statistics.mean(row[name] for row in rows) for name in rows[0]}

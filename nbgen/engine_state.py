@@ -94,16 +94,6 @@ class EngineStatus(Struct, frozen=True):
     #: How often a sequence's step had some.
     draft_steps: int = 0
 
-    @property
-    def accept_rate(self) -> float:
-        """The share of guesses that came true."""
-        return self.accepted_tokens / max(self.drafted_tokens, 1)
-
-    @property
-    def accept_length(self) -> float:
-        """Tokens that a sequence gained by a step with guesses; 0 where there was none."""
-        return 1 + self.accepted_tokens / self.draft_steps if self.draft_steps else 0.0
-
     blocks_total: int = 0
     #: Free ones and cached ones that nobody uses.
     blocks_free: int = 0
@@ -119,3 +109,13 @@ class EngineStatus(Struct, frozen=True):
     #: Bytes of the engine's device: taken by this process, and in all.
     memory_used: int = 0
     memory_total: int = 0
+
+    @property
+    def accept_rate(self) -> float:
+        """The share of guesses that came true."""
+        return self.accepted_tokens / max(self.drafted_tokens, 1)
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens that a sequence gained by a step with guesses; 0 where there was none."""
+        return 1 + self.accepted_tokens / self.draft_steps if self.draft_steps else 0.0

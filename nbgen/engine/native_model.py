@@ -71,23 +71,23 @@ class NativeModel:
         """Of the next tokens, without adapters; None where a step has to be prepared anew each time."""
         if newest is not None:
             return None
-        batch = self._kept_for(rows)
+        if self._first is not rows[0].block_table:
+            self._first = rows[0].block_table
+            self._kept.clear()
+        batch = self._kept.get(len(rows))
         if batch is None or not self._layers.takes_up(batch.prepared) or not batch.goes_on(rows):
             batch = self._begun(rows)
+            self._keep(len(rows), batch)
         if batch is None or (made := batch.prepared.made) is None:
             return None
-        self._kept[len(rows)] = batch
         made.renew()
         self._layers.walk(batch.prepared)
         return Decoded(made.scores)
 
-    def _kept_for(self, rows: Sequence[DecodeRow]) -> NativeDecodes | None:
-        if self._first is not rows[0].block_table:
-            self._first = rows[0].block_table
-            self._kept.clear()
-        for count in [count for count in self._kept if max(count, len(rows)) > KEPT_ROWS and count != len(rows)]:
-            del self._kept[count]
-        return self._kept.get(len(rows))
+    def _keep(self, rows: int, batch: NativeDecodes | None) -> None:
+        """Beside others of few rows, if it has few itself."""
+        others = {count: kept for count, kept in self._kept.items() if max(count, rows) <= KEPT_ROWS}
+        self._kept = others if batch is None else {**others, rows: batch}
 
     def _begun(self, rows: Sequence[DecodeRow]) -> NativeDecodes | None:
         if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):

@@ -11,6 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine.grammar import Grammar
+from nbgen.engine.sequence import Sequence
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateOutput, GenerateRequest
 
@@ -32,6 +34,14 @@ def generate(assembly: Assembly, requests: list[GenerateRequest]) -> Outputs:
         for output in assembly.engine.step():
             outputs[output.rid].append(output)
     return outputs
+
+
+def constrain(assembly: Assembly, sequences: list[Sequence]) -> None:
+    """Give them their grammar's matchers."""
+    if grammar := sequences[0].params.grammar:
+        compiled = assembly.grammars.submit(Grammar(*grammar)).result()
+        for sequence in sequences:
+            sequence.matcher = compiled.matcher()
 
 
 def greedy(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:

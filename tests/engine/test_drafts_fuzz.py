@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from nbgen.engine.assembly import Assembly
-from nbgen.engine.grammar import Grammar
-from nbgen.engine.sequence import Sequence
 from nbgen.messages import GenerateOutput, GenerateRequest, LogprobOptions, Tensor, TensorOptions
 from nbgen.sampling_params import SamplingParams
 from nbgen.word_lists import WordLists
 from tests.adapters import save_adapter
 from tests.conftest import save_model
-from tests.engine.conftest import build
+from tests.engine.conftest import build, constrain
 from tests.engine.test_logit_processors import wire
 from tests.engine.test_native_decoder import DTYPES
 from tests.soak import TIMES
@@ -173,14 +171,6 @@ class Run:
         while self.engine.has_work:
             self.step()
         return self.found
-
-
-def constrain(assembly: Assembly, sequences: list[Sequence]) -> None:
-    """Give them their grammar's matchers."""
-    if grammar := sequences[0].params.grammar:
-        compiled = assembly.grammars.submit(Grammar(*grammar)).result()
-        for sequence in sequences:
-            sequence.matcher = compiled.matcher()
 
 
 def alone(place: Place, request: GenerateRequest) -> Found:

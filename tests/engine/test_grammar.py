@@ -18,7 +18,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import FinishReason, GenerateRequest, LogprobOptions
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
-from tests.engine.conftest import Outputs, build, generate, ids, text
+from tests.engine.conftest import Outputs, build, constrain, generate, ids, text
 
 PERSON = {
     "type": "object",
@@ -48,10 +48,7 @@ def constrained(assembly: Assembly, *requests: GenerateRequest) -> Outputs:
     class Admission:
         def sequences(self, request: GenerateRequest) -> list:
             sequences = admit(request)
-            if request.params.grammar:
-                compiled = assembly.grammars.submit(Grammar(*request.params.grammar)).result()
-                for sequence in sequences:
-                    sequence.matcher = compiled.matcher()
+            constrain(assembly, sequences)
             return sequences
 
     return generate(assembly._replace(admission=Admission()), list(requests))
