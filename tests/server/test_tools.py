@@ -133,7 +133,7 @@ def test_an_answer_of_a_form_may_follow_a_thought(client: openai.OpenAI, calling
 
 
 def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> None:
-    thinks = {"messages": ASK, "params": {"max_new_tokens": 9, "ignore_eos": True}, "chat": "c"}
+    thinks = {"messages": ASK, "params": {"max_new_tokens": 9, "ignore_eos": True, "temperature": 0}, "chat": "c"}
     found = events(calling_server.http, "POST", "api/v1/runs", json={**thinks, "template_options": {"thinks": True}})
     deltas = [json.loads(event.data) for event in found if event.event == "delta"]
     reasoning = "".join(delta.get("reasoning", "") for delta in deltas)
