@@ -4,7 +4,7 @@ A back end compiles in a process of its own (`grammar_worker`) and loads what ca
 """
 
 import re
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple, Protocol, Self
 
 #: How a refusal names what could not be compiled, by sampling option.
@@ -49,23 +49,15 @@ class Matcher(Protocol):
     def accept(self, token_id: int) -> bool:
         """Take a token; whether the answer is complete with it. Raises GrammarError if the grammar forbids it."""
 
-    def fork(self) -> Self:
-        """Another one at the same place."""
+    def num_allowed(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens may come, one after another, with something to follow each. Stays where it is."""
 
-    def fill(self, bitmask: Any, row: int) -> None:
+    def fill(self, bitmask: Any, row: int, ahead: Sequence[int] = ()) -> None:
         """Set row `row` of an int32 tensor `[rows, ceil(vocab / 32)]` to the tokens that may come next.
 
-        End tokens are among them exactly when the answer may end.
+        End tokens are among them exactly when the answer may end. `ahead` are allowed tokens that come before; it stays
+        where it is.
         """
-
-
-def after(matcher: Matcher, token_id: int) -> Matcher | None:
-    """A matcher at the place behind the token; None where it is forbidden, or where nothing can follow it."""
-    try:
-        further = matcher.fork()
-        return None if further.accept(token_id) else further
-    except Exception:  # whatever a back end raises, it will say again if the token comes
-        return None
 
 
 class Compiled(Protocol):

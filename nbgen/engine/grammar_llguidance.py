@@ -6,7 +6,7 @@ The back end of those who choose it (`grammar_backend`). Knows no sequences and 
 from __future__ import annotations
 
 import json
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import llguidance
@@ -105,12 +105,17 @@ class LLGuidanceMatcher:
             raise GrammarError(f"the token {token_id} is none that the grammar allows here")
         return token_id in self._eos_ids
 
-    def fork(self) -> LLGuidanceMatcher:
-        return LLGuidanceMatcher(self._matcher.deep_copy(), self._tokenizer)
+    def num_allowed(self, tokens: Sequence[int]) -> int:
+        end = next((place for place, token_id in enumerate(tokens) if token_id in self._eos_ids), len(tokens))
+        return self._matcher.validate_tokens(list(tokens[:end]))
 
-    def fill(self, bitmask: torch.Tensor, row: int) -> None:
-        llguidance.numpy.fill_next_token_bitmask(self._matcher, bitmask.numpy(), row)
-        if self._matcher.is_error():  # over its own limits
+    def fill(self, bitmask: torch.Tensor, row: int, ahead: Sequence[int] = ()) -> None:
+        matcher = self._matcher
+        if ahead:  # in a copy, for there is no way back from its own limits
+            matcher = matcher.deep_copy()
+            matcher.consume_tokens(list(ahead))
+        llguidance.numpy.fill_next_token_bitmask(matcher, bitmask.numpy(), row)
+        if matcher.is_error():  # over its own limits
             bitmask[row] = 0
 
 

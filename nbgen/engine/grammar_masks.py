@@ -54,7 +54,7 @@ def _fill(sequences: list[Sequence]) -> torch.Tensor:
     bitmask = torch.zeros((len(sequences), matchers[0].num_words), dtype=torch.int32)
     for row, (sequence, matcher) in enumerate(zip(sequences, matchers, strict=True)):
         try:
-            matcher.fill(bitmask, row)
+            matcher.fill(bitmask, row, sequence.guessed)
         except Exception:  # whatever a back end raises is this request's alone: it may take no token
             log.exception("request %s: its grammar allows nothing", sequence.rid)
             bitmask[row] = 0

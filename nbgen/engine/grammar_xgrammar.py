@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -115,11 +115,22 @@ class XGrammarMatcher:
             raise GrammarError(f"the token {token_id} is none that the grammar allows here")
         return self._matcher.is_terminated()
 
-    def fork(self) -> XGrammarMatcher:
-        return XGrammarMatcher(self._matcher.fork(), self._vocab_size)
+    def num_allowed(self, tokens: Sequence[int]) -> int:
+        accepted = 0
+        try:
+            while accepted < len(tokens) and self._matcher.accept_token(tokens[accepted]):
+                accepted += 1
+                if self._matcher.is_terminated():
+                    return accepted - 1
+            return accepted
+        finally:
+            self._matcher.rollback(accepted)
 
-    def fill(self, bitmask: torch.Tensor | np.ndarray, row: int) -> None:
+    def fill(self, bitmask: torch.Tensor | np.ndarray, row: int, ahead: Sequence[int] = ()) -> None:
+        for token_id in ahead:
+            self._matcher.accept_token(token_id)
         self._matcher.fill_next_token_bitmask(bitmask, row)
+        self._matcher.rollback(len(ahead))
 
     def allows_any(self) -> bool:
         """Whether any token may come next."""

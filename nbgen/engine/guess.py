@@ -6,7 +6,6 @@ place alone, so the draft either is that very token or is wrong). Plain Python, 
 
 import msgspec
 
-from nbgen.engine.grammar import Matcher, after
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.token_counts import TokenCounts
 from nbgen.engine_state import EngineStatus
@@ -15,17 +14,16 @@ from nbgen.engine_state import EngineStatus
 class Guess(Sequence):
     """A sequence as it will be if its next tokens are these: in its blocks, behind what is computed of it."""
 
-    def __init__(self, sequence: Sequence, tokens: list[int], matcher: Matcher | None) -> None:
-        """`matcher` is the sequence's after these tokens."""
+    def __init__(self, sequence: Sequence, tokens: list[int]) -> None:
         vars(self).update(vars(sequence))
-        self._sequence, self.matcher, self.ahead = sequence, matcher, len(tokens)
+        self._sequence, self.guessed = sequence, tokens
         self.token_ids = sequence.token_ids + tokens
-        self.num_computed = sequence.num_computed + self.ahead
+        self.num_computed = sequence.num_computed + len(tokens)
 
     @property
     def output_counts(self) -> TokenCounts:
         counts = self._sequence.output_counts.copy()
-        counts.add(self.token_ids[-self.ahead :])
+        counts.add(self.guessed)
         return counts
 
     def come_true(self) -> Sequence | None:
@@ -46,13 +44,13 @@ def guesses(sequence: Sequence, most: int) -> list[Guess]:
     most = min(most, sequence.budget - sequence.num_output - 1)
     if most < 1 or sequence.logit_processor or sequence.tensors or sequence.embeds or sequence.media:
         return []
-    found: list[Guess] = []
-    tokens, matcher = sequence.drafts.guess(sequence.token_ids, most), sequence.matcher
-    for count in range(1, len(tokens) + 1):
-        if matcher is not None and (matcher := after(matcher, tokens[count - 1])) is None:
-            break
-        found.append(Guess(sequence, tokens[:count], matcher))
-    return found
+    tokens = sequence.drafts.guess(sequence.token_ids, most)
+    if sequence.matcher is not None and tokens:
+        try:
+            tokens = tokens[: sequence.matcher.num_allowed(tokens)]
+        except Exception:  # whatever a back end raises, it will say again if the token comes
+            return []
+    return [Guess(sequence, tokens[:count]) for count in range(1, len(tokens) + 1)]
 
 
 class Verified:
@@ -67,7 +65,7 @@ class Verified:
             return row
         found = row.come_true()
         self._drafted += 1
-        self._steps += row.ahead == 1
+        self._steps += len(row.guessed) == 1
         self._accepted += found is not None
         return found
 

@@ -99,6 +99,8 @@ class Sequence:
         self._counts = TokenCounts()
         #: What finds guesses at its next tokens.
         self.drafts = Drafts()
+        #: Its last tokens, as far as they are such guesses.
+        self.guessed: list[int] = []
 
     def __len__(self) -> int:
         """Its tokens, an awaited one among them."""

@@ -1,0 +1,69 @@
+"""How far an answer has come in its grammar, and what a matcher says of tokens that are only guessed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from nbgen.engine.grammar import Grammar, Matcher
+from nbgen.engine.grammar_llguidance import LLGuidanceBackend
+from nbgen.engine.grammar_xgrammar import XGrammarBackend
+
+END = 0
+ANSWER = b'{"a": [1, 22, 333], "b": "two words"}'
+SCHEMA = Grammar("json_schema", '{"type": "object"}')
+
+
+@pytest.fixture(scope="module", params=[XGrammarBackend, LLGuidanceBackend])
+def begin(request: pytest.FixtureRequest, tiny_model: Path) -> Callable[[Grammar], Matcher]:
+    """A matcher at a grammar's beginning. Its tokens are bytes and an end token."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    backend = request.param.from_tokenizer(tokenizer, 264, {END})
+    return lambda grammar: backend.load(backend.compile(grammar)).matcher()
+
+
+@pytest.fixture(scope="module")
+def tokens(tiny_model: Path) -> list[int]:
+    ids: list[int] = AutoTokenizer.from_pretrained(tiny_model).encode(ANSWER.decode(), add_special_tokens=False)
+    assert len(ids) == len(ANSWER)
+    return ids
+
+
+def mask(matcher: Matcher, *ahead: int) -> torch.Tensor:
+    bitmask = torch.zeros((1, matcher.num_words), dtype=torch.int32)
+    matcher.fill(bitmask, 0, ahead)
+    return bitmask[0]
+
+
+def test_what_may_follow_a_guess_is_what_may_follow_it_when_it_has_come(
+    begin: Callable[[Grammar], Matcher], tokens: list[int]
+) -> None:
+    matcher, further = begin(SCHEMA), begin(SCHEMA)
+    for token in tokens[:5]:
+        further.accept(token)
+    for place, token in enumerate(tokens):
+        before = mask(matcher)
+        ahead = tokens[place : place + 5]
+        assert mask(matcher, *ahead).equal(mask(further))
+        assert matcher.num_allowed(ahead) == len(ahead)
+        assert mask(matcher).equal(before), "it stays where it is"
+        assert not matcher.accept(token)
+        if place + 5 < len(tokens):
+            further.accept(tokens[place + 5])
+    assert matcher.may_end
+
+
+def test_guesses_end_where_the_grammar_forbids_one_or_ends(
+    begin: Callable[[Grammar], Matcher], tokens: list[int]
+) -> None:
+    matcher = begin(SCHEMA)
+    assert matcher.num_allowed([]) == 0
+    assert matcher.num_allowed([*tokens[:8], tokens[0], *tokens[8:]]) == 8, "no brace follows a number"
+    assert matcher.num_allowed([*tokens, END]) == len(tokens), "nothing follows the end"
+    assert matcher.num_allowed([END]) == 0
+    for token in tokens:
+        matcher.accept(token)
+    assert matcher.num_allowed([END]) == 0
+    assert matcher.accept(END)
