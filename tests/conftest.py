@@ -19,7 +19,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from nbgen.notebook import passed_on
 from tests.soak import TIMES
@@ -31,7 +31,10 @@ sys.dont_write_bytecode = False
 # As where the environment is activated: `make test` installs node there, on a machine that has none.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-settings.register_profile("nbgen", max_examples=100 * TIMES)
+# What a busy machine takes its time for is no fault: pytest has a limit for each test.
+settings.register_profile(
+    "nbgen", max_examples=100 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("nbgen")
 
 # A shell that starts these tests in the background has them ignore Ctrl-C, with which some of them interrupt a cell.
