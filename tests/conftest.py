@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -61,8 +62,8 @@ def wait_for(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> 
 
 
 #: Of ports below those that a system hands out, so that none is taken before its server listens; each process of tests
-#: counts from elsewhere.
-_ports = itertools.count(331 * os.getpid())
+#: counts from elsewhere, those of one run 10,000 apart.
+_ports = itertools.count(331 * os.getppid() + 10_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
 
 
 def free_port() -> int:
@@ -119,6 +120,13 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
             torch.nn.init.normal_(parameter, std=0.15 if "embed" not in name else 0.6)
     model.save_pretrained(folder)
     return folder
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile our C++ before processes of tests begin: each of their engines would, all at once, while others wait."""
+    if session.config.getoption("numprocesses", None):
+        code = "from nbgen.engine import native; [*map(native.library, native.KINDS)]"
+        subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
