@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from nbgen.notebook import passed_on
 from tests.soak import TIMES
@@ -31,7 +32,10 @@ sys.dont_write_bytecode = False
 # As where the environment is activated: `make test` installs node there, on a machine that has none.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-settings.register_profile("nbgen", max_examples=100 * TIMES)
+# What a busy machine takes its time for is no fault: pytest has a limit for each test.
+settings.register_profile(
+    "nbgen", max_examples=100 * TIMES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("nbgen")
 
 # A shell that starts these tests in the background has them ignore Ctrl-C, with which some of them interrupt a cell.
@@ -58,8 +62,8 @@ def wait_for(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> 
 
 
 #: Of ports below those that a system hands out, so that none is taken before its server listens; each process of tests
-#: counts from elsewhere.
-_ports = itertools.count(331 * os.getpid())
+#: counts from elsewhere, those of one run 10,000 apart.
+_ports = itertools.count(331 * os.getppid() + 10_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
 
 
 def free_port() -> int:
@@ -118,6 +122,13 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
     return folder
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile our C++ before processes of tests begin: each of their engines would, all at once, while others wait."""
+    if session.config.getoption("numprocesses", None):
+        code = "from nbgen.engine import native; [*map(native.library, native.KINDS)]"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests first, so that no process is left with one of them at the end."""
     items.sort(key=lambda item: item.path.name != "test_notebooks.py")
@@ -143,6 +154,13 @@ def told_to_nobody() -> Iterator[None]:
     for name in passed_on.NAMES:
         os.environ.pop(name, None)
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def no_chance() -> None:
+    """What a test has torch draw is the same whichever tests came before it in this process."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ class BackgroundRun:
         self._shown = shown
         self._ended = ended
         self._thread = TaskThread(self._read, lambda failure: ended(answer.result, failure))
+        self._thread.start()
 
     @property
     def text(self) -> str:

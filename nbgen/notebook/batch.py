@@ -43,6 +43,7 @@ class Batch:
         open_rows = iter(rows)
         thread = TaskThread(lambda: self._all(open_rows, ended))
         try:
+            thread.start()
             while thread.running:
                 thread.wait(0.1)
                 tick()

@@ -18,7 +18,7 @@ Ended = Callable[[BaseException | None], None]
 
 
 class TaskThread:
-    """Runs `work` from now on, in a copy of this context. `failure` is what ended it, but for a cancellation.
+    """Runs `work` once started, in a copy of this context. `failure` is what ended it, but for a cancellation.
 
     `ended` is told of it on the thread, before anybody who waits.
     """
@@ -29,9 +29,14 @@ class TaskThread:
         self._task: asyncio.Task[None] | None = None
         self._started = threading.Event()
         self._over = threading.Event()
+        self._cancelled = False
         # The context says which cell the output belongs to.
         run = contextvars.copy_context().run
-        threading.Thread(target=run, args=(self._run, work, ended), daemon=True).start()
+        self._thread = threading.Thread(target=run, args=(self._run, work, ended), daemon=True)
+
+    def start(self) -> None:
+        """Begin. An interrupt in the middle of it leaves open whether it has: then it has to be cancelled."""
+        self._thread.start()
 
     @property
     def running(self) -> bool:
@@ -43,8 +48,10 @@ class TaskThread:
         return self._over.wait(timeout)
 
     def cancel(self) -> None:
-        """Have it end where it waits next; nothing where it has ended."""
-        self._started.wait(1)
+        """Have it end where it waits next, or not begin; nothing where it has ended."""
+        self._cancelled = True
+        if not self._started.wait(1):  # its start was interrupted
+            self._over.set()
         if self._loop is not None and self._task is not None:
             with suppress(RuntimeError):  # the loop is closed: it has ended
                 self._loop.call_soon_threadsafe(self._task.cancel)
@@ -66,4 +73,5 @@ class TaskThread:
     async def _main(self, work: Work) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._started.set()
-        await work()
+        if not self._cancelled:
+            await work()

@@ -118,7 +118,8 @@ def test_behind_a_proxy_after_a_login_with_a_password(guarded: Lab, page: Page) 
 
 
 def test_in_jupyterhub_while_the_kernel_is_busy(hub: Hub, browser: Browser) -> None:
-    hub.write("alice", "hub.ipynb", CHAT, "time.sleep(600)", "nbgen.status(), nbgen.generate('a', max_new_tokens=2)")
+    ask = "nbgen.status(), nbgen.generate('a', max_new_tokens=2, ignore_eos=True)"
+    hub.write("alice", "hub.ipynb", CHAT, "time.sleep(600)", ask)
     page = browser.new_page()
     page.set_default_timeout(1000 * PATIENCE)
     hub.log_in(page, "alice", "lab/tree/hub.ipynb")

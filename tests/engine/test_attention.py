@@ -95,7 +95,7 @@ windows = st.sampled_from([Window(), Window(sliding=5), Window(chunk=6), Window(
 @pytest.mark.parametrize(
     "backend", [ReferenceAttention(), CpuAttention(), CpuAttention(1), CpuAttention(1 << 13), NativeAttention()]
 )
-@settings(max_examples=60 * TIMES, deadline=None)
+@settings(max_examples=60 * TIMES)
 @given(
     lengths=sequences,
     heads=st.sampled_from([(4, 4), (4, 2), (6, 1)]),
@@ -112,7 +112,7 @@ def test_a_back_end_equals_the_formula(backend, lengths, heads, window, softcap,
     torch.testing.assert_close(output, case.expected(window, scores), **CLOSE)
 
 
-@settings(max_examples=40 * TIMES, deadline=None)
+@settings(max_examples=40 * TIMES)
 @given(
     ends=st.lists(st.integers(1, 30), min_size=2, max_size=5),
     others=st.lists(st.integers(1, 90), max_size=2),

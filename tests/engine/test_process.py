@@ -24,7 +24,7 @@ from nbgen.frames import encode_frame, frame_length, from_engine_decoder
 from nbgen.messages import AbortRequest, GenerateRequest, StepOutputs
 from nbgen.sampling_params import SamplingParams
 from nbgen.server.silence import SILENT_SECONDS
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, save_model
 
 
 class Peer:
@@ -70,8 +70,9 @@ class Peer:
 
 
 @pytest.fixture(scope="module")
-def peer(tiny_model: Path) -> Iterator[Peer]:
-    peer = Peer(str(tiny_model))
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """With room for an answer of many seconds."""
+    peer = Peer(str(save_model(tmp_path_factory.mktemp("models") / "long", max_position_embeddings=16_384)))
     *progress, ready = peer.receive_until(EngineReady)
     assert all(isinstance(p, LoadProgress) for p in progress)
     assert "loading weights" in [p.stage for p in progress]
@@ -96,11 +97,13 @@ def test_who_wakes_up_beside_it_runs_at_once(peer: Peer) -> None:
         assert (found.runtime, found.nice) == (SLICE_NANOSECONDS, os.getpriority(os.PRIO_PROCESS, 0))
 
 
-LONG = SamplingParams(max_new_tokens=400, ignore_eos=True)
+LONG = SamplingParams(max_new_tokens=15_000, ignore_eos=True)
+#: With a seed with which no guess comes true.
+SHORT = SamplingParams(max_new_tokens=9, ignore_eos=True, sampling_seed=1)
 
 
 def test_tokens_come_one_step_at_a_time(peer: Peer) -> None:
-    peer.send(GenerateRequest(rid="a", text="Hello", params=SamplingParams(max_new_tokens=9, ignore_eos=True)))
+    peer.send(GenerateRequest(rid="a", text="Hello", params=SHORT))
     outputs = list(peer.outputs("a"))
     assert [len(o.token_ids) for o in outputs] == [1] * 9
     assert outputs[-1].finish_reason.length == 9
@@ -114,7 +117,7 @@ def test_abort_is_answered(peer: Peer) -> None:
     peer.send(AbortRequest(rid="b"))
     last = list(outputs)[-1]
     assert last.finish_reason.type == "abort"
-    assert last.completion_tokens < 400
+    assert last.completion_tokens < LONG.max_new_tokens
 
 
 def test_a_bad_request_is_answered_and_the_engine_goes_on(peer: Peer) -> None:

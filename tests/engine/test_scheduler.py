@@ -165,7 +165,7 @@ prompts = st.tuples(
 )
 
 
-@settings(max_examples=1000 * TIMES, deadline=None)
+@settings(max_examples=1000 * TIMES)
 @given(
     requests=st.lists(prompts, min_size=1, max_size=12),
     blocks=st.integers(11, 24),

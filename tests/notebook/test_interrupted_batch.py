@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from nbgen.notebook.batch import Batch
 from nbgen.notebook.result import Result
 
@@ -49,3 +51,20 @@ def test_an_interrupted_batch_ends_when_its_rows_have() -> None:
     assert client.closed == 2
     assert [result.finish_reason for _, result in rows] == ["abort", "abort", None]
     assert batch.results == batch.errors == {}
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupt_while_its_thread_starts_leaves_nothing_running(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, start = Slow(), threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if begun:
+            start(thread)
+            client.asked.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    assert not Batch(client, 2, {}).run([(0, Result(prompt="a"))], lambda number: None, lambda: None)  # type: ignore[arg-type]
+    assert client.closed == begun

@@ -195,7 +195,7 @@ def test_rows_bring_their_own(connected) -> None:
     frame = pd.DataFrame(
         {"ask": ["a", "b", "c"], "heard": [(np.zeros(9), 8000), None, None], "seen": [None, RED, None]}
     )
-    options = {"complete": True, "max_new_tokens": 2, "progress": False}
+    options = {"complete": True, "max_new_tokens": 2, "ignore_eos": True, "progress": False}
     answers = nbgen.map(frame, "{{ask}}", images="seen", audio=lambda row: row.heard, **options)
     for error, kind in zip(answers.error, ("audio", "image"), strict=False):
         assert f"takes no {kind}" in error

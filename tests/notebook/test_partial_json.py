@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbgen.notebook.partial_json import parse_partial
@@ -35,7 +35,6 @@ def test_what_is_there_is_read(text: str, value: object) -> None:
     assert parse_partial(text) == value
 
 
-@settings(deadline=None)
 @given(values)
 def test_every_beginning_of_every_value_can_be_read(value: object) -> None:
     text = json.dumps(value)

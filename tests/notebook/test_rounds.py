@@ -234,6 +234,8 @@ def test_calls_that_nobody_made_are_told_to_have_no_result() -> None:
 
 
 seen: list[str] = []
+#: An answer that ended at once, as it may by chance, would be no turn.
+OPTIONS = {"max_new_tokens": 300, "temperature": 0.5, "sampling_seed": 1}
 
 
 def forecast(city: Literal["Rom", "Oslo"]) -> str:
@@ -253,7 +255,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @pytest.fixture
 def chat(calling_client: Any, sent: list[dict[str, Any]]) -> Iterator[Chat]:
     seen.clear()
-    chat = nbgen.Chat(tools=forecast, tool_choice="forecast", max_new_tokens=300, temperature=0.5)
+    chat = nbgen.Chat(tools=forecast, tool_choice="forecast", **OPTIONS)
     yield chat
     chat.close()
 
@@ -307,7 +309,7 @@ def test_the_answer_of_a_run_that_a_page_began_is_stepped_when_the_page_asks(
 
 def test_tools_of_others_are_left_to_them(calling_client: Any, sent: list[dict[str, Any]]) -> None:
     (given,) = Tools(forecast).json
-    chat = nbgen.Chat(tools=[given], tool_choice="forecast", max_new_tokens=300, temperature=0.5)
+    chat = nbgen.Chat(tools=[given], tool_choice="forecast", **OPTIONS)
     chat.ask("What is the weather?")
     chat.wait()
     assert sent[-1]["message"] == "Nobody here can call forecast."
@@ -327,7 +329,7 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_calls_and_results(
     monkeypatch.setenv("NBGEN_TOKEN", caller.client.token)
     cells = [
         "import nbgen\nfrom tests.notebook.test_rounds import print_it",
-        "chat = nbgen.Chat(tools=print_it, tool_choice='print_it', max_new_tokens=300, temperature=0.5)\nchat",
+        f"chat = nbgen.Chat(tools=print_it, tool_choice='print_it', **{OPTIONS})\nchat",
         "chat.ask('hello')\nchat.wait()",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])

@@ -16,5 +16,5 @@ def test_a_text_becomes_tokens_and_tokens_a_text(connected: PrivateServer) -> No
 def test_a_chat_is_tokenized_as_its_template_writes_it(connected: PrivateServer) -> None:
     chat = [{"role": "user", "content": "hi"}]
     assert len(nbgen.tokenize(chat)) == 5  # user, h, i, end, assistant
-    thought = nbgen.logprobs(chat, max_new_tokens=2)
+    thought = nbgen.logprobs(chat, max_new_tokens=2, ignore_eos=True)
     assert len(thought) == 5 + 2

@@ -89,7 +89,9 @@ async def test_who_sends_no_whole_header_is_sent_away(monkeypatch: pytest.Monkey
     monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
     async with listening() as port:
         assert await said(port, b"GET / HTTP/1.1\r\nHost:") == b""
-        assert await said(port, REQUEST.replace(b"close", b"keep-alive")), "and so is who asks nothing more"
+        async with asyncio.timeout(PATIENCE):  # and so is who asks nothing more, in time or on a busy machine not
+            while b"hello" not in await said(port, REQUEST.replace(b"close", b"keep-alive")):
+                pass
 
 
 async def test_without_descriptors_it_waits_without_spinning(

@@ -39,7 +39,7 @@ def tokens(answer: dict[str, Any], path: str) -> int:
 def test_no_samples_are_one(server: Server, path: str, question: dict[str, Any], limit: str) -> None:
     options = {"n": 0, limit: 3, "temperature": 0, "ignore_eos": True}
     more = {"return_num_output_tokens": True} if path.startswith("v2") else {}
-    answer = server.http.post(path, json=asked(question | more, options), timeout=10)
+    answer = server.http.post(path, json=asked(question | more, options))
     assert answer.status_code == 200, answer.text
     assert tokens(answer.json(), path) == 3
 
@@ -58,6 +58,6 @@ def test_an_empty_stop_string_stops_nothing(
 @pytest.mark.parametrize(("path", "question", "limit"), DIALECTS[:2])
 def test_a_stream_of_no_samples_is_one(server: Server, path: str, question: dict[str, Any], limit: str) -> None:
     body = question | {"n": 0, limit: 3, "stream": True, "stream_options": {"include_usage": True}}
-    found = [event.data for event in events(server.http, "POST", path, json=body, timeout=10)]
+    found = [event.data for event in events(server.http, "POST", path, json=body)]
     assert found[-1] == "[DONE]"
     assert '"index":0' in found[0]

@@ -62,8 +62,9 @@ async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_
         client.submit(long_request("r"), heard)
         await until(lambda: heard.outputs)
         psutil.Process(first).send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(silence, "SILENT_SECONDS", 2)
-        await until(lambda: heard.error)
+        with monkeypatch.context() as patch:
+            patch.setattr(silence, "SILENT_SECONDS", 2)
+            await until(lambda: heard.error)
         assert isinstance(heard.error, EngineStopped)
         assert "did not answer" in heard.error.message
         await client.start()

@@ -82,7 +82,7 @@ def test_a_killed_engine_ends_streams_at_once_and_comes_back(mortal: Server) -> 
 
 
 def test_a_killed_engine_answers_waiting_calls_with_503(mortal: Server) -> None:
-    mortal.ready()
+    mortal.ready().idle()
     answers: list[httpx.Response] = []
     body = {"text": "a", "sampling_params": BUSY}
     caller = threading.Thread(target=lambda: answers.append(mortal.http.post("generate", json=body)))

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -42,6 +43,8 @@ async def test_each_of_two_loads_of_one_module_is_answered(engine: TensorEngine,
 async def test_a_process_that_ends_takes_only_what_was_asked_of_it(engine: TensorEngine, repository: Path) -> None:
     await load(engine, repository)
     generation = engine.generation
+    assert engine._process
+    psutil.Process(engine._process.pid).suspend()  # or it might answer before its end
     lost = asyncio.create_task(load(engine, repository))
     await asyncio.sleep(0)
     engine.kill()
