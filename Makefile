@@ -8,7 +8,7 @@ ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 BROWSER_FLAG := $(if $(filter Darwin,$(shell uname)),,$(if $(DISPLAY)$(WAYLAND_DISPLAY),,--no-browser))
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test soak check format bench demo panel clean
+.PHONY: help lab test soak oldest newest check format bench demo panel clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -23,6 +23,21 @@ test: check ## install everything and run all tests
 soak: $(VENV)/.test ## look for the unexpected, twenty times as long as the tests do
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --timeout=3600 -m hypothesis
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --timeout=3600 tests/server/test_soak.py
+
+# With packages as uv resolves them, in an environment of its own.
+define test_with
+	$(PYTHON) -m venv --clear $(VENV)-$@
+	$(VENV)-$@/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(VENV)-$@/bin/uv pip install --quiet --python $(VENV)-$@/bin/python --compile-bytecode --resolution $(1) --editable '.[lab,test]'
+	npm ci --prefix js --loglevel=error --no-audit --no-fund
+	$(VENV)-$@/bin/python -m pytest --numprocesses=2 --dist=worksteal --override-ini=filterwarnings=default
+endef
+
+oldest: ## run all tests with the oldest packages that pyproject.toml allows
+	$(call test_with,lowest-direct)
+
+newest: ## run all tests with the newest packages there are
+	$(call test_with,highest)
 
 check: $(VENV)/.test ## look at format and types, and lint; changes nothing
 	$(BIN)/ruff format --check --quiet
@@ -43,7 +58,7 @@ panel: ## build the panel's JavaScript again (needs node and npm)
 	cd js && npm ci && npm test && npm run build
 
 clean: ## remove what the other targets installed
-	rm -rf $(VENV) js/node_modules
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest js/node_modules
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nbgen needs Python 3.11 or newer: make PYTHON=python3.11 ...")'

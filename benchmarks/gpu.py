@@ -55,7 +55,7 @@ SHAPES = {
         "tie_word_embeddings": False,
     },
 }
-#: Of transformers' pool, which holds all of a workload, and tokens of one of its steps.
+#: Of transformers' pool, which has such pages unless told otherwise and holds all of a workload, and of one of its steps.
 PAGE_TOKENS, BATCH_TOKENS = 256, 2048
 REPETITIONS = 3
 #: What is asked, and of one prompt alone.
@@ -109,7 +109,7 @@ def profiled(assembly: Assembly, prompts: list[list[int]], new: int) -> dict[str
 def peer(folder: Path, workload: Workload, vocab_size: int, device: str, repetitions: int) -> tuple[float, float]:
     """Seconds of transformers' continuous batching, from prompts to all their answers: the first time, and then."""
     pages = workload.requests * (1 + (workload.prompt_tokens + workload.new) // PAGE_TOKENS)
-    pool = ContinuousBatchingConfig(page_size=PAGE_TOKENS, num_blocks=pages, max_batch_tokens=BATCH_TOKENS)
+    pool = ContinuousBatchingConfig(num_blocks=pages, max_batch_tokens=BATCH_TOKENS)
     generate = batching(folder, pool, device, stays_ready=True)
 
     def once(seed: int) -> float:

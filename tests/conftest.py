@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from packaging.version import Version
 
 from nbgen.notebook import passed_on
 from tests.soak import TIMES
@@ -49,6 +51,14 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+
+
+def at_least(package: str, version: str) -> bool:
+    """Whether a package is installed that is so new: `make oldest` tests with packages that lack what came later."""
+    try:
+        return Version(metadata.version(package)) >= Version(version)
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def wait_for(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:

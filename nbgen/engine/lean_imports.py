@@ -30,6 +30,8 @@ WITHOUT_SYMBOLS: dict[str, Any] = {
     **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious"), bool),
     "guarding_hint_or_throw": lambda number: number,
     "has_guarding_hint": lambda number: True,
+    "has_hint": lambda number: True,
+    "size_hint": lambda number: number,
     "is_nested_int": lambda number: False,
     "sym_and": lambda *truths: all(truths),
     "sym_or": lambda *truths: any(truths),

@@ -30,7 +30,8 @@ def service(app: Any, server: grpc.aio.Server) -> None:
         for each in SERVICE.methods
         if (method := getattr(methods, each.name, None)) is not None
     }
-    server.add_registered_method_handlers(SERVICE.full_name, described | grpc_inference.handlers(app))
+    methods_of_all = described | grpc_inference.handlers(app)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE.full_name, methods_of_all)])
 
 
 async def _answer(method: Callable[[Any], Awaitable[Any]], kind: Any, request: bytes) -> bytes:

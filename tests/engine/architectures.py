@@ -12,6 +12,8 @@ class Family(NamedTuple):
     tier: str
     changes: dict[str, object]
     chunked: bool = True
+    #: The transformers that has it, as a causal model.
+    since: str = "5.17"
 
 
 MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
@@ -104,7 +106,7 @@ FAMILIES: dict[str, Family] = {
     "helium": Family("A", {"head_dim": 16}),
     "hunyuan_v1_dense": Family("A", {"head_dim": 16}),
     "hunyuan_v1_moe": Family("A", {"head_dim": 16, "num_experts": 4, "moe_topk": 2}),
-    "internlm3": Family("A", {"head_dim": 16}),
+    "internlm3": Family("A", {"head_dim": 16}, since="5.23"),
     "jetmoe": Family("A", {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 16}),
     "llama": Family("A", {}),
     "llama4_text": Family(
@@ -254,7 +256,7 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "diffllama": Family("C", {}),
-    "doge": Family("C", {}),
+    "doge": Family("C", {}, since="5.18"),
     "falcon": Family("C", {}),
     "glm_moe_dsa": Family("C", INDEXED),
     "gpt_neo": Family(

@@ -66,6 +66,8 @@ class Family(NamedTuple):
     reads_typed: bool = True
     #: Whether a prompt may have more than one.
     several: bool = True
+    #: The transformers that has a processor for it without torchvision.
+    since: str = "5.17"
 
 
 def tokenizer(family: Family) -> PreTrainedTokenizerFast:
@@ -286,12 +288,14 @@ MULTIMODAL: dict[str, Family] = {
         ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *TILES],
         _idefics3("Idefics3"),
         reads_typed=False,
+        since="5.18",
     ),
     "smolvlm": Family(
         "image",
         "<image>",
         ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<video>", *TILES],
         _idefics3("SmolVLM"),
+        since="5.18",
     ),
     "qwen3_5": Family("image", QWEN, VL, _qwen("qwen3_5"), tier="B"),
     "internvl": Family(

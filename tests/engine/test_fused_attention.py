@@ -9,6 +9,7 @@ import torch
 
 from nbgen.engine.attention import ReferenceAttention, Scores, Span, Step, Window
 from nbgen.engine.kv_cache import KVCache
+from tests.conftest import at_least
 from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled, typed
 
 pytestmark = NEEDS_TRITON
@@ -122,6 +123,7 @@ def compiled_for(group: int, dim: int, normed: bool, splits: int, folder: Path) 
     return compiled(attend_newest, types, constants, folder, **options), shape.warps
 
 
+@pytest.mark.skipif(not at_least("triton", "3.7"), reason="an older Triton gives out registers otherwise")
 @pytest.mark.parametrize("splits", [1, 31])
 @pytest.mark.parametrize(("group", "dim", "normed"), SHAPES)
 def test_keys_come_while_the_kernel_before_still_runs(

@@ -26,7 +26,7 @@ def request(start: int | None = None, rid: str = "a", params: dict | None = None
 
 def expected(folder: Path, tokens: list[int]) -> torch.Tensor:
     """`[tokens, vocab]`: at each position, of the token that follows."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.inference_mode():
         return torch.log_softmax(model(torch.tensor([tokens])).logits[0], dim=-1)
 

@@ -32,7 +32,7 @@ def rows(outputs: list[GenerateOutput], name: str, width: int) -> np.ndarray:
 
 def reference(folder: Path, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Scores and last hidden states `[tokens, …]`."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.inference_mode():
         output = model(torch.tensor([tokens]), output_hidden_states=True)
     return output.logits[0].numpy(), output.hidden_states[-1][0].numpy()

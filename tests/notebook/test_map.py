@@ -121,7 +121,8 @@ def test_a_class_that_refuses_an_answer_leaves_the_others_alone(connected: Priva
 
 
 def test_a_value_that_is_missing_is_not_asked_for(connected: PrivateServer) -> None:
-    frame = pd.DataFrame({"city": ["Oslo", None, "Rome", "Bonn"], "year": [1.0, 2, None, 4], "left": [1, pd.NA, 1, 1]})
+    cities, left = ["Oslo", float("nan"), "Rome", "Bonn"], [1, pd.NA, 1, 1]
+    frame = pd.DataFrame({"city": cities, "year": [1.0, 2, None, 4], "left": left})
     answers = nbgen.map(frame, "{{city}} {{year}} {{left}}", **OPTIONS)
     assert answers.error[1:2].tolist() == ["city is missing"]
     assert answers.error[2:3].tolist() == ["year is missing"]
