@@ -55,7 +55,7 @@ SHAPES = {
         "tie_word_embeddings": False,
     },
 }
-#: Of transformers' pool, which has such pages unless told otherwise and holds all of a workload, and of one of its steps.
+#: Of transformers' pool, which has such pages unless told otherwise, and of one of its steps.
 PAGE_TOKENS, BATCH_TOKENS = 256, 2048
 REPETITIONS = 3
 #: What is asked, and of one prompt alone.
