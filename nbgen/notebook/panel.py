@@ -60,7 +60,7 @@ class Panel(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         data, *metadata = super()._repr_mimebundle_(**options) or ({},)
-        words = f"{self.title} needs the kernel that made it. What was written in it stands below."
+        words = f"{self.title} needs the kernel that made it. Whatever was written in it stands below."
         return ({**data, "text/plain": words}, *metadata)
 
     def _ipython_display_(self) -> None:
