@@ -6,6 +6,7 @@ import { gain } from "./calls.js";
 import { Compose, WAIT } from "./compose.js";
 import { contentOf, mediaOf, sendable } from "./content.js";
 import { h, newId } from "./dom.js";
+import { Empty } from "./empty.js";
 import { Following } from "./following.js";
 import { common, Frame } from "./frame.js";
 import { tellTurns } from "./kernel.js";
@@ -15,8 +16,6 @@ import { LOST } from "./server.js";
 import { settings } from "./settings.js";
 import { answered, Tree } from "./tree.js";
 import { Variables } from "./variables.js";
-
-const EMPTY = "Ask something. Answers stream in here, also while the kernel is busy.";
 
 export class Chat {
   #model;
@@ -28,6 +27,7 @@ export class Chat {
   #frame;
   #log = h("div", { class: "nbgen-log", role: "log", "aria-label": "Conversation", "aria-live": "off", tabindex: 0 });
   #following = new Following(this.#log);
+  #empty = new Empty();
   #compose;
   #files;
   #senses = new Senses(() => this.#files);
@@ -86,13 +86,12 @@ export class Chat {
       placeholder: model.get("placeholder"),
       files: this.#files,
     });
-    const fresh = h("button", { type: "button", class: "nbgen-quiet", click: () => this.#newChat() }, "New chat");
     this.#frame = new Frame(model, {
       name,
       label: "Chat",
       key: (event) => this.#key(event),
       sized: true,
-      tools: [fresh],
+      tools: [h("button", { type: "button", class: "nbgen-quiet", click: () => this.#newChat() }, "New chat")],
       parts: [this.#compose.element, settings(model, { messages: () => this.#asked(), say }), this.#log],
     });
     this.element = this.#frame.element;
@@ -104,6 +103,7 @@ export class Chat {
   async open(transport) {
     this.#transport = transport;
     this.#senses.open(transport);
+    this.#empty.open(transport);
     const chat = await transport.snapshot().catch((error) => this.#frame.say(error.message));
     const tree = Tree.merged(this.#frame.notebook.kept(this.#model.get("chat")), chat?.turns ?? []);
     if (tree.size && !this.#tree.size) this.#restore(tree, chat);
@@ -153,6 +153,7 @@ export class Chat {
   receive(event, data) {
     if (event === "started") return this.#started(data);
     if (event === "expanded") return this.#variables.receive(data);
+    this.#empty.hear(data);
     const turn = this.#tree.answer(data.run);
     if (data.run && (!turn || !Tree.unfinished(turn))) return;
     if (!common(this.#frame, event, data, this.#live)) this.#handlers[event]?.(data, turn);
@@ -215,8 +216,7 @@ export class Chat {
   #begin(turn) {
     this.#caller.done();
     this.#live = turn;
-    this.#frame.busy = true;
-    this.#compose.busy = true;
+    this.#frame.busy = this.#compose.busy = true;
     this.#show();
     this.#following.toEnd();
     return turn;
@@ -343,7 +343,7 @@ export class Chat {
       const missing = turn === this.#live ? null : this.#caller.missing(turn.run);
       if (turn.tool_calls) this.#view(turn).results(this.#tree.results(turn).map((text) => text ?? missing));
     }
-    const shown = turns.length ? turns.map((turn) => this.#view(turn).element) : [h("p", { class: "nbgen-empty" }, EMPTY)];
+    const shown = turns.length ? turns.map((turn) => this.#view(turn).element) : [this.#empty.element];
     shown.forEach((element, i) => this.#log.children[i] === element || this.#log.insertBefore(element, this.#log.children[i] ?? null));
     while (this.#log.children.length > shown.length) this.#log.lastChild.remove();
   }

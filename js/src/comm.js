@@ -10,6 +10,8 @@ const BUSY_MS = 1500;
 const ANSWERS = ["model", "load", "turns"];
 
 export class Comm {
+  /** What it is asked waits while a cell runs. */
+  needsKernel = true;
   #model;
   #chat;
   #listener;

@@ -224,7 +224,7 @@ export class Answer {
     const button = (words, click) => h("button", { type: "button", class: "nbgen-small", click }, words);
     const full = this.#fresh && /context length/.test(message);
     const words = full ? `${message}. ${/max_new_tokens/.test(message) ? FEWER : SHORTER}` : message;
-    const ways = [...(full ? [button("New chat", this.#fresh)] : []), ...(code === 400 || !retry ? [] : [button("Retry", retry)])];
+    const ways = [...(full ? [button("New chat", this.#fresh)] : []), ...(code === 400 || full || !retry ? [] : [button("Retry", retry)])];
     const parts = [h("span", {}, words), ...ways];
     this.#tools.hidden = !this.text;
     this.#painted(() => this.element.append(h("div", { class: "nbgen-error", role: "alert" }, ...parts)));

@@ -3,13 +3,22 @@
 /** {base, token} of the page's server, or null where the page has none (VS Code, Colab). */
 export function pageServer(model) {
   const settings = model.widget_manager?.kernel?.serverSettings;
-  if (settings?.baseUrl) return { base: settings.baseUrl, token: settings.token ?? "" };
+  const { baseUrl, token } = settings?.baseUrl ? settings : ofPage() ?? ofClassicPage();
+  return baseUrl ? { base: baseUrl, token: token ?? "" } : null;
+}
+
+function ofPage() {
   try {
-    const config = JSON.parse(document.getElementById("jupyter-config-data").textContent);
-    return config.baseUrl ? { base: config.baseUrl, token: config.token ?? "" } : null;
+    return JSON.parse(document.getElementById("jupyter-config-data").textContent);
   } catch {
     return null;
   }
+}
+
+/** What nbclassic writes into its pages. */
+function ofClassicPage() {
+  const { baseUrl, jupyterApiToken: token } = globalThis.document?.body?.dataset ?? {};
+  return { baseUrl, token };
 }
 
 const LOGIN = "The server does not know you any more: reload the page to log in again.";

@@ -1,9 +1,21 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import "./page.js";
-import { numbers } from "../src/message.js";
+import { Answer, numbers } from "../src/message.js";
 
 test("the time to the first token is told in milliseconds where hundredths of seconds say nothing", () => {
   const said = [0, 0.0004, 0.004, 0.0099, 0.01, 1.234].map((ttft_s) => numbers({ ttft_s }));
   assert.deepEqual(said, ["1 ms", "1 ms", "4 ms", "10 ms", "0.01 s", "1.23 s"].map((time) => `${time} to first token`));
+});
+
+test("an answer that had no room, also one that was kept, is not tried again", () => {
+  globalThis.cancelAnimationFrame = () => {};
+  const buttons = (message) => {
+    const answer = new Answer({ role: "assistant" }, { fresh: () => {}, painted: (work) => work() });
+    answer.fail({ message }, () => {});
+    const error = [...answer.element.elements()].find(({ attributes }) => attributes.class === "nbgen-error");
+    return [...error.elements()].filter(({ tag }) => tag === "button").map(({ textContent }) => textContent);
+  };
+  assert.deepEqual(buttons("2013 tokens exceed the model's maximum context length of 1024"), ["New chat"]);
+  assert.deepEqual(buttons("The engine was stopped"), ["Retry"]);
 });

@@ -25,6 +25,7 @@ class Element {
     this.childNodes = [];
     this.dataset = {};
     this.listeners = {};
+    this.classList = { add() {}, remove() {}, toggle() {} };
     this.style = { setProperty: (name, value) => (this.style[name] = value) };
   }
   setAttribute(name, value) {

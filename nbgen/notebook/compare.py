@@ -14,7 +14,7 @@ import traitlets
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.contenders import Contender, contenders
-from nbgen.notebook.display import in_notebook
+from nbgen.notebook.display import in_page
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import builtin, chat_messages, chat_options, one_answer, sampling_options
 from nbgen.notebook.result import Result
@@ -47,7 +47,7 @@ class Compare(Panel):
     _shown = False
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        self._shown = in_notebook()
+        self._shown = in_page()
         return super()._repr_mimebundle_(**options)
 
     @property

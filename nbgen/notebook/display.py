@@ -1,4 +1,4 @@
-"""Output that changes in place: in a notebook through a display id, in a terminal by printing.
+"""Output that changes in place: in a notebook through a display id, in a terminal or a console by printing.
 
 Knows where it shows something, not what: callers hand it text.
 """
@@ -6,6 +6,7 @@ Knows where it shows something, not what: callers hand it text.
 from __future__ import annotations
 
 import html
+import re
 import sys
 import time
 import uuid
@@ -17,13 +18,43 @@ from nbgen.notebook.shown_text import text_bundle, visible
 from nbgen.notebook.table import html_table
 
 UPDATE_SECONDS = 0.1
+#: Programs in Python number their messages; pages have a random id for each.
+_NUMBERED = re.compile(r"_\d+$")
 
 
 def in_notebook() -> bool:
     """Whether this process is a Jupyter kernel."""
+    return _kernel() is not None
+
+
+def in_page() -> bool:
+    """Whether a page has asked the kernel, and no program in Python: a console, papermill, nbconvert, Voilà."""
+    return in_notebook() and not _NUMBERED.search(_asked().get("header", {}).get("msg_id", ""))
+
+
+def in_console() -> bool:
+    """Whether a console has asked the kernel: Jupyter's, Qt's or Spyder's, which never change what they have shown.
+
+    They answer `input()`; programs that run whole notebooks do not.
+    """
+    return in_notebook() and not in_page() and bool(_asked().get("content", {}).get("allow_stdin"))
+
+
+def can_change() -> bool:
+    """Whether what a cell has shown can be changed."""
+    return in_notebook() and not in_console()
+
+
+def _asked() -> dict[str, Any]:
+    """The message that the kernel is at."""
+    kernel = _kernel()
+    return kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+
+
+def _kernel() -> Any:
     from IPython.core.getipython import get_ipython
 
-    return getattr(get_ipython(), "kernel", None) is not None
+    return getattr(get_ipython(), "kernel", None)
 
 
 class Output:
@@ -41,13 +72,13 @@ class Output:
 
 
 class Answer:
-    """A model's text while it streams: Markdown in a notebook, plain text in a terminal.
+    """A model's text while it streams: Markdown in a notebook, plain text in a terminal or a console.
 
     With `table` it is a schema's object, which a notebook shows as a table that fills.
     """
 
     def __init__(self, table: bool = False) -> None:
-        self._output = Output() if in_notebook() else None
+        self._output = Output() if can_change() else None
         self._line = Output()
         self._table = table
         self._next = 0.0
@@ -92,7 +123,7 @@ class FormingValue:
     """A schema's object as a table that fills while it is written; gone when it is there. Nothing in a terminal."""
 
     def __init__(self) -> None:
-        self._output = Output() if in_notebook() else None
+        self._output = Output() if can_change() else None
         self._next = 0.0
         self._shown = False
 
@@ -126,7 +157,7 @@ class ProgressLine:
     """One line that says how far something is."""
 
     def __init__(self) -> None:
-        self._output = Output() if in_notebook() else None
+        self._output = Output() if can_change() else None
         self._width = 0
 
     def show(self, text: str, fraction: float | None = None) -> None:

@@ -24,7 +24,7 @@ from nbgen.notebook import session
 from nbgen.notebook.background import BackgroundRun
 from nbgen.notebook.cell_errors import CellErrors
 from nbgen.notebook.code_blocks import as_cell, code_blocks
-from nbgen.notebook.display import Answer, in_notebook
+from nbgen.notebook.display import Answer, can_change, in_notebook
 from nbgen.notebook.repair import SYSTEM, question
 from nbgen.notebook.template import fill
 from nbgen.notebook.text_stream import TextStream
@@ -72,9 +72,10 @@ class NbgenMagics(Magics):
         if _asks_for_help(line):
             print(_help(self.manage))
             return None
+        if line.strip() and not line.lstrip().startswith("-"):
+            _check_action(line.split()[0])  # before a question's words are taken for arguments
         options = _parse(self.manage, line)
-        if options.action not in ACTIONS:
-            raise UsageError(f"%nbgen {options.action}: unknown; choose from {', '.join(ACTIONS)}")
+        _check_action(options.action)
         if options.quantization and options.action != "load":
             raise UsageError("--quantization goes with load")
         if options.target and options.action not in TARGETED:
@@ -233,7 +234,7 @@ def show(answer: TextStream) -> None:
 
 def _in_background(answer: TextStream) -> BackgroundRun:
     """A terminal is left alone: its prompt is there again."""
-    if not in_notebook():
+    if not can_change():
         return BackgroundRun(answer, lambda result, text: None, lambda result, error: None)
     shown = Answer(table=answer.result.schema is not None)
     shown.begin()
@@ -310,6 +311,12 @@ def _variables(shell: Any) -> list[str]:
 def _folders(beginning: str) -> list[str]:
     """Folders that a model could be in."""
     return sorted(f"{path}/" for path in glob.glob(f"{glob.escape(beginning)}*") if Path(path).is_dir())
+
+
+def _check_action(action: str) -> None:
+    if action not in ACTIONS:
+        known = f"choose from {', '.join(ACTIONS)}"
+        raise UsageError(f"%nbgen {action}: unknown; {known}. A question goes into a cell that begins with %%nbgen")
 
 
 def _parse(magic: Any, line: str) -> Namespace:

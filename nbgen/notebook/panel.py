@@ -18,7 +18,7 @@ from IPython.display import display
 from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound
 from nbgen.notebook import session
 from nbgen.notebook.comm import CommRuns
-from nbgen.notebook.display import in_notebook
+from nbgen.notebook.display import in_console, in_notebook
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.template import fill
 from nbgen.notebook.transcript import Bundle, Transcript
@@ -60,16 +60,20 @@ class Panel(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         data, *metadata = super()._repr_mimebundle_(**options) or ({},)
-        words = f"{self.title} needs the kernel that made it. What was written in it stands below."
-        return ({**data, "text/plain": words}, *metadata)
+        kept = f"{self.title} needs the kernel that made it. Whatever was written in it stands below."
+        return ({**data, "text/plain": self._elsewhere if in_console() else kept}, *metadata)
 
     def _ipython_display_(self) -> None:
         if not in_notebook():
-            print(f"{self.title} needs a notebook. {self.instead}")
+            print(self._elsewhere)
             return
         display(self._repr_mimebundle_()[0], raw=True)
         self._transcript.show()
         self._write_down()
+
+    @property
+    def _elsewhere(self) -> str:
+        return f"{self.title} needs a notebook. {self.instead}"
 
     def _ends_here(self, body: dict[str, Any]) -> bool:
         """Whether a run that Python starts can be read by this kernel alone: pages may reach the server themselves."""

@@ -15,6 +15,7 @@ import nbgen
 from nbgen.errors import InvalidRequest, NotFound
 from nbgen.notebook.chat import Chat
 from nbgen.notebook.comm import CommRuns, RunPieces
+from nbgen.notebook.compare import PAGE_SECONDS
 from nbgen.notebook.connection import Call
 from nbgen.notebook.private_server import PrivateServer
 from tests.conftest import wait_for
@@ -125,10 +126,10 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
     monkeypatch.setenv("NBGEN_TOKEN", connected.client.token)
     options = "temperature=0, max_new_tokens=3"
     cells = [
-        f"import nbgen, nbgen.notebook.compare as made\nchat = nbgen.Chat({options})\nchat",
-        "made.PAGE_SECONDS = 0\nchat.ask('hello')\nchat.wait()",
+        f"import nbgen\nchat = nbgen.Chat({options})\nchat",
+        "chat.ask('hello')\nchat.wait()",
         f"grid = nbgen.compare('hello', top_p=[0.5, 1], {options})\ngrid",
-        "answers = grid.wait()",
+        "import time\nbegan = time.monotonic()\nanswers = grid.wait()\nprint(time.monotonic() - began)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
@@ -138,6 +139,7 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
     _, comparison = notebook.cells[2].outputs
     assert "<summary>Comparison: 2 answers</summary>" in comparison.data["text/markdown"]
     assert "top_p 0.5: " in comparison.data["text/plain"]
+    assert float(notebook.cells[3].outputs[0].text) < PAGE_SECONDS, "nobody waits for a page"
 
 
 def test_stopping_nothing_is_no_error(chat: Chat) -> None:

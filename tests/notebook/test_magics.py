@@ -65,6 +65,8 @@ def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
         ("%%nbgen --out 'a b'\nhi", "not a variable's name"),
         ("%nbgen status --quantization int8", "--quantization goes with load"),
         ("%nbgen frobnicate", "choose from status, load, unload, models, monitor, fix, connect"),
+        ("%nbgen What's 3 + 4?", "A question goes into a cell that begins with %%nbgen"),
+        ("%nbgen --quantization int8 frobnicate", "choose from status"),
         ("%nbgen connect", "needs the server's URL"),
         ("%nbgen load 'open quote", "No closing quotation"),
         ("%%nbgen --schema nowhere\nhi", "there is no variable of this name"),
