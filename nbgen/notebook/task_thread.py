@@ -29,7 +29,7 @@ class TaskThread:
         self._task: asyncio.Task[None] | None = None
         self._started = threading.Event()
         self._over = threading.Event()
-        self._cancelled = False
+        self._abandoned = False
         # The context says which cell the output belongs to.
         run = contextvars.copy_context().run
         self._thread = threading.Thread(target=run, args=(self._run, work, ended), daemon=True)
@@ -48,9 +48,9 @@ class TaskThread:
         return self._over.wait(timeout)
 
     def cancel(self) -> None:
-        """Have it end where it waits next, or not begin; nothing where it has ended."""
-        self._cancelled = True
-        if not self._started.wait(1):  # its start was interrupted
+        """Have it end where it waits next; nothing where it has ended."""
+        if not self._started.wait(1):  # its start was interrupted: it is not to begin any more
+            self._abandoned = True
             self._over.set()
         if self._loop is not None and self._task is not None:
             with suppress(RuntimeError):  # the loop is closed: it has ended
@@ -73,5 +73,5 @@ class TaskThread:
     async def _main(self, work: Work) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._started.set()
-        if not self._cancelled:
+        if not self._abandoned:
             await work()
