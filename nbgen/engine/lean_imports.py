@@ -29,6 +29,7 @@ WITHOUT_SYMBOLS: dict[str, Any] = {
     **dict.fromkeys(("expect_true", "statically_known_true"), bool),
     **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious"), bool),
     "guarding_hint_or_throw": lambda number: number,
+    "has_free_unbacked_symbols": lambda value: False,
     "has_guarding_hint": lambda number: True,
     "has_hint": lambda number: True,
     "size_hint": lambda number: number,

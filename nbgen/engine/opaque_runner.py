@@ -11,6 +11,7 @@ import torch
 
 from nbgen.engine import prompt_embeds
 from nbgen.engine.block_manager import Copies
+from nbgen.engine.cache_argument import cache_argument, is_recurrent
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.lora import LoraLayers
 from nbgen.engine.model_runner import PromptScores, RunOutput
@@ -40,11 +41,10 @@ class OpaqueRunner:
         self.cached = cached
         self.device = next(model.parameters()).device
         names = inspect.signature(model.forward).parameters
-        recurrent = "cache_params" in names
         self._keeps_logits = "logits_to_keep" in names
-        self._cache_name = "cache_params" if recurrent else "past_key_values"
+        self._cache_name = cache_argument(names)
         # Recurrent models mask the new tokens alone, and none of them is masked.
-        self._takes_mask = "attention_mask" in names and not recurrent
+        self._takes_mask = "attention_mask" in names and not is_recurrent(names)
         self._hidden_states = HiddenStates(model)
         self._routed_experts = RoutedExperts(model)
         self.lora = LoraLayers(model)

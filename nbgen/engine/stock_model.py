@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nbgen.engine import attention, prompt_embeds
+from nbgen.engine.cache_argument import cache_argument
 from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.forward import of_ids
 from nbgen.engine.lora import LoraLayers
@@ -37,7 +38,7 @@ class StockModel:
         names = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in names
         self._takes_positions = "position_ids" in names
-        self._cache_name = "cache_params" if "cache_params" in names else "past_key_values"
+        self._cache_name = cache_argument(names)
         model.config.get_text_config()._attn_implementation = attention.IMPLEMENTATION
 
     @property

@@ -36,6 +36,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "context_management": (None, []),
     "moderation": (None,),
     "access_programs": (None, {}),
+    "background_options": (None, {}),
     "image": (None, {}),
     "personality": (None,),
     "n": (None, 1),

@@ -44,9 +44,8 @@ def test_lists_and_bytes_say_the_same(datatype: str, size: int) -> None:
 
 def test_the_fewest_digits_that_give_the_number_back() -> None:
     array = np.array([0.1, -1e-7, 3, 16_777_217, 3.4e38], np.float32)
-    assert b"".join(tensors.to_json(Binary([memoryview(array.tobytes())]), "FP32")) == (
-        b"[0.1,-1e-7,3.0,16777216.0,3.4e+38]"
-    )
+    text = b"".join(tensors.to_json(Binary([memoryview(array.tobytes())]), "FP32"))
+    assert text.replace(b"e+", b"e") == b"[0.1,-1e-7,3.0,16777216.0,3.4e38]"
 
 
 def test_nesting_is_read_through_up_to_a_depth() -> None:
