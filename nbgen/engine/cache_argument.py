@@ -1,4 +1,7 @@
-"""What transformers' models call the cache that they are given, and give back: that depends on version and model."""
+"""What transformers' models call the cache that they are given, and give back: that depends on version and model.
+
+Knows no model, only the names of its forward's arguments.
+"""
 
 from collections.abc import Container
 

@@ -129,8 +129,10 @@ class XGrammarMatcher:
     def fill(self, bitmask: torch.Tensor | np.ndarray, row: int, ahead: Sequence[int] = ()) -> None:
         for token_id in ahead:
             self._matcher.accept_token(token_id)
-        self._matcher.fill_next_token_bitmask(bitmask, row)
-        self._matcher.rollback(len(ahead))
+        try:
+            self._matcher.fill_next_token_bitmask(bitmask, row)
+        finally:
+            self._matcher.rollback(len(ahead))
 
     def allows_any(self) -> bool:
         """Whether any token may come next."""
