@@ -18,7 +18,7 @@ lab: $(VENV)/.lab ## install everything and open JupyterLab on the quickstart
 	$(BIN)/jupyter lab $(ROOT_FLAG) $(BROWSER_FLAG) --LabApp.default_url=/lab/tree/notebooks/quickstart.ipynb
 
 test: check ## install everything and run all tests
-	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal
 
 soak: $(VENV)/.test ## look for the unexpected, twenty times as long as the tests do
 	NBGEN_SOAK=20 $(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --timeout=3600 -m hypothesis

@@ -230,7 +230,7 @@ def test_a_kernel_shows_markdown_and_a_caption(connected: PrivateServer, monkeyp
     background = "get_ipython().run_cell_magic('nbgen', '--background --complete --out run', 'x' * 20_000)"
     cells += [f"{background}\nwhile run.running: pass", "print(run)"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=120, kernel_name="python3", coalesce_streams=True).execute()
     answer, caption = notebook.cells[1].outputs
     assert {"text/plain", "text/markdown"} == set(answer.data)
     assert answer.metadata["nbgen"]["finish_reason"] == "length"
@@ -253,6 +253,6 @@ def test_what_runs_in_the_background_is_saved_where_it_was_asked_for(
     options = "--background --complete --out run --max-new-tokens 300 -t 0"
     cells = ["%load_ext nbgen", f"%%nbgen {options}\nOnce", "import time; time.sleep(1); print(len((await run).text))"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=120, kernel_name="python3", coalesce_streams=True).execute()
     assert notebook.cells[1].outputs[0].metadata["nbgen"]["usage"]["completion_tokens"] == 300
     assert [output.output_type for output in notebook.cells[2].outputs] == ["stream"], "nothing is shown twice"

@@ -333,7 +333,7 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_calls_and_results(
         "chat.ask('hello')\nchat.wait()",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=120, kernel_name="python3", coalesce_streams=True).execute()
     transcript = notebook.cells[1].outputs[1].data
     assert "print_it(" in transcript["text/plain"]
     assert "\n\nTool: null\n\nModel: " in transcript["text/plain"]
