@@ -60,7 +60,15 @@ def render(results: Results) -> str:
     facts = results.facts
     models = list(dict.fromkeys(record["model"] for record in results.records))
     tables = "".join(_model(results, model) for model in models)
-    return HEAD + f"\nOn {facts['machine']}.\n" + tables + _drafts(facts) + _rounded(facts) + _adapters(facts)
+    return (
+        HEAD
+        + f"\nOn {facts['machine']}.\n"
+        + tables
+        + _drafts(facts)
+        + _halves(facts)
+        + _rounded(facts)
+        + _adapters(facts)
+    )
 
 
 def _rounded(facts: dict[str, Any]) -> str:
@@ -92,6 +100,23 @@ def _rounded(facts: dict[str, Any]) -> str:
 def _speed_cells(kind: str, found: dict[str, float], full: dict[str, float]) -> list[str]:
     size = f"{found['weight_bytes'] / 1e6:,.0f} ({full['weight_bytes'] / found['weight_bytes']:.2f})"
     return [kind, size, *(f"{found[n]:.1f} ({found[n] / full[n]:.2f})" for n in ("1", "16"))]
+
+
+def _halves(facts: dict[str, Any]) -> str:
+    found = facts.get("half_speed")
+    if not found:
+        return ""
+    lines = [
+        "\n## 16 bits on processors that do not multiply them\n",
+        "Tokens for a CPU second of one thread in float32, with weights that are written out as float32 and with those",
+        "of 16 bits as they lie (`python -m benchmarks.half_speed`): half the bytes, and the same tokens.\n",
+        line(["", "written out", "as they lie"]),
+        line(["---"] * 3),
+    ]
+    for model, rows in found["models"].items():
+        for name, (written_out, kept) in rows.items():
+            lines.append(line([f"{model}, {name}", f"{written_out:,.1f}", f"{kept:,.1f} ({kept / written_out:.2f})"]))
+    return "\n".join([*lines, f"\nTaken on {found['machine']}."]) + "\n"
 
 
 def _drafts(facts: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from nbgen.engine.attention import Window
+from nbgen.engine.native_half_linear import HalfEmbedding
 
 #: What the parts of a model may be like.
 LIKE: dict[str, list[Any]] = {
@@ -54,7 +55,10 @@ def check_model(model: Any) -> None:
     for kind, part in (("model", model), ("decoder", decoder), ("norm", decoder.norm)):
         _check(kind, part)
     embeddings = decoder.embed_tokens
-    if type(embeddings) is not nn.Embedding or embeddings.weight.dtype != model.dtype:
+    known = type(embeddings) is HalfEmbedding or (
+        type(embeddings) is nn.Embedding and embeddings.weight.dtype == model.dtype
+    )
+    if not known:
         raise ValueError("its embeddings are not torch's, or of another type than the layers")
     if len(embeddings.weight) < max(model.config.vocab_size, model.lm_head.out_features):
         raise ValueError("some ids have no embedding")

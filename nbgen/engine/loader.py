@@ -25,6 +25,7 @@ from nbgen.engine import (
     dequantized,
     device,
     embedding_checkpoint,
+    native_half_linear,
     processor_folder,
     quantized_checkpoint,
     torchao_weights,
@@ -183,7 +184,8 @@ def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple["PreTrainedMo
         if on.type == "cpu":
             emulated = config.dtype == "auto" and not _computes_in(model.dtype, on)
             torchao_weights.replace(model, torch.float32 if emulated else model.dtype, config.model)
-            model = torch.nn.Module.float(model) if emulated else model  # transformers' own refuses quantized ones
+            if emulated:
+                native_half_linear.widen(model)
         return model.to(on).eval(), parameters
 
 

@@ -123,7 +123,8 @@ class NativeDecoder(nn.Module):
         last = None if wanted is None else step.of_last(wanted)
         room = self._room(step, last)
         fields = ending = room.fields(step, adapters, rotary)
-        fields.ids, fields.embeddings = outer.ids.data_ptr(), outer.embeddings.data_ptr()
+        table = LinearFields.of_table(outer.embeddings, self._dtype)
+        fields.ids, fields.embeddings = outer.ids.data_ptr(), ctypes.addressof(table)
         index = None if wanted is None else torch.tensor(wanted, dtype=torch.long)
         if last is not None and index is not None:
             left = rotary._replace(positions=rotary.positions[index])
@@ -138,7 +139,7 @@ class NativeDecoder(nn.Module):
         hidden = torch.empty(fields.rows, outer.embeddings.shape[1], dtype=self._dtype)
         states = room.normed(ending.rows, hidden.shape[1])
         chosen = index if last is None else None
-        return PreparedStep(step, fields, hidden, states, made, chosen, (room, ending, norm, index, last, outer))
+        return PreparedStep(step, fields, hidden, states, made, chosen, (room, ending, norm, index, last, outer, table))
 
     def walk(self, prepared: PreparedStep) -> None:
         """Compute a step that this prepared, or took up, last."""

@@ -20,8 +20,8 @@ class NativeInt4Linear(NativeProduct):
         values, scales = numbers or rounded(weight)
         self._packed, self._steps = packed(values), scales.transpose(0, 1).contiguous()
 
-    def _numbers(self) -> tuple[torch.Tensor, None, torch.Tensor]:
-        return self._packed, None, self._steps
+    def _numbers(self) -> dict[str, torch.Tensor]:
+        return {"integers": self._packed, "steps": self._steps}
 
 
 def packed(values: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,8 @@ class NativeInt8Linear(NativeProduct):
         super().__init__(weight, bias)
         self._values, self._scale = (tensor.contiguous() for tensor in numbers or rounded(weight))
 
-    def _numbers(self) -> tuple[torch.Tensor, torch.Tensor, None]:
-        return self._values, self._scale, None
+    def _numbers(self) -> dict[str, torch.Tensor]:
+        return {"integers": self._values, "scales": self._scale}
 
 
 def int8_layer(

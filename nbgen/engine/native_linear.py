@@ -25,9 +25,16 @@ class LinearFields(ctypes.Structure):
     """`Linear` of the C++."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("weight", "bias", "down", "up", "integers", "scales", "steps")),
+        *((name, c_void_p) for name in ("weight", "bias", "down", "up")),
+        *((name, c_void_p) for name in ("bfloat16", "float16", "integers", "scales", "steps")),
         *((name, c_int64) for name in ("inputs", "outputs")),
     ]
+
+    @classmethod
+    def of_table(cls, weight: torch.Tensor, dtype: torch.dtype) -> "LinearFields":
+        """Of rows `[vocab, hidden]` that are read as `dtype`, its own or one that holds its numbers."""
+        outputs, inputs = weight.shape
+        return cls(**{kept_as(weight, dtype): weight.data_ptr()}, inputs=inputs, outputs=outputs)
 
 
 class NativeProduct(nn.Module):
@@ -39,24 +46,24 @@ class NativeProduct(nn.Module):
         if (multiply := function("multiply", weight.dtype)) is None:
             raise ValueError(f"no product of our own for {weight.dtype}")
         self.out_features, self.in_features = weight.shape
-        self.weight: torch.Tensor | None = None
         self.bias = bias
         self._dtype, self._multiply = weight.dtype, multiply
 
     def fields(self, matrices: tuple[torch.Tensor, torch.Tensor] | None = None) -> LinearFields:
         """Where the weight lies, as long as it lies there; and `matrices` of adapters, `[columns, …]` each."""
-        tensors = (self.weight, self.bias, *(matrices or (None, None)), *self._numbers())
-        pointers = (None if tensor is None else tensor.data_ptr() for tensor in tensors)
-        return LinearFields(*pointers, self.in_features, self.out_features)
+        down, up = matrices or (None, None)
+        tensors = {"bias": self.bias, "down": down, "up": up, **self._numbers()}
+        pointers = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None}
+        return LinearFields(**pointers, inputs=self.in_features, outputs=self.out_features)
 
     @property
     def nbytes(self) -> int:
         """Of the weight and what belongs to it, without bias."""
-        return sum(tensor.nbytes for tensor in (self.weight, *self._numbers()) if tensor is not None)
+        return sum(tensor.nbytes for tensor in self._numbers().values())
 
-    def _numbers(self) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-        """Integers in place of the weight, with the scale of each output or the steps of each group."""
-        return None, None, None
+    def _numbers(self) -> dict[str, torch.Tensor]:
+        """What the weight is kept as, by the names of `LinearFields`."""
+        raise NotImplementedError
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if input.dtype != self._dtype:
@@ -77,6 +84,9 @@ class NativeLinear(NativeProduct):
         super().__init__(linear.weight, linear.bias)
         self.weight = linear.weight
 
+    def _numbers(self) -> dict[str, torch.Tensor]:
+        return {"weight": self.weight}
+
 
 def replace(model: nn.Module) -> list[Swap]:
     """Replace the model's linear layers that can be read as they are."""
@@ -85,6 +95,11 @@ def replace(model: nn.Module) -> list[Swap]:
         return NativeLinear(module) if is_plain(module) and readable(module) else None
 
     return swap(model, native)
+
+
+def kept_as(weight: torch.Tensor, dtype: torch.dtype) -> str:
+    """The field of `LinearFields` for a weight of a layer of `dtype`."""
+    return "weight" if weight.dtype == dtype else str(weight.dtype).removeprefix("torch.")
 
 
 def readable(linear: nn.Linear) -> bool:

@@ -5,7 +5,7 @@ our own; on a GPU torchao changes their weights. What a forward computes between
 """
 
 import logging
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import memory, native_linear, shared_linear
 from nbgen.engine.linear import is_plain
+from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
 from nbgen.engine.native_int4_linear import fits, int4_layer
 from nbgen.engine.native_int8_linear import int8_layer
 from nbgen.errors import ModelError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 #: What makes the products of a model of transformers.
-Linear = nn.Linear | Conv1D
+Linear = nn.Linear | Conv1D | NativeHalfLinear
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ def quantize(model: "PreTrainedModel", kind: str) -> int:
     except Exception as error:  # a model may do anything with its layers, and a GPU may be too old
         log.exception("trying %s in %s", type(model).__name__, kind)
         raise ModelError(f"{type(model).__name__} does not run with {kind} weights: load it without") from error
-    return rounded + sum(map(_nbytes, model.parameters()))
+    tables = sum(module.weight.nbytes for module in model.modules() if isinstance(module, HalfEmbedding))
+    return rounded + tables + sum(map(_nbytes, model.parameters()))
 
 
 def _by_ours(model: "PreTrainedModel", kind: str) -> int:
@@ -80,26 +82,32 @@ def _by_ours(model: "PreTrainedModel", kind: str) -> int:
 
 def suits(module: nn.Module) -> TypeGuard[Linear]:
     """A subclass does something of its own."""
-    weight = module.weight if type(module) in (nn.Linear, Conv1D) else None
+    weight = _stored(module) if type(module) in (nn.Linear, Conv1D, NativeHalfLinear) else None
     return isinstance(weight, torch.Tensor) and weight.dtype.is_floating_point
 
 
+def _stored(linear: Any) -> Any:
+    return linear.halves if isinstance(linear, NativeHalfLinear) else linear.weight
+
+
 def _weight(linear: Linear) -> torch.Tensor:
-    """`[out, in]`"""
+    """`[out, in]`, of the type that the layer computes in."""
+    if isinstance(linear, NativeHalfLinear):
+        return linear.halves.float()
     return linear.weight.T if isinstance(linear, Conv1D) else linear.weight
 
 
 def _put(parent: nn.Module, name: str, linear: Linear, layer: nn.Module) -> None:
     setattr(parent, name, layer)
-    memory.drop_pages(linear.weight)
+    memory.drop_pages(_stored(linear))
 
 
 def _check_share(model: "PreTrainedModel", kind: str) -> None:
     """Experts of a mixture, for one, are no linear layers in transformers."""
-    inside = {id(module.weight) for module in model.modules() if suits(module)}
+    inside = {id(weight): weight for module in model.modules() if suits(module) for weight in [_stored(module)]}
     embedding = model.get_input_embeddings().weight
     outside = sum(p.numel() for p in model.parameters() if id(p) not in inside and p is not embedding)
-    share = sum(p.numel() for p in model.parameters() if id(p) in inside)
+    share = sum(weight.numel() for weight in inside.values())
     if share < outside:
         raise ModelError(
             f"quantization {kind!r} is for linear layers, and {outside:,} of this model's weights are elsewhere "

@@ -28,5 +28,26 @@ def test_a_gpu_for_which_torch_has_no_kernels_is_left_alone(monkeypatch: pytest.
     assert device.named("auto") == torch.device("cpu")
 
 
+@pytest.mark.parametrize(
+    ("processor", "takes", "bf16", "tiles", "computes"),
+    [
+        ("x86_64", True, True, False, True),
+        ("x86_64", True, False, True, True),
+        ("x86_64", True, False, False, False),  # AVX-512 alone, with which oneDNN emulates it
+        ("x86_64", False, False, False, False),
+        ("aarch64", True, False, False, True),
+        ("aarch64", False, False, False, False),
+    ],
+)
+def test_bfloat16_is_computed_where_the_processor_has_instructions_for_it(
+    processor: str, takes: bool, bf16: bool, tiles: bool, computes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: processor)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: takes)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    assert device.computes_bfloat16(torch.device("cpu")) == computes
+
+
 def _refuse() -> None:
     raise RuntimeError("no kernel image is available for execution on the device")

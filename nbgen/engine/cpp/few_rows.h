@@ -10,9 +10,9 @@ constexpr int64_t LINE = 64;        // bytes of memory that come together
 constexpr int64_t DISTANCE = 8192;  // bytes ahead of their products that numbers are fetched
 constexpr int FURTHER = 8;          // outputs ahead that rounded weights are fetched
 
-// Rows that are few for weights of this kind.
+// Rows that are few for weights of this kind: those of 16 and 8 bits are widened quickly.
 template <typename Kind>
-constexpr int FEW = Kind::BITS == 8 ? 3 * ROWS : ROWS + 2;
+constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 3 * ROWS : ROWS + 2;
 
 // To the sums of `R` rows by the `N` outputs from `n` on what one part from the input `k` on adds.
 template <typename Kind, int R, int N, typename T>

@@ -29,7 +29,7 @@ struct DecoderLayer {
 // the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, dim]`. What is made
 // meanwhile goes from `normed` on, with room for the widest layer. All that follows may be null. `last` is what is left of the
 // step once the last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one
-// has it. Rows begin as those of `ids` `[rows]` in the `embeddings` `[vocab, width]`. In the end `norm` makes `normed` of
+// has it. Rows begin as those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens. In the end `norm` makes `normed` of
 // them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as `rounded_scores`, the same where T is float.
 template <typename T>
 struct Step {
@@ -44,7 +44,7 @@ struct Step {
     const Step* last;
     const int64_t* wanted;
     const int64_t* ids;
-    const T* embeddings;
+    const Linear<T>* embeddings;
     const Norm<T>* norm;
     const Linear<T>* head;
     T* rounded_scores;
@@ -85,7 +85,7 @@ class Walk {
     Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
 
     void through(const DecoderLayer<T>* layers, int64_t count) {
-        if (step_->embeddings) embed(layers->query.inputs);
+        if (step_->embeddings) embed(*step_->embeddings);
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++) {
             const bool last = layer + 1 == layers + count;
             open(*layer, layer > layers, last && step_->last);
@@ -100,10 +100,8 @@ class Walk {
   private:
     using Parts = std::vector<typename Products<T>::Part>;
 
-    void embed(int64_t width) {
-        member_.each(step_->rows, [&](int64_t row) {
-            std::copy_n(step_->embeddings + step_->ids[row] * width, width, hidden_ + row * width);
-        });
+    void embed(const Linear<T>& table) {
+        member_.each(step_->rows, [&](int64_t row) { read_output(table, step_->ids[row], hidden_ + row * table.inputs); });
     }
 
     void score(const Linear<T>& head) {

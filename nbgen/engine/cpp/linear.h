@@ -6,15 +6,17 @@
 
 #include "vectors.h"
 
-// A linear layer; no bias is null. Its weights are `weight`, or `integers` times the `scales` of each output, or, where
-// there are `steps` `[outputs, groups, 2]`, four bits each: so many of its group's steps from its middle. What adapters
-// add (LoRA, Hu et al. 2021) goes through `down` `[columns, inputs]` and `up` `[columns, outputs]`, null where none does.
+// A linear layer; no bias is null. Its weights are `weight`, or the same numbers in 16 bits, or `integers` times the `scales`
+// of each output, or, where there are `steps` `[outputs, groups, 2]`, four bits each: so many of its group's steps from its
+// middle. What adapters add (LoRA, Hu et al. 2021) goes through `down` `[columns, inputs]` and `up` `[columns, outputs]`, null where none does.
 template <typename T>
 struct Linear {
     const T* weight;
     const T* bias;
     const T* down;
     const T* up;
+    const Bfloat16* bfloat16;
+    const Float16* float16;
     const int8_t* integers;
     const float* scales;
     const T* steps;

@@ -4,7 +4,7 @@
 #include "attention.h"
 #include "draws.h"
 
-#if defined(__AVX2__) && defined(__FMA__)
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "layers.h"
 #endif
 

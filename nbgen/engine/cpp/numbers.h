@@ -11,6 +11,10 @@ struct Bfloat16 {
     uint16_t bits;
 };
 
+struct Float16 {
+    uint16_t bits;
+};
+
 inline float widen(float value) { return value; }
 
 inline float widen(Bfloat16 value) {

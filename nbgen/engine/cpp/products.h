@@ -65,12 +65,28 @@ void multiply_by(const Linear<T>& linear, int64_t rows, const T* input, T* outpu
 template <typename T>
 void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64_t begin, int64_t end) {
     if (inputs.multiply_in_tiles(linear, output, begin, end)) return;
+    if constexpr (std::is_same_v<T, float>) {
+        if (linear.bfloat16)
+            return multiply_by<Halves<Bfloat16>>(linear, inputs.rows, inputs.numbers, output, begin, end);
+        if (linear.float16)
+            return multiply_by<Halves<Float16>>(linear, inputs.rows, inputs.numbers, output, begin, end);
+    }
     if (linear.steps)
         multiply_by<Nibbles<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
     else if (linear.integers)
         multiply_by<Integers<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
     else
         multiply_by<Plain<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
+}
+
+// The weights of one output, of a layer that is not rounded.
+template <typename T>
+void read_output(const Linear<T>& linear, int64_t output, T* to) {
+    if constexpr (std::is_same_v<T, float>) {
+        if (linear.bfloat16) return Halves<Bfloat16>(linear, output).write(linear.inputs, to);
+        if (linear.float16) return Halves<Float16>(linear, output).write(linear.inputs, to);
+    }
+    std::copy_n(linear.weight + output * linear.inputs, linear.inputs, to);
 }
 
 template <typename T>

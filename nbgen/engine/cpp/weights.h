@@ -47,6 +47,24 @@ inline Floats add_product(Floats sum, const Bfloat16* a, Numbers<Bfloat16> b) {
 #endif
 }
 
+inline Floats widened(const Bfloat16* from) {
+#ifdef __AVX512F__
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    return reinterpret_cast<Floats>(_mm512_slli_epi32(wide, 16));
+#else
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    return reinterpret_cast<Floats>(_mm256_slli_epi32(wide, 16));
+#endif
+}
+
+inline Floats widened(const Float16* from) {
+#ifdef __AVX512F__
+    return reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#else
+    return reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#endif
+}
+
 constexpr int64_t GROUP = 32;  // inputs whose weights of 4 bits have a step and a middle in common
 
 // Each kind has one output's weights after another's, of so many `BITS`, and reads the vector `part` of those from the input `k`
@@ -62,6 +80,31 @@ struct Plain {
     const char* bytes(int64_t k) const { return reinterpret_cast<const char*>(first + k); }
 
     Numbers<T> read(int64_t k, int64_t part) const { return loaded(first + k + part * STEP<T>); }
+};
+
+// Of 16 bits, which are as exact as float.
+template <typename H>
+struct Halves {
+    static constexpr int BITS = 16;
+    const H* first;
+
+    Halves(const Linear<float>& linear, int64_t output) : first(of(linear) + output * linear.inputs) {}
+
+    const char* bytes(int64_t k) const { return reinterpret_cast<const char*>(first + k); }
+
+    Floats read(int64_t k, int64_t part) const { return widened(first + k + part * LANES); }
+
+    void write(int64_t inputs, float* to) const {
+        for (int64_t k = 0; k < inputs; k += LANES) *reinterpret_cast<Floats*>(to + k) = read(k, 0);
+    }
+
+  private:
+    static const H* of(const Linear<float>& linear) {
+        if constexpr (std::is_same_v<H, Bfloat16>)
+            return linear.bfloat16;
+        else
+            return linear.float16;
+    }
 };
 
 // Of 8 bits, which are exact in either type; an output's sum is multiplied by its scale when it is whole.
