@@ -29,16 +29,20 @@ def weight_bytes(folder: Path) -> int:
 
 
 def tensor_bytes(folder: Path) -> dict[str, int]:
-    """The size of each tensor, from the heads of the files; a damaged one, which loading tells of, has none."""
+    """The size of each tensor."""
+    return {name: tensor.data_offsets[1] - tensor.data_offsets[0] for name, tensor in tensors(folder).items()}
+
+
+def tensors(folder: Path) -> dict[str, Any]:
+    """What the heads of the files say of each tensor; a damaged file, which loading tells of, has none."""
     from huggingface_hub import parse_local_safetensors_file_metadata
     from huggingface_hub.errors import SafetensorsParsingError
 
-    sizes: dict[str, int] = {}
+    found: dict[str, Any] = {}
     for path in folder.glob("*.safetensors"):
         with suppress(SafetensorsParsingError, AttributeError, IndexError, TypeError):
-            tensors = parse_local_safetensors_file_metadata(path).tensors
-            sizes |= {name: tensor.data_offsets[1] - tensor.data_offsets[0] for name, tensor in tensors.items()}
-    return sizes
+            found |= parse_local_safetensors_file_metadata(path).tensors
+    return found
 
 
 def present(name: str) -> Path | None:

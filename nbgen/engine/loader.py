@@ -25,6 +25,7 @@ from nbgen.engine import (
     dequantized,
     device,
     embedding_checkpoint,
+    model_size,
     native_half_linear,
     processor_folder,
     quantized_checkpoint,
@@ -165,8 +166,10 @@ def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
 def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple["PreTrainedModel", int]:
     """The model on its device, and the number of its parameters."""
     on = device.named(config.device)
+    model_size.check_memory(folder, config.quantization, on, config.model)
     with _foreign_errors(config.model, "weights"):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        model_size.check(architecture, auto, folder, config.model)
         written_out = dequantized.ask(architecture, on)
         model, loading = auto.from_pretrained(
             folder,

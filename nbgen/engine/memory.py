@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import mmap
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ def device_memory(device: torch.device, root: Path = container.ROOT) -> tuple[in
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)
     lines = root / "proc/meminfo"
-    if not lines.is_file():
-        return 8 * 2**30, 8 * 2**30
+    if not lines.is_file():  # macOS
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return min(8 * 2**30, installed), installed
     fields = dict(line.split(":") for line in lines.read_text(encoding="utf-8").splitlines())
     available, installed = (int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
     free, total = container.memory(root)
