@@ -22,10 +22,12 @@ import torch
 
 from nbgen.engine.cache_folder import cache_folder, keep, private_folder
 
+#: What has a compiler use all that the processor of this machine has; Apple's do so, and know no such flag.
+NATIVE = {"x86_64": ("-march=native",), "aarch64": ("-mcpu=native",)}
 #: No flag here lets a compiler assume that numbers are finite, or change how the process rounds small ones.
 FLAGS = (
     "-O3",
-    "-march=native",
+    *NATIVE.get(platform.machine(), ()),
     "-std=c++17",
     "-fopenmp-simd",
     "-pthread",

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from nbgen.engine import linear, shared_linear
+from nbgen.engine import device, linear, shared_linear
 
 pytestmark = pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU has no bfloat16 arithmetic to speed up"
+    not device.computes_bfloat16(torch.device("cpu")), reason="this CPU has no bfloat16 arithmetic to speed up"
 )
 
 

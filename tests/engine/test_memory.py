@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from nbgen.engine import checkpoint, linear, memory, native_linear
+from nbgen.engine import checkpoint, device, linear, memory, native_linear
 from nbgen.errors import ModelError
 from tests.conftest import save_model
 from tests.engine.conftest import build
@@ -72,7 +72,7 @@ def test_weights_that_are_read_as_they_lie_are_not_copied(tmp_path: Path) -> Non
     assert all(memory._mapped_from_weights(m.weight.data_ptr(), m.weight.data_ptr() + 1) for m in ours)
 
 
-@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="nothing is packed on this CPU")
+@pytest.mark.skipif(not device.computes_bfloat16(torch.device("cpu")), reason="nothing is packed on this CPU")
 def test_packed_weights_are_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_linear, "readable", lambda linear: False)
     folder = bfloat16_folder(tmp_path)

@@ -42,7 +42,7 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
     for (int64_t k = 0; k < whole; k += WHOLE) {
         if constexpr (FETCHES)
 #pragma GCC unroll 8
-            for (int a = 0; a < N; a++) _mm_prefetch(later<Kind>(linear, n + a, k), _MM_HINT_T0);
+            for (int a = 0; a < N; a++) __builtin_prefetch(later<Kind>(linear, n + a, k));
         add_part<Kind>(sums, linear, n, input, k, 0);
         if constexpr (PARTS > 1)  // or else this is one loop more, whose body GCC takes to be worth less
 #pragma GCC unroll 16

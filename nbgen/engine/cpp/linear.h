@@ -24,6 +24,8 @@ struct Linear {
 };
 
 // Lanes i and i + n/2 added until there are four: what every sum over lanes begins with.
+#ifdef __AVX2__
+
 inline __m128 quarter(Floats v) {
 #ifdef __AVX512F__
     __m512d wide = reinterpret_cast<__m512d>(v);
@@ -42,11 +44,31 @@ inline __m128 sums_of(__m128 a, __m128 b, __m128 c, __m128 d) {
     return _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab));
 }
 
+inline float first_of(__m128 four) { return _mm_cvtss_f32(four); }
+
 inline __m128 widen_four(const float* from) { return _mm_loadu_ps(from); }
 
 inline __m128 widen_four(const Bfloat16* from) {
     return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadu_si64(from)), 16));
 }
+
+#else
+
+static_assert(LANES == 4);
+inline Four quarter(Floats v) { return v; }
+
+inline float sum_of(Four v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+
+inline Four sums_of(Four a, Four b, Four c, Four d) { return Four{sum_of(a), sum_of(b), sum_of(c), sum_of(d)}; }
+
+inline float first_of(Four four) { return four[0]; }
+
+template <typename T>
+inline Four widen_four(const T* from) {
+    return Four{widen(from[0]), widen(from[1]), widen(from[2]), widen(from[3])};
+}
+
+#endif
 
 #ifdef __AVX512F__
 
@@ -113,6 +135,8 @@ template <int R, int N, typename T>
 
 #else
 
+#ifdef __AVX2__
+
 inline void narrow_four(__m128 four, float* to) { _mm_storeu_ps(to, four); }
 
 // As `narrow` does.
@@ -122,6 +146,15 @@ inline void narrow_four(__m128 four, Bfloat16* to) {
     _mm_storeu_si64(to, _mm_packus_epi32(_mm_srli_epi32(rounded, 16), _mm_setzero_si128()));
 }
 
+#else
+
+template <typename T>
+inline void narrow_four(Four four, T* to) {
+    for (int i = 0; i < 4; i++) narrow(four[i], to + i);
+}
+
+#endif
+
 // A tile's sums over lanes, as outputs.
 template <int R, int N, typename T>
 [[gnu::always_inline]] inline void finish(const Linear<T>& linear, const Floats (&sums)[R][N], T* output, int64_t n) {
@@ -129,10 +162,10 @@ template <int R, int N, typename T>
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
         for (int j = 0; j < N; j += 4) {
-            __m128 four = sums_of(quarter(sums[i][j]), quarter(sums[i][j + 1]), quarter(sums[i][j + 2]),
-                                  quarter(sums[i][j + 3]));
-            if (linear.scales) four = _mm_mul_ps(four, _mm_loadu_ps(linear.scales + n + j));
-            if (linear.bias) four = _mm_add_ps(four, widen_four(linear.bias + n + j));
+            auto four = sums_of(quarter(sums[i][j]), quarter(sums[i][j + 1]), quarter(sums[i][j + 2]),
+                                quarter(sums[i][j + 3]));
+            if (linear.scales) four = four * widen_four(linear.scales + n + j);
+            if (linear.bias) four = four + widen_four(linear.bias + n + j);
             narrow_four(four, output + i * linear.outputs + n + j);
         }
 }

@@ -1,10 +1,10 @@
 // What `native.py` builds and others call, for one type of number: `BFLOAT16` says which. Products and layers are there for
-// processors with AVX2 and later ones, those of bfloat16 where a processor multiplies it.
+// processors with AVX2 and later ones and those of ARM, those of bfloat16 where a processor multiplies it.
 
 #include "attention.h"
 #include "draws.h"
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#if (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)) || defined(__aarch64__)
 #include "layers.h"
 #endif
 

@@ -131,8 +131,8 @@ template <typename T>
 float dot(const T* a, const T* b, int64_t count) {
     Floats sum = {};
     for (int64_t k = 0; k < count; k += STEP<T>) sum = add_product(sum, a + k, loaded(b + k));
-    const __m128 four = quarter(sum);
-    return _mm_cvtss_f32(sums_of(four, four, four, four));
+    const auto four = quarter(sum);
+    return first_of(sums_of(four, four, four, four));
 }
 
 // What a row's adapter, of the columns `begin` to `end`, adds to the row's `output`.

@@ -6,6 +6,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -21,4 +23,5 @@ constexpr int ROWS = 6;
 constexpr int64_t LANES = VECTOR / sizeof(float);
 
 typedef float Floats __attribute__((vector_size(VECTOR), aligned(4)));
+typedef float Four __attribute__((vector_size(16), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(VECTOR), aligned(4)));

@@ -51,17 +51,21 @@ inline Floats widened(const Bfloat16* from) {
 #ifdef __AVX512F__
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
     return reinterpret_cast<Floats>(_mm512_slli_epi32(wide, 16));
-#else
+#elif defined(__AVX2__)
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     return reinterpret_cast<Floats>(_mm256_slli_epi32(wide, 16));
+#else
+    return reinterpret_cast<Floats>(vshll_n_u16(vld1_u16(&from->bits), 16));
 #endif
 }
 
 inline Floats widened(const Float16* from) {
 #ifdef __AVX512F__
     return reinterpret_cast<Floats>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
-#else
+#elif defined(__AVX2__)
     return reinterpret_cast<Floats>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+    return reinterpret_cast<Floats>(vcvt_f32_f16(vld1_f16(reinterpret_cast<const float16_t*>(from))));
 #endif
 }
 
@@ -131,8 +135,13 @@ struct Integers {
 #ifdef __AVX512F__
             const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
             return reinterpret_cast<Floats>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(all)));
-#else
+#elif defined(__AVX2__)
             return reinterpret_cast<Floats>(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(from))));
+#else
+            int32_t four;
+            std::memcpy(&four, from, sizeof four);
+            const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+            return reinterpret_cast<Floats>(vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))));
 #endif
         }
     }
@@ -157,7 +166,10 @@ struct Nibbles {
         [[maybe_unused]] const int from = part * STEP<T> % GROUP / 8 * 4;  // bits on the way to its first weight
         const T* own = steps + group * 2;
         const Floats step = Floats{} + widen(own[0]), middle = Floats{} + widen(own[1]);
-        const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(first + group * GROUP / 4));
+        const uint16_t* words_of_group = first + group * GROUP / 4;
+#ifdef __AVX2__
+        const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words_of_group));
+#endif
 #ifdef __AVX512F__
         const Floats levels = Floats{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7} * step + middle;
 #ifdef __AVX512BF16__
@@ -176,11 +188,16 @@ struct Nibbles {
             const __m512i places = _mm512_srlv_epi32(wide, shifts);  // of which four bits count
             return reinterpret_cast<Floats>(_mm512_permutexvar_ps(places, reinterpret_cast<__m512>(levels)));
         }
-#else
+#elif defined(__AVX2__)
         const __m256i shifted = _mm256_srli_epi32(_mm256_cvtepu16_epi32(words), from);
         const __m256i places = _mm256_and_si256(shifted, _mm256_set1_epi32(15));
         const __m256 away = _mm256_cvtepi32_ps(_mm256_sub_epi32(places, _mm256_set1_epi32(8)));
         return reinterpret_cast<Floats>(away) * step + middle;
+#else
+        const uint32x4_t words = vmovl_u16(vld1_u16(words_of_group + part * STEP<T> % 8));
+        const uint32x4_t places = vandq_u32(vshlq_u32(words, vdupq_n_s32(-from)), vdupq_n_u32(15));
+        const int32x4_t away = vsubq_s32(vreinterpretq_s32_u32(places), vdupq_n_s32(8));
+        return reinterpret_cast<Floats>(vcvtq_f32_s32(away)) * step + middle;
 #endif
     }
 };
