@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from ctypes import c_int64, c_void_p
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -48,8 +49,10 @@ ARGUMENTS = {
     "run_layers": [c_void_p, c_void_p, c_int64, c_void_p],
 }
 COMPILERS = ("g++", "c++", "clang++")
-#: Seconds that a compiler may take.
-TIMEOUT = 120
+#: One that pip installs (`nbgen[compiler]`), for who has no other.
+PACKAGE = "ziglang"
+#: Seconds that a compiler may take: that one makes its own libraries first.
+TIMEOUT = 300
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +104,19 @@ def compiler() -> list[str]:
     """The command that calls it. Raises FileNotFoundError where there is none."""
     found = next(compilers(), None)
     if found is None:
-        raise FileNotFoundError(f"no C++ compiler: none of {', '.join(_names())}")
+        raise FileNotFoundError(
+            f"no C++ compiler: none of {', '.join(_names())} is here, and pip install 'nbgen[compiler]' brings one"
+        )
     return found
 
 
 def compilers() -> Iterator[list[str]]:
-    """Commands of those that are there, the environment's own (`CXX="ccache g++"`) first."""
+    """Commands of those that are there, the environment's own (`CXX="ccache g++"`) first and the package's last."""
     for program, *more in map(str.split, _names() if sys.platform != "win32" else ()):
         if (found := shutil.which(program)) is not None:
             yield [found, *more]
+    if find_spec(PACKAGE) is not None:
+        yield [sys.executable, "-m", PACKAGE, "c++"]
 
 
 def _names() -> list[str]:

@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -72,6 +73,26 @@ def test_the_environment_s_compiler_may_be_several_words_or_gone(
 ) -> None:
     monkeypatch.setenv("CXX", named)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert library().attend
+
+
+@pytest.mark.usefixtures("short")
+def test_a_compiler_may_be_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called as Zig's is, which takes the same arguments."""
+    package = tmp_path / native.PACKAGE
+    package.mkdir()
+    (package / "__init__.py").touch()
+    command = [shutil.which("g++"), "-DCALLED"]
+    (package / "__main__.py").write_text(
+        f"import subprocess, sys\nassert sys.argv[1] == 'c++'\nsubprocess.run({command} + sys.argv[2:], check=True)\n"
+    )
+    with native.SOURCE.open("a") as source:
+        source.write("\n#ifndef CALLED\n#error\n#endif\n")
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setattr(native, "COMPILERS", ())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     assert library().attend
 
 
