@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from nbgen.errors import ModelError
-from nbgen.model_files import check_files, model_folder
+from nbgen.model_files import check_files, model_folder, read_json
 
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
+#: The same weights once more, as their makers' own programs read them.
+NOT_DOWNLOADED = ["*/*.safetensors", "consolidated*.safetensors"]
 PAGE_IN_BYTES = 8 * 2**20
 
 Report = Callable[[str, int, int], None]
@@ -24,8 +27,16 @@ def find(name: str, report: Report) -> Path:
     return folder
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Those that transformers reads of a checked folder: others beside them may hold the same weights once more."""
+    if (whole := folder / WHOLE).is_file():
+        return [whole]
+    shards = read_json(folder / INDEX, folder.name).get("weight_map") or {}
+    return [folder / name for name in sorted(set(shards.values()))] or sorted(folder.glob("*.safetensors"))
+
+
 def weight_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return sum(path.stat().st_size for path in weight_files(folder))
 
 
 def tensor_bytes(folder: Path) -> dict[str, int]:
@@ -39,7 +50,7 @@ def tensors(folder: Path) -> dict[str, Any]:
     from huggingface_hub.errors import SafetensorsParsingError
 
     found: dict[str, Any] = {}
-    for path in folder.glob("*.safetensors"):
+    for path in weight_files(folder):
         with suppress(SafetensorsParsingError, AttributeError, IndexError, TypeError):
             found |= parse_local_safetensors_file_metadata(path).tensors
     return found
@@ -62,12 +73,12 @@ def _downloaded(name: str) -> Path | None:
 
 def page_in(name: str) -> None:
     """Have the operating system read the weights of a model on this machine ahead of their use."""
-    folder = present(name)
     buffer = bytearray(PAGE_IN_BYTES)
-    for path in sorted(folder.glob("*.safetensors")) if folder else ():
-        with path.open("rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
+    with suppress(ModelError, OSError, AttributeError):  # what is wrong with it is said by whoever loads it
+        for path in weight_files(folder) if (folder := present(name)) else ():
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
 
 
 def _download(name: str, report: Report) -> Path:
@@ -82,7 +93,9 @@ def _download(name: str, report: Report) -> Path:
             report(f"downloading {name}", int(self.n), int(self.total or 0))
 
     try:
-        return Path(snapshot_download(name, allow_patterns=DOWNLOADED, tqdm_class=Progress))
+        return Path(
+            snapshot_download(name, allow_patterns=DOWNLOADED, ignore_patterns=NOT_DOWNLOADED, tqdm_class=Progress)
+        )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(
             f"{name!r} is not in the local cache and could not be downloaded ({type(error).__name__}): "

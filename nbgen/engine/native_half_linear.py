@@ -73,13 +73,13 @@ def widen(model: "PreTrainedModel") -> None:
 
     swaps = swap(model, kept)
     if next(model.parameters(), None) is None:  # by which a model's type is known
-        restore([swap for swap in swaps if swap[2] is table])
+        restore([each for each in swaps if each[2] is table])
     nn.Module.float(model)  # transformers' own refuses quantized models
     while swaps and not _runs(model):
         looked_at = {name for parent, name, _ in swaps if getattr(getattr(parent, name), "was_looked_at", False)}
-        back = [swap for swap in swaps if swap[1] in looked_at] or swaps
+        back = [each for each in swaps if each[1] in looked_at] or swaps
         restore(back)
-        swaps = [swap for swap in swaps if swap not in back]
+        swaps = [each for each in swaps if each not in back]
         nn.Module.float(model)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from nbgen.engine.checkpoint import weight_files
 from nbgen.errors import ModelError
 from nbgen.model_files import read_json
 
@@ -76,7 +77,7 @@ def _check_blocks(folder: Path, name: str, block: Any) -> None:
 
 def _shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:
     """The tensors of all files, by name; of damaged files, which whoever reads them refuses, none."""
-    for path in folder.glob("*.safetensors"):
+    for path in weight_files(folder):
         try:
             with safe_open(path, framework="np") as file:
                 yield from ((key, file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
-from transformers import MptConfig
+from transformers import AutoModelForCausalLM, MptConfig
 
 from nbgen.engine import checkpoint
 from nbgen.engine.loader import _foreign_errors, context_length
@@ -33,6 +34,36 @@ def edit(path: Path, **changes: object) -> None:
 
 def test_a_whole_model_is_found(folder: Path) -> None:
     assert find(folder) == folder
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_weights_that_are_there_twice_count_once(folder: Path, shards: int) -> None:
+    """As in Mistral's folders, where `consolidated.safetensors` is for another program."""
+    weights, whole = load_file(folder / "model.safetensors"), (folder / "model.safetensors").stat().st_size
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size=whole // shards + 2**12)
+    if shards > 1:
+        (folder / "model.safetensors").unlink()
+    found = checkpoint.weight_files(folder)
+    assert len(found) >= shards
+    save_file(weights, folder / "consolidated.safetensors")
+    assert checkpoint.weight_files(folder) == found
+    assert whole <= checkpoint.weight_bytes(folder) < whole + 2**12
+    assert checkpoint.tensors(folder).keys() == weights.keys()
+
+
+def test_weights_are_downloaded_once() -> None:
+    files = [
+        "model-00001-of-00002.safetensors",
+        "consolidated.safetensors",
+        "original/model.safetensors",
+        "config.json",
+    ]
+    wanted = filter_repo_objects(
+        [*files, "1_Pooling/config.json", "pytorch_model.bin"],
+        allow_patterns=checkpoint.DOWNLOADED,
+        ignore_patterns=checkpoint.NOT_DOWNLOADED,
+    )
+    assert list(wanted) == [files[0], "config.json", "1_Pooling/config.json"]
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
