@@ -99,7 +99,7 @@ def _runs(model: "PreTrainedModel") -> bool:
     """Code of a model may look at its weights, and not know these."""
     try:
         model(input_ids=torch.tensor([IDS]), use_cache=False)
-    except Exception as error:
+    except Exception as error:  # a model may do anything with its layers
         log.info("some weights of %s are written out as float32, or all: %s", type(model).__name__, error)
         return False
     return True

@@ -91,6 +91,7 @@ def server_info(
     context = model.context_length if model else config.context_length
     longest = min(context, model.kv_tokens) if model and context and model.kv_tokens else context
     cuts_prompts = model is None or model.cuts_prompts
+    has_states = model is None or (model.hidden_size > 0 and not model.is_embedding)
     fields = {
         "status": state,
         "version": version,
@@ -124,10 +125,8 @@ def server_info(
         "grammar_backend": config.grammar_backend,
         "enable_lora": True,
         "enable_custom_logit_processor": config.enable_custom_logit_processor,
-        "enable_return_hidden_states": model is None or (model.hidden_size > 0 and not model.is_embedding),
-        "return_hidden_states_mode": "full"
-        if model is None or (model.hidden_size and not model.is_embedding)
-        else None,
+        "enable_return_hidden_states": has_states,
+        "return_hidden_states_mode": "full" if has_states else None,
         "enable_return_routed_experts": model is not None and model.routed_experts > 0,
         "is_embedding": model is not None and model.is_embedding,
         "tier": model.tier if model else None,
