@@ -33,7 +33,7 @@ def computes_bfloat16(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):  # macOS has none
         return False
-    # oneDNN takes it from AVX-512 on, and without instructions for it needs ten times as long as for float32.
+    # oneDNN takes it from AVX-512 on, and without instructions for it needs four times as long as for float32.
     return platform.machine() != "x86_64" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
