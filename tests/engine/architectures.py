@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from tests.conftest import at_least
+
 
 class Family(NamedTuple):
     """`tier` is A, B, C, or a word of the sentence with which loading is refused; `changes` make the family small.
@@ -349,3 +351,5 @@ FAMILIES: dict[str, Family] = {
     "bert": Family("both directions", {}),
     "roberta": Family("both directions", {}),
 }
+#: Those that the installed transformers has.
+HERE = [name for name, family in FAMILIES.items() if at_least("transformers", family.since)]

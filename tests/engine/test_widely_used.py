@@ -8,9 +8,9 @@ import pytest
 from nbgen.engine import checkpoint
 from nbgen.errors import ModelError
 from tests.conftest import save_model
-from tests.engine.architectures import FAMILIES
+from tests.engine.architectures import FAMILIES, HERE
 from tests.engine.conftest import build
-from tests.engine.test_architectures import HERE, README
+from tests.engine.test_architectures import README
 from tests.engine.widely_used import MODELS, TYPES, WITH_CODE, summary
 
 
