@@ -121,9 +121,9 @@ def _refuse_code(folder: Path, name: str) -> None:
 
 
 def _without_code(model_type: object) -> str:
-    """What to do about a model that transformers has a class of its own for."""
+    """What to do about a model of a type that transformers knows itself, if by another one's code."""
     spec = find_spec("transformers")  # found, not imported
     models = [Path(place) / "models" for place in (spec and spec.submodule_search_locations) or ()]
-    if not any((each / f"{model_type}" / f"modeling_{model_type}.py").is_file() for each in models):
+    if not any((each / f"{model_type}" / f"configuration_{model_type}.py").is_file() for each in models):
         return ""
     return f". transformers has {model_type} itself: in a copy of the folder, take auto_map out of config.json"

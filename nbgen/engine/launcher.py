@@ -37,11 +37,12 @@ class Launched(NamedTuple):
 class Launcher:
     """Has steps computed, one after the other."""
 
-    def __init__(self, sampler: Sampler, *, lookahead: bool) -> None:
+    def __init__(self, sampler: Sampler, vocab_size: int, *, lookahead: bool) -> None:
         self.lookahead = lookahead
         #: What is launched and not sampled yet.
         self.ahead: RunOutput | None = None
         self._sampler = sampler
+        self._vocab_size = vocab_size
         self._masks = GrammarMasks()
 
     def launch(self, runner: Runner, scheduler: Scheduler) -> Launched | None:
@@ -81,7 +82,7 @@ class Launcher:
             return None
         if newest is None:
             self._masks.start([item.sequence for item in batch if item.samples])
-        output = runner.run(batch, scheduler.blocks.take_copies(), newest)
+        output = runner.run(batch, scheduler.blocks.take_copies(), newest).over(self._vocab_size)
         scheduler.computed(batch)
         return output
 

@@ -55,6 +55,13 @@ class RunOutput(NamedTuple):
     experts: dict[Sequence, tuple[int, torch.Tensor]]
     best: torch.Tensor | None = None
 
+    def over(self, vocab_size: int) -> "RunOutput":
+        """With scores for a whole vocabulary: what the model has none for never comes next."""
+        if self.scores.shape[-1] >= vocab_size:
+            return self
+        prompt = [each._replace(scores=_filled(each.scores, vocab_size)) for each in self.prompt]
+        return self._replace(scores=_filled(self.scores, vocab_size), prompt=prompt)
+
     def wide(self) -> "RunOutput":
         """With scores in float32."""
         return self._replace(scores=self.scores.float())
@@ -214,6 +221,11 @@ class ModelRunner:
 
     def _tensor(self, values: list[int]) -> torch.Tensor:
         return upload(values, self.device, torch.long)
+
+
+def _filled(scores: torch.Tensor, width: int) -> torch.Tensor:
+    """`[rows, width]`"""
+    return torch.nn.functional.pad(scores, (0, width - scores.shape[-1]), value=float("-inf"))
 
 
 def _rows(items: list[ScheduledSequence]) -> tuple[dict[int, Sequence], dict[tuple[Sequence, int], range]]:

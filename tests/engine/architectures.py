@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from tests.conftest import at_least
+
 
 class Family(NamedTuple):
     """`tier` is A, B, C, or a word of the sentence with which loading is refused; `changes` make the family small.
@@ -14,6 +16,8 @@ class Family(NamedTuple):
     chunked: bool = True
     #: The transformers that has it, as a causal model.
     since: str = "5.17"
+    #: The one from which on it is in this tier, and not in C.
+    tier_since: str = "5.17"
 
 
 MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
@@ -52,9 +56,12 @@ GPT = {"n_embd": 64, "n_head": 4, "n_layer": 2}
 
 FAMILIES: dict[str, Family] = {
     "apertus": Family("A", {}),
+    # As published: scores have no rows for images and sounds.
+    "apertus1p5_text": Family("A", {"output_vocab_size": 250}, since="5.24"),
     "arcee": Family("A", {}),
     "biogpt": Family("A", {}),
     "bitnet": Family("A", {}),
+    "codegen": Family("A", {**GPT, "rotary_dim": 8, "n_positions": 512}, tier_since="5.24"),
     "cohere": Family("A", {}),
     "cohere2": Family("A", MIXED),
     "ctrl": Family("A", {**GPT, "dff": 128, "n_positions": 512}),
@@ -76,6 +83,7 @@ FAMILIES: dict[str, Family] = {
     "ernie4_5_moe": Family(
         "A", {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 1}
     ),
+    "exaone": Family("A", {}, since="5.24"),
     "exaone4": Family("A", MIXED),
     "exaone_moe": Family("A", {**EXPERTS, **MIXED, "head_dim": 16}),
     "gemma": Family("A", {"head_dim": 16}),
@@ -99,6 +107,7 @@ FAMILIES: dict[str, Family] = {
     "gpt2": Family("A", GPT),
     "gpt_bigcode": Family("A", GPT),
     "gpt_neox": Family("A", {}),
+    "gptj": Family("A", {**GPT, "rotary_dim": 8, "n_positions": 512}, tier_since="5.24"),
     "gpt_oss": Family("A", {"head_dim": 16, "num_local_experts": 4, "sliding_window": 8, "rope_parameters": None}),
     "granite": Family("A", {}),
     "granitemoe": Family("A", {"num_local_experts": 4}),
@@ -161,6 +170,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3": Family("A", {"head_dim": 16}),
     "qwen3_moe": Family("A", {**EXPERTS, "head_dim": 16}),
+    "sarvam_mla": Family("A", {**LATENT, "q_lora_rank": None}, since="5.24"),
+    "sarvam_moe": Family("A", {**ROUTED, "head_dim": 16}, since="5.24"),
     "seed_oss": Family("A", {"head_dim": 16}),
     "smollm3": Family("A", {"no_rope_layers": [1, 0]}),
     "stablelm": Family("A", {}),
@@ -203,6 +214,18 @@ FAMILIES: dict[str, Family] = {
             "linear_num_heads": 4,
         },
     ),
+    "lara_mini": Family(
+        "B",
+        {
+            **DELTA,
+            **SHARED_EXPERT,
+            "head_dim": 16,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 8,
+        },
+        since="5.24",
+    ),
     "lfm2": Family("B", {**CONVOLUTION, "block_ff_dim": 64}),
     "lfm2_moe": Family("B", {**CONVOLUTION, **EXPERTS, "num_dense_layers": 1}),
     "mamba": Family("B", {"state_size": 8}, chunked=False),
@@ -237,7 +260,6 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "bloom": Family("C", {"n_layer": 2, "n_head": 4}),
-    "codegen": Family("C", {**GPT, "rotary_dim": 8, "n_positions": 512}),
     "deepseek_v32": Family("C", INDEXED),
     # The sizes that it is published with: what sets it apart shows beyond 128 tokens.
     "deepseek_v4": Family(
@@ -257,12 +279,23 @@ FAMILIES: dict[str, Family] = {
     ),
     "diffllama": Family("C", {}),
     "doge": Family("C", {}, since="5.18"),
+    "dory": Family(
+        "C",
+        {
+            "head_dim": 16,
+            "num_hidden_layers": 4,
+            "n_input_layers": 1,
+            "n_output_layers": 1,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "sliding_window": 8,
+        },
+        since="5.24",
+    ),
     "falcon": Family("C", {}),
     "glm_moe_dsa": Family("C", INDEXED),
     "gpt_neo": Family(
         "C", {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8}
     ),
-    "gptj": Family("C", {**GPT, "rotary_dim": 8, "n_positions": 512}),
     "minimax": Family("C", {}),
     "minimax_m3_vl_text": Family(
         "C",
@@ -318,3 +351,5 @@ FAMILIES: dict[str, Family] = {
     "bert": Family("both directions", {}),
     "roberta": Family("both directions", {}),
 }
+#: Those that the installed transformers has.
+HERE = [name for name, family in FAMILIES.items() if at_least("transformers", family.since)]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -9,9 +10,9 @@ from transformers import AutoModelForCausalLM
 from nbgen.engine import admission
 from nbgen.engine.assembly import Assembly
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, LogprobOptions, TokenLogprobs
+from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions, TokenLogprobs
 from nbgen.sampling_params import SamplingParams
-from tests.conftest import save_model
+from tests.conftest import at_least, save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
 
@@ -55,6 +56,21 @@ def test_prompt_and_output_equal_the_reference(model_type: str, start: int, tmp_
         assert [value for value, _, _ in entry.top] == pytest.approx(row.topk(3).values.tolist(), abs=CLOSE)
         assert [token for _, token, _ in entry.chosen] == [9, 5, 9]
         assert [value for value, _, _ in entry.chosen] == pytest.approx(row[[9, 5, 9]].tolist(), abs=CLOSE)
+
+
+@pytest.mark.skipif(not at_least("transformers", "5.24"), reason="an older one has no model with fewer scores than ids")
+@pytest.mark.parametrize("params", [{}, {"temperature": 1.0}, {"logit_bias": {230: 9.0}}])
+def test_an_id_that_a_model_has_no_score_for_never_comes(params: dict, tmp_path: Path) -> None:
+    folder = save_model(tmp_path, "apertus1p5_text", output_vocab_size=200)
+    ask = request(0, params=params, top=2, token_ids=[230])
+    outputs = generate(build(folder), [msgspec.structs.replace(ask, tensors=TensorOptions(generation_logits=True))])[
+        "a"
+    ]
+    prompt, output = logprobs(outputs)
+    assert [entry.token[0] == float("-inf") for entry in prompt[1:]] == [token >= 200 for token in PROMPT[1:]]
+    assert [entry.chosen[0][:2] for entry in output] == [(float("-inf"), 230)] * 6
+    assert max(ids(outputs)) < 200
+    assert sum(len(piece.data) for each in outputs for piece in each.tensors) == 6 * 260 * 4, "of all ids"
 
 
 def test_a_prefix_hit_stops_where_logprobs_begin(tiny_engine: Assembly) -> None:

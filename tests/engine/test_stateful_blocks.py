@@ -11,14 +11,14 @@ from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.messages import GenerateOutput, GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
-from tests.engine.architectures import FAMILIES
+from tests.engine.architectures import FAMILIES, HERE
 from tests.engine.conftest import build, generate, greedy, ids
 
 NEW_TOKENS = 8
 #: 96 of its tokens are in whole blocks.
 SYSTEM = [10 + 7 * i % 200 for i in range(100)]
 QUESTIONS = [[*SYSTEM, *range(start, start + 32 - 9 * i)] for i, start in enumerate((20, 70, 120, 170))]
-CUT = [name for name, family in FAMILIES.items() if family.tier == "B" and family.chunked]
+CUT = [name for name in HERE if FAMILIES[name].tier == "B" and FAMILIES[name].chunked]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*causal_conv1d.*", "ignore:.*mamba_ssm.*", "ignore:.*fla.*")
 

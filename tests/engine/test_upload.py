@@ -79,7 +79,7 @@ def test_nothing_that_is_launched_waits(
 ) -> None:
     """The whole of two steps and a forward, on tensors that have no numbers to wait for."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model).eval().to("meta")
-    runner, launcher = ModelRunner(model, KVCache(32, 16)), Launcher(Sampler(frozenset({0})), lookahead=True)
+    runner, launcher = ModelRunner(model, KVCache(32, 16)), Launcher(Sampler(frozenset({0})), 260, lookahead=True)
     scheduler = Scheduler(BlockManager(32, 16), max_running=16, prefill_chunk=64)
     every = [
         {"temperature": 0.0},

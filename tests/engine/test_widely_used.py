@@ -8,10 +8,10 @@ import pytest
 from nbgen.engine import checkpoint
 from nbgen.errors import ModelError
 from tests.conftest import save_model
-from tests.engine.architectures import FAMILIES
+from tests.engine.architectures import FAMILIES, HERE
 from tests.engine.conftest import build
 from tests.engine.test_architectures import README
-from tests.engine.widely_used import FOREIGN, TYPES, WITH_CODE, summary
+from tests.engine.widely_used import MODELS, TYPES, WITH_CODE, summary
 
 
 def edit(folder: Path, **changes: object) -> None:
@@ -24,7 +24,7 @@ def test_they_are_a_hundred_and_the_readme_says_what_becomes_of_them() -> None:
     assert summary() in README.read_text(), summary()
 
 
-@pytest.mark.parametrize("model_type", FOREIGN)
+@pytest.mark.parametrize("model_type", sorted(set(MODELS) - set(HERE)))
 def test_a_type_that_exists_in_a_folder_alone_is_refused_with_its_code_and_without(
     model_type: str, tmp_path: Path
 ) -> None:
@@ -36,7 +36,7 @@ def test_a_type_that_exists_in_a_folder_alone_is_refused_with_its_code_and_witho
         build(tmp_path)
 
 
-@pytest.mark.parametrize("model_type", sorted({TYPES[name] for name in WITH_CODE}))
+@pytest.mark.parametrize("model_type", sorted({TYPES[name] for name in WITH_CODE} & set(HERE)))
 def test_code_beside_a_class_of_transformers_is_refused_with_what_to_do(model_type: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
     edit(folder, auto_map={"AutoModelForCausalLM": "modeling.Model"})

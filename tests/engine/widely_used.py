@@ -15,6 +15,7 @@ MODELS: dict[str, str] = {
     "deepseek_v3": "deepseek-ai/DeepSeek-V3 deepseek-ai/DeepSeek-R1",
     "deepseek_v32": "deepseek-ai/DeepSeek-V3.2-Exp",
     "ernie4_5": "baidu/ERNIE-4.5-0.3B-PT",
+    "exaone": "LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct",
     "falcon": "tiiuae/falcon-7b-instruct",
     "falcon_mamba": "tiiuae/falcon-mamba-7b",
     "gemma": "google/gemma-2b",
@@ -69,7 +70,6 @@ MODELS: dict[str, str] = {
     # Types that exist in the code of the model's folder alone.
     "baichuan": "baichuan-inc/Baichuan2-7B-Chat",
     "chatglm": "zai-org/chatglm3-6b",
-    "exaone": "LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct",
     "internlm2": "internlm/internlm2-chat-7b",
     "kimi_k2": "moonshotai/Kimi-K2-Instruct",
     "openelm": "apple/OpenELM-1_1B-Instruct",
@@ -80,6 +80,7 @@ WITH_CODE = {
     "deepseek-ai/DeepSeek-R1",
     "deepseek-ai/DeepSeek-V2-Lite-Chat",
     "deepseek-ai/DeepSeek-V3",
+    "LGAI-EXAONE/EXAONE-3.5-2.4B-Instruct",
     "microsoft/Phi-3-mini-4k-instruct",
     "microsoft/Phi-3.5-mini-instruct",
     "microsoft/Phi-4-mini-instruct",
@@ -88,8 +89,6 @@ WITH_CODE = {
     "tiiuae/falcon-7b-instruct",
 }
 TYPES = {name: model_type for model_type, names in MODELS.items() for name in names.split()}
-#: Types of which transformers has no class.
-FOREIGN = sorted(set(MODELS) - set(FAMILIES))
 
 
 def summary() -> str:
