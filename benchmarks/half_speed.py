@@ -5,16 +5,14 @@ two take turns in one process on one thread, whose CPU time is what is compared:
 one prompt. They must write the same tokens.
 """
 
-import random
 import statistics
-import time
 from unittest import mock
 
 import torch
 
 from benchmarks import machine, shapes
-from benchmarks.engines.nbgen_engine import generate
 from benchmarks.results import Results
+from benchmarks.rounded_speed import seconds
 from nbgen.engine import device, native_half_linear
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine_config import EngineConfig
@@ -30,16 +28,6 @@ def engine(folder: str) -> Assembly:
     return assemble(config, lambda *_: None)
 
 
-def seconds(assembly: Assembly, row: tuple[int, int, int], seed: int) -> tuple[float, list[list[int]]]:
-    """Of CPU time; what was written."""
-    streams, length, new = row
-    chance = random.Random(seed)
-    prompts = [chance.choices(range(300, 8000), k=length) for _ in range(streams)]
-    started = time.process_time()
-    written = generate(assembly, prompts, new)
-    return time.process_time() - started, written
-
-
 def measure(model: str) -> dict[str, list[float]]:
     """Tokens a second written out, and as they lie, of each row."""
     folder, found = str(shapes.checkpoint(model)), {}
@@ -48,7 +36,7 @@ def measure(model: str) -> dict[str, list[float]]:
         with mock.patch.object(native_half_linear, "widen", torch.nn.Module.float):
             written_out = engine(folder)
     for name, row in ROWS.items():
-        turns = [[seconds(each, row, turn) for each in (written_out, kept)] for turn in range(TURNS + 1)][1:]
+        turns = [[seconds(each, *row, turn) for each in (written_out, kept)] for turn in range(TURNS + 1)][1:]
         assert all(one[1] == other[1] for one, other in turns)
         tokens = row[0] * row[2] if row[2] > 1 else row[1]
         found[name] = [tokens / statistics.median(turn[side][0] for turn in turns) for side in (0, 1)]

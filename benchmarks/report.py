@@ -60,15 +60,8 @@ def render(results: Results) -> str:
     facts = results.facts
     models = list(dict.fromkeys(record["model"] for record in results.records))
     tables = "".join(_model(results, model) for model in models)
-    return (
-        HEAD
-        + f"\nOn {facts['machine']}.\n"
-        + tables
-        + _drafts(facts)
-        + _halves(facts)
-        + _rounded(facts)
-        + _adapters(facts)
-    )
+    others = "".join(section(facts) for section in (_drafts, _halves, _rounded, _adapters))
+    return HEAD + f"\nOn {facts['machine']}.\n" + tables + others
 
 
 def _rounded(facts: dict[str, Any]) -> str:
@@ -106,35 +99,40 @@ def _halves(facts: dict[str, Any]) -> str:
     found = facts.get("half_speed")
     if not found:
         return ""
-    lines = [
+    words = [
         "\n## 16 bits on processors that do not multiply them\n",
         "Tokens for a CPU second of one thread in float32, with weights that are written out as float32 and with those",
         "of 16 bits as they lie (`python -m benchmarks.half_speed`): half the bytes, and the same tokens.\n",
-        line(["", "written out", "as they lie"]),
-        line(["---"] * 3),
     ]
-    for model, rows in found["models"].items():
-        for name, (written_out, kept) in rows.items():
-            lines.append(line([f"{model}, {name}", f"{written_out:,.1f}", f"{kept:,.1f} ({kept / written_out:.2f})"]))
-    return "\n".join([*lines, f"\nTaken on {found['machine']}."]) + "\n"
+    rows = [
+        [f"{model}, {name}", f"{written_out:,.1f}", f"{kept:,.1f} ({kept / written_out:.2f})"]
+        for model, speeds in found["models"].items()
+        for name, (written_out, kept) in speeds.items()
+    ]
+    return _section(words, ["", "written out", "as they lie"], rows, found["machine"])
 
 
 def _drafts(facts: dict[str, Any]) -> str:
     found = facts.get("drafts")
     if not found:
         return ""
-    lines = [
+    words = [
         "\n## Guesses at the next tokens\n",
         "Tokens for a CPU second of one thread without and with them (`python -m benchmarks.drafts` says how texts are",
         "written by random weights of q06's shape). Elsewhere on this page nothing is guessed, since random weights",
         "repeat themselves more than any text.\n",
-        line(["what is written", "tokens a step", "without", "with"]),
-        line(["---"] * 4),
     ]
-    for name, row in found["rows"].items():
-        speeds = [f"{row['without']:.1f}", f"{row['with']:.1f} ({row['gain']:.2f})"]
-        lines.append(line([name, f"{row['tokens_a_step']:.2f}", *speeds]))
-    return "\n".join([*lines, f"\nTaken on {found['machine']}."]) + "\n"
+    rows = [
+        [name, f"{row['tokens_a_step']:.2f}", f"{row['without']:.1f}", f"{row['with']:.1f} ({row['gain']:.2f})"]
+        for name, row in found["rows"].items()
+    ]
+    return _section(words, ["what is written", "tokens a step", "without", "with"], rows, found["machine"])
+
+
+def _section(words: list[str], head: list[str], rows: list[list[str]], machine: str) -> str:
+    """With one table, of figures from a machine of their own."""
+    table = [line(head), line(["---"] * len(head)), *map(line, rows)]
+    return "\n".join([*words, *table, f"\nTaken on {machine}."]) + "\n"
 
 
 def _adapters(facts: dict[str, Any]) -> str:

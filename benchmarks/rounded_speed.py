@@ -20,13 +20,18 @@ BATCHES = ((1, 12), (16, 4))
 TURNS = 3
 
 
-def rate(assembly: Assembly, streams: int, new: int, seed: int) -> float:
-    """Tokens for a second of CPU time, prompts included."""
+def seconds(assembly: Assembly, streams: int, length: int, new: int, seed: int) -> tuple[float, list[list[int]]]:
+    """Of CPU time, with prompts of `length` tokens included; what was written."""
     chance = random.Random(seed)
-    prompts = [chance.choices(range(300, 8000), k=4) for _ in range(streams)]
+    prompts = [chance.choices(range(300, 8000), k=length) for _ in range(streams)]
     started = time.process_time()
-    generate(assembly, prompts, new)
-    return streams * new / (time.process_time() - started)
+    written = generate(assembly, prompts, new)
+    return time.process_time() - started, written
+
+
+def rate(assembly: Assembly, streams: int, new: int, seed: int) -> float:
+    """Tokens for a second of CPU time, prompts of 4 included."""
+    return streams * new / seconds(assembly, streams, 4, new, seed)[0]
 
 
 def main() -> None:

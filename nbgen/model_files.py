@@ -104,11 +104,16 @@ def _refuse_other_formats(folder: Path, name: str) -> None:
     )
 
 
-def _check_shards(folder: Path, name: str) -> None:
-    shards = read_json(folder / (file := "model.safetensors.index.json"), name).get("weight_map", {})
-    if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
+def shards(folder: Path, name: str) -> list[str]:
+    """The files that the index names; none where there is none. Raises ModelError for a damaged one."""
+    found = read_json(folder / (file := "model.safetensors.index.json"), name).get("weight_map", {})
+    if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()):
         raise ModelError(f"{file} of {name} is damaged: its weight_map does not give each weight a file")
-    missing = sorted({shard for shard in shards.values() if not os.path.isfile(folder / shard)})
+    return sorted(set(found.values()))
+
+
+def _check_shards(folder: Path, name: str) -> None:
+    missing = [shard for shard in shards(folder, name) if not os.path.isfile(folder / shard)]
     if missing:
         raise ModelError(f"the index of {name} names files that are not there: {', '.join(missing)}")
 

@@ -1,12 +1,13 @@
 """Random LoRA adapters, made and saved by peft as a user's would be, and what peft itself writes with them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
+
+from tests.conftest import edit
 
 
 def save_adapter(folder: Path, model: Path, seed: int = 0, **options: Any) -> Path:
@@ -39,5 +40,4 @@ def peft_continuation(model: Path, adapter: Path | None, prompt: list[int], new_
 
 def change_config(adapter: Path, **changes: Any) -> None:
     """Rewrite some of the adapter's options."""
-    file = adapter / "adapter_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    edit(adapter / "adapter_config.json", **changes)

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import itertools
+import json
 import os
 import signal
 import socket
@@ -130,6 +131,11 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
             torch.nn.init.normal_(parameter, std=0.15 if "embed" not in name else 0.6)
     model.save_pretrained(folder)
     return folder
+
+
+def edit(path: Path, **changes: object) -> None:
+    """Change some fields of a JSON file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nbgen.errors import ModelError
-from nbgen.model_files import check_files, model_folder, read_json
+from nbgen.model_files import check_files, model_folder, shards
 
-WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 #: The same weights once more, as their makers' own programs read them.
 NOT_DOWNLOADED = ["*/*.safetensors", "consolidated*.safetensors"]
@@ -29,19 +28,13 @@ def find(name: str, report: Report) -> Path:
 
 def weight_files(folder: Path) -> list[Path]:
     """Those that transformers reads of a checked folder: others beside them may hold the same weights once more."""
-    if (whole := folder / WHOLE).is_file():
+    if (whole := folder / "model.safetensors").is_file():
         return [whole]
-    shards = read_json(folder / INDEX, folder.name).get("weight_map") or {}
-    return [folder / name for name in sorted(set(shards.values()))] or sorted(folder.glob("*.safetensors"))
+    return [folder / shard for shard in shards(folder, folder.name)] or sorted(folder.glob("*.safetensors"))
 
 
 def weight_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in weight_files(folder))
-
-
-def tensor_bytes(folder: Path) -> dict[str, int]:
-    """The size of each tensor."""
-    return {name: tensor.data_offsets[1] - tensor.data_offsets[0] for name, tensor in tensors(folder).items()}
 
 
 def tensors(folder: Path) -> dict[str, Any]:
@@ -54,6 +47,11 @@ def tensors(folder: Path) -> dict[str, Any]:
         with suppress(SafetensorsParsingError, AttributeError, IndexError, TypeError):
             found |= parse_local_safetensors_file_metadata(path).tensors
     return found
+
+
+def tensor_bytes(found: dict[str, Any]) -> dict[str, int]:
+    """The size of each of `tensors`."""
+    return {name: tensor.data_offsets[1] - tensor.data_offsets[0] for name, tensor in found.items()}
 
 
 def present(name: str) -> Path | None:
@@ -74,7 +72,7 @@ def _downloaded(name: str) -> Path | None:
 def page_in(name: str) -> None:
     """Have the operating system read the weights of a model on this machine ahead of their use."""
     buffer = bytearray(PAGE_IN_BYTES)
-    with suppress(ModelError, OSError, AttributeError):  # what is wrong with it is said by whoever loads it
+    with suppress(ModelError, OSError):  # what is wrong with it is said by whoever loads it
         for path in weight_files(folder) if (folder := present(name)) else ():
             with path.open("rb", buffering=0) as file:
                 while file.readinto(buffer):

@@ -53,8 +53,7 @@ class Engine:
         self._deadlines = deadlines or Deadlines()
         self._paused_at: float | None = None
         self._runner = runner
-        vocab_size = runner.model.config.get_text_config().vocab_size
-        self._launcher = Launcher(sampler, vocab_size, lookahead=lookahead)
+        self._launcher = Launcher(sampler, runner.model.config.get_text_config().vocab_size, lookahead=lookahead)
         self._logprobs = logprobs
         self._tensors = TensorOutputs()
         self._scheduler = scheduler

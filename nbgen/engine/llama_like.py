@@ -55,10 +55,8 @@ def check_model(model: Any) -> None:
     for kind, part in (("model", model), ("decoder", decoder), ("norm", decoder.norm)):
         _check(kind, part)
     embeddings = decoder.embed_tokens
-    known = type(embeddings) is HalfEmbedding or (
-        type(embeddings) is nn.Embedding and embeddings.weight.dtype == model.dtype
-    )
-    if not known:
+    found, dtype = type(embeddings), embeddings.weight.dtype
+    if found is not HalfEmbedding and (found is not nn.Embedding or dtype != model.dtype):
         raise ValueError("its embeddings are not torch's, or of another type than the layers")
     if len(embeddings.weight) < max(model.config.vocab_size, model.lm_head.out_features):
         raise ValueError("some ids have no embedding")

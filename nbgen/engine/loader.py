@@ -83,8 +83,9 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     generation = read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
-    with _weights_progress(folder, size, report):
-        model, parameters = _model(folder, config, _class_of(architecture.model_type))
+    held = checkpoint.tensors(folder)
+    with _weights_progress(held, size, report):
+        model, parameters = _model(folder, held, config, _class_of(architecture.model_type))
     processor = _processor(folder, model)
     defaults = sampling_defaults(generation, config)
     return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor)
@@ -99,8 +100,9 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
         raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
     quantized_checkpoint.check(folder, config.model, None)
     size, tokenizer = checkpoint.weight_bytes(folder), _tokenizer(folder, config.model)
-    with _weights_progress(folder, size, report):
-        model, parameters = _model(folder, config, AutoModel)
+    held = checkpoint.tensors(folder)
+    with _weights_progress(held, size, report):
+        model, parameters = _model(folder, held, config, AutoModel)
     said = embedding_checkpoint.longest(folder, config.model)
     own = min(context_length(model.config, config), _positions(model))
     context = min(own, tokenizer.model_max_length, said or sys.maxsize)
@@ -163,13 +165,13 @@ def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
     return {i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
 
 
-def _model(folder: Path, config: EngineConfig, auto: Any) -> tuple["PreTrainedModel", int]:
-    """The model on its device, and the number of its parameters."""
+def _model(folder: Path, held: dict[str, Any], config: EngineConfig, auto: Any) -> tuple["PreTrainedModel", int]:
+    """The model on its device, and the number of its parameters; `held` are the files' tensors."""
     on = device.named(config.device)
     model_size.check_memory(folder, config.quantization, on, config.model)
     with _foreign_errors(config.model, "weights"):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        model_size.check(architecture, auto, folder, config.model)
+        model_size.check(architecture, auto, folder, held, config.model)
         written_out = dequantized.ask(architecture, on)
         model, loading = auto.from_pretrained(
             folder,
@@ -269,12 +271,12 @@ def _foreign_errors(name: str, part: str) -> Iterator[None]:
 
 
 @contextmanager
-def _weights_progress(folder: Path, total: int, report: checkpoint.Report) -> Iterator[None]:
+def _weights_progress(held: dict[str, Any], total: int, report: checkpoint.Report) -> Iterator[None]:
     """Follow transformers' own progress bars, whose items are the model's tensors, and report bytes loaded of `total`.
 
     What it makes of several tensors of the files has no size in them: all such items count alike.
     """
-    sizes = checkpoint.tensor_bytes(folder)
+    sizes = checkpoint.tensor_bytes(held)
 
     class Progress:
         def __init__(self, iterable: Any = None, **_: Any) -> None:

@@ -5,14 +5,13 @@ a configuration of another model may take all memory there is. Knows nothing of 
 """
 
 import copy
-import math
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nbgen.engine import memory
-from nbgen.engine.checkpoint import tensors, weight_bytes
+from nbgen.engine.checkpoint import tensor_bytes, weight_bytes
 from nbgen.engine.quantized_checkpoint import description
 from nbgen.errors import ModelError
 
@@ -25,24 +24,27 @@ BITS = {"int8": 8, "int4": 4}
 WIDEST = 32
 
 
-def check(architecture: Any, auto: Any, folder: Path, name: str) -> None:
-    """Raises ModelError for a configuration that describes a far larger model than the files hold.
+def check(architecture: Any, auto: Any, folder: Path, held: dict[str, Any], name: str) -> None:
+    """Raises ModelError for a configuration that describes a far larger model than its files hold.
 
-    `auto` is the class of transformers that makes the model.
+    `auto` is the class of transformers that makes the model, `held` are the files' tensors; of damaged files there are
+    none, which is the reader's to tell.
     """
-    described, held = _parameters(architecture, auto), _held(folder, name)
-    if described > OTHERS * held:
+    described, most = _parameters(architecture, auto), _most_weights(held, description(folder, name) is not None)
+    if held and described > OTHERS * most:
         raise ModelError(
-            f"config.json of {name} describes a model of {described:,} weights, and its files hold {int(held):,}: "
+            f"config.json of {name} describes a model of {described:,} weights, and its files hold {most:,}: "
             "it belongs to another model, or says too little of this one"
         )
 
 
 def check_memory(folder: Path, quantization: str | None, device: torch.device, name: str) -> None:
     """Raises ModelError for weights that do not fit into the memory, were nothing else in it. A GPU says so itself."""
+    if device.type != "cpu":
+        return
     _, total = memory.device_memory(device)
     least = weight_bytes(folder) * BITS.get(quantization or "", WIDEST) / WIDEST
-    if device.type == "cpu" and least > total:
+    if least > total:
         smaller = "" if quantization == "int4" else ", or fewer bits (quantization='int4')"
         raise ModelError(
             f"the weights of {name} take {least / 1e9:.1f} GB, and there are {total / 1e9:.1f} GB of memory here: "
@@ -60,12 +62,8 @@ def _parameters(architecture: Any, auto: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _held(folder: Path, name: str) -> float:
-    """Weights in the files, or as many as there may be. Damaged files are the reader's to tell of."""
-    found = tensors(folder)
-    if not found:
-        return math.inf
-    if description(folder, name) is None:
-        return sum(tensor.parameter_count for tensor in found.values())
-    size = sum(tensor.data_offsets[1] - tensor.data_offsets[0] for tensor in found.values())
-    return size * 8 / FEWEST_BITS
+def _most_weights(held: dict[str, Any], quantized: bool) -> int:
+    """As many as there may be in these tensors."""
+    if quantized:
+        return sum(tensor_bytes(held).values()) * 8 // FEWEST_BITS
+    return sum(tensor.parameter_count for tensor in held.values())

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from nbgen.engine.linear import is_plain, restore, swap
+from nbgen.engine.linear import is_plain, restore, run, swap
 from nbgen.engine.native_linear import NativeProduct, kept_as, suits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 HALVES = (torch.bfloat16, torch.float16)
-#: Any tokens: to see whether the model still runs.
-IDS = [1, 2, 3]
 
 log = logging.getLogger(__name__)
 
@@ -94,11 +92,10 @@ def _in_float32(weight: torch.Tensor) -> torch.Tensor:
     return torch.empty(weight.shape, dtype=torch.float32, device="meta")
 
 
-@torch.inference_mode()
 def _runs(model: "PreTrainedModel") -> bool:
     """Code of a model may look at its weights, and not know these."""
     try:
-        model(input_ids=torch.tensor([IDS]), use_cache=False)
+        run(model)
     except Exception as error:  # a model may do anything with its layers
         log.info("some weights of %s are written out as float32, or all: %s", type(model).__name__, error)
         return False

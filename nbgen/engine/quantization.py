@@ -12,7 +12,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import memory, native_linear, shared_linear
-from nbgen.engine.linear import is_plain
+from nbgen.engine.linear import IDS, is_plain, run
 from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
 from nbgen.engine.native_int4_linear import fits, int4_layer
 from nbgen.engine.native_int8_linear import int8_layer
@@ -27,8 +27,6 @@ Linear = nn.Linear | Conv1D | NativeHalfLinear
 log = logging.getLogger(__name__)
 
 KINDS = ("int8", "int4")
-#: Any tokens: to see which layers read the same tensor, and that all still run.
-IDS = [1, 2, 3]
 #: Weights of a group that torchao gives one scale, for its GPU kernel of 4 bits.
 GPU_GROUP = 64
 
@@ -45,7 +43,7 @@ def quantize(model: "PreTrainedModel", kind: str) -> int:
     device = next(model.parameters()).device
     try:
         rounded = (_by_torchao if device.type == "cuda" else _by_ours)(model, kind)
-        model(input_ids=torch.tensor([IDS], device=device), use_cache=False)
+        run(model)
     except ModelError:
         raise
     except Exception as error:  # a model may do anything with its layers, and a GPU may be too old

@@ -3,14 +3,11 @@
 transformers reads them, most with a library of the format's own. Knows nothing of torch.
 """
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
-from nbgen.engine.checkpoint import weight_files
+from nbgen.engine.checkpoint import tensors
 from nbgen.errors import ModelError
 from nbgen.model_files import read_json
 
@@ -64,7 +61,7 @@ def _check_blocks(folder: Path, name: str, block: Any) -> None:
     """Of a weight that is no whole number of blocks, transformers would take each for a little smaller than it is."""
     if not isinstance(block, list):
         return
-    shapes = dict(_shapes(folder))
+    shapes = {tensor: found.shape for tensor, found in tensors(folder).items()}
     for scale, counts in shapes.items():
         sizes = shapes.get(scale.removesuffix("_scale_inv")) if scale.endswith("_scale_inv") else None
         for size, count, each in zip((sizes or ())[-2:], counts[-2:], block, strict=False):
@@ -73,13 +70,3 @@ def _check_blocks(folder: Path, name: str, block: Any) -> None:
                     f"{name} holds a weight of {list(sizes or ())} in blocks of {block}, and parts of blocks are not "
                     "read here: take the model as it was before"
                 )
-
-
-def _shapes(folder: Path) -> Iterator[tuple[str, list[int]]]:
-    """The tensors of all files, by name; of damaged files, which whoever reads them refuses, none."""
-    for path in weight_files(folder):
-        try:
-            with safe_open(path, framework="np") as file:
-                yield from ((key, file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
-        except SafetensorError:
-            return

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from nbgen.engine import memory
-from nbgen.engine.linear import PrepackedLinear, Swap, agrees, suits
+from nbgen.engine.linear import PrepackedLinear, Swap, agrees, run, suits
 
 
 class SharedLinear:
@@ -74,7 +74,7 @@ def that_read_alike(model: nn.Module, ids: list[int], suits: Callable[[nn.Module
     if not hooks:
         return []
     try:
-        model(input_ids=torch.tensor([ids]), use_cache=False)
+        run(model, ids)
     finally:
         for hook in hooks:
             hook.remove()

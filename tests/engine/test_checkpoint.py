@@ -16,6 +16,7 @@ from nbgen.engine.loader import _foreign_errors, context_length
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.model_files import model_folder, stamp
+from tests.conftest import edit
 from tests.engine.conftest import build
 
 
@@ -26,10 +27,6 @@ def folder(tiny_model: Path, tmp_path: Path) -> Path:
 
 def find(folder: Path) -> Path:
     return checkpoint.find(str(folder), lambda *_: None)
-
-
-def edit(path: Path, **changes: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def test_a_whole_model_is_found(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Checkpoints that torchao quantized, in every format that a CPU can read, and its rounding beside ours."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -38,7 +37,7 @@ from nbgen.errors import ModelError
 from nbgen.messages import GenerateRequest, LogprobOptions
 from nbgen.sampling_params import SamplingParams
 from tests.adapters import save_adapter
-from tests.conftest import save_model
+from tests.conftest import edit, save_model
 from tests.engine.conftest import build, generate, ids
 
 PROMPT = list(range(10, 40))
@@ -167,13 +166,8 @@ def written(folder: Path, made: Path, tensors: dict[str, torch.Tensor]) -> Path:
     flat, metadata = flatten_tensor_state_dict(tensors)
     save_file({name: tensor.contiguous() for name, tensor in flat.items()}, made / "model.safetensors", metadata)
     described = TorchAoConfig(Int8WeightOnlyConfig()).to_dict()
-    change_config(made, quantization_config=described)
+    edit(made / "config.json", quantization_config=described)
     return made
-
-
-def change_config(folder: Path, **changes: object) -> None:
-    file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
 def test_formats_of_gpus_alone_are_refused_by_name(tiny_model: Path, tmp_path: Path) -> None:
@@ -189,7 +183,7 @@ def test_formats_of_gpus_alone_are_refused_by_name(tiny_model: Path, tmp_path: P
 
 def test_what_torchao_wrote_long_ago_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_model, tmp_path / "made"))
-    change_config(folder, quantization_config={"quant_method": "torchao", "quant_type": "int8_weight_only"})
+    edit(folder / "config.json", quantization_config={"quant_method": "torchao", "quant_type": "int8_weight_only"})
     with pytest.raises(ModelError, match="by an old torchao"):
         build(folder)
 

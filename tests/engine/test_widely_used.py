@@ -7,16 +7,11 @@ import pytest
 
 from nbgen.engine import checkpoint
 from nbgen.errors import ModelError
-from tests.conftest import save_model
+from tests.conftest import edit, save_model
 from tests.engine.architectures import FAMILIES, HERE
 from tests.engine.conftest import build
 from tests.engine.test_architectures import README
 from tests.engine.widely_used import MODELS, TYPES, WITH_CODE, summary
-
-
-def edit(folder: Path, **changes: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def test_they_are_a_hundred_and_the_readme_says_what_becomes_of_them() -> None:
@@ -28,7 +23,9 @@ def test_they_are_a_hundred_and_the_readme_says_what_becomes_of_them() -> None:
 def test_a_type_that_exists_in_a_folder_alone_is_refused_with_its_code_and_without(
     model_type: str, tmp_path: Path
 ) -> None:
-    edit(save_model(tmp_path), model_type=model_type, auto_map={"AutoModelForCausalLM": "modeling.Model"})
+    edit(
+        save_model(tmp_path) / "config.json", model_type=model_type, auto_map={"AutoModelForCausalLM": "modeling.Model"}
+    )
     with pytest.raises(ModelError, match=r"needs its own code \(auto_map in config.json\)[^.]* from a model folder$"):
         build(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
@@ -39,7 +36,7 @@ def test_a_type_that_exists_in_a_folder_alone_is_refused_with_its_code_and_witho
 @pytest.mark.parametrize("model_type", sorted({TYPES[name] for name in WITH_CODE} & set(HERE)))
 def test_code_beside_a_class_of_transformers_is_refused_with_what_to_do(model_type: str, tmp_path: Path) -> None:
     folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
-    edit(folder, auto_map={"AutoModelForCausalLM": "modeling.Model"})
+    edit(folder / "config.json", auto_map={"AutoModelForCausalLM": "modeling.Model"})
     with pytest.raises(ModelError, match=f"transformers has {model_type} itself: .* take auto_map out of config.json"):
         checkpoint.find(str(folder), lambda *_: None)
     config = json.loads((folder / "config.json").read_text())
