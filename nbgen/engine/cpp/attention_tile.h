@@ -203,7 +203,7 @@ class Tile {
 
     [[gnu::always_inline]] static void fetch(const T* numbers, int64_t count) {
         for (int64_t i = 0; i < count; i += VECTOR / sizeof(T))
-            __builtin_prefetch(numbers + i);
+            fetch_line(numbers + i);
     }
 
     // Scores of the block from `begin` on become weights; what was summed before shrinks by what is larger now.

@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include <unistd.h>
+
 #include "strips.h"
 
 constexpr int64_t LINE = 64;        // bytes of memory that come together
@@ -28,6 +30,16 @@ template <typename Kind, int R, int N, typename T>
         for (int a = 0; a < N; a++) sums[i][a] = add_product(sums[i][a], at + i * linear.inputs, weights[a]);
 }
 
+// Bytes of rows that stay in a core's first-level cache while weights go by.
+inline int64_t bytes_near() {
+    int64_t cache = 32768;
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+    static const int64_t told = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+    if (told > 0) cache = told;
+#endif
+    return cache * 3 / 4;
+}
+
 // What is fetched while few rows are at the input `k` of the output `n`.
 template <typename Kind, typename T>
 inline const char* later(const Linear<T>& linear, int64_t n, int64_t k) {
@@ -42,7 +54,7 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
     for (int64_t k = 0; k < whole; k += WHOLE) {
         if constexpr (FETCHES)
 #pragma GCC unroll 8
-            for (int a = 0; a < N; a++) __builtin_prefetch(later<Kind>(linear, n + a, k));
+            for (int a = 0; a < N; a++) fetch_line(later<Kind>(linear, n + a, k));
         add_part<Kind>(sums, linear, n, input, k, 0);
         if constexpr (PARTS > 1)  // or else this is one loop more, whose body GCC takes to be worth less
 #pragma GCC unroll 16

@@ -34,7 +34,7 @@ template <typename Kind, int R, int N, typename T>
     for (int64_t k = begin; k < end; k += STEP<T>) {
         if (k >= ahead.from && k < ahead.to)
 #pragma GCC unroll 8
-            for (int j = 0; j < N; j++) __builtin_prefetch(ahead.first + (j * inputs + k) * Kind::BITS / 8, 0, 2);
+            for (int j = 0; j < N; j++) fetch_line(ahead.first + (j * inputs + k) * Kind::BITS / 8);
 #pragma GCC unroll 8
         for (int i = 0; i < R; i++)
 #pragma GCC unroll 8

@@ -135,7 +135,7 @@ struct TileBlock {
         for (int64_t k = from; k < end; k += DEEP) {
             if (k >= fetch && k < fetched)
                 for (int64_t n = ahead; n < ahead + (two_outputs ? 2 : 1) * SIDE; n++)
-                    _mm_prefetch(reinterpret_cast<const char*>(weights + n * inputs + k), _MM_HINT_T1);
+                    fetch_line(weights + n * inputs + k);
             const Bfloat16* right = rows + k * COLUMNS;
             LOAD_TILE(4, weights + k, stride);
             LOAD_TILE(6, right, packed_stride);

@@ -25,3 +25,7 @@ constexpr int64_t LANES = VECTOR / sizeof(float);
 typedef float Floats __attribute__((vector_size(VECTOR), aligned(4)));
 typedef float Four __attribute__((vector_size(16), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(VECTOR), aligned(4)));
+
+// What is needed later comes into the second-level cache: of lines on their way to the first few can be waited for, and they
+// push out what is needed now.
+[[gnu::always_inline]] inline void fetch_line(const void* from) { __builtin_prefetch(from, 0, 2); }
