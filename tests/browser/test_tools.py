@@ -1,6 +1,8 @@
 """Functions of the notebook that the panel's answers call, in a real JupyterLab, by a model that really calls them."""
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -172,6 +174,7 @@ def test_a_page_that_is_loaded_again_shows_that_it_is_called(opened: Notebook, p
 
 
 def test_a_panel_that_was_saved_without_its_kernel_waits_for_nobody(opened: Notebook, panel: Panel, page: Page) -> None:
+    process = int(opened.kernel_value("__import__('os').getpid()"))
     opened.run(2, wait=False)
     page.wait_for_function(f"{STATUS} === 'busy'")
     panel.ask("Rain?")
@@ -180,6 +183,7 @@ def test_a_panel_that_was_saved_without_its_kernel_waits_for_nobody(opened: Note
     opened.command(save_widgets)
     opened.command("docmanager:save")
     opened.command(save_widgets)
+    os.kill(process, signal.SIGKILL)  # asked to end, ipykernel 7.1 would make the call first
     opened.end_kernel()
     page.reload()
     opened.settled()
