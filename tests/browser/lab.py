@@ -46,6 +46,8 @@ LAB_OPTIONS = {
     "LabApp.extension_manager": "readonly",
     "LabApp.expose_app_in_browser": True,
 }
+#: The prompt of a cell that runs.
+RUNS = "[*]:"
 NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
 FOLDERS = {
     "JUPYTER_CONFIG_DIR": "config",
@@ -182,6 +184,10 @@ class Notebook:
 
     def cell(self, index: int) -> Locator:
         return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell").nth(index)
+
+    def prompt(self, index: int) -> Locator:
+        """What stands before a cell: `RUNS` while it runs, also where ipykernel (before 7.4) tells that it is idle."""
+        return self.cell(index).locator(".jp-InputPrompt")
 
     def output(self, index: int) -> Locator:
         return self.cell(index).locator(".jp-Cell-outputArea")
