@@ -77,13 +77,12 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     report("finding the model", 0, 0)
     torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
     folder = checkpoint.find(config.model, report)
-    size = checkpoint.weight_bytes(folder)
-    quantized_checkpoint.check(folder, config.model, config.quantization)
+    size, held = checkpoint.weight_bytes(folder), checkpoint.tensors(folder)
+    quantized_checkpoint.check(folder, held, config.model, config.quantization)
     architecture = _architecture(folder, config.model)
     generation = read_json(folder / "generation_config.json", config.model)
     context = context_length(architecture, config)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
-    held = checkpoint.tensors(folder)
     with _weights_progress(held, size, report):
         model, parameters = _model(folder, held, config, _class_of(architecture.model_type))
     processor = _processor(folder, model)
@@ -98,9 +97,9 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     folder = checkpoint.find(config.model, report)
     if config.quantization is not None:
         raise ModelError(f"{config.model} makes vectors, and quantization is for language models: leave it out")
-    quantized_checkpoint.check(folder, config.model, None)
-    size, tokenizer = checkpoint.weight_bytes(folder), _tokenizer(folder, config.model)
-    held = checkpoint.tensors(folder)
+    size, held = checkpoint.weight_bytes(folder), checkpoint.tensors(folder)
+    quantized_checkpoint.check(folder, held, config.model, None)
+    tokenizer = _tokenizer(folder, config.model)
     with _weights_progress(held, size, report):
         model, parameters = _model(folder, held, config, AutoModel)
     said = embedding_checkpoint.longest(folder, config.model)

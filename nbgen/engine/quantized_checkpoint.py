@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nbgen.engine.checkpoint import tensors
 from nbgen.errors import ModelError
 from nbgen.model_files import read_json
 
@@ -38,8 +37,8 @@ def description(folder: Path, name: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def check(folder: Path, name: str, quantization: str | None) -> None:
-    """Raises ModelError for a format that is not read here, or that is to be quantized again."""
+def check(folder: Path, held: dict[str, Any], name: str, quantization: str | None) -> None:
+    """Raises ModelError for a format that is not read here, or is to be quantized again; `held` are its tensors."""
     if (described := description(folder, name)) is None:
         return
     method = str(described.get("quant_method") or "bitsandbytes")  # the one that older files do not name
@@ -54,14 +53,14 @@ def check(folder: Path, name: str, quantization: str | None) -> None:
     if method == "torchao" and not isinstance(described.get("quant_type"), dict):
         raise ModelError(f"{name} was quantized by an old torchao, in a way that is no longer read: quantize it again")
     if method in ("fp8", "mxfp8"):
-        _check_blocks(folder, name, described.get("weight_block_size"))
+        _check_blocks(held, name, described.get("weight_block_size"))
 
 
-def _check_blocks(folder: Path, name: str, block: Any) -> None:
+def _check_blocks(held: dict[str, Any], name: str, block: Any) -> None:
     """Of a weight that is no whole number of blocks, transformers would take each for a little smaller than it is."""
     if not isinstance(block, list):
         return
-    shapes = {tensor: found.shape for tensor, found in tensors(folder).items()}
+    shapes = {tensor: found.shape for tensor, found in held.items()}
     for scale, counts in shapes.items():
         sizes = shapes.get(scale.removesuffix("_scale_inv")) if scale.endswith("_scale_inv") else None
         for size, count, each in zip((sizes or ())[-2:], counts[-2:], block, strict=False):

@@ -46,6 +46,8 @@ LAB_OPTIONS = {
     "LabApp.extension_manager": "readonly",
     "LabApp.expose_app_in_browser": True,
 }
+#: What the page says of the kernel.
+STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 #: The prompt of a cell that runs.
 RUNS = "[*]:"
 NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'

@@ -10,13 +10,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.hub import Hub
-from tests.browser.lab import FOLDERS, RUNS, Lab, Notebook, end, save_notebook
+from tests.browser.lab import FOLDERS, RUNS, STATUS, Lab, Notebook, end, save_notebook
 from tests.browser.panel import Panel, running, until
 from tests.browser.proxy import Proxy
 from tests.conftest import PATIENCE, free_port
 
 CHAT = "import nbgen, time\nnbgen.Chat(max_new_tokens=20_000, ignore_eos=True, transport='direct')"
-STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 PASSWORD = "open sesame"
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.lab import RUNS, Lab, Notebook
+from tests.browser.lab import RUNS, STATUS, Lab, Notebook
 from tests.browser.panel import Panel, running, until
 
 CHAT = "import nbgen\nchat = nbgen.Chat(max_new_tokens={tokens}, ignore_eos=True{more})\nchat"
-STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 
 
 @pytest.fixture

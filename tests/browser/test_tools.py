@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.lab import Lab, Notebook
+from tests.browser.lab import STATUS, Lab, Notebook
 from tests.browser.panel import Panel
 
 CHAT = """import nbgen
@@ -24,7 +24,6 @@ seen = []
 
 chat = nbgen.Chat(tools=forecast, tool_choice="forecast", max_new_tokens=160, temperature=0{options})
 chat"""
-STATUS = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
 CALL = 'forecast(city="<b>Oslo</b>")'
 RESULT = "→ <img src=x onerror=alert(1)> 12 degrees"
 

@@ -1,6 +1,5 @@
 """Every family with eyes or ears that is tried: a small random checkpoint, model and processor, as a user's folder."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import processor_folder
+from tests.conftest import edit
 
 SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 #: The model's own chat template, which reads parts; `{}` is what stands for an image or a sound.
@@ -99,8 +99,7 @@ def save(folder: Path, name: str) -> Path:
     processor.chat_template = TEMPLATE.format(family.placeholder)
     processor.save_pretrained(folder)
     if name in VIDEOS:
-        path = folder / "processor_config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"video_processor": VIDEOS[name]}))
+        edit(folder / "processor_config.json", video_processor=VIDEOS[name])
     return folder
 
 

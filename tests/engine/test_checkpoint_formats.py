@@ -1,6 +1,5 @@
 """Weights in every form they are read in, with transformers' own text in float32; others are refused by name."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from nbgen.engine import device
 from nbgen.errors import ModelError
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
+from tests.conftest import edit
 from tests.engine.conftest import build, generate, ids
 
 PROMPT = list(range(10, 40))
@@ -77,8 +77,7 @@ def test_compressed_tensors_where_bfloat16_has_no_arithmetic(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compressed = compress(folder, tmp_path / "compressed", 8, "int-quantized", None)
-    config = json.loads((compressed / "config.json").read_text())
-    (compressed / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    edit(compressed / "config.json", dtype="bfloat16")
     monkeypatch.setattr("nbgen.engine.loader._computes_in", lambda *_: False)
     assembly = build(compressed, dtype="auto")
     assert (assembly.model.tier, assembly.model.dtype) == ("A", "float32")
@@ -121,8 +120,7 @@ def compress(folder: Path, made: Path, bits: int, form: str, group: int | None) 
 def test_formats_that_need_something_are_refused_with_its_name(
     folder: Path, described: dict[str, object], words: str
 ) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": described}))
+    edit(folder / "config.json", quantization_config=described)
     with pytest.raises(ModelError, match=words):
         build(folder)
 

@@ -1,7 +1,6 @@
 """The engine process over its socket: it loads, answers, refuses, and ends when its server does, however that ends."""
 
 import ctypes
-import json
 import os
 import platform
 import shutil
@@ -24,7 +23,7 @@ from nbgen.frames import encode_frame, frame_length, from_engine_decoder
 from nbgen.messages import AbortRequest, GenerateRequest, StepOutputs
 from nbgen.sampling_params import SamplingParams
 from nbgen.server.silence import SILENT_SECONDS
-from tests.conftest import PATIENCE, save_model
+from tests.conftest import PATIENCE, edit, save_model
 
 
 class Peer:
@@ -159,8 +158,7 @@ def test_a_process_that_stood_by_begins_anew_for_a_model_that_needs_more(tiny_mo
     assert psutil.Process(usual.process.pid).cmdline()[-1] == "gently"
     usual.close()
     rounded = shutil.copytree(tiny_model, tmp_path / "rounded")
-    described = json.loads((rounded / "config.json").read_text())
-    (rounded / "config.json").write_text(json.dumps({**described, "quantization_config": {"quant_method": "mine"}}))
+    edit(rounded / "config.json", quantization_config={"quant_method": "mine"})
     other = Peer(str(rounded), "gently")
     assert "quantized as 'mine'" in other.receive_until(EngineFailed)[-1].message
     other.close()

@@ -1,6 +1,5 @@
 """What is written about a video's frames is what transformers' own float32 `generate` writes; frames become patches."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from nbgen.engine.video import Sampling
 from nbgen.engine.video_frames import FramesProcessor
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Media
+from tests.conftest import edit
 from tests.engine.conftest import build
 from tests.engine.multimodal import QWEN2_VIDEO, VIDEOS, save
 from tests.engine.test_images import PARAMS, PLAIN, Reference, Served, media, picture, tensors
@@ -179,8 +179,6 @@ def test_frames_are_fitted_as_transformers_fits_them(
 
 def test_videos_of_other_kinds_need_torchvision(tmp_path: Path) -> None:
     folder = save(tmp_path, "qwen2_vl")
-    path = folder / "processor_config.json"
-    other = {"video_processor": {"video_processor_type": "LlavaOnevisionVideoProcessor"}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | other))
+    edit(folder / "processor_config.json", video_processor={"video_processor_type": "LlavaOnevisionVideoProcessor"})
     with pytest.raises(InvalidRequest, match=r"need torchvision.*send what its processor makes of one"):
         build(folder).admission.sequences(GenerateRequest(rid="x", text=TEXT, media=[clip(1, 2)], params=PARAMS))

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from nbgen.sse import Decoder
+from tests.conftest import edit
 from tests.server.conftest import BUSY, PATIENCE, Server, events, wait_for
 
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
@@ -141,8 +142,7 @@ def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
         (broken / "config.json").write_text(config)
         assert words in mortal.http.post("api/v1/model/load", json={"model": str(broken)}).text
     coded = shutil.copytree(long_model, tmp_path / "coded")
-    config = json.loads((coded / "config.json").read_text())
-    (coded / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "a.B"}}))
+    edit(coded / "config.json", auto_map={"AutoModelForCausalLM": "a.B"})
     assert "transformers has llama itself" in mortal.http.post("api/v1/model/load", json={"model": str(coded)}).text
     half = shutil.copytree(long_model, tmp_path / "half", ignore=shutil.ignore_patterns("*.safetensors"))
     assert "no weights" in mortal.http.post("api/v1/model/load", json={"model": str(half)}).text

@@ -16,6 +16,24 @@ constexpr int FURTHER = 8;          // outputs ahead that rounded weights are fe
 template <typename Kind>
 constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 3 * ROWS : ROWS + 2;
 
+// Bytes of rows that stay in a core's first-level cache while weights go by.
+inline int64_t bytes_near() {
+    int64_t cache = 32768;
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+    static const int64_t told = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+    if (told > 0) cache = told;
+#endif
+    return cache * 3 / 4;
+}
+
+// Whether rows are read as here. Weights as they are meet all rows output by output, at most two at a time: rows too long to
+// stay near for that are shared by four outputs elsewhere.
+template <typename Kind, typename T>
+inline bool are_few(const Linear<T>& linear, int64_t rows) {
+    if (rows < 1 || rows > FEW<Kind>) return false;
+    return !IS_PLAIN<Kind> || rows * linear.inputs * static_cast<int64_t>(sizeof(T)) <= bytes_near();
+}
+
 // To the sums of `R` rows by the `N` outputs from `n` on what one part from the input `k` on adds.
 template <typename Kind, int R, int N, typename T>
 [[gnu::always_inline]] inline void add_part(Floats (&sums)[R][N], const Linear<T>& linear, int64_t n, const T* input,
@@ -28,16 +46,6 @@ template <typename Kind, int R, int N, typename T>
     for (int i = 0; i < R; i++)
 #pragma GCC unroll 8
         for (int a = 0; a < N; a++) sums[i][a] = add_product(sums[i][a], at + i * linear.inputs, weights[a]);
-}
-
-// Bytes of rows that stay in a core's first-level cache while weights go by.
-inline int64_t bytes_near() {
-    int64_t cache = 32768;
-#ifdef _SC_LEVEL1_DCACHE_SIZE
-    static const int64_t told = sysconf(_SC_LEVEL1_DCACHE_SIZE);
-    if (told > 0) cache = told;
-#endif
-    return cache * 3 / 4;
 }
 
 // What is fetched while few rows are at the input `k` of the output `n`.

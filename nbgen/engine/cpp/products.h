@@ -50,13 +50,11 @@ class Inputs {
 #endif
 };
 
-// Rounded weights become numbers once for all rows, unless these are few; others lie well enough as they are for more rows. Few
-// rows are read for each output, or for each other one: where they are too long for that, four outputs share them.
+// Rounded weights become numbers once for all rows, unless these are few; others lie well enough as they are for more rows.
 template <typename Kind, typename T>
 void multiply_by(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<FEW<Kind>>());
-    const bool near = !IS_PLAIN<Kind> || rows * linear.inputs * static_cast<int64_t>(sizeof(T)) <= bytes_near();
-    if (0 < rows && rows <= FEW<Kind> && near)
+    if (are_few<Kind>(linear, rows))
         few[rows - 1](linear, input, output, begin, end);
     else if (rows <= MANY && IS_PLAIN<Kind>)
         multiply_in_strips(linear, rows, input, output, begin, end);
