@@ -52,6 +52,8 @@ WORKLOADS = {
     workload.name: workload
     for workload in (
         Workload("single", "single stream, 128 + 128", 1, 0, 128, 128),
+        Workload("four", "4 concurrent, 128 + 128", 4, 0, 128, 128),
+        Workload("eight", "8 concurrent, 128 + 128", 8, 0, 128, 128),
         Workload("concurrent", "16 concurrent, 128 + 128", 16, 0, 128, 128),
         Workload("sampled", "16 concurrent, drawn with top-p 0.95, 128 + 128", 16, 0, 128, 128, 0.95),
         Workload("prefill", "prompt of 1,024 tokens", 1, 0, 1024, 1),

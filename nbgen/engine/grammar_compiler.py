@@ -77,6 +77,8 @@ class GrammarCompiler:
             raise InvalidRequest(f"Failed to compile {label} grammar: {error}", field=grammar.kind) from None
         except NbgenError:
             raise
+        except MemoryError:
+            raise Unavailable(f"no memory is left for this {label} grammar; free some, or ask again later") from None
         except Exception:  # whatever a back end raises is this grammar's alone
             log.exception("a %s grammar failed", label)
             raise InvalidRequest(f"Failed to compile {label} grammar: it is not valid", field=grammar.kind) from None

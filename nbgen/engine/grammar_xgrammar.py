@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -55,13 +56,12 @@ class XGrammarBackend:
         loaded = CompiledXGrammar(compiled, self._eos_ids, len(grammar.text))
         if not loaded.matcher().allows_any():
             raise GrammarError("it matches no text at all")
-        try:
+        with _told_of_memory():
             return compiled.serialize_json().encode()
-        except RuntimeError:  # by which name its C++ calls that it got no memory
-            raise MemoryError from None
 
     def load(self, compiled: bytes) -> CompiledXGrammar:
-        grammar = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokenizer)
+        with _told_of_memory():
+            grammar = xgrammar.CompiledGrammar.deserialize_json(compiled.decode(), self._tokenizer)
         return CompiledXGrammar(grammar, self._eos_ids, grammar.memory_size_bytes)
 
     def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:
@@ -139,6 +139,15 @@ class XGrammarMatcher:
         bitmask = np.zeros((1, self.num_words), dtype=np.int32)
         self.fill(bitmask, 0)
         return bool(bitmask.any())
+
+
+@contextmanager
+def _told_of_memory() -> Iterator[None]:
+    """xgrammar's C++ calls it a RuntimeError that it got no memory; nothing else can go wrong with what it made."""
+    try:
+        yield
+    except RuntimeError:
+        raise MemoryError from None
 
 
 def _prepared(schema: Any) -> Any:

@@ -155,6 +155,19 @@ def test_a_back_end_that_cannot_be_loaded_is_no_fault_of_the_grammar(tiny_model:
     compiler.close()
 
 
+def test_memory_that_is_short_while_a_grammar_is_read_back_is_no_fault_of_it(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("std::bad_alloc")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("xgrammar.CompiledGrammar.deserialize_json", fail)
+        with pytest.raises(Unavailable, match="no memory is left for this regex grammar"):
+            compiler.submit(Grammar("regex", "short of memory")).result()
+    assert compiler.submit(Grammar("regex", "short of memory")).result(), "and is tried again"
+
+
 def test_the_least_recently_used_is_forgotten(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_compiler, "CACHE_BYTES", 60_000)
     first = compiler.submit(Grammar("regex", "a"))
