@@ -1,9 +1,11 @@
 """Where the time of nbgen's steps goes: linear layers, attention, the model's other code, sampling, bookkeeping.
 
 Timers around the parts of a real run rather than torch's profiler, whose own cost per operator is as large as a small
-model's operators. Runs in a process of its own: `python -m benchmarks.step_profile FOLDER THREADS`.
+model's operators. Layers in C++ time themselves, in a library that is built for it. Runs in a process of its own:
+`python -m benchmarks.step_profile FOLDER THREADS`.
 """
 
+import ctypes
 import subprocess
 import sys
 import time
@@ -16,13 +18,32 @@ from benchmarks.measured_process import environment
 from benchmarks.workloads import WORKLOADS
 
 PARTS = ("linear layers", "attention", "other model code", "sampling", "bookkeeping")
+#: What the C++ times of them, in its order.
+NATIVE_PARTS = PARTS[:2]
 
 
 class Timers:
     """Seconds and calls of each part, gathered while it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: ctypes.CDLL | None) -> None:
+        """Of what a `library` of layers says, too, which is built to do so."""
         self.seconds: dict[str, float] = defaultdict(float)
+        self._take = getattr(library, "take_part_seconds", lambda _: None)
+
+    def clear(self) -> None:
+        self._take_native()
+        self.seconds.clear()
+
+    def taken(self) -> dict[str, float]:
+        """Seconds of each part since they were cleared."""
+        for part, seconds in zip(NATIVE_PARTS, self._take_native(), strict=True):
+            self.seconds[part] += seconds
+        return self.seconds
+
+    def _take_native(self) -> list[float]:
+        found = (ctypes.c_double * len(NATIVE_PARTS))()
+        self._take(found)
+        return list(found)
 
     def around(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """The same call, timed."""
@@ -48,25 +69,35 @@ def table(folder: Path, threads: int) -> str:
 
 def main(folder: Path, threads: int) -> None:
     from benchmarks.engines import nbgen_engine
-    from nbgen.engine.assembly import assemble
+    from nbgen.engine.lean_imports import import_engine
     from nbgen.engine_config import EngineConfig
 
-    assembly = assemble(EngineConfig(model=str(folder), threads=threads, draft_tokens=0), lambda *_: None)
+    config = EngineConfig(model=str(folder), threads=threads, draft_tokens=0)
+    import_engine(config)
+    from nbgen.engine import native
+    from nbgen.engine.assembly import assemble
+
+    native.KINDS = {dtype: (*flags, "-DTIMED") for dtype, flags in native.KINDS.items()}
+    assembly = assemble(config, lambda *_: None)
     timers = _timed(assembly.engine)
     print("| | steps | ms a step | " + " | ".join(PARTS) + " |")
     print("|---" * (3 + len(PARTS)) + "|")
     for workload in WORKLOADS.values():
         for seed in range(2):  # the first warms up
             prompts = workload.prompts(assembly.model.vocab_size, seed)
-            timers.seconds.clear()
+            timers.clear()
             steps, started = assembly.engine.steps, time.perf_counter()
             nbgen_engine.generate(assembly, prompts, workload.new, workload.top_p)
-        print(_row(workload.title, assembly.engine.steps - steps, time.perf_counter() - started, timers.seconds))
+            total = time.perf_counter() - started
+        print(_row(workload.title, assembly.engine.steps - steps, total, timers.taken()))
 
 
 def _timed(engine: Any) -> Timers:
     """Put timers around the parts of an engine."""
-    timers, runner = Timers(), engine._runner
+    from nbgen.engine import native
+
+    runner = engine._runner
+    timers = Timers(native.library(runner.model.dtype))
     timers.wrap("model", runner, "run")
     timers.wrap("sampling", engine._launcher._sampler, "sample")
     timers.wrap("attention", runner.attention, "attend")

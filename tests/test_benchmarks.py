@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from benchmarks import drafts, gpu, gpu_profile, report, vocabulary
+from benchmarks import drafts, gpu, gpu_profile, report, step_profile, vocabulary
 from benchmarks.engine import Engine
 from benchmarks.limits import Cost, Limits, least_seconds
 from benchmarks.measured_process import MeasurementFailed
@@ -78,6 +78,17 @@ def test_the_machine_is_measured_as_engines_are(tmp_path: Path) -> None:
         machine.close()
     assert all(1e8 < found[name] < 1e14 for found in (first, second) for name in Limits._fields)
     assert 0 < second["cpu_seconds"] <= 1.1 * second["seconds"]
+
+
+def test_a_profile_tells_what_each_part_takes(model: Path) -> None:
+    head, _, *rows = step_profile.table(model, 1).splitlines()
+    parts = [cell.strip() for cell in head.split("|")[4:-1]]
+    assert tuple(parts) == step_profile.PARTS
+    assert len(rows) == len(WORKLOADS)
+    for row in rows:
+        step, *took = (float(cell.split()[0]) for cell in row.split("|")[3:-1])
+        assert sum(took) == pytest.approx(step, abs=0.01), row
+        assert all(part > 0 for part in took[:3]), f"layers in C++ say what they take: {row}"
 
 
 def test_prompts_are_new_for_each_seed_and_share_what_they_should() -> None:

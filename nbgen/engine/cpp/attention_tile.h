@@ -40,18 +40,26 @@ struct AttentionLayer {
     const float* sinks;
 };
 
-// Where a position's keys or values of one head, `[slots, dim]`, are.
-template <typename T>
-inline const T* at(const Batch& batch, int64_t sequence, int64_t position, const T* head, int64_t dim) {
-    const int64_t block = batch.tables[sequence * batch.blocks + position / batch.block_size];
-    return head + (block * batch.block_size + position % batch.block_size) * dim;
-}
-
-// A block of keys and values of one head, the positions from `begin` on of a sequence, of which a task ends at `end`.
+// A block of keys and values of one head, `[slots, dim]`: the positions from `begin` on of a sequence, of which a task ends
+// at `end`.
 template <typename T>
 struct Block {
     int64_t sequence, begin, end;
     const T *keys, *values;
+};
+
+// Which slots hold the `count` positions of a block.
+struct Slots {
+    int64_t count, of[KEYS];
+
+    template <typename T>
+    Slots(const Batch& batch, const Block<T>& block) : count(std::min(KEYS, block.end - block.begin)) {
+        const int64_t size = batch.block_size, *page = batch.tables + block.sequence * batch.blocks + block.begin / size;
+        for (int64_t i = 0, within = block.begin % size; i < count; i++, within++) {
+            if (within == size) within = 0, page++;
+            of[i] = *page * size + within;
+        }
+    }
 };
 
 // What queries have seen of some keys: sums of values weighed by what their scores are above the `largest`, and the `total`
@@ -137,9 +145,13 @@ class Tile {
         }
         own_.forget(count(), width_);
         if (is_whole()) all_.forget(count(), width_);
+        Slots slots(batch_, first);
         for (Block<T> block = first, after = first; block.begin < block.end; block = after) {
             after.begin += KEYS;
-            pack(block, after.begin < after.end ? after : next);
+            const Block<T>& coming = after.begin < after.end ? after : next;
+            const Slots ahead(batch_, coming);
+            pack(block, slots, coming, ahead);
+            slots = ahead;
             for (int64_t m = 0; m < count(); m += ROWS) {
                 const int64_t some = std::min<int64_t>(ROWS, count() - m);
                 float scores[ROWS * KEYS] = {};
@@ -171,36 +183,28 @@ class Tile {
 
     // A block, while the `next` one comes from memory. What a page holds beyond the task's end was never written: no weight
     // makes it 0.
-    void pack(const Block<T>& block, const Block<T>& next) {
+    void pack(const Block<T>& block, const Slots& slots, const Block<T>& next, const Slots& ahead) {
         constexpr int64_t PAIR = DEPTH<Operand<T>>;
-        const int64_t seen = std::min(KEYS, block.end - block.begin);
-        for (int64_t k = 0; k < seen; k += LANES) {
+        for (int64_t k = 0; k < KEYS; k += LANES) {
+            for (int64_t i = k; i < std::min(k + LANES, ahead.count); i++)
+                fetch(next.keys + ahead.of[i] * layer_.dim, layer_.dim);
+            if (k >= slots.count) continue;
             const T* columns[LANES];
-            for (int64_t l = 0; l < LANES; l++) {
-                const int64_t position = block.begin + std::min(k + l, seen - 1);
-                columns[l] = at(batch_, block.sequence, position, block.keys, layer_.dim);
-            }
+            for (int64_t l = 0; l < LANES; l++)
+                columns[l] = block.keys + slots.of[std::min(k + l, slots.count - 1)] * layer_.dim;
             pack_columns(columns, layer_.dim, k, keys_);
         }
         for (int64_t k = 0; k < KEYS; k += PAIR) {
             const T* rows[PAIR];
-            for (int64_t i = 0; i < PAIR; i++) {
-                const int64_t position = block.begin + k + i;
-                rows[i] = k + i < seen ? at(batch_, block.sequence, position, block.values, layer_.value_dim) : nothing_;
-            }
-            fetch(next, k, k + PAIR);
+            for (int64_t i = 0; i < PAIR; i++)
+                rows[i] = k + i < slots.count ? block.values + slots.of[k + i] * layer_.value_dim : nothing_;
+            for (int64_t i = k; i < std::min(k + PAIR, ahead.count); i++)
+                fetch(next.values + ahead.of[i] * layer_.value_dim, layer_.value_dim);
             pack_rows(rows, layer_.value_dim, KEYS, k, values_);
         }
     }
 
-    // The positions `k` to `end` of a block. Not inline it would be a function of no effect, which compilers leave out.
-    [[gnu::always_inline]] void fetch(const Block<T>& block, int64_t k, int64_t end) const {
-        for (int64_t position = block.begin + k; position < std::min(block.begin + end, block.end); position++) {
-            fetch(at(batch_, block.sequence, position, block.keys, layer_.dim), layer_.dim);
-            fetch(at(batch_, block.sequence, position, block.values, layer_.value_dim), layer_.value_dim);
-        }
-    }
-
+    // Not inline it would be a function of no effect, which compilers leave out.
     [[gnu::always_inline]] static void fetch(const T* numbers, int64_t count) {
         for (int64_t i = 0; i < count; i += VECTOR / sizeof(T))
             fetch_line(numbers + i);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "attention.h"
+#include "part_timer.h"
 #include "products.h"
 
 #define LAYERS
@@ -89,9 +90,7 @@ class Walk {
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++) {
             const bool last = layer + 1 == layers + count;
             open(*layer, layer > layers, last && step_->last);
-            Attention<T>{*layer->batch, layer->attention, step_->queries, layer->keys, layer->values, step_->attended,
-                         step_->scratch}
-                .run(member_);
+            attend(*layer);
             close(*layer, last);
         }
         if (step_->head) score(*step_->head);
@@ -105,6 +104,7 @@ class Walk {
     }
 
     void score(const Linear<T>& head) {
+        const PartTimer timer(member_, LINEAR_LAYERS);
         const Inputs<T> inputs(step_->rows, step_->normed, head);
         member_.each(panels(head), [&](int64_t unit) {
             const int64_t begin = unit * PANEL, end = std::min(head.outputs, begin + PANEL);
@@ -147,6 +147,12 @@ class Walk {
         step_ = &last;
     }
 
+    void attend(const DecoderLayer<T>& layer) {
+        const PartTimer timer(member_, ATTENTION);
+        Attention<T>{*layer.batch, layer.attention, step_->queries, layer.keys, layer.values, step_->attended, step_->scratch}
+            .run(member_);
+    }
+
     // All after attention, of which the `last` layer leaves nothing to be added.
     void close(const DecoderLayer<T>& layer, bool last) {
         multiply_all({{&layer.output, step_->projected}}, step_->attended);
@@ -167,6 +173,7 @@ class Walk {
     }
 
     void multiply_all(const Parts& parts, const T* input) {
+        const PartTimer timer(member_, LINEAR_LAYERS);
         const Products<T> products(parts, step_->rows, input);
         member_.each(products.units, products);
         adapt_all(parts, input);
@@ -216,6 +223,7 @@ class Walk {
             multiply_all({{&layer.gate, step_->gates}, {&layer.up, step_->ups}}, step_->normed);
             member_.each(panels(layer.gate), [&](int64_t unit) { activate(layer, unit); });
         } else {
+            const PartTimer timer(member_, LINEAR_LAYERS);
             const Inputs<T> inputs(step_->rows, step_->normed, layer.gate);
             member_.each(panels(layer.gate), [&](int64_t unit) {
                 const int64_t begin = unit * PANEL, end = std::min(layer.gate.outputs, begin + PANEL);

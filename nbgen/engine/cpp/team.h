@@ -105,6 +105,8 @@ class Team {
       public:
         Member(Team& team, int64_t number) : team_(team), number_(number) {}
 
+        int64_t number() const { return number_; }
+
         // `work(unit)` for all units below `count`, by whoever is there; back when all are done.
         template <typename Work>
         void each(int64_t count, const Work& work) {
