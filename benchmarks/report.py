@@ -27,7 +27,8 @@ weights in bfloat16 from a fixed seed. transformers' `generate` gets concurrent 
 its best case. Peers other than transformers live in environments of their own below `NBGEN_BENCH_PEERS`
 (`benchmarks/peers.py` says how each was installed); one that is not installed, or cannot do a row, is absent. Servers
 and engines that are measured have process sessions of their own, so that a system which shares its processors out by
-session gives each its part.
+session gives each its part. What nbgen has computed stays for later prompts, in a quarter of the free memory at most
+(`kv_cache_bytes`): its resident memory grows until then.
 
 A GPU's figures are in [GPU.md](GPU.md), those of whole tensors in [INFER.md](INFER.md), those of the browser in
 [PANEL.md](PANEL.md).

@@ -32,9 +32,9 @@ from nbgen.engine_config import BLOCK_SIZE, EngineConfig
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import ModelError
 
-#: On a CPU: a prompt token for each decode beside it, and as many more as reading the weights may take as long as. Such a
-#: step takes about twice what it takes without them, at most: streams slow down, and do not stall. More of them (1.5 a
-#: decode) gave first tokens a fifth sooner, and made the 99th percentile between tokens 2.2 times the median.
+#: On a CPU: a prompt token for each decode beside it, and as many more as reading the weights may take as long as. Such
+#: a step takes about twice what it takes without them, at most: streams slow down, and do not stall. More of them (1.5
+#: a decode) gave first tokens a fifth sooner, and made the 99th percentile between tokens 2.2 times the median.
 FAIR = MixedChunk(least=8, most=128, for_each=1.0)
 #: … where a processor's tiles multiply (AMX): five times as fast, from the same memory. By arithmetic, not measured.
 FAIR_IN_TILES = MixedChunk(least=60, most=256, for_each=4)
