@@ -154,6 +154,7 @@ class Tile {
             slots = ahead;
             for (int64_t m = 0; m < count(); m += ROWS) {
                 const int64_t some = std::min<int64_t>(ROWS, count() - m);
+                if (!any_sees(m, some, block.begin)) continue;
                 float scores[ROWS * KEYS] = {};
                 Operand<T> weights[ROWS * KEYS];
                 add_packed(queries_ + m * layer_.dim, some, keys_, layer_.dim, scores, KEYS);
@@ -231,6 +232,13 @@ class Tile {
         float* sums = own_.sums + m * width_;
         if (share < 1)
             for (int64_t d = 0; d < width_; d++) sums[d] *= share;
+    }
+
+    // Whether any of so many queries from `m` on sees a key of the block from `begin` on.
+    bool any_sees(int64_t m, int64_t some, int64_t begin) const {
+        for (int64_t i = m; i < m + some; i++)
+            if (batch_.firsts[row(i)] < begin + KEYS && batch_.ends[row(i)] > begin) return true;
+        return false;
     }
 
     // All numbers of a block into one, halves onto each other.
