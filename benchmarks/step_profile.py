@@ -79,7 +79,7 @@ def main(folder: Path, threads: int) -> None:
 
     native.KINDS = {dtype: (*flags, "-DTIMED") for dtype, flags in native.KINDS.items()}
     assembly = assemble(config, lambda *_: None)
-    timers = _timed(assembly.engine)
+    timers = _timed(assembly.engine, native.library(assembly.engine._runner.model.dtype))
     print("| | steps | ms a step | " + " | ".join(PARTS) + " |")
     print("|---" * (3 + len(PARTS)) + "|")
     for workload in WORKLOADS.values():
@@ -92,12 +92,9 @@ def main(folder: Path, threads: int) -> None:
         print(_row(workload.title, assembly.engine.steps - steps, total, timers.taken()))
 
 
-def _timed(engine: Any) -> Timers:
-    """Put timers around the parts of an engine."""
-    from nbgen.engine import native
-
-    runner = engine._runner
-    timers = Timers(native.library(runner.model.dtype))
+def _timed(engine: Any, library: ctypes.CDLL | None) -> Timers:
+    """Put timers around the parts of an engine; those in C++ are in its `library`."""
+    timers, runner = Timers(library), engine._runner
     timers.wrap("model", runner, "run")
     timers.wrap("sampling", engine._launcher._sampler, "sample")
     timers.wrap("attention", runner.attention, "attend")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import tritonclient.http as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.server.conftest import TOKEN, Server
+from tests.server.test_limits import raw
 from tests.server.triton import TOKEN_METADATA, client, grpc_address, tensor
 
 MODEL = "long-llama"
@@ -176,15 +176,10 @@ def test_what_unpacks_to_too_much_holds_nobody_up(server: Server) -> None:
 def test_a_body_in_single_bytes_is_read_beside_others(server: Server) -> None:
     """Tornado before 6.6 reads all that has come before it turns to anybody else (CVE-2026-115927)."""
     body = b'{"inputs":[]}' + b" " * 300_000
-    head = (
-        f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nAuthorization: token {TOKEN}\r\n"
-        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-    )
-    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
-    with nobody_waits(server), socket.create_connection(("127.0.0.1", server.port)) as connection:
-        connection.sendall(head.encode() + chunks + b"0\r\n\r\n")
-        with connection.makefile("rb") as answer:
-            said = answer.read()
+    head = f"POST /v2/models/echo/infer HTTP/1.1\nHost: localhost\nAuthorization: token {TOKEN}\n"
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    with nobody_waits(server):
+        said = raw(server, head + "Content-Type: application/json\nTransfer-Encoding: chunked", chunks)
     assert (said[:13], b"expected 1 inputs" in said) == (b"HTTP/1.1 400 ", True)
 
 

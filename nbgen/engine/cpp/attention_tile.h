@@ -213,8 +213,7 @@ class Tile {
 
     // Scores of the block from `begin` on become weights; what was summed before shrinks by what is larger now.
     void weigh(int64_t m, int64_t begin, float* scores, Operand<T>* weights) {
-        const int first = std::clamp<int64_t>(batch_.firsts[row(m)] - begin, 0, KEYS);
-        const int end = std::clamp<int64_t>(batch_.ends[row(m)] - begin, 0, std::min(KEYS, task_.end - begin));
+        const auto [first, end] = seen(m, begin);
         if (first >= end) return std::fill_n(weights, KEYS, Operand<T>{}), void();
         const float scaling = layer_.scaling, before = own_.largest[m];
         for (int i = 0; i < KEYS; i++) scores[i] *= scaling;
@@ -234,10 +233,17 @@ class Tile {
             for (int64_t d = 0; d < width_; d++) sums[d] *= share;
     }
 
-    // Whether any of so many queries from `m` on sees a key of the block from `begin` on.
+    // The first and one past the last key that a query sees of the block from `begin` on.
+    std::pair<int, int> seen(int64_t m, int64_t begin) const {
+        const int64_t end = std::min(KEYS, task_.end - begin);
+        return {std::clamp<int64_t>(batch_.firsts[row(m)] - begin, 0, KEYS),
+                std::clamp<int64_t>(batch_.ends[row(m)] - begin, 0, end)};
+    }
+
+    // Whether any of so many queries from `m` on sees a key of it.
     bool any_sees(int64_t m, int64_t some, int64_t begin) const {
         for (int64_t i = m; i < m + some; i++)
-            if (batch_.firsts[row(i)] < begin + KEYS && batch_.ends[row(i)] > begin) return true;
+            if (const auto [first, end] = seen(i, begin); first < end) return true;
         return false;
     }
 
