@@ -31,6 +31,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     context_length: int | None = None
     #: Bytes of KV cache; None takes min(25% of the free memory, 8 GiB).
     kv_cache_bytes: int | None = None
+    #: Seconds without a request after which the KV cache's memory is given back, with all cached prefixes, until the
+    #: next request (a minute at most where the machine's memory is short); None: never.
+    idle_release_seconds: float | None = 1800.0
     #: Sequences that decode together.
     max_running: int = 64
     #: Requests that may wait; one more is refused.

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
+from msgspec.structs import replace
 
 from nbgen.engine import loader, memory, prompt_embeds, quantization
 from nbgen.engine.adapters import Adapters
@@ -16,6 +17,7 @@ from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_worker import BACKENDS, backend_class
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.hybrid_runner import HybridRunner
+from nbgen.engine.idle_release import IdleRelease
 from nbgen.engine.live_model import LiveModel
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
@@ -55,6 +57,7 @@ class Assembly(NamedTuple):
     model: ModelInfo
     device: torch.device
     occupation: Occupation
+    idle_release: IdleRelease
     #: None where no answer can be constrained.
     grammars: GrammarCompiler | None
     adapters: Adapters
@@ -75,7 +78,8 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     _check_grammar_backend(config.grammar_backend)
     processors = _processors(config)
     loaded, runner = _load(config, report, live)
-    scheduler = _provide(runner, loaded.context_length, config)
+    sized = _sized(config, runner.device)
+    scheduler = _provide(runner, loaded.context_length, sized)
     model = _info(loaded, runner, config, scheduler)
     native = NativeDraws.of(runner.model.dtype) if runner.device.type == "cpu" else None
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors, native), Logprobs(loaded.tokenizer)
@@ -99,8 +103,21 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
         runner,
         load=lambda: _load(config, report, live)[1],
         provide=lambda runner: _provide(runner, model.context_length, config),
+        restore=lambda runner: _provide(runner, model.context_length, sized),
     )
-    return Assembly(engine, admission, model, runner.device, occupation, grammars, adapters, config.run_seconds)
+    idle_release = IdleRelease(engine, occupation, runner.device, config.idle_release_seconds)
+    return Assembly(
+        engine, admission, model, runner.device, occupation, idle_release, grammars, adapters, config.run_seconds
+    )
+
+
+def _sized(config: EngineConfig, device: torch.device) -> EngineConfig:
+    """With the bytes of KV cache that a CPU has now: they are taken as they are written, so that what a prompt may be
+    long need not change with each rest. A GPU's are taken at once, and are what is free then.
+    """
+    if device.type == "cuda":
+        return config
+    return replace(config, kv_cache_bytes=memory.kv_cache_budget(device, config.kv_cache_bytes))
 
 
 def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple[loader.LoadedModel, Runner]:
@@ -122,6 +139,7 @@ def _provide(runner: Runner, context_length: int, config: EngineConfig) -> Sched
     """Give the runner its KV cache, and the graphs over it; a scheduler of its blocks."""
     max_running = _max_running(runner, config)
     blocks = _blocks(runner, context_length, config, max_running)
+    blocks.may_grow = memory.Plenty(runner.device)
     if isinstance(runner, ModelRunner) and config.cuda_graphs:
         runner.capture(max_running, context_length)
     return Scheduler(

@@ -1,10 +1,11 @@
 """Which blocks of the KV cache belong to which sequence, and which are kept for later. Plain Python, no tensors.
 
 A block is free, a sequence's own, or cached (shared by sequences that begin alike, or by nobody yet). Cached blocks
-that nobody uses count as free: they are given up as soon as somebody needs them.
+that nobody uses count as free: they are given up as soon as somebody needs them, and before a block that was never
+used where memory is short, which on a CPU is taken only as it is written.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from nbgen.engine.prefix_cache import Node, PrefixCache
@@ -36,9 +37,13 @@ class BlockManager:
     def __init__(
         self, num_blocks: int, block_size: int, *, caches_prefixes: bool = True, num_snapshots: int = 0
     ) -> None:
+        #: Whether a block that was never used may be had while others are merely kept.
+        self.may_grow: Callable[[], bool] = lambda: True
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._free = list(reversed(range(num_blocks)))
+        #: Blocks from this one on were never used.
+        self._fresh = 0
         self.cache = PrefixCache(block_size, self._free.append, num_snapshots)
         self.caches_prefixes = caches_prefixes
         self._copies: list[Copy | StateCopy] = []
@@ -169,9 +174,11 @@ class BlockManager:
 
     def _take(self) -> int:
         """A free block, the last given back first: little memory is ever touched."""
-        if not self._free:
+        if not self._free or (self._free[-1] >= self._fresh and self.cache.num_evictable and not self.may_grow()):
             self.cache.evict()
-        return self._free.pop()
+        block = self._free.pop()
+        self._fresh = max(self._fresh, block + 1)
+        return block
 
     def _missing(self, sequence: Sequence, num_tokens: int) -> int:
         return max(0, -(-num_tokens // self.block_size) - len(sequence.block_table))

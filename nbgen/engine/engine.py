@@ -57,7 +57,7 @@ class Engine:
         self._logprobs = logprobs
         self._tensors = TensorOutputs()
         self._scheduler = scheduler
-        self._sequences: dict[str, list[Sequence]] = {}
+        self.sequences: dict[str, list[Sequence]] = {}  # that are alive, by their request
         #: Those whose grammar is not compiled yet; the scheduler does not know them.
         self._preparing: set[Sequence] = set()
         #: Of those the ones whose media are not encoded yet.
@@ -79,7 +79,7 @@ class Engine:
         """Take in the sequences of one request; refusals where the queue is full. Unprepared ones wait for `begin`."""
         if reason := self._refusal(sequences):
             return [msgspec.structs.replace(s.output("", []), finish_reason=reason) for s in sequences]
-        self._sequences[sequences[0].rid] = list(sequences)
+        self.sequences[sequences[0].rid] = list(sequences)
         self._preparing.update(sequences)
         for sequence in sequences:
             sequence.arrived = time.monotonic()
@@ -101,7 +101,7 @@ class Engine:
 
     def abort(self, rid: str) -> list[GenerateOutput]:
         """End a request's sequences now; their last outputs. An unknown rid has none."""
-        return [self._abort(sequence) for sequence in list(self._sequences.get(rid, ()))]
+        return [self._abort(sequence) for sequence in list(self.sequences.get(rid, ()))]
 
     def refuse(self, sequences: list[Sequence], reason: FinishReason) -> list[GenerateOutput]:
         """End those of the sequences that are still alive, for `reason`; their last outputs."""
@@ -154,15 +154,15 @@ class Engine:
     def withdraw(self) -> Withdrawn:
         """Let go of every sequence, for `readmit`."""
         self._retract()
-        withdrawn = Withdrawn(self._sequences, self._preparing, self._scheduler.waiting)
-        self._sequences, self._preparing, self._scheduler.waiting = {}, set(), []
+        withdrawn = Withdrawn(self.sequences, self._preparing, self._scheduler.waiting)
+        self.sequences, self._preparing, self._scheduler.waiting = {}, set(), []
         return withdrawn
 
     def readmit(self, withdrawn: Withdrawn) -> list[GenerateOutput]:
         """Go on with all of them, computed anew and in the same order, which are the only ones; the last outputs of
         those that the KV cache cannot hold any more.
         """
-        self._sequences, self._preparing, waiting = withdrawn
+        self.sequences, self._preparing, waiting = withdrawn
         for sequence in waiting:
             self._scheduler.add(sequence)
         if self._closed is not None:
@@ -253,7 +253,7 @@ class Engine:
         return self._closed
 
     def _living(self) -> list[Sequence]:
-        return [sequence for siblings in self._sequences.values() for sequence in siblings]
+        return [sequence for siblings in self.sequences.values() for sequence in siblings]
 
     def _encode_next(self) -> list[GenerateOutput]:
         """Let sequences with media wait for their turn as they are encoded; the last outputs of those that cannot."""
@@ -342,9 +342,9 @@ class Engine:
             self._scheduler.finish(sequence)
             if self._runner is not None:
                 self._runner.release(sequence)
-        siblings = self._sequences[sequence.rid]
+        siblings = self.sequences[sequence.rid]
         siblings.remove(sequence)
         if not siblings:
-            del self._sequences[sequence.rid]
-        if not self._sequences:
+            del self.sequences[sequence.rid]
+        if not self.sequences:
             self._launcher.forget()

@@ -36,9 +36,11 @@ class LiveLoop(Loop):
         self._unfit = False
 
     def _apply(self, item: Item) -> list[GenerateOutput]:
-        if self._unfit and isinstance(item, list | Constrained):
-            with self._model.weights.reading(STATUS_SECONDS) as may:
-                if may:
+        if isinstance(item, list | Constrained) and (self._unfit or self._occupation.rests):
+            with self._model.weights.reading(STATUS_SECONDS if self._unfit else math.inf) as may:
+                if self._occupation.rests:
+                    self._idle_release.end()
+                elif may:
                     self._rebuild()
         return super()._apply(item)
 

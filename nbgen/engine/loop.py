@@ -95,6 +95,7 @@ class Loop:
         self._admission = assembly.admission
         self._device = assembly.device
         self._occupation = assembly.occupation
+        self._idle_release = assembly.idle_release
         self._grammars = assembly.grammars
         self._adapters = assembly.adapters
         self._retired: list[Retire] = []
@@ -117,6 +118,7 @@ class Loop:
                     if not self._engine.has_work:
                         self._status_due = 0.0  # idle again: say so at once
                 self._let_go()
+                self._idle_release.look()
                 self._send_status()
 
     def _step(self) -> None:
@@ -207,6 +209,8 @@ class Loop:
             timeout = 0.0
 
     def _apply(self, item: Item) -> list[GenerateOutput]:
+        if isinstance(item, list | Constrained):
+            self._idle_release.end()
         match item:
             case AbortRequest():
                 return self._engine.abort(item.rid)

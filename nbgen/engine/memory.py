@@ -5,6 +5,7 @@ import gc
 import mmap
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from nbgen.engine import container
 
 SHARE = 0.25
 MOST_BYTES = 8 * 2**30
+#: Of a machine's memory, and no more than so many bytes: with less of it free, others may soon get none.
+SHORT_SHARE = 1 / 16
+SHORT_BYTES = 2**30
 
 
 def kv_cache_budget(device: torch.device, configured: int | None) -> int:
@@ -36,6 +40,32 @@ def device_memory(device: torch.device, root: Path = container.ROOT) -> tuple[in
     available, installed = (int(fields[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
     free, total = container.memory(root)
     return int(min(available, free)), int(min(installed, total))
+
+
+def is_short(device: torch.device) -> bool:
+    """Whether so little of the machine's memory is free that a notebook may soon be killed for want of it.
+
+    Never of a GPU: what it cannot give is refused, and nobody is killed.
+    """
+    if device.type == "cuda":
+        return False
+    free, total = device_memory(device)
+    return free < min(total * SHORT_SHARE, SHORT_BYTES)
+
+
+class Plenty:
+    """Whether memory may be taken for what is merely kept. Asked for every block, and looked up once a second."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._answer = True
+        self._due = 0.0
+
+    def __call__(self) -> bool:
+        if (now := time.monotonic()) >= self._due:
+            self._due = now + 1
+            self._answer = not is_short(self._device)
+        return self._answer
 
 
 def drop_pages(tensor: torch.Tensor) -> None:

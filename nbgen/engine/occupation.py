@@ -19,7 +19,10 @@ from nbgen.messages import GenerateOutput
 
 
 class Occupation:
-    """One engine's hold on its device: `load` makes a runner anew, `provide` gives one its cache and a scheduler."""
+    """One engine's hold on its device.
+
+    `load` makes a runner anew, `provide` gives one its cache and a scheduler, and so does `restore` after a rest.
+    """
 
     def __init__(
         self,
@@ -28,14 +31,18 @@ class Occupation:
         runner: Runner,
         load: Callable[[], Runner],
         provide: Callable[[Runner], Scheduler],
+        restore: Callable[[Runner], Scheduler],
     ) -> None:
         self.released: set[MemoryTag] = set()
+        #: Whether the KV cache's memory is away until the next request.
+        self.rests = False
         self._engine = engine
         self._admission = admission
         self._runner: Runner | None = runner
         self._device = runner.device
         self._load = load
         self._provide = provide
+        self._restore = restore
 
     def release(self, tags: set[MemoryTag]) -> list[GenerateOutput]:
         """Give up what `tags` name. Requests alive end with an error: their last outputs. Raises InvalidRequest."""
@@ -48,6 +55,7 @@ class Occupation:
         if "weights" in tags:
             self._runner = None
         self.released |= tags
+        self.rests = False
         memory.give_back(self._device)
         return outputs
 
@@ -67,14 +75,32 @@ class Occupation:
                 self._runner = self._load()
                 self.released.discard("weights")
             if "kv_cache" in wanted:
-                self._resume_cache()
+                self._occupy(self._provide)
+                self.released.discard("kv_cache")
         finally:
             if "kv_cache" in wanted & self.released and self._runner is not None:
                 self._runner.vacate()
 
-    def _resume_cache(self) -> None:
+    def rest(self) -> None:
+        """Give the KV cache's memory back until `wake`. No sequence may be alive, and nothing be released."""
         assert self._runner is not None
-        scheduler = self._provide(self._runner)
+        self._engine.flush_cache()
+        self._runner.vacate()
+        self.rests = True
+        memory.give_back(self._device)
+
+    def wake(self) -> None:
+        """Take it again. Raises what keeps it from that, such as ModelError; then none of it is held."""
+        assert self._runner is not None
+        try:
+            self._occupy(self._restore)
+            self.rests = False
+        finally:
+            if self.rests:
+                self._runner.vacate()
+
+    def _occupy(self, provide: Callable[[Runner], Scheduler]) -> None:
+        assert self._runner is not None
+        scheduler = provide(self._runner)
         self._admission.resize(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
         self._engine.occupy(self._runner, scheduler)
-        self.released.discard("kv_cache")

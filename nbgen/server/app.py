@@ -33,8 +33,10 @@ from nbgen.sampling_params import SamplingParams
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_options import EngineOptions
 from nbgen.server.handlers import PREFIX, SglangNotFoundHandler, routes
+from nbgen.server.idle_unload import IdleUnload
 from nbgen.server.language_model import LanguageModel
 from nbgen.server.launch_options import ALIASES, FLAGS, JsonDict, refuse_foreign
+from nbgen.server.life_options import LifeOptions
 from nbgen.server.media_options import MediaOptions
 from nbgen.server.metrics import Metrics
 from nbgen.server.models import Models
@@ -51,7 +53,7 @@ END_SECONDS = 4.0
 SWEEP_MS = 15_000
 
 
-class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
+class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
     """Run a language model: an engine process, and the routes that ask it."""
 
     _grpc: Any = None
@@ -89,20 +91,6 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         help="LoRA adapters to load with the model, by the names that requests use: --adapters NAME=FOLDER, as often "
         "as there are adapters. Folders are in peft's format.",
     ).tag(config=True)
-    autoload = Bool(
-        help="Load the model, and the modules of model_repository, when the server starts. On for `jupyter nbgen`, off "
-        "inside Jupyter, where the first request loads it."
-    ).tag(config=True)
-    standby = Bool(
-        True,
-        help="Keep a second, empty engine process (some 250 MB) while a model is loaded, so that loading another one, "
-        "or a restart, takes a second instead of several.",
-    ).tag(config=True)
-    engine_socket = Unicode(
-        "",
-        help="A Unix socket where a kernel offers the model that is being trained there (nbgen.serve); no engine "
-        "process is started then.",
-    ).tag(config=True)
     model_repository = Unicode(
         "",
         help="A folder of plain torch modules to serve beside the model. Their model.py is run: name only your own. "
@@ -117,9 +105,6 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
     triton_server_name = Unicode(
         "triton", help="What Triton's clients are told as the server's name; its examples insist on 'triton'."
     ).tag(config=True)
-    stop_on_eof = Bool(False, help="Stop when standard input ends: for a server that another program started.").tag(
-        config=True
-    )
 
     @default("autoload")
     def _autoload_alone(self) -> bool:
@@ -203,6 +188,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         self.engine = EngineClient(
             config, self.log, standby=self.standby, attach=self.engine_socket, adapters=self.adapters
         )
+        self._idle_unload = IdleUnload(self.engine, self.idle_unload_seconds, self.log)
         self.metrics = Metrics(self.engine)
         self.server_options = ServerOptions(
             self.stream_interval,
@@ -252,6 +238,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
             return
         self._announce()
         self._sweep.start()
+        self._idle_unload.start()
         if self._alone:
             gc.collect()
             gc.freeze()  # what the start has made stays: to look through it again would hold every stream up
@@ -270,6 +257,7 @@ class NbgenApp(EngineOptions, MediaOptions, ExtensionApp):
         seconds = DRAIN_SECONDS_ALONE if self._alone and not self.stop_on_eof else DRAIN_SECONDS
         try:
             self._sweep.stop()
+            self._idle_unload.stop()
             if self._loading is not None:
                 self._loading.cancel()
             self.media.urls.close()

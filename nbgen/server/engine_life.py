@@ -78,6 +78,12 @@ class EngineLife:
         """Whether a request would be served: ready, or idle and never in trouble."""
         return self.state in ("ready", "stopped") and not self._closed
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is ready, and nobody waits for an answer or has it paused."""
+        paused = self.status is not None and self.status.paused
+        return self.state == "ready" and not self._listeners and not paused
+
     def will_start(self) -> None:
         """A start is to come: until then nobody takes an engine that was never asked for a ready one."""
         self._set("starting")
@@ -99,7 +105,11 @@ class EngineLife:
 
     async def stop(self) -> None:
         """End the child. Returns when it is reaped; requests in flight end with an error."""
-        await asyncio.gather(self._stop(), self._standby.close())
+        closing = asyncio.create_task(self._standby.close())
+        try:
+            await self._stop()  # at once, so that no request comes between a decision to stop and this
+        finally:
+            await closing
 
     async def _stop(self) -> None:
         if self._life is not None and not self._life.done():

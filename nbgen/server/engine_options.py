@@ -48,6 +48,13 @@ class EngineOptions(Configurable):
         min=1,
         help="Bytes of KV cache; None: a quarter of the free memory, at most 8 GiB.",
     ).tag(config=True)
+    idle_release_seconds = Float(
+        DEFAULTS.idle_release_seconds,
+        allow_none=True,
+        min=0,
+        help="Seconds without a request after which the KV cache's memory is given back, with all cached prefixes; the "
+        "next request takes it again. A minute at most where the machine's memory is short. None: never.",
+    ).tag(config=True)
     max_running = Int(DEFAULTS.max_running, min=1, help="Sequences that decode together.").tag(config=True)
     max_waiting = Int(DEFAULTS.max_waiting, min=1, help="Requests that may wait; one more is refused.").tag(config=True)
     queue_seconds = Float(

@@ -178,9 +178,10 @@ prompts = st.tuples(
     states=st.one_of(st.none(), st.tuples(st.integers(0, 6), st.integers(1, 12))),
     drafts=st.integers(0, 12),
     answer=st.lists(st.integers(1, 2), min_size=1, max_size=9).map(tuple),
+    short=st.sets(st.integers(0, 60)),
 )
 def test_random_schedules_end_with_every_block_free(
-    requests, blocks, chunk, mixed, running, aborts, retract, late, states, drafts, answer
+    requests, blocks, chunk, mixed, running, aborts, retract, late, states, drafts, answer, short
 ) -> None:
     sequences = [sequence(*request) for request in requests]
     for streamed in sequences[::2]:
@@ -192,6 +193,7 @@ def test_random_schedules_end_with_every_block_free(
     machine = Machine(sequences[late:], blocks, snapshots, worth, answer, **options)
     machine.sequences = sequences
     for step in range(5000):
+        machine.scheduler.blocks.may_grow = lambda step=step: step not in short
         if step < min(late, len(sequences)):
             machine.scheduler.add(sequences[step])
         arrived = [*sequences[late:], *sequences[: min(late, step + 1)]]

@@ -1,8 +1,9 @@
 """Whatever changes what a live model computes changes its answers, and nothing cached from before is used."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
@@ -14,9 +15,12 @@ from torch.nn.utils import parametrize
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 import nbgen
+from nbgen.engine.idle_release import IdleRelease
+from nbgen.engine.occupation import Occupation
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.live import LiveServer
 from nbgen.notebook import session
+from tests.conftest import PATIENCE
 
 PROMPT = "What the model says, the model says again and again in other words"
 pytestmark = [
@@ -311,6 +315,25 @@ def test_nothing_is_computed_anew_where_nothing_changed(live: LiveServer, model:
     again = cached()
     del layer(model).unused
     assert again > 0
+
+
+def test_what_nobody_asks_holds_no_cache_and_follows_all_the_same(
+    live: LiveServer, model: PeftModel, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, rest, rests = check(model, tokenizer), Occupation.rest, threading.Semaphore(0)
+
+    def told_of(occupation: Occupation) -> None:
+        rest(occupation)
+        rests.release()
+
+    monkeypatch.setattr(Occupation, "rest", told_of)
+    monkeypatch.setattr(IdleRelease, "_is_due", lambda _: True)
+    for change in (nullcontext, other_adapter, layers_switched_off):
+        with change(model):
+            assert rests.acquire(timeout=PATIENCE)
+            assert cached() == 0
+            check(model, tokenizer)
+    assert (check(model, tokenizer) - before).abs().max() < 1e-4
 
 
 def test_another_type_of_number(live: LiveServer, model: PeftModel, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -1,0 +1,55 @@
+"""When an engine that nobody asks anything gives its KV cache's memory back, and takes it again. Knows the clock, and
+not what is held.
+"""
+
+import logging
+import math
+import time
+
+import torch
+
+from nbgen.engine import memory
+from nbgen.engine.endings import NO_CACHE
+from nbgen.engine.engine import Engine
+from nbgen.engine.occupation import Occupation
+
+#: After so many seconds already, where the machine's memory is short.
+SHORT_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class IdleRelease:
+    """Of one engine, after `seconds` without a sequence; None: never."""
+
+    def __init__(self, engine: Engine, occupation: Occupation, device: torch.device, seconds: float | None) -> None:
+        self._engine = engine
+        self._occupation = occupation
+        self._device = device
+        self._seconds = math.inf if seconds is None else seconds
+        self._since = time.monotonic()
+
+    def look(self) -> None:
+        """Give the memory back if it is time for that."""
+        if self._occupation.released or self._engine.sequences:
+            self._since = time.monotonic()
+        elif not self._occupation.rests and self._is_due():
+            self._occupation.rest()
+
+    def end(self) -> None:
+        """Take it again, since somebody asks something; where that fails, the engine refuses whoever does."""
+        self._since = time.monotonic()
+        if not self._occupation.rests:
+            return
+        try:
+            self._occupation.wake()
+        except Exception:  # others may have filled the memory meanwhile
+            log.exception("the KV cache's memory could not be taken again")
+            self._engine.vacate(NO_CACHE)
+
+    def _is_due(self) -> bool:
+        idle = time.monotonic() - self._since
+        return idle >= self._seconds or (idle >= SHORT_SECONDS and self._seconds < math.inf and self._is_short())
+
+    def _is_short(self) -> bool:
+        return memory.is_short(self._device)

@@ -1,0 +1,35 @@
+"""The options of the server that say when the engine's processes begin and end."""
+
+from __future__ import annotations
+
+from traitlets import Bool, Float, Unicode
+from traitlets.config import Configurable
+
+
+class LifeOptions(Configurable):
+    """What the owner says about the engine's life."""
+
+    autoload = Bool(
+        help="Load the model, and the modules of model_repository, when the server starts. On for `jupyter nbgen`, off "
+        "inside Jupyter, where the first request loads it."
+    ).tag(config=True)
+    idle_unload_seconds = Float(
+        None,
+        allow_none=True,
+        min=0,
+        help="Seconds without a request after which the model is unloaded: its processes end, and all of their memory "
+        "is free. The next request loads it again. None: never.",
+    ).tag(config=True)
+    standby = Bool(
+        True,
+        help="Keep a second, empty engine process (some 250 MB) while a model is loaded, so that loading another one, "
+        "or a restart, takes a second instead of several.",
+    ).tag(config=True)
+    engine_socket = Unicode(
+        "",
+        help="A Unix socket where a kernel offers the model that is being trained there (nbgen.serve); no engine "
+        "process is started then.",
+    ).tag(config=True)
+    stop_on_eof = Bool(False, help="Stop when standard input ends: for a server that another program started.").tag(
+        config=True
+    )
