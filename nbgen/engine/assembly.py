@@ -18,6 +18,7 @@ from nbgen.engine.grammar_worker import BACKENDS, backend_class
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.hybrid_runner import HybridRunner
 from nbgen.engine.idle_release import IdleRelease
+from nbgen.engine.known_scores import KnownScores
 from nbgen.engine.live_model import LiveModel
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.logprobs import Logprobs
@@ -128,7 +129,9 @@ def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple
         report(f"rounding weights to {config.quantization}", 0, 0)
         loaded.weight_bytes = quantization.quantize(loaded.model, config.quantization)
     report("trying the model", 0, 0)
-    runner = choose_runner(loaded.model, copies_weights=live is None)
+    keeps = live is None and loaded.model.device.type == "cpu"
+    known = KnownScores.of(config, loaded.model) if keeps else None
+    runner = choose_runner(loaded.model, copies_weights=live is None, known=known)
     if config.compile:
         report("compiling the model", 0, 0)
         compile(runner)

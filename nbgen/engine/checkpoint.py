@@ -3,8 +3,10 @@
 No code of a model's folder is ever run. Knows nothing of torch.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from nbgen.model_files import check_files, model_folder, shards
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 #: The same weights once more, as their makers' own programs read them.
 NOT_DOWNLOADED = ["*/*.safetensors", "consolidated*.safetensors"]
-PAGE_IN_BYTES = 8 * 2**20
+#: Read at once, if the last of them is not in memory: the first may have been read ahead.
+PAGE_IN_BYTES = 2 * 2**20
 
 Report = Callable[[str, int, int], None]
 
@@ -70,13 +73,27 @@ def _downloaded(name: str) -> Path | None:
 
 
 def page_in(name: str) -> None:
-    """Have the operating system read the weights of a model on this machine ahead of their use."""
-    buffer = bytearray(PAGE_IN_BYTES)
+    """Have the operating system read the weights of a model on this machine ahead of their use, but what it has."""
     with suppress(ModelError, OSError):  # what is wrong with it is said by whoever loads it
         for path in weight_files(folder) if (folder := present(name)) else ():
             with path.open("rb", buffering=0) as file:
-                while file.readinto(buffer):
-                    pass
+                _read_missing(file, path.stat().st_size)
+
+
+def _read_missing(file: FileIO, size: int) -> None:
+    buffer = bytearray(PAGE_IN_BYTES)
+    for start in range(0, size, PAGE_IN_BYTES):
+        if not _is_in_memory(file.fileno(), min(start + PAGE_IN_BYTES, size) - 1):
+            file.seek(start)
+            file.readinto(buffer)
+
+
+def _is_in_memory(descriptor: int, at: int) -> bool:
+    """Whether this byte of a file can be had without the disk; where the system does not say, it cannot."""
+    try:
+        return os.preadv(descriptor, [bytearray(1)], at, os.RWF_NOWAIT) == 1
+    except (AttributeError, OSError):
+        return False
 
 
 def _download(name: str, report: Report) -> Path:

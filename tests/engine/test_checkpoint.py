@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -193,3 +195,30 @@ def test_a_name_that_is_no_unicode_is_refused() -> None:
 def test_weights_that_memory_cannot_hold_are_said_to_be_too_large() -> None:
     with pytest.raises(ModelError, match="does not fit into the free memory"), _foreign_errors("big", "weights"):
         torch.empty(2**50, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("missing", [[0, 1, 2], [1], []])
+def test_what_memory_lacks_of_the_weights_is_read_ahead(
+    missing: list[int], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, chunk = [], checkpoint.PAGE_IN_BYTES
+    weights = folder / "model.safetensors"
+    weights.write_bytes(bytes(2 * chunk + 100))
+
+    class File(FileIO):
+        def readinto(self, buffer: bytearray) -> int:
+            read.append((self.tell(), super().readinto(buffer)))
+            return read[-1][1]
+
+    ends = {(2 * chunk + 100 if index == 2 else (index + 1) * chunk) - 1 for index in missing}
+    monkeypatch.setattr(checkpoint, "_is_in_memory", lambda _, at: at not in ends)
+    monkeypatch.setattr(Path, "open", lambda path, *_, **__: File(path))
+    checkpoint.page_in(str(folder))
+    assert read == [(index * chunk, 100 if index == 2 else chunk) for index in missing]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_what_was_just_written_is_in_memory(folder: Path) -> None:
+    with (folder / "model.safetensors").open("rb") as file:
+        assert checkpoint._is_in_memory(file.fileno(), 0)
+        assert not checkpoint._is_in_memory(file.fileno(), 2**40), "there is no such byte"

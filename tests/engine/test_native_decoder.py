@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 
-from nbgen.engine import native, native_linear, probe
+from nbgen.engine import native, native_linear, probe, trial
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.model_runner import ModelRunner, RunOutput
 from nbgen.engine.native_decoder import NativeDecoder
@@ -47,7 +47,7 @@ class Run:
         self._runner, self._blocks = runner, BlockManager(64, BLOCK_SIZE)
 
     def sequence(self, length: int, first: int) -> Sequence:
-        return probe._sequence([(first + 7 * i) % 200 + 4 for i in range(length)])
+        return trial.sequence([(first + 7 * i) % 200 + 4 for i in range(length)])
 
     def step(self, *parts: tuple[Sequence, int]) -> list[torch.Tensor]:
         """Compute so many more tokens of each sequence; each one's scores after its last."""
@@ -58,7 +58,7 @@ class Run:
         """Compute so many more tokens of each sequence; of the one that is `waiting`, more are known."""
         batch = []
         for sequence, count in parts:
-            probe._grow(sequence, count + (sequence is waiting), self._blocks)
+            trial.grow(sequence, count + (sequence is waiting), self._blocks)
             batch.append(ScheduledSequence(sequence, count))
         output = self._runner.run(batch)
         for sequence, count in parts:

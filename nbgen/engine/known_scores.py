@@ -1,0 +1,75 @@
+"""Scores of a few tokens as transformers itself computes them, kept for the next start of the same model.
+
+Kept in the user's cache folder under the hash of all that they depend on: files of the model, versions and code that
+compute, how the weights are read. Knows nothing of what they are compared with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+import nbgen
+from nbgen import model_files
+from nbgen.engine import checkpoint
+from nbgen.engine.cache_folder import cache_folder, keep
+from nbgen.engine_config import EngineConfig
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: Of each prompt, scores `[vocab]` by the position that they stand after.
+Scores = list[dict[int, torch.Tensor]]
+
+#: Models that are kept, of some megabytes at most each; the one of longest ago goes.
+MOST = 16
+
+
+@dataclass(frozen=True)
+class KnownScores:
+    """Of one model, as one configuration reads it."""
+
+    file: str
+
+    @classmethod
+    def of(cls, config: EngineConfig, model: PreTrainedModel) -> KnownScores | None:
+        """None for a model that is not in files of this machine."""
+        folder = checkpoint.present(config.model)
+        if folder is None:
+            return None
+        code = [Path(inspect.getfile(type(model))), *sorted(Path(__file__).parent.rglob("*.[pch]*"))]
+        parts = (
+            str(folder.resolve()),
+            sorted(model_files.stamp(str(folder))),
+            [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in code if path.is_file()],
+            (nbgen.__version__, torch.__version__, transformers.__version__, torch.backends.cpu.get_cpu_capability()),
+            (str(model.device), str(model.dtype), config.quantization),
+        )
+        return cls(f"scores-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.safetensors")
+
+    def recall(self) -> Scores | None:
+        """What was kept last; None where there is nothing, or nothing that can be read."""
+        with cache_folder() as folder, suppress(OSError, SafetensorError, ValueError):
+            scores: Scores = [{}, {}]
+            for name, row in load_file(folder / self.file).items():
+                prompt, position = map(int, name.split("."))
+                scores[prompt][position] = row.float()
+            return scores
+        return None
+
+    def keep(self, scores: Scores, dtype: torch.dtype) -> None:
+        """Keep them, as the type of number that they were computed in. A full disk keeps no engine from starting."""
+        rows = {f"{prompt}.{at}": row.to(dtype) for prompt, of in enumerate(scores) for at, row in of.items()}
+        with cache_folder() as folder, suppress(OSError, SafetensorError):
+            keep(folder / self.file, lambda made: save_file(rows, made))
+            for file in sorted(folder.glob("scores-*"), key=lambda file: file.stat().st_mtime_ns)[:-MOST]:
+                file.unlink(missing_ok=True)
