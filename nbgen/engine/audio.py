@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from nbgen.engine import sound_file
 from nbgen.engine.media_file import decoding
 from nbgen.errors import InvalidRequest
 
@@ -23,7 +24,8 @@ def available() -> bool:
 
 def decode(data: memoryview, rate: int, place: str) -> np.ndarray:
     """Mono float32 samples at `rate` Hz: the mean of the channels, resampled. Raises InvalidRequest."""
-    with decoding(data, "audio", place, "WAV, FLAC, OGG or MP3"):
+    with decoding(data, "audio", place, sound_file.FORMATS):
+        sound_file.check(data)
         samples, own = _read(data, place)
     if not len(samples):
         raise InvalidRequest(f"{place} has no samples", field="audio_data")

@@ -1,0 +1,116 @@
+"""Only sound files of the kinds that are named reach the library that decodes them."""
+
+import io
+
+import numpy as np
+import pytest
+import soundfile
+
+from nbgen.engine import audio, sound_file
+from nbgen.errors import InvalidRequest
+
+RATE = 16_000
+TONE = np.sin(np.arange(RATE // 4) / 20).astype(np.float32) * 0.5
+TAG = b"ID3\x04\0\0\0\0\0\x0a" + bytes(10)
+
+
+def file(form: str, subtype: str | None = None) -> bytes:
+    soundfile.write(buffer := io.BytesIO(), TONE, RATE, format=form, subtype=subtype)
+    return buffer.getvalue()
+
+
+def decode(data: bytes) -> np.ndarray:
+    return audio.decode(memoryview(data), RATE, "audio 1")
+
+
+READ = [
+    *(("WAV", subtype) for subtype in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")),
+    *(("WAVEX", subtype) for subtype in ("PCM_16", "FLOAT", "ULAW")),
+    *(("RF64", "PCM_16"), ("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", "MPEG_LAYER_III")),
+]
+
+
+@pytest.mark.parametrize(("form", "subtype"), READ)
+def test_the_usual_ones_are_read(form: str, subtype: str) -> None:
+    found = decode(file(form, subtype))
+    assert abs(len(found) - len(TONE)) < 3000
+    assert abs(np.abs(found[500:3000]).max() - 0.5) < 0.05
+
+
+def test_tags_before_them_are_skipped() -> None:
+    assert len(decode(TAG + TAG + file("MP3"))) > RATE // 5
+
+
+REFUSED = [
+    *(("WAV", subtype) for subtype in ("IMA_ADPCM", "MS_ADPCM", "GSM610", "G721_32", "NMS_ADPCM_16")),
+    *(("WAVEX", "MS_ADPCM"), ("AIFF", "PCM_16"), ("AIFF", "IMA_ADPCM"), ("AU", "G721_32"), ("CAF", "ALAC_16")),
+    *(("MAT5", "PCM_16"), ("SDS", "PCM_16"), ("VOC", "PCM_16"), ("W64", "IMA_ADPCM"), ("XI", "DPCM_16")),
+]
+WRITTEN = [(form, of) for form, of in REFUSED if soundfile.check_format(form, of)]
+
+
+@pytest.mark.parametrize(("form", "subtype"), WRITTEN)
+@pytest.mark.parametrize("before", [b"", TAG, TAG + TAG], ids=["alone", "tagged", "tagged twice"])
+def test_all_others_are_refused_before_they_are_opened(
+    before: bytes, form: str, subtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = before + file(form, subtype)
+    monkeypatch.setattr(soundfile, "SoundFile", None)
+    with pytest.raises(InvalidRequest, match=r"audio 1 \(\d+ bytes\) cannot be decoded: .* WAV, FLAC, OGG or MP3 file"):
+        decode(data)
+    with pytest.raises(ValueError, match=r"of the encoding|of a known kind"):
+        sound_file.check(memoryview(data))
+
+
+def test_there_are_such_files() -> None:
+    assert ("WAV", "IMA_ADPCM") in WRITTEN
+    assert len(WRITTEN) > 8
+
+
+def chunk(name: bytes, content: bytes) -> bytes:
+    return name + len(content).to_bytes(4, "little") + content
+
+
+def wave(*chunks: bytes) -> bytes:
+    body = b"WAVE" + b"".join(chunks)
+    return b"RIFF" + len(body).to_bytes(4, "little") + body
+
+
+PCM = (
+    (1).to_bytes(2, "little")
+    + (1).to_bytes(2, "little")
+    + RATE.to_bytes(4, "little")
+    + (2 * RATE).to_bytes(4, "little")
+)
+PCM += (2).to_bytes(2, "little") + (16).to_bytes(2, "little")
+ADPCM = (0x11).to_bytes(2, "little") + PCM[2:] + bytes(4)
+DATA = chunk(b"data", (TONE * 32767).astype("<i2").tobytes())
+
+
+def test_a_chunk_before_the_format_is_passed_over() -> None:
+    assert len(decode(wave(chunk(b"JUNK", bytes(28)), chunk(b"fmt ", PCM), DATA))) == len(TONE)
+
+
+HOSTILE = [
+    wave(chunk(b"fmt ", ADPCM), chunk(b"fmt ", PCM), DATA),
+    wave(chunk(b"JUNK", chunk(b"fmt ", PCM)[:24]), chunk(b"fmt ", ADPCM), DATA),
+    wave(chunk(b"JUNK", bytes(27)), chunk(b"fmt ", PCM), DATA),
+    wave(chunk(b"JUNK", bytes(27)) + b"\0", chunk(b"fmt ", PCM), DATA),
+    wave(b"JUNK" + b"\xf0\xff\xff\xff", chunk(b"fmt ", PCM), DATA),
+    wave(DATA),
+    wave(),
+    b"RIFF",
+    b"ID3",
+    TAG,
+    b"ID3\x04\0\0\x7f\x7f\x7f\x7f" + bytes(30),
+    b"\xff",
+    b"",
+]
+
+
+@pytest.mark.parametrize("data", HOSTILE)
+def test_what_hides_its_encoding_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"WAV file|known kind"):
+        sound_file.check(memoryview(data))
+    with pytest.raises(InvalidRequest, match="cannot be decoded"):
+        decode(data)
