@@ -18,6 +18,8 @@ from nbgen.engine.prefix_cache import COMMON
 from nbgen.errors import ModelError
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
+from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import Outputs, build, generate, ids
 
 HOUR = 3600.0
@@ -78,6 +80,19 @@ def test_the_cache_goes_and_the_text_after_is_the_same(assembly: Assembly, clock
     assert ask(assembly)["r"][-1].cached_tokens > 0
     clock.now += HOUR
     assert rests(assembly), "once more"
+
+
+@pytest.mark.parametrize("family", ["lfm2", "mamba", "bloom"])
+def test_models_with_states_or_caches_of_their_own_go_on_as_well(
+    family: str, clock: SimpleNamespace, tmp_path: Path
+) -> None:
+    assembly = build(save_model(tmp_path, family, **FAMILIES[family].changes), idle_release_seconds=HOUR)
+    expected = ids(ask(assembly)["r"])
+    clock.now += HOUR
+    assert rests(assembly)
+    again = ask(assembly)["r"]
+    assert (ids(again), again[-1].cached_tokens) == (expected, 0)
+    assert ids(ask(assembly)["r"]) == expected
 
 
 def test_time_counts_from_the_end_of_the_last_answer(assembly: Assembly, clock: SimpleNamespace) -> None:
