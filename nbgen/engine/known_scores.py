@@ -18,7 +18,6 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-import nbgen
 from nbgen import model_files
 from nbgen.engine import checkpoint
 from nbgen.engine.cache_folder import cache_folder, keep
@@ -46,12 +45,13 @@ class KnownScores:
         folder = checkpoint.present(config.model)
         if folder is None:
             return None
-        code = [Path(inspect.getfile(type(model))), *sorted(Path(__file__).parent.rglob("*.[pch]*"))]
+        engine = Path(__file__).parent
+        code = [Path(inspect.getfile(type(model))), *sorted([*engine.glob("*.py"), *engine.glob("cpp/*")])]
         parts = (
             str(folder.resolve()),
             sorted(model_files.stamp(str(folder))),
-            [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in code if path.is_file()],
-            (nbgen.__version__, torch.__version__, transformers.__version__, torch.backends.cpu.get_cpu_capability()),
+            [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in code],
+            (torch.__version__, transformers.__version__, torch.backends.cpu.get_cpu_capability()),
             (str(model.device), str(model.dtype), config.quantization),
         )
         return cls(f"scores-{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.safetensors")
