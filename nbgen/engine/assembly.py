@@ -126,8 +126,7 @@ def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple
     if config.quantization is not None:
         if live is not None:
             raise ModelError("a live model is served with the weights that it has: leave out quantization")
-        report(f"rounding weights to {config.quantization}", 0, 0)
-        loaded.weight_bytes = quantization.quantize(loaded.model, config.quantization)
+        loaded.weight_bytes = quantization.quantize(loaded.model, config.quantization, report)
     report("trying the model", 0, 0)
     keeps = live is None and loaded.model.device.type == "cpu"
     known = KnownScores.of(config, loaded.model) if keeps else None

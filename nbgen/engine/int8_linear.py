@@ -13,7 +13,7 @@ from torch import nn
 from nbgen.engine.linear import Numbers
 
 #: Weights rounded at a time, so that their float32 copies stay small.
-AT_ONCE = 2**22
+AT_ONCE = 2**20
 #: By bytes of an input: the offset that makes the numbers positive, and the largest number either side of zero.
 FIXED_POINT = {2: (128 * 257, 32639), 3: (64 * 2**16 + 128 * 257, 4161407)}
 #: Adding it leaves a float32's low mantissa bits holding the integer.
@@ -75,9 +75,9 @@ def rounded(weight: torch.Tensor) -> Numbers:
     at_once = max(1, AT_ONCE // weight.shape[1])
     for start in range(0, len(weight), at_once):
         part = slice(start, start + at_once)
-        rows = weight[part].float()
+        rows = weight[part].to(torch.float32, copy=True)
         scale[part] = rows.abs().amax(1).div_(127.5).clamp_min_(torch.finfo(torch.float32).eps)
-        values[part] = rows.mul(scale[part, None].reciprocal()).round_().clamp_(-128, 127).to(torch.int8)
+        values[part] = rows.mul_(scale[part, None].reciprocal()).round_().clamp_(-128, 127)
     return values, scale
 
 

@@ -26,8 +26,9 @@ class NativeInt4Linear(NativeProduct):
 
 def packed(values: torch.Tensor) -> torch.Tensor:
     """`[out, in]` of 0 to 15 as words of 16 bits `[out, in / 4]`: a group's word `i` has its numbers `i`, `i + 8`, …"""
-    quarters = values.view(len(values), -1, 4, GROUP // 4).short().unbind(2)
-    return torch.stack([quarter << 4 * place for place, quarter in enumerate(quarters)]).sum(0).short().flatten(1)
+    quarters = values.view(torch.int64).view(len(values), -1, 4)  # eight numbers each, a byte each
+    low, high = (quarters[..., place] | quarters[..., place + 1] << 4 for place in (0, 2))
+    return torch.stack([low.view(torch.uint8), high.view(torch.uint8)], -1).view(torch.int16).flatten(1)
 
 
 def int4_layer(

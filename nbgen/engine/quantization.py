@@ -12,6 +12,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import memory, native_linear, shared_linear
+from nbgen.engine.checkpoint import Report
 from nbgen.engine.linear import IDS, is_plain, run
 from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
 from nbgen.engine.native_int4_linear import fits, int4_layer
@@ -32,8 +33,8 @@ GPU_GROUP = 64
 
 
 @torch.inference_mode()
-def quantize(model: "PreTrainedModel", kind: str) -> int:
-    """Change the model's linear layers in place; the bytes of all its weights then.
+def quantize(model: "PreTrainedModel", kind: str, report: Report) -> int:
+    """Change the model's linear layers in place; the bytes of all its weights then. `report` hears of weights done.
 
     Raises ModelError for a model of which less than half is in such layers, or that does not run with others.
     """
@@ -42,7 +43,8 @@ def quantize(model: "PreTrainedModel", kind: str) -> int:
     _check_share(model, kind)
     device = next(model.parameters()).device
     try:
-        rounded = (_by_torchao if device.type == "cuda" else _by_ours)(model, kind)
+        report(f"rounding weights to {kind}", 0, 0)
+        rounded = _by_torchao(model, kind) if device.type == "cuda" else _by_ours(model, kind, report)
         run(model)
     except ModelError:
         raise
@@ -53,14 +55,18 @@ def quantize(model: "PreTrainedModel", kind: str) -> int:
     return rounded + tables + sum(map(_nbytes, model.parameters()))
 
 
-def _by_ours(model: "PreTrainedModel", kind: str) -> int:
+def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
     """The bytes of the layers that stand there now."""
     head, layers = model.get_output_embeddings(), []
+    done, total = 0, sum(_stored(module).numel() for module in model.modules() if suits(module))
 
-    def layer(linear: Linear, kind: str) -> nn.Module:
+    def layer(linear: Linear, bits: str) -> nn.Module:
+        nonlocal done
         weight = _weight(linear).contiguous()
-        four_bits = kind == "int4" and fits(weight)
+        four_bits = bits == "int4" and fits(weight)
         layers.append((int4_layer if four_bits else int8_layer)(weight.detach(), linear.bias))
+        done += weight.numel()
+        report(f"rounding weights to {kind}", done, total)
         return layers[-1]
 
     def shares(module: nn.Module) -> bool:

@@ -158,16 +158,17 @@ class ProgressLine:
 
     def __init__(self) -> None:
         self._output = Output() if can_change() else None
-        self._width = 0
+        self._line = ""
 
     def show(self, text: str, fraction: float | None = None) -> None:
-        percent = "" if fraction is None else f" {fraction:.0%}"
-        if self._output is not None:
-            self._output.show({"text/plain": text + percent, "text/html": _bar(text + percent, fraction)})
+        line = text if fraction is None else f"{text} {fraction:.0%}"
+        if line == self._line:
             return
-        line = text + percent
-        print("\r" + line.ljust(self._width), end="", file=sys.stderr, flush=True)
-        self._width = len(line)
+        if self._output is not None:
+            self._output.show({"text/plain": line, "text/html": _bar(line, fraction)})
+        else:
+            print("\r" + line.ljust(len(self._line)), end="", file=sys.stderr, flush=True)
+        self._line = line
 
     def clear(self, text: str = "") -> None:
         """Leave `text`, or nothing, where the line was."""
@@ -175,7 +176,7 @@ class ProgressLine:
             self._output.show({"text/plain": text, "text/html": _muted(text) if text else ""})
         else:
             end = "\n" if text else "\r"
-            print("\r" + text.ljust(self._width), end=end, file=sys.stderr, flush=True)
+            print("\r" + text.ljust(len(self._line)), end=end, file=sys.stderr, flush=True)
 
 
 class LoadProgress:

@@ -48,10 +48,17 @@ template <typename Kind, int R, int N, typename T>
         for (int a = 0; a < N; a++) sums[i][a] = add_product(sums[i][a], at + i * linear.inputs, weights[a]);
 }
 
-// What is fetched while few rows are at the input `k` of the output `n`.
+// What is needed later is fetched, while few rows are at the input `k` of the output `n`.
 template <typename Kind, typename T>
-inline const char* later(const Linear<T>& linear, int64_t n, int64_t k) {
-    return IS_PLAIN<Kind> ? Kind(linear, n).bytes(k) + DISTANCE : Kind(linear, n + FURTHER).bytes(k);
+[[gnu::always_inline]] inline void fetch_later(const Linear<T>& linear, int64_t n, int64_t k) {
+    if constexpr (IS_PLAIN<Kind>) {
+        fetch_line(Kind(linear, n).bytes(k) + DISTANCE);
+    } else {
+        const Kind later(linear, n + FURTHER);
+        fetch_line(later.bytes(k));
+        if constexpr (Kind::BITS == 4)
+            if (k % (LINE / sizeof(T) / 2 * GROUP) == 0) fetch_line(later.steps + k / GROUP * 2);
+    }
 }
 
 // The same for all inputs, a line of memory of each output at a time.
@@ -62,7 +69,7 @@ template <typename Kind, bool FETCHES, int R, int N, typename T>
     for (int64_t k = 0; k < whole; k += WHOLE) {
         if constexpr (FETCHES)
 #pragma GCC unroll 8
-            for (int a = 0; a < N; a++) fetch_line(later<Kind>(linear, n + a, k));
+            for (int a = 0; a < N; a++) fetch_later<Kind>(linear, n + a, k);
         add_part<Kind>(sums, linear, n, input, k, 0);
         if constexpr (PARTS > 1)  // or else this is one loop more, whose body GCC takes to be worth less
 #pragma GCC unroll 16

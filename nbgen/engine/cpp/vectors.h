@@ -26,6 +26,9 @@ typedef float Floats __attribute__((vector_size(VECTOR), aligned(4)));
 typedef float Four __attribute__((vector_size(16), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(VECTOR), aligned(4)));
 
+// One number in every lane. To take nothing away leaves it as it is; to add nothing would make 0 of -0, which costs an addition.
+inline Floats all_of(float number) { return number - Floats{}; }
+
 // What is needed later comes into the second-level cache: of lines on their way to the first few can be waited for, and they
 // push out what is needed now.
 [[gnu::always_inline]] inline void fetch_line(const void* from) { __builtin_prefetch(from, 0, 2); }

@@ -147,6 +147,31 @@ struct Integers {
     }
 };
 
+#ifdef __AVX512F__
+
+constexpr Floats COUNTS = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+
+// What a group's weights may be, of its step and its middle.
+template <typename T>
+inline Floats levels(const T* own) {
+    return COUNTS * all_of(widen(own[0])) + all_of(widen(own[1]));
+}
+
+#ifdef __AVX512BF16__
+// A pair by a pair: a count by the step, and 1 by the middle.
+inline Floats levels(const Bfloat16* own) {
+    int32_t pair;
+    std::memcpy(&pair, own, sizeof pair);
+    const __m512i counts = _mm512_srli_epi32(reinterpret_cast<__m512i>(COUNTS), 16);
+    const __m512i ones = _mm512_set1_epi32(0x3f800000);
+    return reinterpret_cast<Floats>(_mm512_dpbf16_ps(_mm512_setzero_ps(),
+                                                     reinterpret_cast<__m512bh>(_mm512_or_si512(counts, ones)),
+                                                     reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair))));
+}
+#endif
+
+#endif
+
 // Of 4 bits, which are so many steps from the middle of their group, -8 to 7, rounded to a T. A group's weights `i`, `i + 8`,
 // `i + 16` and `i + 24` share the word `i` of its eight.
 template <typename T>
@@ -165,16 +190,14 @@ struct Nibbles {
         const int64_t group = k / GROUP + part * STEP<T> / GROUP;
         [[maybe_unused]] const int from = part * STEP<T> % GROUP / 8 * 4;  // bits on the way to its first weight
         const T* own = steps + group * 2;
-        const Floats step = Floats{} + widen(own[0]), middle = Floats{} + widen(own[1]);
         const uint16_t* words_of_group = first + group * GROUP / 4;
 #ifdef __AVX2__
         const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words_of_group));
 #endif
 #ifdef __AVX512F__
-        const Floats levels = Floats{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7} * step + middle;
+        const __m512 all = reinterpret_cast<__m512>(levels(own));
 #ifdef __AVX512BF16__
         if constexpr (std::is_same_v<T, Bfloat16>) {
-            const __m512 all = reinterpret_cast<__m512>(levels);
             const __m512i twice = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(all, all));  // places have five bits
             constexpr int64_t ONES = 0x0001000100010001;
             const __m512i shifts = _mm512_set_epi64(12 * ONES, 12 * ONES, 8 * ONES, 8 * ONES, 4 * ONES, 4 * ONES, 0, 0);
@@ -186,18 +209,18 @@ struct Nibbles {
             const __m512i wide = _mm512_cvtepu16_epi32(_mm256_broadcastsi128_si256(words));
             const __m512i shifts = _mm512_inserti64x4(_mm512_set1_epi32(from), _mm256_set1_epi32(from + 4), 1);
             const __m512i places = _mm512_srlv_epi32(wide, shifts);  // of which four bits count
-            return reinterpret_cast<Floats>(_mm512_permutexvar_ps(places, reinterpret_cast<__m512>(levels)));
+            return reinterpret_cast<Floats>(_mm512_permutexvar_ps(places, all));
         }
 #elif defined(__AVX2__)
         const __m256i shifted = _mm256_srli_epi32(_mm256_cvtepu16_epi32(words), from);
         const __m256i places = _mm256_and_si256(shifted, _mm256_set1_epi32(15));
         const __m256 away = _mm256_cvtepi32_ps(_mm256_sub_epi32(places, _mm256_set1_epi32(8)));
-        return reinterpret_cast<Floats>(away) * step + middle;
+        return reinterpret_cast<Floats>(away) * all_of(widen(own[0])) + all_of(widen(own[1]));
 #else
         const uint32x4_t words = vmovl_u16(vld1_u16(words_of_group + part * STEP<T> % 8));
         const uint32x4_t places = vandq_u32(vshlq_u32(words, vdupq_n_s32(-from)), vdupq_n_u32(15));
         const int32x4_t away = vsubq_s32(vreinterpretq_s32_u32(places), vdupq_n_s32(8));
-        return reinterpret_cast<Floats>(vcvtq_f32_s32(away)) * step + middle;
+        return reinterpret_cast<Floats>(vcvtq_f32_s32(away)) * all_of(widen(own[0])) + all_of(widen(own[1]));
 #endif
     }
 };

@@ -1,0 +1,29 @@
+"""A line that says how far something is changes only when it says something else."""
+
+import pytest
+
+from nbgen.notebook.display import LoadProgress, ProgressLine
+
+
+def test_what_was_said_is_not_said_again(capsys: pytest.CaptureFixture) -> None:
+    line = ProgressLine()
+    for fraction in (0.101, 0.102, 0.104, 0.106, None, None):
+        line.show("rows", fraction)
+    line.clear("done")
+    line = ProgressLine()
+    line.show("rows", 0.5)
+    line.show("rows", 0.501)
+    line.clear()
+    said = capsys.readouterr().err
+    assert said == "\rrows 10%\rrows 11%\rrows    \rdone\n\rrows 50%\r        \r"
+
+
+def test_a_load_shows_its_stages(capsys: pytest.CaptureFixture) -> None:
+    progress = LoadProgress("m")
+    for done in (0, 1, 1, 2):
+        progress({"stage": "loading weights", "done": done, "total": 2})
+    progress({"stage": "trying the model"})
+    progress(None)
+    parts = capsys.readouterr().err.split("\r")
+    shown = [part.strip() for part in parts if part.strip()]
+    assert shown == [*(f"m: loading weights {percent}%" for percent in (0, 50, 100)), "m: trying the model"]
