@@ -1,6 +1,6 @@
 """RESULTS.md from the records: per model one table of rates beside the limit, one of CPU time, one of servers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.limits import Cost, Limits, least_seconds
@@ -27,14 +27,19 @@ weights in bfloat16 from a fixed seed. transformers' `generate` gets concurrent 
 its best case. Peers other than transformers live in environments of their own below `NBGEN_BENCH_PEERS`
 (`benchmarks/peers.py` says how each was installed); one that is not installed, or cannot do a row, is absent. Servers
 and engines that are measured have process sessions of their own, so that a system which shares its processors out by
-session gives each its part. What nbgen has computed stays for later prompts, in a quarter of the free memory at most
-(`kv_cache_bytes`): its resident memory grows until then.
+session gives each its part. Engines with a cache of their own get 2 GiB for it; nbgen's, which takes a quarter of the
+free memory where nothing is said (`kv_cache_bytes`), fills with what it has computed, for later prompts. Starts are of
+a model that was started before: its files are in memory, and what nbgen keeps between starts is there.
 
 A GPU's figures are in [GPU.md](GPU.md), those of whole tensors in [INFER.md](INFER.md), those of the browser in
 [PANEL.md](PANEL.md).
 """
 
 Value = Callable[[Record], float]
+
+#: Engines with weights of fewer bits than the checkpoint's, and all others.
+ROUNDED = ("nbgen-int8", "nbgen-int4", "llama.cpp-q8", "openvino-int8")
+WHOLE = tuple(name for name in PEERS if name not in ROUNDED)
 
 
 class Row:
@@ -59,15 +64,14 @@ class Row:
 
 def render(results: Results) -> str:
     facts = results.facts
-    models = list(dict.fromkeys(record["model"] for record in results.records))
-    tables = "".join(_model(results, model) for model in models)
-    others = "".join(section(facts) for section in (_drafts, _halves, _rounded, _adapters))
-    return HEAD + f"\nOn {facts['machine']}.\n" + tables + others
+    tables = "".join(_model(results, model) for model in _models(results))
+    others = [_drafts(facts), _halves(facts), _rounded(results), _adapters(facts)]
+    return HEAD + f"\nOn {facts['machine']}.\n" + tables + "".join(others)
 
 
-def _rounded(facts: dict[str, Any]) -> str:
+def _rounded(results: Results) -> str:
     """Weights of fewer bits: what they cost, and what they gain."""
-    lines = []
+    lines, facts = [], results.facts
     if perplexity := facts.get("perplexity"):
         lines += [
             "\n## Weights of fewer bits\n",
@@ -88,7 +92,18 @@ def _rounded(facts: dict[str, Any]) -> str:
             *(line(_speed_cells(kind, found, speed["bfloat16"])) for kind, found in speed.items()),
             "",
         ]
+    for model in _models(results):
+        if results.of(model=model, engine=ROUNDED[0]):
+            lines += [
+                f"{model} beside peers with weights of 8 bits, on the threads of the tables above; in brackets, how",
+                "many times as good nbgen is with 8 bits.\n",
+                *_table(results, model, list(_rows(model)), ROUNDED, ROUNDED[0]),
+            ]
     return "\n".join(lines)
+
+
+def _models(results: Results) -> list[str]:
+    return list(dict.fromkeys(record["model"] for record in results.records))
 
 
 def _speed_cells(kind: str, found: dict[str, float], full: dict[str, float]) -> list[str]:
@@ -158,9 +173,9 @@ def _model(results: Results, model: str) -> str:
             f"Taken {' and '.join(days)}, load average {max(r['load'] for r in records):.1f} at most, with",
             *(f"`{command}`" for command in commands),
             "",
-            *_table(results, model, list(_rows(model)), "limit"),
+            *_table(results, model, list(_rows(model)), WHOLE, OURS, limited=True),
             "CPU time of all threads, milliseconds for each token counted above:\n",
-            *_table(results, model, list(_cpu_rows()), ""),
+            *_table(results, model, list(_cpu_rows()), WHOLE, OURS),
             *_served(results, model),
         ]
     )
@@ -189,15 +204,18 @@ def _cpu_rows() -> Iterator[Row]:
         yield Row(w.name, w.title, lambda r, w=w: 1000 * r["cpu_seconds"] / w.tokens, digits=2, more=False)
 
 
-def _table(results: Results, model: str, rows: list[Row], limit: str) -> Iterator[str]:
-    engines = [name for name in PEERS if results.of(model=model, engine=name)]
-    limited = ["limit", "share"] if limit else []
-    yield line(["", *limited, *(PEERS[name].title for name in engines)])
-    yield line(["---"] * (1 + len(limited) + len(engines)))
+def _table(
+    results: Results, model: str, rows: list[Row], some: Sequence[str], ours: str, *, limited: bool = False
+) -> Iterator[str]:
+    """Of some engines, beside `ours`; `limited` tells what the machine allows as well."""
+    engines = [name for name in some if results.of(model=model, engine=name)]
+    head = ["limit", "share"] if limited else []
+    yield line(["", *head, *(PEERS[name].title for name in engines)])
+    yield line(["---"] * (1 + len(head) + len(engines)))
     for row in rows:
-        if results.of(model=model, workload=row.workload):
-            cells = _limit_cells(results, model, row) if limit else []
-            yield line([row.title, *cells, *(row.cell(results, model, name) for name in engines)])
+        if any(results.of(model=model, workload=row.workload, engine=name) for name in engines):
+            cells = _limit_cells(results, model, row) if limited else []
+            yield line([row.title, *cells, *(row.cell(results, model, name, ours) for name in engines)])
     yield ""
 
 

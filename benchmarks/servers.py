@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from benchmarks.peers import OURS, PEERS, Peer
+from benchmarks.workloads import CACHE_BYTES
 
 #: Tokens of the pool that transformers' server cannot size by itself on a CPU.
 POOL_BLOCKS, BLOCK_TOKENS, STEP_TOKENS = "1280", "16", "1024"
@@ -49,7 +50,7 @@ def _vllm(folder: Path, port: int, threads: int) -> list[str]:
 
 
 def _vllm_variables(threads: int) -> dict[str, str]:
-    fixed = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_KVCACHE_SPACE": "2"}
+    fixed = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_KVCACHE_SPACE": str(CACHE_BYTES // 2**30)}
     return {"VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}", **fixed}
 
 

@@ -8,6 +8,8 @@ for each seed, so that no cache of an earlier one helps.
 import random
 from typing import NamedTuple
 
+#: For keys and values, in every engine that has a cache of its own.
+CACHE_BYTES = 2 * 2**30
 #: Ids below it stand for special tokens and single bytes in the vocabularies used here.
 FIRST_ID = 300
 

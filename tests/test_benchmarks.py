@@ -155,6 +155,18 @@ def test_the_table_has_rates_ratios_and_the_share_of_the_limit(tmp_path: Path) -
     assert "| single stream, 128 + 128 | 10.00 | 10.00 (1.00) |" in text
 
 
+def test_weights_of_fewer_bits_have_a_table_of_their_own(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json")
+    results.facts = {"machine": "two cores"}
+    common = {"model": "m", "workload": "single", "run": "2026-01-01", "load": 0.1, "command": "c", "cpu_seconds": 1.28}
+    for engine, seconds in ((OURS, 1.28), ("nbgen-int8", 0.64), ("openvino-int8", 1.6)):
+        results.add({**common, "engine": engine, "turn": "1", "seconds": seconds})
+    whole, rounded = report.render(results).split("m beside peers with weights of 8 bits")
+    assert "int8" not in whole.partition("| limit |")[2]
+    assert "| nbgen int8 | OpenVINO GenAI int8 |" in rounded
+    assert "| single stream, 128 + 128, tok/s | 200.0 | 80.0 (2.50) |" in rounded
+
+
 def test_a_vocabulary_has_the_size_asked_for_and_single_digits(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 

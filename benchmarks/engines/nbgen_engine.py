@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.child import Generate, serve
+from benchmarks.workloads import CACHE_BYTES
 from nbgen.engine.lean_imports import import_engine
 from nbgen.engine_config import EngineConfig
 from nbgen.messages import GenerateRequest
@@ -20,7 +21,7 @@ def load(folder: Path, threads: int) -> Generate:
     option = next(iter(sys.argv[3:]), None)
     compiles = option == "compile"
     quantization = None if compiles else option
-    options = {"quantization": quantization, "compile": compiles}
+    options = {"quantization": quantization, "compile": compiles, "kv_cache_bytes": CACHE_BYTES}
     config = EngineConfig(model=str(folder), threads=threads, draft_tokens=0, **options)  # of random weights
     gc.disable()  # as the engine process does
     import_engine(config)

@@ -9,8 +9,8 @@ import openvino
 import openvino_genai
 
 from benchmarks.child import Generate, serve
+from benchmarks.workloads import CACHE_BYTES
 
-CACHE_GIB = 2
 #: How the weights are stored; the arithmetic of both is bfloat16.
 STORED = {"bf16": "fp16", "int8": "int8"}
 
@@ -19,7 +19,7 @@ def load(folder: Path, threads: int) -> Generate:
     # Its pipeline dies with one thread (2026.4).
     options = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": max(2, threads)}
     scheduler = openvino_genai.SchedulerConfig()
-    scheduler.cache_size = CACHE_GIB
+    scheduler.cache_size = CACHE_BYTES // 2**30
     scheduler.enable_prefix_caching = True
     exported = _exported(folder, STORED[sys.argv[3]])
     pipeline = openvino_genai.ContinuousBatchingPipeline(str(exported), scheduler, "CPU", options)

@@ -4,14 +4,13 @@ import os
 from pathlib import Path
 
 from benchmarks.child import Generate, serve
-
-CACHE_GIB = "2"
+from benchmarks.workloads import CACHE_BYTES
 
 
 def load(folder: Path, threads: int) -> Generate:
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{threads - 1}")
     os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", CACHE_GIB)
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(CACHE_BYTES // 2**30))
     from vllm import LLM, SamplingParams
 
     model = LLM(model=str(folder), dtype="bfloat16", max_model_len=2048, enable_prefix_caching=True, seed=0)

@@ -15,6 +15,8 @@ constexpr int FURTHER = 8;          // outputs ahead that rounded weights are fe
 // Rows that are few for weights of this kind: those of 16 and 8 bits are widened quickly.
 template <typename Kind>
 constexpr int FEW = !IS_PLAIN<Kind> && Kind::BITS >= 8 ? 3 * ROWS : ROWS + 2;
+template <>  // which a panel holds in half the bytes of float
+constexpr int FEW<Integers<Bfloat16>> = 2 * ROWS;
 
 // Bytes of rows that stay in a core's first-level cache while weights go by.
 inline int64_t bytes_near() {
