@@ -49,7 +49,5 @@ class IdleRelease:
 
     def _is_due(self) -> bool:
         idle = time.monotonic() - self._since
-        return idle >= self._seconds or (idle >= SHORT_SECONDS and self._seconds < math.inf and self._is_short())
-
-    def _is_short(self) -> bool:
-        return memory.is_short(self._device)
+        may_be_short = idle >= SHORT_SECONDS and self._seconds < math.inf
+        return idle >= self._seconds or (may_be_short and memory.is_short(self._device))

@@ -58,7 +58,7 @@ class KnownScores:
 
     def recall(self) -> Scores | None:
         """What was kept last; None where there is nothing, or nothing that can be read."""
-        with cache_folder() as folder, suppress(OSError, SafetensorError, ValueError):
+        with cache_folder() as folder, suppress(OSError, SafetensorError, ValueError, LookupError):
             scores: Scores = [{}, {}]
             for name, row in load_file(folder / self.file).items():
                 prompt, position = map(int, name.split("."))

@@ -132,15 +132,15 @@ def test_other_versions_are_tried_anew(folder: Path, asked: Callable[[], int], m
     assert asked() == 2
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 100, None])
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, "0.1", "7.1", "first"])
 def test_what_cannot_be_read_or_says_too_little_is_made_again(
-    content: bytes | None, folder: Path, asked: Callable[[], int]
+    content: bytes | str, folder: Path, asked: Callable[[], int]
 ) -> None:
     expected = said(build(folder))
     (file,) = kept(folder)
     whole = file.read_bytes()
-    if content is None:
-        known_scores.save_file({"0.1": torch.zeros(3)}, file)
+    if isinstance(content, str):
+        known_scores.save_file({content: torch.zeros(3)}, file)
     else:
         file.write_bytes(content)
     assert (said(build(folder)), asked()) == (expected, 2)

@@ -236,7 +236,7 @@ def test_the_way_of_gpus_rounds_as_ours_does(name: str, kind: str, tmp_path: Pat
     folder = save_model(tmp_path / "model", name, **widths)
     dtype = torch.bfloat16 if kind == "int4" else torch.float32
     ours, theirs = (AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval() for _ in range(2))
-    held = quantization.quantize(ours, "int8")
+    held = quantization.quantize(ours, "int8", lambda *_: None)
     before = {
         path: module.weight.T if isinstance(module, Conv1D) else module.weight
         for path, module in theirs.named_modules()
