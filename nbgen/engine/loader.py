@@ -287,9 +287,8 @@ def _weights_progress(held: dict[str, Any], total: int, report: checkpoint.Repor
             done = 0
             for item, size in zip(self._items, known, strict=True):
                 yield item
-                before, done = done, done + (size or alike)
-                if 100 * before // total < 100 * done // total:  # or else nobody sees a difference
-                    report("loading weights", done, total)
+                done += size or alike
+                report("loading weights", done, total)
 
         def __getattr__(self, _: str) -> Callable[..., None]:
             return lambda *args, **kwargs: None

@@ -33,6 +33,20 @@ class Running(Protocol):
     def run(self, messages: Iterable[ToEngine]) -> None: ...
 
 
+def by_percents(report: Report) -> Report:
+    """Reports on, of what has a total only where a percent more is done: nobody sees another difference."""
+    last = None
+
+    def step(stage: str, done: int, total: int) -> None:
+        nonlocal last
+        now = (stage, 100 * done // total) if total else None
+        if now is None or now != last:
+            report(stage, done, total)
+        last = now
+
+    return step
+
+
 def serve(
     channel: Channel,
     name: str,
@@ -45,7 +59,7 @@ def serve(
 
     try:
         with Pulse(channel.send, whole=True) as pulse:
-            assembly = assemble(lambda stage, done, total: pulse.say(LoadProgress(stage, done, total)))
+            assembly = assemble(by_percents(lambda *step: pulse.say(LoadProgress(*step))))
     except ModelError as error:
         channel.send(EngineFailed(message=error.message))
         return

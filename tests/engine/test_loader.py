@@ -1,6 +1,5 @@
 """What loading tells meanwhile."""
 
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ from safetensors.torch import load_file
 
 from nbgen.engine import loader
 from nbgen.engine.assembly import assemble
+from nbgen.engine.service import by_percents
 from nbgen.engine_config import EngineConfig
 from tests.conftest import save_model
 
@@ -28,19 +28,31 @@ def tensors(folder: Path) -> list[int]:
 
 
 def test_progress_is_told_by_bytes(tiny_model: Path) -> None:
-    done, whole = told(tiny_model), (tiny_model / "model.safetensors").stat().st_size
-    possible = {sum(some) for count in (1, 2) for some in combinations(tensors(tiny_model), count)}
-    assert done[0] in possible
-    assert 0.97 * whole < done[-1] <= sum(tensors(tiny_model))
+    done = told(tiny_model)
+    assert sorted(b - a for a, b in zip([0, *done], done, strict=False)) == sorted(tensors(tiny_model))
 
 
-def test_progress_is_told_only_where_a_percent_more_is_done(tmp_path: Path) -> None:
+def test_percents_are_told_once(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "model", num_hidden_layers=40)
-    whole = (folder / "model.safetensors").stat().st_size
-    percents = [100 * done // whole for done in told(folder)]
+    said: list[tuple[str, int, int]] = []
+    loader.load(EngineConfig(model=str(folder), device="cpu"), by_percents(lambda *step: said.append(step)))
+    percents = [100 * done // total for stage, done, total in said if stage == "loading weights"]
     assert percents == sorted(set(percents))
     assert len(tensors(folder)) > 300
     assert 50 < len(percents) <= 100
+
+
+def test_what_has_no_total_is_told_each_time() -> None:
+    said: list[tuple[str, int, int]] = []
+    report = by_percents(lambda *step: said.append(step))
+    steps = [("a", 0, 0), ("a", 0, 0), ("b", 1, 200), ("b", 3, 200), ("c", 3, 200), ("a", 0, 0), ("c", 3, 200)]
+    for step in steps:
+        report(*step)
+    assert said == steps
+    report("c", 2, 200)
+    report("d", 2, 200)
+    report("d", 3, 200)
+    assert said[len(steps) :] == [("d", 2, 200)]
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
