@@ -1,14 +1,27 @@
-// Builds the one bundle that every widget loads: nbgen/notebook/static/panel.js, or the file named as argument.
+// Builds what the widgets load into nbgen/notebook/static, or into the folder named as argument.
 import { build } from "esbuild";
 
-await build({
-  entryPoints: [new URL("src/index.js", import.meta.url).pathname],
-  outfile: process.argv[2] ?? new URL("../nbgen/notebook/static/panel.js", import.meta.url).pathname,
-  bundle: true,
-  minify: true,
-  format: "esm",
-  target: "es2022",
-  charset: "utf8",
-  legalComments: "none",
-  banner: { js: "/* nbgen's panels. Source: js/src. Bundles marked and temml (MIT), highlight.js (BSD-3-Clause), see THIRD_PARTY_LICENSES.txt. */" },
-});
+const BUNDLED = "Bundles marked and temml (MIT), highlight.js (BSD-3-Clause), see THIRD_PARTY_LICENSES.txt.";
+const BANNERS = {
+  panel: `/* nbgen's panels. Source: js/src. ${BUNDLED} */`,
+  loader: "/* What loads nbgen's panels. Source: js/src. */",
+  monitor: "/* nbgen's monitor. Source: js/src. */",
+};
+const ENTRIES = { panel: "index", loader: "loader", monitor: "monitor" };
+
+const here = (path) => new URL(path, import.meta.url).pathname;
+const folder = process.argv[2] ?? here("../nbgen/notebook/static");
+
+for (const [name, entry] of Object.entries(ENTRIES)) {
+  await build({
+    entryPoints: [here(`src/${entry}.js`)],
+    outfile: `${folder}/${name}.js`,
+    bundle: true,
+    minify: true,
+    format: "esm",
+    target: "es2022",
+    charset: "utf8",
+    legalComments: "none",
+    banner: { js: BANNERS[name] },
+  });
+}

@@ -33,6 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         "nbgen/demo/model/README.md",
         "nbgen/engine/cpp/native.cpp",
         "nbgen/engine/cpp/layers.h",
+        "nbgen/notebook/static/loader.js",
         "nbgen/notebook/static/panel.js",
         "nbgen/notebook/static/panel.css",
         "etc/jupyter/jupyter_server_config.d/nbgen.json",

@@ -1,4 +1,4 @@
-"""What every panel of nbgen is as a widget: one bundle of JavaScript, and the traits that it reads.
+"""What every panel of nbgen is as a widget: the way to its JavaScript, and the traits that it reads.
 
 The text of an answer lives on the server and never in a trait; nor does a token. Knows nothing of pixels.
 """
@@ -7,34 +7,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
+from ipywidgets import widget_serialization
 
 from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound
 from nbgen.notebook import session
 from nbgen.notebook.comm import CommRuns
 from nbgen.notebook.display import in_console, in_notebook
+from nbgen.notebook.panel_code import STATIC, PanelCode
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.template import fill
 from nbgen.notebook.transcript import Bundle, Transcript
-
-_STATIC = Path(__file__).parent / "static"
 
 
 class Panel(anywidget.AnyWidget):
     """A widget whose answers the browser reads from the server itself, or through this kernel where it cannot."""
 
-    _esm = _STATIC / "panel.js"
-    _css = _STATIC / "panel.css"
+    _esm = STATIC / "loader.js"
     #: Its name for people, and what they can use where there is no page.
     title = "This panel"
     instead = ""
 
+    code = traitlets.Instance(PanelCode, help="What draws it.").tag(sync=True, **widget_serialization)
     panel = traitlets.Unicode(help="Which panel the JavaScript shows.").tag(sync=True)
     chat = traitlets.Unicode(help="Names the conversation on the server and in the notebook.").tag(sync=True)
     server_id = traitlets.Unicode(help="The server that this kernel uses.").tag(sync=True)
@@ -47,7 +46,7 @@ class Panel(anywidget.AnyWidget):
     def __init__(self, *, servers: Sequence[AnyClient] = (), lasting: str = "", **traits: Any) -> None:
         """`servers` are those that runs may name beside the kernel's own; `lasting`, a chat that others find again."""
         try:
-            super().__init__(server_id=_server_id(), **traits)
+            super().__init__(server_id=_server_id(), code=PanelCode.shared(), **traits)
         except traitlets.TraitError as error:
             raise InvalidRequest(str(error)) from None
         self._runs = CommRuns(session.default_client, self.send, servers, lasting)

@@ -1,0 +1,50 @@
+// What each panel carries of its code: the way to the rest, a widget that all panels of a kernel share.
+
+/** Modules by their text, since kernels of two versions may stand in one page. */
+const modules = (globalThis[Symbol.for("nbgen.modules")] ??= new Map());
+const MISSING = "The code of this panel was not saved with it. Run the cell again.";
+
+async function imported(text) {
+  const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+  try {
+    return await import(url);
+  } catch (error) {
+    modules.delete(text);
+    throw error;
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+function module(text) {
+  if (!modules.has(text)) modules.set(text, imported(text));
+  return modules.get(text);
+}
+
+/** One style for the page, of the version that was shown last. */
+function dress(css) {
+  let style = document.getElementById("nbgen-panels");
+  if (!style) {
+    style = document.createElement("style");
+    style.id = "nbgen-panels";
+    document.head.append(style);
+  }
+  if (style.textContent !== css) style.textContent = css;
+}
+
+function shared(model) {
+  return model.widget_manager.get_model(model.get("code").replace("IPY_MODEL_", ""));
+}
+
+async function render(context) {
+  const code = await shared(context.model).catch(() => null);
+  if (!code) {
+    context.el.textContent = MISSING;
+    return undefined;
+  }
+  dress(code.get("css"));
+  const { default: panel } = await module(code.get("javascript"));
+  return panel.render(context);
+}
+
+export default { render };

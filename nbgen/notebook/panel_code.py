@@ -1,0 +1,32 @@
+"""The panels' JavaScript and CSS as a widget of its own, which every panel of a kernel names.
+
+anywidget sends its code with each widget, and notebooks save it with each. This one is sent and saved once, and a page
+runs it once. Knows nothing of what the code does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import traitlets
+from ipywidgets import Widget
+
+STATIC = Path(__file__).parent / "static"
+
+
+class PanelCode(Widget):
+    """What `js/src/loader.js` looks for: an ES module whose default export renders as anywidget's do, and its style."""
+
+    javascript = traitlets.Unicode().tag(sync=True)
+    css = traitlets.Unicode().tag(sync=True)
+
+    _shared: ClassVar[PanelCode | None] = None
+
+    @classmethod
+    def shared(cls) -> PanelCode:
+        """That of this kernel; another one where `Widget.close_all()` has closed it."""
+        if cls._shared is None or cls._shared.comm is None:
+            javascript, css = ((STATIC / name).read_text("utf-8") for name in ("panel.js", "panel.css"))
+            cls._shared = cls(javascript=javascript, css=css)
+        return cls._shared

@@ -1,0 +1,73 @@
+"""The panels' code crosses to the page once, and stands once in a notebook that keeps its widgets."""
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.lab import Lab, Notebook
+from tests.browser.panel import Panel
+
+PANELS = ("import nbgen\nchat = nbgen.Chat()\nchat", "nbgen.Stream('Once')", "nbgen.Chat()")
+CLOSED = "import ipywidgets\nipywidgets.Widget.close_all()\nnbgen.Chat()"
+MODULES = "globalThis[Symbol.for('nbgen.modules')].size"
+SAVE_WIDGETS = "@jupyter-widgets/jupyterlab-manager:saveWidgetState"
+STATES = "application/vnd.jupyter.widget-state+json"
+
+
+def shows(notebook: Notebook, *cells: int) -> None:
+    for cell in cells:
+        expect(notebook.cell(cell).locator(".nbgen").first).to_be_visible()
+
+
+def saved(lab: Lab, notebook: Notebook) -> dict[str, Any]:
+    """The notebook's file, with its widgets, once its kernel has ended."""
+    notebook.command(SAVE_WIDGETS)  # from now on, or no longer
+    notebook.command("docmanager:save")
+    notebook.command(SAVE_WIDGETS)
+    os.kill(int(notebook.kernel_value("__import__('os').getpid()")), signal.SIGKILL)
+    notebook.end_kernel()
+    return json.loads((lab.root / "panel_code.ipynb").read_text())
+
+
+@pytest.fixture
+def opened(lab: Lab, page: Page) -> Notebook:
+    return Notebook.opened(page, lab, lab.write("panel_code.ipynb", *PANELS, CLOSED))
+
+
+def test_panels_of_one_kernel_share_their_code(lab: Lab, opened: Notebook, page: Page) -> None:
+    opened.run(0)
+    opened.run(1)
+    opened.run(2)
+    shows(opened, 0, 1, 2)
+    assert page.evaluate(MODULES) == 1
+    states = saved(lab, opened)["metadata"]["widgets"][STATES]["state"]
+    large = [state["model_name"] for state in states.values() if len(json.dumps(state)) > 10_000]
+    assert large == ["WidgetModel"]
+    page.reload()
+    opened.settled()
+    shows(opened, 0, 1, 2)
+    assert page.evaluate(MODULES) == 1
+
+
+def test_a_panel_whose_code_was_not_saved_says_so(lab: Lab, opened: Notebook, page: Page) -> None:
+    opened.run(0)
+    shows(opened, 0)
+    assert opened.kernel_value("chat.code.close()") == "None"
+    saved(lab, opened)
+    page.reload()
+    opened.settled()
+    expect(opened.output(0)).to_contain_text("Run the cell again")
+
+
+def test_a_panel_after_all_widgets_were_closed_has_its_code(opened: Notebook) -> None:
+    opened.run(0)
+    shows(opened, 0)
+    opened.run(3)
+    shows(opened, 3)
+    panel = Panel(opened.cell(3))
+    expect(panel.send).to_be_visible()
+    opened.shut_down()
