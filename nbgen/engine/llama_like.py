@@ -3,30 +3,29 @@
 Many families share it. What a part computes is compared, not what it is called. Knows nothing of what replaces it.
 """
 
-import inspect
 import sys
-from collections.abc import Callable
-from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.models.llama import modeling_llama as llama
-from transformers.models.mistral import modeling_mistral as mistral
-from transformers.models.qwen2 import modeling_qwen2 as qwen2
-from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 from nbgen.engine.attention import Window
+from nbgen.engine.known_code import known, like, same_code
 from nbgen.engine.native_half_linear import HalfEmbedding
 
 #: What the parts of a model may be like.
-LIKE: dict[str, list[Any]] = {
-    "model": [llama.LlamaForCausalLM, mistral.MistralForCausalLM, qwen2.Qwen2ForCausalLM, qwen3.Qwen3ForCausalLM],
-    "decoder": [llama.LlamaModel, mistral.MistralModel, qwen2.Qwen2Model, qwen3.Qwen3Model],
-    "layer": [llama.LlamaDecoderLayer],
-    "attention": [llama.LlamaAttention, mistral.MistralAttention, qwen2.Qwen2Attention, qwen3.Qwen3Attention],
-    "feed-forward": [llama.LlamaMLP],
-    "norm": [llama.LlamaRMSNorm],
+LIKE = {
+    "model": [
+        "llama.LlamaForCausalLM",
+        "mistral.MistralForCausalLM",
+        "qwen2.Qwen2ForCausalLM",
+        "qwen3.Qwen3ForCausalLM",
+    ],
+    "decoder": ["llama.LlamaModel", "mistral.MistralModel", "qwen2.Qwen2Model", "qwen3.Qwen3Model"],
+    "layer": ["llama.LlamaDecoderLayer"],
+    "attention": ["llama.LlamaAttention", "mistral.MistralAttention", "qwen2.Qwen2Attention", "qwen3.Qwen3Attention"],
+    "feed-forward": ["llama.LlamaMLP"],
+    "norm": ["llama.LlamaRMSNorm"],
 }
 ROTARY = ("apply_rotary_pos_emb", "rotate_half")
 
@@ -40,7 +39,7 @@ def check_layer(layer: Any) -> None:
     for kind, part in parts:
         _check(kind, part)
     home = sys.modules[type(attend).__module__]
-    if not all(_same_code(getattr(home, name, None), getattr(llama, name)) for name in ROTARY):
+    if not all(same_code(getattr(home, name, None), known(f"llama.{name}")) for name in ROTARY):
         raise ValueError("its rotary positions are not Llama's")
     numbers = torch.linspace(-8, 8, 33)
     if not torch.equal(feed.act_fn(numbers), nn.functional.silu(numbers)):
@@ -85,15 +84,4 @@ def _check(kind: str, part: nn.Module) -> None:
 
 
 def _is_like(kind: str, part: nn.Module) -> bool:
-    return any(_same_code(type(part).forward, known.forward) for known in LIKE[kind])
-
-
-def _same_code(function: Callable[..., Any] | None, known: Callable[..., Any]) -> bool:
-    """Whether two functions are the same code, but for names of types and what is written about them."""
-    return function is not None and _code(function) == _code(known)
-
-
-def _code(function: Callable[..., Any]) -> tuple[Any, ...]:
-    code: CodeType = inspect.unwrap(function).__code__
-    constants = tuple(value for value in code.co_consts if not isinstance(value, str))
-    return code.co_code, code.co_names, code.co_varnames, constants
+    return like(part, LIKE[kind]) is not None

@@ -1,8 +1,8 @@
 """A decoder's layers in C++ of our own. CPU only.
 
-It knows one kind of layer, Llama's, which many families share (`llama_like`). Norms, products with what adapters add,
-rotary positions, attention over a paged cache and the feed-forward of all layers are one call, without Python or a copy
-in between; and so are embeddings, the last norm and scores, for who knows that the model has nothing else there
+It knows layers like Llama's, Gemma's and others' (`decoder_parts`). Norms, products with what adapters add, rotary
+positions, attention over a paged cache and the feed-forward of all layers are one call, without Python or a copy in
+between; and so are embeddings, the last norm and scores, for who knows that the model has nothing else there
 (`native_model`).
 """
 
@@ -10,7 +10,7 @@ import ctypes
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import c_void_p
+from ctypes import c_int64, c_void_p
 from typing import Any, cast
 
 import torch
@@ -20,17 +20,18 @@ from nbgen.engine import attention
 from nbgen.engine.attention import Window
 from nbgen.engine.attention_native import LayerFields, NativeAttention
 from nbgen.engine.attention_plan import Plan
+from nbgen.engine.decoder_parts import LayerParts
 from nbgen.engine.kv_cache import KVCache
-from nbgen.engine.llama_like import check_layer, linears, window
+from nbgen.engine.llama_like import linears
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
 from nbgen.engine.native import function
 from nbgen.engine.native_linear import LinearFields, NativeProduct
-from nbgen.engine.native_step import NormFields, OuterLayers, PreparedStep, Room, Scores, StepFields
-from nbgen.engine.rotary_table import Rotary
+from nbgen.engine.native_step import NormFields, OuterLayers, PreparedStep, Room, Scales, Scores, StepFields, finished
+from nbgen.engine.rotary_table import Rotary, RotaryTable
 from nbgen.engine.scheduler import ScheduledSequence
 
 LINEARS = ("query", "key", "value", "output", "gate", "up", "down")
-NORMS = ("input_norm", "post_norm", "query_norm", "key_norm")
+NORMS = ("input_norm", "attended_norm", "feed_norm", "fed_norm", "query_norm", "key_norm")
 
 
 class DecoderLayerFields(ctypes.Structure):
@@ -41,6 +42,7 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, LinearFields) for name in LINEARS),
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
+        *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds")),
     ]
 
 
@@ -57,16 +59,17 @@ class NativeDecoder(nn.Module):
         run = function("run_layers", model.dtype)
         if run is None or not found:
             raise ValueError("no layers of our own for this model")
-        for layer in found:
-            _check(layer)
+        layers = [LayerParts.of(layer) for layer in found]
+        self.rotary = RotaryTable(self._decoder.rotary_emb, model.dtype)
         self._run, self._dtype, self._lora = run, model.dtype, lora
+        self._scales = Scales(1.0, _residual(layers), 1.0, 0.0)
         self._stock, self._instead = list(found), nn.ModuleList([self])
-        self._numbers = [layer.self_attn.layer_idx for layer in found]
-        self._fields = (DecoderLayerFields * len(found))(*map(_fields, found))
+        self._numbers = [layer.attention.layer_idx for layer in layers]
+        self._fields = (DecoderLayerFields * len(found))(*(_fields(layer, self._turn(layer)) for layer in layers))
         self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
-        for layer, fields in zip(found, self._fields, strict=True):
+        for layer, fields in zip(layers, self._fields, strict=True):
             group = fields.attention.heads // fields.attention.kv_heads
-            self._shape_of_last = window(layer.self_attn), group
+            self._shape_of_last = layer.window, group
             self._alike.setdefault(self._shape_of_last, []).append(fields)
         self._sizes = _sizes(found)
         shapes = [fields.attention for fields in self._fields]
@@ -92,15 +95,19 @@ class NativeDecoder(nn.Module):
             modules["layers"], self._current = stock, None
 
     def forward(
-        self, hidden_states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor], **_: Any
+        self, hidden_states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor], **more: Any
     ) -> torch.Tensor:
         """`[…, hidden]` before the first layer and after the last."""
         assert self._current is not None
         step, adapters = self._current
         hidden = hidden_states.clone(memory_format=torch.contiguous_format)
-        rotary = [part.expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
-        room = self._room(step, None)
-        self._walk(room.fields(step, adapters, Rotary(torch.arange(len(step.slots)), *rotary)), hidden)
+        if len(self.rotary.kinds) > 1:  # of which the model gives those of its first layer
+            rotary = self.rotary.at(more["position_ids"].flatten().tolist())
+        else:
+            turns = [part.float().expand(*hidden.shape[:-1], -1).contiguous() for part in position_embeddings]
+            rotary = Rotary(torch.arange(len(step.slots)), *turns)
+        room = self._room(step, None, self._scales)
+        self._walk(room.fields(step, adapters, rotary), hidden)
         return hidden
 
     def compute(
@@ -113,7 +120,7 @@ class NativeDecoder(nn.Module):
         """
         prepared = self.prepare(step, items, rotary, outer)
         self.walk(prepared)
-        return prepared.made.scores if prepared.made else outer.head(prepared.states)
+        return prepared.made.scores if prepared.made else finished(outer.head(prepared.states), outer.parts)
 
     def prepare(
         self, step: attention.Step, items: Sequence[ScheduledSequence], rotary: Rotary, outer: OuterLayers
@@ -121,7 +128,8 @@ class NativeDecoder(nn.Module):
         """All that the C++ needs to compute the step, as `walk` does."""
         adapters, wanted = self._adapt(items), outer.wanted
         last = None if wanted is None else step.of_last(wanted)
-        room = self._room(step, last)
+        parts = outer.parts
+        room = self._room(step, last, Scales(outer.scale, self._scales.residual, parts.divisor, parts.cap))
         fields = ending = room.fields(step, adapters, rotary)
         table = LinearFields.of_table(outer.embeddings, self._dtype)
         fields.ids, fields.embeddings = outer.ids.data_ptr(), ctypes.addressof(table)
@@ -130,7 +138,7 @@ class NativeDecoder(nn.Module):
             left = rotary._replace(positions=rotary.positions[index])
             ending = room.fields(last, None if adapters is None else adapters[index], left)
             fields.last, fields.wanted = ctypes.addressof(ending), index.data_ptr()
-        norm = NormFields.of(outer.norm)
+        norm = NormFields.of(parts.norm)
         ending.norm = ctypes.addressof(norm)
         few = last is not None or (wanted is None and not step.prefills)
         made = None
@@ -145,8 +153,13 @@ class NativeDecoder(nn.Module):
         """Compute a step that this prepared, or took up, last."""
         self._walk(prepared.fields, prepared.hidden)
 
-    def _room(self, step: attention.Step, last: attention.Step | None) -> Room:
-        return Room(len(step.slots), self._sizes, self._plan(step, last) * self._most, self._dtype)
+    def _room(self, step: attention.Step, last: attention.Step | None, scales: Scales) -> Room:
+        return Room(len(step.slots), self._sizes, self._plan(step, last) * self._most, scales, self._dtype)
+
+    def _turn(self, layer: LayerParts) -> int:
+        """Which of its rotary table's kinds the layer has."""
+        kinds = self.rotary.kinds
+        return kinds.index(self._decoder.config.layer_types[layer.attention.layer_idx]) if len(kinds) > 1 else 0
 
     def _walk(self, fields: StepFields, hidden: torch.Tensor) -> None:
         self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
@@ -208,22 +221,26 @@ class NativeDecoder(nn.Module):
         return True
 
 
-def _check(layer: Any) -> None:
-    """Raises ValueError for a layer that does not do what the C++ does."""
-    check_layer(layer)
-    if not all(isinstance(linear, NativeProduct) for linear in linears(layer)):
+def _residual(layers: list[LayerParts]) -> float:
+    """By what all layers multiply what they add. Raises ValueError where they differ, and for products not of ours."""
+    if not all(isinstance(linear, NativeProduct) for layer in layers for linear in layer.linears):
         raise ValueError("its linear layers are not ours")
+    residual, *others = {layer.residual for layer in layers}
+    if others:
+        raise ValueError("its layers multiply by more than one number")
+    return residual
 
 
-def _fields(layer: Any) -> DecoderLayerFields:
-    """All but where the cache is."""
-    attend = layer.self_attn
-    head = (getattr(attend, name, None) for name in ("q_norm", "k_norm"))
-    norms = [NormFields.of(norm) for norm in (layer.input_layernorm, layer.post_attention_layernorm, *head)]
-    dim = attend.head_dim
-    heads, kv_heads = attend.q_proj.out_features // dim, attend.k_proj.out_features // dim
-    shape = LayerFields(heads, kv_heads, dim, dim, 0, attend.scaling, 0, None)
-    return DecoderLayerFields(*norms, *map(_linear_fields, linears(layer)), shape)
+def _fields(layer: LayerParts, kind: int) -> DecoderLayerFields:
+    """All but where the cache is; `kind` is which of the rotary table's kinds turns its heads."""
+    query, key, *_ = layer.linears
+    dim = layer.attention.head_dim
+    heads, kv_heads = query.out_features // dim, key.out_features // dim
+    shape = LayerFields(heads, kv_heads, dim, dim, 0, layer.attention.scaling, layer.softcap, None)
+    turned = dim if layer.turns else 0
+    given = layer.activation, layer.norms_all_heads, turned, kind * dim, layer.rounds
+    norms, products = map(NormFields.of, layer.norms), map(_linear_fields, layer.linears)
+    return DecoderLayerFields(*norms, *products, shape, None, None, None, *given)
 
 
 def _linear_fields(linear: Any) -> LinearFields:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from nbgen.engine.known_code import like
 from nbgen.engine.linear import is_plain, restore, run, swap
 from nbgen.engine.native_linear import NativeProduct, kept_as, suits
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 HALVES = (torch.bfloat16, torch.float16)
+#: Embeddings that multiply what they look up by a number of their own.
+SCALED = ["gemma3.Gemma3TextScaledWordEmbedding"]
 
 log = logging.getLogger(__name__)
 
@@ -41,16 +44,20 @@ class NativeHalfLinear(NativeProduct):
 
 
 class HalfEmbedding(nn.Module):
-    """What stands where an `nn.Embedding` stood, over the same weight, which is no parameter. It gives float32."""
+    """What stands where an `nn.Embedding` stood, over the same weight, which is no parameter. It gives float32.
 
-    def __init__(self, embedding: nn.Embedding) -> None:
+    What it looks up is multiplied by `scale`.
+    """
+
+    def __init__(self, embedding: Any, scale: float = 1.0) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = embedding.weight.shape
         self.padding_idx = embedding.padding_idx
-        self.weight = embedding.weight.detach()
+        self.weight, self.scale = embedding.weight.detach(), scale
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return nn.functional.embedding(ids, self.weight).float()
+        found = nn.functional.embedding(ids, self.weight).float()
+        return found if self.scale == 1.0 else found * self.scale
 
 
 def widen(model: "PreTrainedModel") -> None:
@@ -65,8 +72,8 @@ def widen(model: "PreTrainedModel") -> None:
     def kept(module: nn.Module) -> nn.Module | None:
         if id(module) not in inside or not _is_readable(getattr(module, "weight", None)):
             return None
-        if module is table and type(module) is nn.Embedding:
-            return HalfEmbedding(module)
+        if module is table and (scale := scale_of(module)) is not None:
+            return HalfEmbedding(module, scale)
         return NativeHalfLinear(module.weight, module.bias) if is_plain(module) else None
 
     swaps = swap(model, kept)
@@ -79,6 +86,13 @@ def widen(model: "PreTrainedModel") -> None:
         restore(back)
         swaps = [each for each in swaps if each not in back]
         nn.Module.float(model)
+
+
+def scale_of(embedding: Any) -> float | None:
+    """By what it multiplies what it looks up (Gemma's do); None where it does more than that."""
+    if type(embedding) in (nn.Embedding, HalfEmbedding):
+        return float(getattr(embedding, "scale", 1.0))
+    return float(embedding.embed_scale) if like(embedding, SCALED) else None
 
 
 def _is_readable(weight: Any) -> bool:

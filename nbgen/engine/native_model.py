@@ -1,7 +1,7 @@
 """From ids to scores around a decoder's layers in C++ (`native_decoder`), without transformers' own forward. CPU only.
 
 That forward costs a small model half as much as its layers, and does no more for it than is done here where its code
-is Llama's (`llama_like`).
+is known (`decoder_parts`).
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,13 @@ import torch
 from nbgen.engine import attention, prompt_embeds
 from nbgen.engine.attention import ReferenceAttention
 from nbgen.engine.decode_row import DecodeRow
+from nbgen.engine.decoder_parts import ModelParts
 from nbgen.engine.forward import Decoded, of_rows
 from nbgen.engine.kv_cache import KVCache
-from nbgen.engine.llama_like import check_model
 from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.native_decodes import NativeDecodes, step_of
 from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.native_step import OuterLayers
-from nbgen.engine.rotary_table import RotaryTable
 from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence
 
@@ -35,8 +34,7 @@ class NativeModel:
     def __init__(self, model: Any, layers: NativeDecoder, cache: KVCache, attention: ReferenceAttention) -> None:
         self._model, self._decoder, self._layers = model, model.get_decoder(), layers
         self._cache, self._attention = cache, attention
-        check_model(model)
-        self._rotary = RotaryTable(self._decoder.rotary_emb, model.dtype)
+        self._parts, self._rotary = ModelParts.of(model), layers.rotary
         #: Steps of decodes that may go on, by the number of their rows, while the first of them is the same sequence's.
         self._kept: dict[int, NativeDecodes] = {}
         self._first: list[int] | None = None
@@ -64,7 +62,7 @@ class NativeModel:
         outer = self._outer(ids, None if rows == list(range(len(ids))) else rows)
         if any(map(prompt_embeds.begins, items)):
             embeddings = prompt_embeds.merge(self._model, ids[None], items)[0]
-            outer = outer._replace(ids=torch.arange(len(ids)), embeddings=embeddings)
+            outer = outer._replace(ids=torch.arange(len(ids)), embeddings=embeddings, scale=self._parts.hidden)
         return self._layers.compute(step, items, self._rotary.at(positions), outer)
 
     def decode(self, rows: Sequence[DecodeRow], newest: SampledTokens | None = None) -> Decoded | None:
@@ -100,5 +98,5 @@ class NativeModel:
         return NativeDecodes(rows, prepared, ids, rotary, self._layers.plans(step).values()) if prepared.made else None
 
     def _outer(self, ids: torch.Tensor, wanted: list[int] | None) -> OuterLayers:
-        decoder = self._decoder
-        return OuterLayers(ids, decoder.embed_tokens.weight, decoder.norm, self._model.lm_head, wanted)
+        table, parts = self._decoder.embed_tokens.weight, self._parts
+        return OuterLayers(ids, table, parts.embedding * parts.hidden, parts, self._model.lm_head, wanted)

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from nbgen.engine import attention
+from nbgen.engine.decoder_parts import ModelParts, NormParts
+from nbgen.engine.native import function
 from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.rotary_table import Rotary
 
@@ -23,35 +25,42 @@ MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", 
 class NormFields(ctypes.Structure):
     """`Norm` of the C++."""
 
-    _fields_ = [("weight", c_void_p), ("epsilon", c_float)]
+    _fields_ = [("weight", c_void_p), ("epsilon", c_float), ("offset", c_float), ("rounds", c_int64)]
 
     @classmethod
-    def of(cls, norm: Any) -> "NormFields":
+    def of(cls, norm: NormParts | None) -> "NormFields":
         """Where its weight lies; of none, no weight."""
-        return cls() if norm is None else cls(norm.weight.data_ptr(), norm.variance_epsilon)
+        return cls() if norm is None else cls(norm.weight.data_ptr(), norm.epsilon, norm.offset, norm.rounds)
+
+
+class Scales(ctypes.Structure):
+    """`Scales` of the C++: of embeddings, of what layers add, and of scores."""
+
+    _fields_ = [(name, c_float) for name in ("embedding", "residual", "divisor", "cap")]
 
 
 class StepFields(ctypes.Structure):
     """`Step` of the C++."""
 
     _fields_ = [
-        ("rows", c_int64),
-        ("threads", c_int64),
+        *((name, c_int64) for name in ("rows", "threads", "turns")),
         *((name, c_void_p) for name in ("slots", "adapters", "positions", "cosines", "sines", *MADE, "scratch")),
         *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings")),
         *((name, c_void_p) for name in ("norm", "head", "rounded_scores", "scores")),
+        ("scales", Scales),
     ]
 
 
 class OuterLayers(NamedTuple):
-    """What is before and after the layers: `ids` `[rows]` with `embeddings` `[vocab, hidden]`, and the last `norm`.
+    """What is before and after the layers: `ids` `[rows]` with `embeddings` `[vocab, hidden]`, each times `scale`.
 
-    The `head` makes scores of the rows `wanted`, or of all.
+    The `head` makes scores of the rows `wanted`, or of all; what else the model does is in its `parts`.
     """
 
     ids: torch.Tensor
     embeddings: torch.Tensor
-    norm: nn.Module
+    scale: float
+    parts: ModelParts
     head: nn.Module
     wanted: Sequence[int] | None
 
@@ -62,12 +71,13 @@ class Room:
     It keeps what fields of a step here point to.
     """
 
-    def __init__(self, rows: int, sizes: Sequence[int], floats: int, dtype: torch.dtype) -> None:
+    def __init__(self, rows: int, sizes: Sequence[int], floats: int, scales: Scales, dtype: torch.dtype) -> None:
         self._made = torch.empty(rows * sum(sizes), dtype=dtype)
         self._scratch = torch.empty(floats, dtype=torch.float32)
         first, size = self._made.data_ptr(), rows * self._made.element_size()
         starts = accumulate(sizes[:-1], initial=0)
         self._given: list[torch.Tensor | None] = []
+        self._scales = scales
         self._pointers = [*(first + start * size for start in starts), self._scratch.data_ptr()]
 
     def fields(self, step: attention.Step, adapters: torch.Tensor | None, rotary: Rotary) -> StepFields:
@@ -75,7 +85,8 @@ class Room:
         given = [step.slots, adapters, *rotary]
         self._given += given
         at = [None if tensor is None else tensor.data_ptr() for tensor in given]
-        return StepFields(len(step.slots), torch.get_num_threads(), *at, *self._pointers)
+        sizes = len(step.slots), torch.get_num_threads(), rotary.cosines.shape[-1]
+        return StepFields(*sizes, *at, *self._pointers, scales=self._scales)
 
     def normed(self, rows: int, width: int) -> torch.Tensor:
         """`[rows, width]`"""
@@ -97,6 +108,17 @@ class Scores:
         self.scores = torch.empty(self._shape, dtype=torch.float32)
         self._ending.scores = self.scores.data_ptr()
         self._ending.rounded_scores = (self.scores if self._rounded is None else self._rounded).data_ptr()
+
+
+def finished(scores: torch.Tensor, parts: ModelParts) -> torch.Tensor:
+    """What a model makes of what its head gives: `scores` `[rows, vocab]`, or those as float32."""
+    finish = function("finish", scores.dtype)
+    if finish is None or (parts.divisor == 1.0 and not parts.cap):
+        return scores
+    scales, made = Scales(1.0, 1.0, parts.divisor, parts.cap), torch.empty(scores.shape, dtype=torch.float32)
+    scores = scores.contiguous()
+    finish(ctypes.byref(scales), made.numel(), torch.get_num_threads(), scores.data_ptr(), made.data_ptr())
+    return made
 
 
 class PreparedStep(NamedTuple):

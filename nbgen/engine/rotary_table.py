@@ -17,25 +17,38 @@ class Rotary(NamedTuple):
     sines: torch.Tensor
 
 
-def rotary_of(rotary: nn.Module, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`[positions, dim]` each, of the type of `like`."""
-    cosines, sines = rotary(like, positions[None])
+def rotary_of(
+    rotary: nn.Module, like: torch.Tensor, positions: torch.Tensor, kind: str | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`[positions, dim]` each, of the type of `like`; where layers differ, those for layers of this `kind`."""
+    cosines, sines = rotary(like, positions[None]) if kind is None else rotary(like, positions[None], kind)
     return cosines[0].contiguous(), sines[0].contiguous()
 
 
 class RotaryTable:
-    """Cosines and sines of positions, computed by the model's own module: once, where that can be."""
+    """Cosines and sines of positions as float32, computed by the model's own module: once, where that can be.
+
+    Where kinds of layers have their own, these stand side by side in a position's row, in the order of `kinds`.
+    """
 
     def __init__(self, rotary: nn.Module, dtype: torch.dtype) -> None:
         self._rotary, self._like = rotary, torch.empty(0, dtype=dtype)
+        types = rotary.rope_type if isinstance(rotary.rope_type, dict) else {None: rotary.rope_type}
+        self.kinds: list[str | None] = list(types)
         #: Whether they are the same ones in every step.
-        self.keeps = rotary.rope_type not in BY_LENGTH
+        self.keeps = BY_LENGTH.isdisjoint(types.values())
         self._table = torch.empty(0), torch.empty(0)
 
     def at(self, positions: list[int]) -> Rotary:
         numbers = torch.tensor(positions)
         if not self.keeps:
-            return Rotary(torch.arange(len(positions)), *rotary_of(self._rotary, self._like, numbers))
+            return Rotary(torch.arange(len(positions)), *self._of(numbers))
         if (longest := max(positions)) >= len(self._table[0]):
-            self._table = rotary_of(self._rotary, self._like, torch.arange(max(1024, 2 * longest)))
+            self._table = self._of(torch.arange(max(1024, 2 * longest)))
         return Rotary(numbers, *self._table)
+
+    def _of(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`[positions, kinds * dim]` each."""
+        made = [rotary_of(self._rotary, self._like, positions, kind) for kind in self.kinds]
+        cosines, sines = zip(*made, strict=True)
+        return torch.cat(cosines, 1).float(), torch.cat(sines, 1).float()

@@ -24,7 +24,7 @@ from tests.conftest import save_model
 from tests.engine.conftest import build, generate, ids
 from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled, typed
 from tests.engine.test_lora import load
-from tests.engine.test_native_decoder import LEFT, TAKEN, Run, saved
+from tests.engine.test_native_decoder import LEFT, LLAMA_LIKE, TAKEN, Run, saved
 from tests.engine.test_tensor_outputs import reference, rows
 
 pytestmark = NEEDS_TRITON
@@ -108,7 +108,7 @@ def scores_of(folder: Path) -> list[tuple[list[int], int, torch.Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("family", TAKEN)
+@pytest.mark.parametrize("family", LLAMA_LIKE)
 def test_the_scores_are_transformers_own(family: str, interpreter: ProcessPoolExecutor, tmp_path: Path) -> None:
     folder = saved(tmp_path, family)
     stock = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -128,7 +128,7 @@ def refusal(folder: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("family", [*LEFT, "dynamic rope"])
+@pytest.mark.parametrize("family", [*LEFT, *(f for f in TAKEN if f not in LLAMA_LIKE), "dynamic rope"])
 def test_models_of_other_code_are_left_as_they_are(
     family: str, interpreter: ProcessPoolExecutor, tmp_path: Path
 ) -> None:

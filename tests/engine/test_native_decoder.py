@@ -25,8 +25,30 @@ TAKEN = {
     "mistral": {"sliding_window": 8, "head_dim": 32},
     "qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
     "qwen3": {"head_dim": 16, "num_key_value_heads": 1},
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "sliding_window": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "gemma3_text": {
+        "head_dim": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 8,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0},
+        },
+    },
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.3,
+        "logits_scaling": 4.0,
+        "attention_multiplier": 0.1,
+    },
+    "olmo2": {"num_key_value_heads": 2},
+    "olmo3": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8},
+    "smollm3": {"no_rope_layers": [1, 0]},
 }
-LEFT = ["gemma2", "phi3", "olmo2", "granite", "smollm3", "mixtral"]
+#: Those that kernels on a GPU know, too.
+LLAMA_LIKE = ["llama", "mistral", "qwen2", "qwen3"]
+LEFT = ["phi3", "cohere", "glm", "exaone4", "mixtral"]
 DTYPES = [dtype for dtype in native.KINDS if native_linear.readable(nn.Linear(64, 64, dtype=dtype))]
 
 

@@ -15,7 +15,7 @@ from tests.engine.conftest import build, generate, ids
 from tests.engine.test_cuda_graphs import requests
 from tests.engine.test_fused_model import KERNELS, PROMPT, SHAPES, by_kernels, by_torch, given
 from tests.engine.test_lora import NEW_TOKENS, load, request
-from tests.engine.test_native_decoder import TAKEN, saved
+from tests.engine.test_native_decoder import LLAMA_LIKE, saved
 from tests.engine.test_tensor_outputs import rows
 
 #: Largest difference, as a share of the largest number.
@@ -41,7 +41,7 @@ def test_a_kernel_equals_torch(name: str, inputs: int, outputs: int, dtype: torc
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("family", TAKEN)
+@pytest.mark.parametrize("family", LLAMA_LIKE)
 def test_the_scores_are_transformers_own(family: str, dtype: str, tmp_path: Path) -> None:
     assembly, folder = _fused(tmp_path, family, dtype)
     tensors = TensorOptions(logits=True, generation_logits=True)

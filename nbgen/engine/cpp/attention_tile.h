@@ -97,7 +97,7 @@ template <typename T>
 
 inline void cap(float softcap, float* scores, int64_t count) {
     if (softcap > 0)
-        for (int64_t i = 0; i < count; i++) scores[i] = softcap * std::tanh(scores[i] / softcap);
+        for (int64_t i = 0; i < count; i++) scores[i] = softcap * tangent(scores[i] / softcap);
 }
 
 // What a thread keeps for its tiles, from one to the next.

@@ -1,5 +1,6 @@
-// A step through the layers of a decoder like Llama's: norms of root mean squares, rotary positions, a gated feed-forward of
-// silu; and where it is asked for, from ids to scores. Numbers are rounded where transformers' modules round theirs.
+// A step through the layers of a decoder: norms of root mean squares before attention and feed-forward, after them or both,
+// rotary positions, a gated feed-forward; and where it is asked for, from ids to scores. Numbers are rounded where transformers'
+// modules round theirs.
 
 #pragma once
 
@@ -9,37 +10,52 @@
 
 #define LAYERS
 
-// A norm of root mean squares (Zhang and Sennrich 2019); none is a null weight.
+// A norm of root mean squares (Zhang and Sennrich 2019); none is a null weight. `offset` is what the weights have besides, and
+// numbers are rounded before they are weighed if it `rounds` them.
 template <typename T>
 struct Norm {
     const T* weight;
-    float epsilon;
+    float epsilon, offset;
+    int64_t rounds;
 };
 
+enum Activation : int64_t { SILU, GELU_TANH };
+
+// Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries and keys: of each head,
+// or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on, and what is
+// made of them on the way is rounded if that `rounds`.
 template <typename T>
 struct DecoderLayer {
-    Norm<T> input_norm, post_norm, query_norm, key_norm;
+    Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm;
     Linear<T> query, key, value, output, gate, up, down;
     AttentionLayer attention;
     T* keys;
     T* values;
     const Batch* batch;
+    Activation activation;
+    int64_t all_heads, turned, turn, rounds;
+};
+
+// What a model multiplies its embeddings by, and what its layers add; and what it makes of its scores: it divides them by
+// `divisor`, and bends them so that none is above `cap`, if there is one.
+struct Scales {
+    float embedding, residual, divisor, cap;
 };
 
 // `slots` `[rows]` is where new keys and values go; `adapters` `[rows, 2]` are each row's first column and one past its last of
-// the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, dim]`. What is made
+// the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, turns]`. What is made
 // meanwhile goes from `normed` on, with room for the widest layer. All that follows may be null. `last` is what is left of the
 // step once the last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one
 // has it. Rows begin as those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens. In the end `norm` makes `normed` of
 // them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as `rounded_scores`, the same where T is float.
 template <typename T>
 struct Step {
-    int64_t rows, threads;
+    int64_t rows, threads, turns;
     const int64_t* slots;
     const int64_t* adapters;
     const int64_t* positions;
-    const T* cosines;
-    const T* sines;
+    const float* cosines;
+    const float* sines;
     T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups;
     float* scratch;
     const Step* last;
@@ -50,6 +66,7 @@ struct Step {
     const Linear<T>* head;
     T* rounded_scores;
     float* scores;
+    Scales scales;
 };
 
 template <typename T>
@@ -58,38 +75,89 @@ void normalize(const Norm<T>& norm, const T* input, int64_t width, T* output) {
 #pragma omp simd reduction(+ : squares)
     for (int64_t i = 0; i < width; i++) squares += widen(input[i]) * widen(input[i]);
     const float scale = 1.0f / std::sqrt(squares / width + norm.epsilon);
+    if (norm.rounds) {
 #pragma omp simd
-    for (int64_t i = 0; i < width; i++) narrow(widen(norm.weight[i]) * rounded<T>(widen(input[i]) * scale), output + i);
+        for (int64_t i = 0; i < width; i++) narrow(widen(norm.weight[i]) * rounded<T>(widen(input[i]) * scale), output + i);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++)
+            narrow(widen(input[i]) * scale * (norm.offset + widen(norm.weight[i])), output + i);
+    }
 }
 
-// Rotary positions (Su et al. 2021) of one head, halves against each other.
+// The same, of itself where there is no norm.
 template <typename T>
-void rotate(const T* input, const T* cosines, const T* sines, int64_t dim, T* output) {
-    const int64_t half = dim / 2;
+void normalize_if(const Norm<T>& norm, const T* input, int64_t width, T* output) {
+    if (norm.weight)
+        normalize(norm, input, width, output);
+    else
+        std::memcpy(output, input, width * sizeof(T));
+}
+
+template <typename T>
+void scale_all(float scale, T* numbers, int64_t count) {
+    if (scale == 1.0f) return;
 #pragma omp simd
-    for (int64_t i = 0; i < half; i++) {
-        float a = widen(input[i]), b = widen(input[i + half]);
-        float first = rounded<T>(a * widen(cosines[i])) + rounded<T>(-b * widen(sines[i]));
-        float second = rounded<T>(b * widen(cosines[i + half])) + rounded<T>(a * widen(sines[i + half]));
-        narrow(first, output + i);
-        narrow(second, output + i + half);
-    }
+    for (int64_t i = 0; i < count; i++) narrow(widen(numbers[i]) * scale, numbers + i);
+}
+
+// A score as a model makes it of what its head gives.
+template <typename T>
+float finished(float score, const Scales& scales) {
+    if (scales.divisor != 1.0f) score = rounded<T>(score / scales.divisor);
+    if (scales.cap == 0.0f) return score;
+    return rounded<T>(rounded<T>(tangent(rounded<T>(score / scales.cap))) * scales.cap);
+}
+
+// Those from `begin` to `end`, one by one, as float.
+template <typename T>
+void finish_scores(const Scales& scales, const T* scores, int64_t begin, int64_t end, float* to) {
+    const bool plain = scales.divisor == 1.0f && scales.cap == 0.0f;
+    if (plain && std::is_same_v<T, float>) return;
+    if (plain)
+        for (int64_t i = begin; i < end; i++) to[i] = widen(scores[i]);
+    else
+#pragma omp simd
+        for (int64_t i = begin; i < end; i++) to[i] = finished<T>(widen(scores[i]), scales);
+}
+
+// Rotary positions (Su et al. 2021) of one head, whose first `turned` numbers they turn, halves against each other.
+template <typename T>
+void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, const float* sines, T* output) {
+    const int64_t turned = layer.turned, half = turned / 2;
+    const auto turn = [&](const auto& passed) {
+#pragma omp simd
+        for (int64_t i = 0; i < half; i++) {
+            float a = widen(input[i]), b = widen(input[i + half]);
+            float first = passed(a * cosines[i]) + passed(-b * sines[i]);
+            float second = passed(b * cosines[i + half]) + passed(a * sines[i + half]);
+            narrow(first, output + i);
+            narrow(second, output + i + half);
+        }
+    };
+    if (layer.rounds)
+        turn([](float number) { return rounded<T>(number); });
+    else
+        turn([](float number) { return number; });
+    std::copy(input + turned, input + layer.attention.dim, output + turned);
 }
 
 // A member's way through the layers of a step, phase by phase.
 template <typename T>
 class Walk {
   public:
-    static constexpr int64_t PHASES = 19;  // of a layer, at most: 8 to open it, 2 of attention, 9 to close it
+    static constexpr int64_t PHASES = 21;  // of a layer, at most: 10 to open it, 2 of attention, 9 to close it
     static constexpr int64_t ENDS = 2;     // before all layers and after them
 
     Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
 
     void through(const DecoderLayer<T>* layers, int64_t count) {
         if (step_->embeddings) embed(*step_->embeddings);
+        const Norm<T>* before = nullptr;
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++) {
             const bool last = layer + 1 == layers + count;
-            open(*layer, layer > layers, last && step_->last);
+            open(*layer, before, last && step_->last);
+            before = &layer->fed_norm;
             attend(*layer);
             close(*layer, last);
         }
@@ -100,7 +168,11 @@ class Walk {
     using Parts = std::vector<typename Products<T>::Part>;
 
     void embed(const Linear<T>& table) {
-        member_.each(step_->rows, [&](int64_t row) { read_output(table, step_->ids[row], hidden_ + row * table.inputs); });
+        member_.each(step_->rows, [&](int64_t row) {
+            T* own = hidden_ + row * table.inputs;
+            read_output(table, step_->ids[row], own);
+            scale_all(step_->scales.embedding, own, table.inputs);
+        });
     }
 
     void score(const Linear<T>& head) {
@@ -109,28 +181,29 @@ class Walk {
         member_.each(panels(head), [&](int64_t unit) {
             const int64_t begin = unit * PANEL, end = std::min(head.outputs, begin + PANEL);
             multiply(head, inputs, step_->rounded_scores, begin, end);
-            if constexpr (std::is_same_v<T, float>) return;
-            for (int64_t row = 0; row < step_->rows; row++)
-                for (int64_t i = row * head.outputs + begin; i < row * head.outputs + end; i++)
-                    step_->scores[i] = widen(step_->rounded_scores[i]);
+            for (int64_t first = begin; first < step_->rows * head.outputs; first += head.outputs)
+                finish_scores(step_->scales, step_->rounded_scores, first, first + end - begin, step_->scores);
         });
     }
 
-    // All before attention: queries are made, keys and values are in the cache. `adds` what the layer before has left, and
-    // `leaves` the rows that nobody wants.
-    void open(const DecoderLayer<T>& layer, bool adds, bool leaves) {
+    // All before attention: queries are made, keys and values are in the cache. The norm `before` is that of what the layer
+    // before has left, if there was one; rows that nobody wants may be left (`leaves`).
+    void open(const DecoderLayer<T>& layer, const Norm<T>* before, bool leaves) {
         const int64_t heads = layer.attention.heads, vectors = heads + layer.attention.kv_heads;
         const Parts made = {{&layer.key, step_->new_keys}, {&layer.value, step_->new_values}, {&layer.query, step_->queries}};
-        add_and_normalize(&layer.input_norm, layer.query.inputs, adds);
+        add_and_normalize(before, &layer.input_norm, layer.query.inputs);
         if (!leaves) {
             multiply_all(made, step_->normed);
+            normalize_heads(layer, true, true);
             place(layer, 0, vectors);
             return;
         }
         multiply_all({made[0], made[1]}, step_->normed);
+        normalize_heads(layer, false, true);
         place(layer, heads, vectors);
         leave(layer.query.inputs);
         multiply_all({made[2]}, step_->normed);
+        normalize_heads(layer, true, false);
         place(layer, 0, heads);
     }
 
@@ -156,19 +229,33 @@ class Walk {
     // All after attention, of which the `last` layer leaves nothing to be added.
     void close(const DecoderLayer<T>& layer, bool last) {
         multiply_all({{&layer.output, step_->projected}}, step_->attended);
-        add_and_normalize(&layer.post_norm, layer.query.inputs, true);
+        add_and_normalize(&layer.attended_norm, &layer.feed_norm, layer.query.inputs);
         feed(layer);
-        if (last) add_and_normalize(step_->norm, layer.query.inputs, true);
+        if (last) add_and_normalize(&layer.fed_norm, step_->norm, layer.query.inputs);
     }
 
-    // The last product on top of `hidden`, and that normed for the next.
-    void add_and_normalize(const Norm<T>* norm, int64_t width, bool adds) {
+    // The last product, if there `was` one, on top of `hidden`, after its norm; and that normed for the next.
+    void add_and_normalize(const Norm<T>* was, const Norm<T>* next, int64_t width) {
         member_.each(step_->rows, [&](int64_t row) {
             T* own = hidden_ + row * width;
-            const T* more = step_->projected + row * width;
-            if (adds)
+            T* more = step_->projected + row * width;
+            if (was) {
+                if (was->weight) normalize(*was, more, width, more);
+                scale_all(step_->scales.residual, more, width);
                 for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
-            if (norm) normalize(*norm, own, width, step_->normed + row * width);
+            }
+            if (next) normalize_if(*next, own, width, step_->normed + row * width);
+        });
+    }
+
+    // Queries, keys or both, where a norm is of all heads together.
+    void normalize_heads(const DecoderLayer<T>& layer, bool queries, bool keys) {
+        if (!layer.all_heads) return;
+        const int64_t heads = layer.query.outputs, kv_heads = layer.key.outputs;
+        member_.each(step_->rows, [&](int64_t row) {
+            T *query = step_->queries + row * heads, *key = step_->new_keys + row * kv_heads;
+            if (queries) normalize(layer.query_norm, query, heads, query);
+            if (keys) normalize(layer.key_norm, key, kv_heads, key);
         });
     }
 
@@ -196,25 +283,22 @@ class Walk {
         std::vector<T> work(dim);
         member_.each(step_->rows * (end - first), [&](int64_t i) {
             const int64_t row = i / (end - first), vector = first + i % (end - first);
-            const int64_t turn = step_->positions[row] * dim;
-            const T *cosines = step_->cosines + turn, *sines = step_->sines + turn;
+            const int64_t turn = step_->positions[row] * step_->turns + layer.turn;
+            const float *cosines = step_->cosines + turn, *sines = step_->sines + turn;
             if (vector < heads) {
                 T* query = step_->queries + (row * heads + vector) * dim;
-                rotate(normed(layer.query_norm, query, dim, work), cosines, sines, dim, query);
+                rotate(layer, normed(layer, layer.query_norm, query, work), cosines, sines, query);
                 return;
             }
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
             const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
-            rotate(normed(layer.key_norm, step_->new_keys + fresh, dim, work), cosines, sines, dim, layer.keys + cached);
+            rotate(layer, normed(layer, layer.key_norm, step_->new_keys + fresh, work), cosines, sines, layer.keys + cached);
             std::copy_n(step_->new_values + fresh, dim, layer.values + cached);
         });
     }
 
-    static const T* normed(const Norm<T>& norm, const T* head, int64_t dim, std::vector<T>& work) {
-        if (norm.weight)
-            normalize(norm, head, dim, work.data());
-        else
-            std::copy_n(head, dim, work.data());
+    static const T* normed(const DecoderLayer<T>& layer, const Norm<T>& norm, const T* head, std::vector<T>& work) {
+        normalize_if(layer.all_heads ? Norm<T>{} : norm, head, layer.attention.dim, work.data());
         return work.data();
     }
 
@@ -240,9 +324,17 @@ class Walk {
         for (int64_t row = 0; row < step_->rows; row++) {
             T* gates = step_->gates + row * width;
             const T* ups = step_->ups + row * width;
-#pragma omp simd
-            for (int64_t i = begin; i < end; i++) narrow(rounded<T>(silu(widen(gates[i]))) * widen(ups[i]), gates + i);
+            if (layer.activation == SILU)
+                gate(gates, ups, begin, end, [](float x) { return silu(x); });
+            else
+                gate(gates, ups, begin, end, [](float x) { return gelu_tanh(x); });
         }
+    }
+
+    template <typename Activate>
+    static void gate(T* gates, const T* ups, int64_t begin, int64_t end, const Activate& activate) {
+#pragma omp simd
+        for (int64_t i = begin; i < end; i++) narrow(rounded<T>(activate(widen(gates[i]))) * widen(ups[i]), gates + i);
     }
 
     Team::Member& member_;

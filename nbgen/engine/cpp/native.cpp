@@ -64,6 +64,16 @@ EXPORTED void run_layers(const Step<Number>* step, const DecoderLayer<Number>* l
     });
 }
 
+// `count` scores as a model makes them of what its head gave, in their place.
+EXPORTED void finish(const Scales* scales, int64_t count, int64_t threads, const Number* scores, float* to) {
+    constexpr int64_t PART = 4096;
+    Team(threads, 1).run([&](Team::Member& member) {
+        member.each((count + PART - 1) / PART, [&](int64_t unit) {
+            finish_scores(*scales, scores, unit * PART, std::min(count, (unit + 1) * PART), to);
+        });
+    });
+}
+
 #ifdef TIMED
 // Of each `StepPart`, since it was last asked.
 EXPORTED void take_part_seconds(double* seconds) {

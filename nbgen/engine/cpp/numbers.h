@@ -59,3 +59,18 @@ inline float silu(float x) {
     float power = exponential(-std::abs(x));
     return x * (x < 0 ? power : 1.0f) / (1.0f + power);
 }
+
+// x times the normal distribution's share below it, as a hyperbolic tangent comes near it (Hendrycks and Gimpel 2016): half of
+// one and a tangent is the logistic of twice as much.
+inline float gelu_tanh(float x) {
+    const float twice = 1.59576912f * (x + 0.044715f * x * x * x);
+    const float power = exponential(-std::abs(twice));
+    return x * (twice < 0 ? power : 1.0f) / (1.0f + power);
+}
+
+// The hyperbolic tangent: near 0 its series, where a difference of numbers near 1 would keep few of its digits.
+inline float tangent(float x) {
+    const float square = x * x, power = exponential(-2.0f * std::abs(x));
+    const float series = x * (1.0f + square * (-1.0f / 3 + square * (2.0f / 15 - square * (17.0f / 315))));
+    return square < 0.0625f ? series : std::copysign((1.0f - power) / (1.0f + power), x);
+}

@@ -1,0 +1,187 @@
+"""What a decoder's layers are made of, and what a model does around them: for what computes all of it otherwise.
+
+Families differ in where their norms stand, what these are, which activation is between gate and up, and what they
+multiply. Those are known whose code is that of a part named here (`known_code`). Knows nothing of what replaces them.
+"""
+
+import sys
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from nbgen.engine.attention import Window
+from nbgen.engine.known_code import known, like, same_code
+from nbgen.engine.llama_like import ROTARY, linears, window
+from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
+
+#: Where norms stand: before attention and after it, before the feed-forward and after it.
+LAYERS = {
+    "llama.LlamaDecoderLayer": ("input_layernorm", None, "post_attention_layernorm", None),
+    "granite.GraniteDecoderLayer": ("input_layernorm", None, "post_attention_layernorm", None),
+    "gemma2.Gemma2DecoderLayer": (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+    "olmo2.Olmo2DecoderLayer": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+}
+#: Their attention, and whether it bends scores.
+ATTENTION = {
+    "llama.LlamaAttention": False,
+    "mistral.MistralAttention": False,
+    "qwen2.Qwen2Attention": False,
+    "qwen3.Qwen3Attention": False,
+    "gemma2.Gemma2Attention": True,
+    "gemma3.Gemma3Attention": False,
+    "olmo2.Olmo2Attention": False,
+    "olmo3.Olmo3Attention": False,
+    "smollm3.SmolLM3Attention": False,
+}
+#: What a norm's weights have besides, and whether numbers are rounded before they are weighed.
+NORMS = {"llama.LlamaRMSNorm": (0.0, True), "gemma2.Gemma2RMSNorm": (1.0, False), "olmo2.Olmo2RMSNorm": (0.0, False)}
+#: Whose way to turn heads, and whether it rounds on the way.
+TURNS = {"llama": True, "olmo2": False}
+ACTIVATIONS = (nn.functional.silu, lambda numbers: nn.functional.gelu(numbers, approximate="tanh"))
+DECODERS = (
+    "llama.LlamaModel",
+    "mistral.MistralModel",
+    "qwen2.Qwen2Model",
+    "qwen3.Qwen3Model",
+    "gemma.GemmaModel",
+    "gemma2.Gemma2Model",
+    "gemma3.Gemma3TextModel",
+    "granite.GraniteModel",
+    "olmo3.Olmo3Model",
+)
+#: What a model makes of its scores: nothing, it divides them, or it bends them.
+PLAIN, DIVIDED, BENT = range(3)
+MODELS = {
+    "llama.LlamaForCausalLM": PLAIN,
+    "mistral.MistralForCausalLM": PLAIN,
+    "qwen2.Qwen2ForCausalLM": PLAIN,
+    "qwen3.Qwen3ForCausalLM": PLAIN,
+    "granite.GraniteForCausalLM": DIVIDED,
+    "gemma2.Gemma2ForCausalLM": BENT,
+}
+
+
+class NormParts(NamedTuple):
+    """A norm of root mean squares over `weight`, which has an `offset` besides."""
+
+    weight: torch.Tensor
+    epsilon: float
+    offset: float
+    rounds: bool
+
+    @classmethod
+    def of(cls, norm: Any) -> "NormParts | None":
+        """Raises ValueError for another norm."""
+        if norm is None:
+            return None
+        name = like(norm, NORMS)
+        if name is None:
+            raise ValueError(f"its norm ({type(norm).__name__}) is not known")
+        epsilon = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+        return cls(norm.weight, epsilon, *NORMS[name])
+
+
+class LayerParts(NamedTuple):
+    """`norms` are before attention and after it, before the feed-forward and after it, of queries and of keys.
+
+    Scores of attention are bent by `softcap`, if it is not 0. `turns` says whether positions turn heads, and `rounds`
+    whether that rounds on the way; `activation` which of `ACTIVATIONS` it is, `residual` by what the results are
+    multiplied that are added.
+    """
+
+    attention: Any
+    linears: list[Any]
+    norms: list[NormParts | None]
+    window: Window
+    softcap: float
+    turns: bool
+    rounds: bool
+    activation: int
+    residual: float
+
+    @property
+    def norms_all_heads(self) -> bool:
+        """Whether the norms of queries and keys are of all heads together."""
+        query = self.norms[4]
+        return query is not None and len(query.weight) != self.attention.head_dim
+
+    @classmethod
+    def of(cls, layer: Any) -> "LayerParts":
+        """Raises ValueError for a layer that does anything else."""
+        attend, feed = layer.self_attn, layer.mlp
+        places, attention = like(layer, LAYERS), like(attend, ATTENTION)
+        if places is None or attention is None or like(feed, ["llama.LlamaMLP"]) is None:
+            raise ValueError(f"its layers ({type(layer).__name__}) are not known")
+        if "_nbgen_window" not in attend.__dict__ or attend.head_dim % 2:
+            raise ValueError("its attention is not known")
+        found = [name and getattr(layer, name) for name in LAYERS[places]]
+        heads = [getattr(attend, name, None) for name in ("q_norm", "k_norm")]
+        softcap = attend.attn_logit_softcapping if ATTENTION[attention] else None
+        residual = layer.residual_multiplier if places.startswith("granite.") else 1.0
+        return cls(
+            attend,
+            linears(layer),
+            [NormParts.of(norm) for norm in (*found, *heads)],
+            window(attend),
+            softcap or 0.0,
+            bool(getattr(attend, "use_rope", True)),
+            _rounds_turns(attend),
+            _activation(feed.act_fn),
+            residual,
+        )
+
+
+class ModelParts(NamedTuple):
+    """Embeddings are multiplied by `embedding` where they are looked up, and wherever they come from by `hidden`.
+
+    Scores are divided by `divisor` and bent by `cap`, if that is not 0.
+    """
+
+    norm: NormParts | None
+    embedding: float
+    hidden: float
+    divisor: float
+    cap: float
+
+    @classmethod
+    def of(cls, model: Any) -> "ModelParts":
+        """Raises ValueError for a model that does anything else around its layers."""
+        decoder, config = model.get_decoder(), model.config
+        kind, around = like(model, MODELS), like(decoder, DECODERS)
+        if kind is None or around is None:
+            raise ValueError(f"what {type(model).__name__} does around its layers is not known")
+        embeddings, ends = decoder.embed_tokens, MODELS[kind]
+        scale, dtype = scale_of(embeddings), embeddings.weight.dtype
+        if scale is None or (dtype != model.dtype and type(embeddings) is not HalfEmbedding):
+            raise ValueError("its embeddings are not known, or of another type than the layers")
+        if type(embeddings) is not HalfEmbedding:  # of a number that is rounded as the embeddings are
+            scale = float(torch.tensor(scale, dtype=dtype))
+        if len(embeddings.weight) < max(config.vocab_size, model.lm_head.out_features):
+            raise ValueError("some ids have no embedding")
+        hidden = decoder.embedding_multiplier if around == "granite.GraniteModel" else 1.0
+        divisor = config.logits_scaling if ends == DIVIDED else 1.0
+        cap = config.final_logit_softcapping if ends == BENT else None
+        return cls(NormParts.of(decoder.norm), scale, hidden, divisor, cap or 0.0)
+
+
+def _rounds_turns(attend: nn.Module) -> bool:
+    home = sys.modules[type(attend).__module__]
+    for family, rounds in TURNS.items():
+        if all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in ROTARY):
+            return rounds
+    raise ValueError("its rotary positions are not known")
+
+
+def _activation(function: Any) -> int:
+    numbers = torch.linspace(-8, 8, 33)
+    made = function(numbers)
+    for number, activation in enumerate(ACTIVATIONS):
+        if torch.equal(made, activation(numbers)):
+            return number
+    raise ValueError("the activation of its feed-forward is not known")

@@ -1,0 +1,40 @@
+"""Which code of transformers' a part of a model runs: what it computes is compared, not what it is called.
+
+Many families share theirs. A part's code is written as its family's module and class: `llama.LlamaMLP`.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from functools import cache
+from types import CodeType
+from typing import Any
+
+from torch import nn
+
+
+def like(part: nn.Module, names: Iterable[str]) -> str | None:
+    """The first of these parts whose code this one runs, if any."""
+    own = type(part).forward
+    return next((name for name in names if same_code(own, getattr(known(name), "forward", None))), None)
+
+
+@cache
+def known(name: str) -> Any:
+    """What has that name, of a family that this version of transformers has; imported when first asked for."""
+    family, _, part = name.partition(".")
+    try:
+        return getattr(importlib.import_module(f"transformers.models.{family}.modeling_{family}"), part, None)
+    except ModuleNotFoundError:
+        return None
+
+
+def same_code(function: Callable[..., Any] | None, other: Callable[..., Any] | None) -> bool:
+    """Whether two functions are the same code, but for names of types and what is written about them."""
+    return function is not None and other is not None and _code(function) == _code(other)
+
+
+def _code(function: Callable[..., Any]) -> tuple[Any, ...]:
+    code: CodeType = inspect.unwrap(function).__code__
+    constants = tuple(value for value in code.co_consts if not isinstance(value, str))
+    return code.co_code, code.co_names, code.co_varnames, constants
