@@ -65,7 +65,7 @@ class Row:
 def render(results: Results) -> str:
     facts = results.facts
     tables = "".join(_model(results, model) for model in _models(results))
-    others = [_drafts(facts), _halves(facts), _rounded(results), _adapters(facts)]
+    others = [_drafts(facts), _own_layers(facts), _halves(facts), _rounded(results), _adapters(facts)]
     return HEAD + f"\nOn {facts['machine']}.\n" + tables + "".join(others)
 
 
@@ -120,12 +120,29 @@ def _halves(facts: dict[str, Any]) -> str:
         "Tokens for a CPU second of one thread in float32, with weights that are written out as float32 and with those",
         "of 16 bits as they lie (`python -m benchmarks.half_speed`): half the bytes, and the same tokens.\n",
     ]
-    rows = [
-        [f"{model}, {name}", f"{written_out:,.1f}", f"{kept:,.1f} ({kept / written_out:.2f})"]
-        for model, speeds in found["models"].items()
-        for name, (written_out, kept) in speeds.items()
+    return _section(words, ["", "written out", "as they lie"], _pairs(found["models"]), found["machine"])
+
+
+def _own_layers(facts: dict[str, Any]) -> str:
+    found = facts.get("own_layers")
+    if not found:
+        return ""
+    words = [
+        "\n## Layers in C++\n",
+        "Tokens for a CPU second of one thread in bfloat16, with the layers of transformers' code, whose products and",
+        "attention are nbgen's already, and with all of a step in nbgen's C++ (`python -m benchmarks.own_layers`).",
+        "g270 has Gemma-3-270M's shape with a vocabulary of 32,768.\n",
     ]
-    return _section(words, ["", "written out", "as they lie"], rows, found["machine"])
+    return _section(words, ["", "transformers' layers", "nbgen's"], _pairs(found["models"]), found["machine"])
+
+
+def _pairs(models: dict[str, dict[str, list[float]]]) -> list[list[str]]:
+    """A line for each row of each model: one speed, and another with how many times as fast it is."""
+    return [
+        [f"{model}, {name}", f"{one:,.1f}", f"{other:,.1f} ({other / one:.2f})"]
+        for model, speeds in models.items()
+        for name, (one, other) in speeds.items()
+    ]
 
 
 def _drafts(facts: dict[str, Any]) -> str:

@@ -37,6 +37,19 @@ SHAPES = {
         "tie_word_embeddings": True,
         "rope_theta": 1_000_000,
     },
+    # Gemma-3-270M with a vocabulary cut from 262,144 to 32,768.
+    "g270": {
+        "model_type": "gemma3_text",
+        "hidden_size": 640,
+        "num_hidden_layers": 18,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "intermediate_size": 2048,
+        "sliding_window": 512,
+        "vocab_size": 32768,
+        "tie_word_embeddings": True,
+    },
 }
 
 

@@ -5,6 +5,7 @@ multiply. Those are known whose code is that of a part named here (`known_code`)
 """
 
 import sys
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -12,13 +13,21 @@ from torch import nn
 
 from nbgen.engine.attention import Window
 from nbgen.engine.known_code import known, like, same_code
-from nbgen.engine.llama_like import ROTARY, linears, window
+from nbgen.engine.llama_like import ROTARY, window
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
+from nbgen.engine.native_linear import ALL
 
 #: Where norms stand: before attention and after it, before the feed-forward and after it.
 LAYERS = {
     "llama.LlamaDecoderLayer": ("input_layernorm", None, "post_attention_layernorm", None),
     "granite.GraniteDecoderLayer": ("input_layernorm", None, "post_attention_layernorm", None),
+    "phi3.Phi3DecoderLayer": ("input_layernorm", None, "post_attention_layernorm", None),
+    "glm4.Glm4DecoderLayer": (
+        "input_layernorm",
+        "post_self_attn_layernorm",
+        "post_attention_layernorm",
+        "post_mlp_layernorm",
+    ),
     "gemma2.Gemma2DecoderLayer": (
         "input_layernorm",
         "post_attention_layernorm",
@@ -38,11 +47,20 @@ ATTENTION = {
     "olmo2.Olmo2Attention": False,
     "olmo3.Olmo3Attention": False,
     "smollm3.SmolLM3Attention": False,
+    "phi3.Phi3Attention": False,
 }
 #: What a norm's weights have besides, and whether numbers are rounded before they are weighed.
 NORMS = {"llama.LlamaRMSNorm": (0.0, True), "gemma2.Gemma2RMSNorm": (1.0, False), "olmo2.Olmo2RMSNorm": (0.0, False)}
-#: Whose way to turn heads, and whether it rounds on the way.
-TURNS = {"llama": True, "olmo2": False}
+#: Their feed-forward, and what its activation is called.
+FEEDS = {"llama.LlamaMLP": "act_fn", "phi3.Phi3MLP": "activation_fn"}
+#: Whose way to turn heads: whether it rounds on the way, and turns neighbours in pairs.
+TURNS = {
+    "llama": (True, False),
+    "phi3": (True, False),
+    "olmo2": (False, False),
+    "glm4": (True, True),
+    "ernie4_5": (False, True),
+}
 ACTIVATIONS = (nn.functional.silu, lambda numbers: nn.functional.gelu(numbers, approximate="tanh"))
 DECODERS = (
     "llama.LlamaModel",
@@ -87,21 +105,33 @@ class NormParts(NamedTuple):
         return cls(norm.weight, epsilon, *NORMS[name])
 
 
+class Product(NamedTuple):
+    """Those `rows` of a `linear` layer's weight that make one thing."""
+
+    linear: Any
+    rows: slice
+
+    @property
+    def outputs(self) -> int:
+        return len(range(self.linear.out_features)[self.rows])
+
+
 class LayerParts(NamedTuple):
     """`norms` are before attention and after it, before the feed-forward and after it, of queries and of keys.
 
-    Scores of attention are bent by `softcap`, if it is not 0. `turns` says whether positions turn heads, and `rounds`
-    whether that rounds on the way; `activation` which of `ACTIVATIONS` it is, `residual` by what the results are
-    multiplied that are added.
+    Scores of attention are bent by `softcap`, if it is not 0. `turns` says whether positions turn heads, `rounds`
+    whether that rounds on the way, and `in_pairs` whether it turns neighbours; `activation` which of `ACTIVATIONS` it
+    is, `residual` by what the results are multiplied that are added.
     """
 
     attention: Any
-    linears: list[Any]
+    products: list[Product]
     norms: list[NormParts | None]
     window: Window
     softcap: float
     turns: bool
     rounds: bool
+    in_pairs: bool
     activation: int
     residual: float
 
@@ -115,8 +145,8 @@ class LayerParts(NamedTuple):
     def of(cls, layer: Any) -> "LayerParts":
         """Raises ValueError for a layer that does anything else."""
         attend, feed = layer.self_attn, layer.mlp
-        places, attention = like(layer, LAYERS), like(attend, ATTENTION)
-        if places is None or attention is None or like(feed, ["llama.LlamaMLP"]) is None:
+        places, attention, fed = like(layer, LAYERS), like(attend, ATTENTION), like(feed, FEEDS)
+        if places is None or attention is None or fed is None:
             raise ValueError(f"its layers ({type(layer).__name__}) are not known")
         if "_nbgen_window" not in attend.__dict__ or attend.head_dim % 2:
             raise ValueError("its attention is not known")
@@ -126,13 +156,13 @@ class LayerParts(NamedTuple):
         residual = layer.residual_multiplier if places.startswith("granite.") else 1.0
         return cls(
             attend,
-            linears(layer),
+            products(layer),
             [NormParts.of(norm) for norm in (*found, *heads)],
             window(attend),
             softcap or 0.0,
             bool(getattr(attend, "use_rope", True)),
-            _rounds_turns(attend),
-            _activation(feed.act_fn),
+            *_turns(attend),
+            _activation(getattr(feed, FEEDS[fed])),
             residual,
         )
 
@@ -170,11 +200,32 @@ class ModelParts(NamedTuple):
         return cls(NormParts.of(decoder.norm), scale, hidden, divisor, cap or 0.0)
 
 
-def _rounds_turns(attend: nn.Module) -> bool:
+def products(layer: Any) -> list[Product]:
+    """Query, key, value and output; gate, up and down: of layers of their own, or of one for what has one input."""
+    attend, feed = layer.self_attn, layer.mlp
+    if (joined := getattr(attend, "qkv_proj", None)) is not None:
+        heads = attend.o_proj.in_features
+        found = _cut(joined, heads, (joined.out_features - heads) // 2)
+    else:
+        found = [Product(attend.get_submodule(f"{name}_proj"), ALL) for name in "qkv"]
+    if (joined := getattr(feed, "gate_up_proj", None)) is not None:
+        fed = _cut(joined, joined.out_features // 2)
+    else:
+        fed = [Product(feed.gate_proj, ALL), Product(feed.up_proj, ALL)]
+    return [*found, Product(attend.o_proj, ALL), *fed, Product(feed.down_proj, ALL)]
+
+
+def _cut(linear: Any, *sizes: int) -> list[Product]:
+    """Products of so many outputs, one after the other, and of all that are left."""
+    ends = [*accumulate(sizes, initial=0), linear.out_features]
+    return [Product(linear, slice(start, end)) for start, end in pairwise(ends)]
+
+
+def _turns(attend: nn.Module) -> tuple[bool, bool]:
     home = sys.modules[type(attend).__module__]
-    for family, rounds in TURNS.items():
+    for family, ways in TURNS.items():
         if all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in ROTARY):
-            return rounds
+            return ways
     raise ValueError("its rotary positions are not known")
 
 

@@ -20,12 +20,11 @@ from nbgen.engine import attention
 from nbgen.engine.attention import Window
 from nbgen.engine.attention_native import LayerFields, NativeAttention
 from nbgen.engine.attention_plan import Plan
-from nbgen.engine.decoder_parts import LayerParts
+from nbgen.engine.decoder_parts import LayerParts, Product, products
 from nbgen.engine.kv_cache import KVCache
-from nbgen.engine.llama_like import linears
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
 from nbgen.engine.native import function
-from nbgen.engine.native_linear import LinearFields, NativeProduct
+from nbgen.engine.native_linear import ALL, OUTPUTS, LinearFields, NativeProduct
 from nbgen.engine.native_step import NormFields, OuterLayers, PreparedStep, Room, Scales, Scores, StepFields, finished
 from nbgen.engine.rotary_table import Rotary, RotaryTable
 from nbgen.engine.scheduler import ScheduledSequence
@@ -42,7 +41,7 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, LinearFields) for name in LINEARS),
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
-        *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds")),
+        *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "in_pairs")),
     ]
 
 
@@ -65,13 +64,15 @@ class NativeDecoder(nn.Module):
         self._scales = Scales(1.0, _residual(layers), 1.0, 0.0)
         self._stock, self._instead = list(found), nn.ModuleList([self])
         self._numbers = [layer.attention.layer_idx for layer in layers]
-        self._fields = (DecoderLayerFields * len(found))(*(_fields(layer, self._turn(layer)) for layer in layers))
+        self._fields = (DecoderLayerFields * len(found))(*(_fields(layer, *self._turn(layer)) for layer in layers))
+        #: What the layers point to of adapters.
+        self._adapted: list[torch.Tensor] = []
         self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
         for layer, fields in zip(layers, self._fields, strict=True):
             group = fields.attention.heads // fields.attention.kv_heads
             self._shape_of_last = layer.window, group
             self._alike.setdefault(self._shape_of_last, []).append(fields)
-        self._sizes = _sizes(found)
+        self._sizes = _sizes(layers)
         shapes = [fields.attention for fields in self._fields]
         self._most = max(shape.heads * (shape.value_dim + 2) for shape in shapes)
         #: The first layer's, in the cache that the layers point to.
@@ -156,10 +157,11 @@ class NativeDecoder(nn.Module):
     def _room(self, step: attention.Step, last: attention.Step | None, scales: Scales) -> Room:
         return Room(len(step.slots), self._sizes, self._plan(step, last) * self._most, scales, self._dtype)
 
-    def _turn(self, layer: LayerParts) -> int:
-        """Which of its rotary table's kinds the layer has."""
-        kinds = self.rotary.kinds
-        return kinds.index(self._decoder.config.layer_types[layer.attention.layer_idx]) if len(kinds) > 1 else 0
+    def _turn(self, layer: LayerParts) -> tuple[int, int]:
+        """How many numbers of its heads are turned, and by which of a position's."""
+        kinds, width = self.rotary.kinds, self.rotary.width
+        kind = kinds.index(self._decoder.config.layer_types[layer.attention.layer_idx]) if len(kinds) > 1 else 0
+        return width if layer.turns else 0, kind * width
 
     def _walk(self, fields: StepFields, hidden: torch.Tensor) -> None:
         self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
@@ -198,9 +200,10 @@ class NativeDecoder(nn.Module):
         """Point to the adapters' matrices; each row's own columns `[rows, 2]` of them, if any has some."""
         columns = self._lora.columns
         if columns is not self._columns:
+            self._adapted = []
             for layer, fields in zip(self._stock, self._fields, strict=True):
-                for name, linear in zip(LINEARS, linears(layer), strict=True):
-                    setattr(fields, name, _linear_fields(linear))
+                for name, product in zip(LINEARS, products(layer), strict=True):
+                    setattr(fields, name, _linear_fields(product, self._adapted))
             self._columns = columns
         if not concerns(items):
             return None
@@ -223,7 +226,8 @@ class NativeDecoder(nn.Module):
 
 def _residual(layers: list[LayerParts]) -> float:
     """By what all layers multiply what they add. Raises ValueError where they differ, and for products not of ours."""
-    if not all(isinstance(linear, NativeProduct) for layer in layers for linear in layer.linears):
+    every = [product for layer in layers for product in layer.products]
+    if not all(isinstance(each.linear, NativeProduct) and each.outputs % OUTPUTS == 0 for each in every):
         raise ValueError("its linear layers are not ours")
     residual, *others = {layer.residual for layer in layers}
     if others:
@@ -231,28 +235,35 @@ def _residual(layers: list[LayerParts]) -> float:
     return residual
 
 
-def _fields(layer: LayerParts, kind: int) -> DecoderLayerFields:
-    """All but where the cache is; `kind` is which of the rotary table's kinds turns its heads."""
-    query, key, *_ = layer.linears
+def _fields(layer: LayerParts, turned: int, turn: int) -> DecoderLayerFields:
+    """All but where the cache is; `turned` numbers of its heads are turned, by those of a position from `turn` on."""
+    query, key, *_ = layer.products
     dim = layer.attention.head_dim
-    heads, kv_heads = query.out_features // dim, key.out_features // dim
+    heads, kv_heads = query.outputs // dim, key.outputs // dim
     shape = LayerFields(heads, kv_heads, dim, dim, 0, layer.attention.scaling, layer.softcap, None)
-    turned = dim if layer.turns else 0
-    given = layer.activation, layer.norms_all_heads, turned, kind * dim, layer.rounds
-    norms, products = map(NormFields.of, layer.norms), map(_linear_fields, layer.linears)
-    return DecoderLayerFields(*norms, *products, shape, None, None, None, *given)
+    given = layer.activation, layer.norms_all_heads, turned, turn, layer.rounds, layer.in_pairs
+    norms, linears = map(NormFields.of, layer.norms), (_linear_fields(product, []) for product in layer.products)
+    return DecoderLayerFields(*norms, *linears, shape, None, None, None, *given)
 
 
-def _linear_fields(linear: Any) -> LinearFields:
-    adapted = isinstance(linear, LoraLinear)
-    return linear.base.fields(linear.matrices) if adapted else linear.fields()
+def _linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
+    """Matrices of adapters that are cut for it go to those that are `kept`."""
+    linear, rows = product
+    if not isinstance(linear, LoraLinear):
+        return linear.fields(rows)
+    down, up = linear.matrices
+    if rows is not ALL:
+        up = up[:, rows].contiguous()
+        kept.append(up)
+    base: Any = linear.base
+    return cast(LinearFields, base.fields(rows, (down, up)))
 
 
-def _sizes(layers: list[nn.Module]) -> list[int]:
+def _sizes(layers: list[LayerParts]) -> list[int]:
     """Numbers of one row in each of what a step makes meanwhile, in the widest layer."""
     sizes = []
     for layer in layers:
-        query, key, value, output, gate, up, down = linears(layer)
-        outputs = (query.out_features, key.out_features, value.out_features, output.in_features)
-        sizes.append((query.in_features, *outputs, down.out_features, gate.out_features, up.out_features))
+        query, key, value, output, gate, up, down = layer.products
+        outputs = (query.outputs, key.outputs, value.outputs, output.linear.in_features)
+        sizes.append((query.linear.in_features, *outputs, down.outputs, gate.outputs, up.outputs))
     return [max(column) for column in zip(*sizes, strict=True)]

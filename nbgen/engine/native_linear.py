@@ -17,6 +17,7 @@ from nbgen.engine.native import function, library
 OUTPUTS = 4
 #: Of outputs and of inputs in the processor's tiles, where it has them.
 TILE, TILE_INPUTS = 16, 32
+ALL = slice(None)
 #: Products below so many multiplications are one thread's: waking another takes longer.
 SMALL = 2**15
 
@@ -49,12 +50,16 @@ class NativeProduct(nn.Module):
         self.bias = bias
         self._dtype, self._multiply = weight.dtype, multiply
 
-    def fields(self, matrices: tuple[torch.Tensor, torch.Tensor] | None = None) -> LinearFields:
-        """Where the weight lies, as long as it lies there; and `matrices` of adapters, `[columns, …]` each."""
+    def fields(self, rows: slice = ALL, matrices: tuple[torch.Tensor, torch.Tensor] | None = None) -> LinearFields:
+        """Where the weight's `rows` lie, as long as they lie there; and `matrices` of adapters, `[columns, …]` each."""
+        numbers: dict[str, torch.Tensor | None] = {"bias": self.bias, **self._numbers()}
+        if rows is not ALL:
+            numbers = {name: None if tensor is None else tensor[rows] for name, tensor in numbers.items()}
         down, up = matrices or (None, None)
-        tensors = {"bias": self.bias, "down": down, "up": up, **self._numbers()}
+        tensors = {**numbers, "down": down, "up": up}
         pointers = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None}
-        return LinearFields(**pointers, inputs=self.in_features, outputs=self.out_features)
+        outputs = len(range(self.out_features)[rows])
+        return LinearFields(**pointers, inputs=self.in_features, outputs=outputs)
 
     @property
     def nbytes(self) -> int:

@@ -105,6 +105,8 @@ def test_one_batch_of_all_kinds_writes_what_peft_writes(
 
 MODELS = {
     "qwen3": "all-linear",
+    "olmo2": "all-linear",
+    "phi3": "all-linear",  # several of whose products are one layer
     "mixtral": ["q_proj", "k_proj", "v_proj", "o_proj"],
     "gpt2": ["c_attn", "c_proj", "c_fc"],
 }

@@ -45,10 +45,13 @@ TAKEN = {
     "olmo2": {"num_key_value_heads": 2},
     "olmo3": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8},
     "smollm3": {"no_rope_layers": [1, 0]},
+    "phi3": {"partial_rotary_factor": 0.5, "head_dim": 16},
+    "glm4": {"partial_rotary_factor": 0.5, "head_dim": 16},
+    "ernie4_5": {"use_bias": True},
 }
 #: Those that kernels on a GPU know, too.
 LLAMA_LIKE = ["llama", "mistral", "qwen2", "qwen3"]
-LEFT = ["phi3", "cohere", "glm", "exaone4", "mixtral"]
+LEFT = ["cohere", "exaone4", "mixtral", "olmo", "stablelm"]
 DTYPES = [dtype for dtype in native.KINDS if native_linear.readable(nn.Linear(64, 64, dtype=dtype))]
 
 

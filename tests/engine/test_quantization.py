@@ -29,6 +29,8 @@ PARAMS = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True)
 MODELS = {
     "llama": {},
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
+    "gemma2": {"head_dim": 16, "sliding_window": 8},
+    "phi3": {"head_dim": 16},
     "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": 128, "n_positions": 512},
 }
 

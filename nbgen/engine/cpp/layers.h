@@ -22,8 +22,8 @@ struct Norm {
 enum Activation : int64_t { SILU, GELU_TANH };
 
 // Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries and keys: of each head,
-// or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on, and what is
-// made of them on the way is rounded if that `rounds`.
+// or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on: neighbours
+// `in_pairs`, or halves against each other. What is made of them on the way is rounded if that `rounds`.
 template <typename T>
 struct DecoderLayer {
     Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm;
@@ -33,7 +33,7 @@ struct DecoderLayer {
     T* values;
     const Batch* batch;
     Activation activation;
-    int64_t all_heads, turned, turn, rounds;
+    int64_t all_heads, turned, turn, rounds, in_pairs;
 };
 
 // What a model multiplies its embeddings by, and what its layers add; and what it makes of its scores: it divides them by
@@ -121,25 +121,28 @@ void finish_scores(const Scales& scales, const T* scores, int64_t begin, int64_t
         for (int64_t i = begin; i < end; i++) to[i] = finished<T>(widen(scores[i]), scales);
 }
 
-// Rotary positions (Su et al. 2021) of one head, whose first `turned` numbers they turn, halves against each other.
+// Rotary positions (Su et al. 2021) of one head, whose first `turned` numbers they turn.
+template <bool ROUNDS, bool IN_PAIRS, typename T>
+void turn(const T* input, const float* cosines, const float* sines, int64_t turned, T* output) {
+    const auto passed = [](float number) { return ROUNDS ? rounded<T>(number) : number; };
+    const int64_t half = turned / 2, further = IN_PAIRS ? 1 : half, later = IN_PAIRS ? 0 : half;
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        const int64_t at = IN_PAIRS ? 2 * i : i;
+        float a = widen(input[at]), b = widen(input[at + further]);
+        float first = passed(a * cosines[i]) + passed(-b * sines[i]);
+        float second = passed(b * cosines[i + later]) + passed(a * sines[i + later]);
+        narrow(first, output + at);
+        narrow(second, output + at + further);
+    }
+}
+
 template <typename T>
 void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, const float* sines, T* output) {
-    const int64_t turned = layer.turned, half = turned / 2;
-    const auto turn = [&](const auto& passed) {
-#pragma omp simd
-        for (int64_t i = 0; i < half; i++) {
-            float a = widen(input[i]), b = widen(input[i + half]);
-            float first = passed(a * cosines[i]) + passed(-b * sines[i]);
-            float second = passed(b * cosines[i + half]) + passed(a * sines[i + half]);
-            narrow(first, output + i);
-            narrow(second, output + i + half);
-        }
-    };
-    if (layer.rounds)
-        turn([](float number) { return rounded<T>(number); });
-    else
-        turn([](float number) { return number; });
-    std::copy(input + turned, input + layer.attention.dim, output + turned);
+    const auto ways = layer.rounds ? std::array{&turn<true, false, T>, &turn<true, true, T>}
+                                   : std::array{&turn<false, false, T>, &turn<false, true, T>};
+    ways[layer.in_pairs](input, cosines, sines, layer.turned, output);
+    std::copy(input + layer.turned, input + layer.attention.dim, output + layer.turned);
 }
 
 // A member's way through the layers of a step, phase by phase.

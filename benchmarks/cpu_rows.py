@@ -1,0 +1,24 @@
+"""Rows that two engines of one process do in turn, on one thread each, whose CPU time is what is compared.
+
+A few tokens in, one stream and several at once, and one prompt.
+"""
+
+import statistics
+
+from benchmarks.rounded_speed import seconds
+from nbgen.engine.assembly import Assembly
+
+#: By name: streams at once, tokens of each prompt, tokens that each gains.
+ROWS = {"1 stream": (1, 4, 12), "4 streams": (4, 4, 8), "16 streams": (16, 4, 4), "prompt of 1,024": (1, 1024, 1)}
+TURNS = 5
+
+
+def compared(one: Assembly, other: Assembly, *, alike: bool) -> dict[str, list[float]]:
+    """Tokens a second of each, by row; where they are `alike` they must write the same tokens."""
+    found = {}
+    for name, row in ROWS.items():
+        turns = [[seconds(each, *row, turn) for each in (one, other)] for turn in range(TURNS + 1)][1:]
+        assert not alike or all(first[1] == second[1] for first, second in turns)
+        tokens = row[0] * row[2] if row[2] > 1 else row[1]
+        found[name] = [tokens / statistics.median(turn[side][0] for turn in turns) for side in (0, 1)]
+    return found

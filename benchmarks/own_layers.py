@@ -1,0 +1,46 @@
+"""`python -m benchmarks.own_layers`: layers in nbgen's C++ beside transformers' code, of families unlike Llama.
+
+Products and attention are the same C++ in both. The two take turns in one process (`cpu_rows`), in bfloat16, whose last
+bits may part.
+"""
+
+from unittest import mock
+
+from benchmarks import machine, shapes
+from benchmarks.cpu_rows import compared
+from benchmarks.results import Results
+from nbgen.engine import probe
+from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine.known_scores import KnownScores
+from nbgen.engine.model_runner import ModelRunner
+from nbgen.engine_config import EngineConfig
+
+MODELS = ("g270",)
+
+
+def engine(folder: str, layers_in: str) -> Assembly:
+    config = EngineConfig(model=folder, threads=1, dtype="bfloat16", kv_cache_bytes=2**28, draft_tokens=0)
+    made = assemble(config, lambda *_: None)
+    runner = made.engine._runner
+    assert isinstance(runner, ModelRunner)
+    assert runner.layers_in == layers_in
+    return made
+
+
+def measure(model: str) -> dict[str, list[float]]:
+    """Tokens a second by transformers' code, and by ours, of each row."""
+    folder = str(shapes.checkpoint(model))
+    ours = engine(folder, "C++")
+    with mock.patch.object(probe, "_give_native_layers"), mock.patch.object(KnownScores, "recall", return_value=None):
+        stock = engine(folder, "transformers")
+    return compared(stock, ours, alike=False)
+
+
+def main() -> None:
+    found = {model: measure(model) for model in MODELS}
+    Results().keep("own_layers", {"models": found, "machine": machine.describe()})
+    print(found)
+
+
+if __name__ == "__main__":
+    main()
