@@ -110,7 +110,7 @@ class Service:
     # --- settings and shared memory
 
     async def LogSettings(self, request: Any) -> Any:
-        changes = {name: getattr(v, v.WhichOneof("parameter_choice")) for name, v in request.settings.items()}
+        changes = {name: kserve_grpc.parameter_value(name, value) for name, value in request.settings.items()}
         self._app.log_settings.update(changes)
         response = service_pb2.LogSettingsResponse()
         for name, value in self._app.log_settings.fields.items():
