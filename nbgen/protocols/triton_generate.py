@@ -92,9 +92,14 @@ def _map(inference: Inference, name: str, value: Any, spec: ModelSpec) -> None:
         return
     if name in inference.inputs:
         raise InvalidRequest(f"input '{name[:200]}' already exists in request")
-    if declared.optional and (value in ([], "") if declared.dims == (VARIABLE,) else value == []):
+    if declared.optional and _is_nothing(value, declared):
         return
     inference.inputs[name] = _tensor(declared, value, spec)
+
+
+def _is_nothing(value: Any, declared: TensorSpec) -> bool:
+    """An empty list, or an empty text for a list: it is not given."""
+    return (_is_list(value) and not value) or (value == "" and declared.dims == (VARIABLE,))
 
 
 def _tensor(declared: TensorSpec, value: Any, spec: ModelSpec) -> Tensor:
