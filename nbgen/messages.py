@@ -293,7 +293,8 @@ class GenerateOutput(Struct, frozen=True, gc=False):
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
     `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`. `logprobs` are those
-    of `token_ids`; a sequence's first output has the prompt's, and its text and ids where these were asked for.
+    of `token_ids`; a sequence's first output has the prompt's, and its text and ids where these were asked for, and
+    tells how long it has run: `ran_seconds`.
     `tensors` are rows that follow those of earlier outputs, named as in `TensorOptions`. `parts` are what the text is
     made of, where that was asked for and the model has more than text to say; None is all text. The server keeps many
     of them: what is empty is shared, and the garbage collector need not look at what cannot be in a cycle.
@@ -307,6 +308,7 @@ class GenerateOutput(Struct, frozen=True, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    ran_seconds: float = 0.0
     #: Tokens of the prompt that stand for media, by their type.
     media_tokens: dict[str, int] = {}
     finish_reason: FinishReason | None = None

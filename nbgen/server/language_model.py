@@ -173,7 +173,7 @@ def _times(run: Run) -> Times:
 
 
 def _timing(runs: list[Run]) -> Timing:
-    """The model computes from the first output on; before that, they wait."""
+    """The model computes from when the first of them is begun; before that, they wait."""
     now = time.monotonic()
-    infer = max(run.ended or now for run in runs) - min(run.first_token or run.ended or now for run in runs)
+    infer = max(run.ended or now for run in runs) - min(run.running_since or run.ended or now for run in runs)
     return Timing(compute_infer=int(infer * 1e9), batch=len(runs), executed_batch=len(runs))
