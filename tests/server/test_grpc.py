@@ -101,6 +101,15 @@ def test_log_settings_are_only_what_grpc_can_tell(remote: Grpc, stub: Stub) -> N
         client.update_log_settings({"log_verbose_level": 0}, TOKEN_METADATA)
 
 
+def test_settings_of_a_wrong_kind_or_number_are_refused(stub: Stub) -> None:
+    trace = service_pb2.TraceSettingRequest()
+    trace.settings["trace_rate"].value.extend(["1", "2"])
+    assert "expected one value, got 2" in refused(stub.TraceSetting, trace)
+    unload = service_pb2.RepositoryModelUnloadRequest(model_name="nope")
+    unload.parameters["unload_dependents"].string_param = "true"
+    assert "'unload_dependents': expected a boolean" in refused(stub.RepositoryModelUnload, unload)
+
+
 def test_logits_are_torchs_and_no_limit_cuts_them(remote: Grpc, long_model: Path) -> None:
     tokens = np.random.default_rng(0).integers(4, 260, 6000)
     result = remote.infer(
