@@ -103,6 +103,8 @@ NAMES = {
     "sampling_seed": "seed",
     "no_stop_trim": "include_stop_str_in_output",
     "lora_path": "lora_name",
+    "bad_ids": "bad_words_list",
+    "stop_ids": "stop_words_list",
 }
 CANONICAL = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
 #: Datatypes that a client may send instead.

@@ -59,12 +59,12 @@ class Adapters:
         known = self._present.folders
         return next((part for part in (name, name.partition(":")[2]) if part in known), None)
 
-    def check(self, name: str) -> None:
-        """Raise InvalidRequest for a name that was never loaded."""
+    def check(self, name: str, *, field: str = "lora_path") -> None:
+        """Raise InvalidRequest for a name, given in `field`, that was never loaded."""
         if name not in self._present.folders:
             loaded = ", ".join(sorted(self.loaded)) or "none"
             raise InvalidRequest(
-                f"lora_path: the adapter {name!r:.200} has never been loaded; loaded: {loaded}", field="lora_path"
+                f"{field}: the adapter {name!r:.200} has never been loaded; loaded: {loaded}", field=field
             )
 
     # --- what the engine is told

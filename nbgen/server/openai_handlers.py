@@ -53,7 +53,7 @@ class CallHandler(OpenaiHandler, GenerationHandler):
         """The adapter that "adapter" or "base:adapter" names, if any. Raises InvalidRequest for one not there."""
         adapters, base = self.engine.adapters, self.engine.config.model
         if (name := adapters.named(model)) is None and model.startswith(f"{base}:"):
-            adapters.check(model.removeprefix(f"{base}:"))
+            adapters.check(model.removeprefix(f"{base}:"), field="model")
         return None if model == base else name
 
     def whole(self, runs: list[Run]) -> bytes:

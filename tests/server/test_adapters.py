@@ -155,7 +155,8 @@ def test_openai_names_an_adapter_as_a_model(
     assert [(card["id"], card["parent"]) for card in cards] == [(str(long_model), None), ("a", str(long_model))]
     assert server.http.get("v1/models/a").json()["id"] == "a"
     unknown = server.http.post("v1/completions", json=body | {"model": f"{long_model}:nobody"})
-    assert (unknown.status_code, "never been loaded" in unknown.text) == (400, True)
+    error = unknown.json()["error"]
+    assert (unknown.status_code, error["param"], error["message"][:27]) == (400, "model", "model: the adapter 'nobody'")
 
 
 def test_triton_names_an_adapter_too(server: Server, long_model: Path, expected: dict[str | None, list[int]]) -> None:
