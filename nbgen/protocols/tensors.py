@@ -93,9 +93,9 @@ def _numbers(values: list[Any], datatype: str, kind: str) -> memoryview:
         if min(values) < info.min or max(values) > info.max:
             raise InvalidRequest(f"a value is out of range of {datatype}: {info.min} to {info.max}")
     try:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="raise"):
             array = np.array(values, dtype)
-    except OverflowError:
+    except (OverflowError, FloatingPointError):
         raise InvalidRequest(f"a value is out of range of {datatype}") from None
     return memoryview(array.tobytes())
 

@@ -55,7 +55,7 @@ def parse_generate(body: memoryview, spec: ModelSpec) -> Inference:
 def _parse(body: memoryview) -> Members:
     check_structure(body, values=MAX_VALUES)
     try:
-        value = json.loads(str(body, "utf-8"), object_pairs_hook=Members)
+        value = json.loads(str(body, "utf-8"), object_pairs_hook=Members, parse_float=_float, parse_constant=_float)
     except (ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else "not JSON in UTF-8"
         raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
@@ -65,6 +65,13 @@ def _parse(body: memoryview) -> Members:
     if len(value) > MAX_KEYS:
         raise InvalidRequest(f"the request has {len(value)} members; at most {MAX_KEYS}")
     return value
+
+
+def _float(text: str) -> float:
+    """A number that a double holds; JSON has no others."""
+    if not math.isfinite(number := float(text)):
+        raise InvalidRequest(f"failed to parse the request JSON buffer: {text[:80]} is no number that a double holds")
+    return number
 
 
 def _id(members: Members) -> str:
