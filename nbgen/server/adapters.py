@@ -82,6 +82,8 @@ class Adapters:
 
     def load(self, name: str, folder: str) -> LoadAdapter:
         """The command that loads a new one. Raises InvalidRequest. `heard` says when it is done."""
+        if name == self._model:
+            raise InvalidRequest(f"{name!r:.200} is the model's own name: give the adapter another", field="lora_name")
         if name in self._present.loaded:
             raise InvalidRequest(f"the adapter {name!r} is already loaded: unload it first", field="lora_name")
         return LoadAdapter(rid=uuid.uuid4().hex, name=name, folder=folder)
