@@ -138,6 +138,15 @@ def test_a_full_queue_refuses(tiny_model: Path) -> None:
     assert len(ids(outputs["q0"])) == NEW_TOKENS
 
 
+def test_more_samples_than_any_queue_holds_are_the_requests_fault(tiny_model: Path) -> None:
+    assembly = build(tiny_model, max_waiting=2)
+    requests = [GenerateRequest(rid=f"q{n}", text="Hi", params=greedy(n=n)) for n in (3, 2)]
+    outputs = generate(assembly, requests)
+    reason = outputs["q3"][0].finish_reason
+    assert (reason.status, reason.message[:35]) == (400, "n is 3, and at most 2 samples may w")
+    assert len(ids(outputs["q2"], 1)) == NEW_TOKENS
+
+
 def test_chat_goes_through_the_template(tiny_engine: Assembly) -> None:
     chat = GenerateRequest(rid="c", messages=[ChatMessage(role="user", content="Hi")], params=greedy())
     plain = GenerateRequest(rid="p", text="<|user|>Hi<|end|><|assistant|>", params=greedy())
