@@ -40,6 +40,12 @@ class LanguageModel(ServedModel):
         self._engine = engine
         self._runs = runs
         self._described: tuple[object, ModelSpec] | None = None
+        engine.watchers.add(self._note_start)
+
+    def _note_start(self) -> None:
+        """It is in service again, whoever has asked the engine for it."""
+        if self._engine.state in ("starting", "loading", "ready"):
+            self.unloaded = False
 
     @property
     def spec(self) -> ModelSpec:
