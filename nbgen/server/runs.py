@@ -124,7 +124,8 @@ class Run:
     def _take(self, output: GenerateOutput) -> None:
         reason = output.finish_reason
         if reason is not None and (reason.type == "error" or reason.status is not None):
-            self.error = from_status(reason.status or 500, reason.message or "the request failed in the engine")
+            words = reason.message or "the request failed in the engine"
+            self.error = from_status(reason.status or 500, words, reason.field)
             self.ended = time.monotonic()
             return
         if output.ran_seconds:
