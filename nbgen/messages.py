@@ -246,7 +246,7 @@ class FinishReason(Struct, frozen=True, tag=False):
     """Why a sequence ended.
 
     `matched` is the stop string or token id of "stop"; `length` the token budget of "length", where `incomplete` says
-    that a constrained answer was cut before it was whole; `message` and `status` explain "abort" and "error".
+    that a constrained answer was cut before it was whole; the others explain "abort" and "error".
     """
 
     type: FinishType
@@ -255,11 +255,12 @@ class FinishReason(Struct, frozen=True, tag=False):
     incomplete: bool = False
     message: str | None = None
     status: int | None = None
+    field: str | None = None
 
     @classmethod
-    def failure(cls, message: str, status: int) -> FinishReason:
+    def failure(cls, message: str, status: int, field: str | None = None) -> FinishReason:
         """Of "error", in words that may come from a foreign file or a client."""
-        return cls(type="error", message=writable(message), status=status)
+        return cls(type="error", message=writable(message), status=status, field=field)
 
 
 #: A token's natural log-probability (None where no token precedes it, -inf where it was impossible), id and text.
@@ -293,7 +294,7 @@ class GenerateOutput(Struct, frozen=True, gc=False):
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
     `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`. `logprobs` are those
-    of `token_ids`; a sequence's first output has the prompt's, and its text and ids where these were asked for.
+    of `token_ids`; a sequence's first output has the prompt's, its text and ids if asked for, and `ran_seconds` so far.
     `tensors` are rows that follow those of earlier outputs, named as in `TensorOptions`. `parts` are what the text is
     made of, where that was asked for and the model has more than text to say; None is all text. The server keeps many
     of them: what is empty is shared, and the garbage collector need not look at what cannot be in a cycle.
@@ -307,6 +308,7 @@ class GenerateOutput(Struct, frozen=True, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    ran_seconds: float = 0.0
     #: Tokens of the prompt that stand for media, by their type.
     media_tokens: dict[str, int] = {}
     finish_reason: FinishReason | None = None

@@ -89,8 +89,9 @@ class Admission:
             prompt = prompt[: max(1, self._room - len(request.prefix_ids) - 1)]
         self._check([*prompt, *request.prefix_ids], params, fit=request.fit or request.truncate)
         if request.words is not None:
-            for word in (*request.words.bad_ids, *request.words.stop_ids):
-                self._check_ids(word, "words")
+            for name in ("bad_ids", "stop_ids"):
+                for word in getattr(request.words, name):
+                    self._check_ids(word, name)
         self._check_logprobs(request.logprobs, len(prompt), params.n)
         self._check_tensors(request.tensors, len(prompt), self._budget(len(prompt), params))
         if request.logit_processor is not None:

@@ -54,8 +54,7 @@ class Deadlines:
     def _note(self, sequence: Sequence, now: float) -> None:
         if sequence.status is SequenceStatus.RUNNING:
             self._ran[sequence.group] = now
-            if sequence.started is None:
-                sequence.started = now
+            sequence.start(now)
 
 
 def _waited(seconds: float) -> FinishReason:

@@ -1,4 +1,4 @@
-"""Why the engine ends requests that did nothing wrong: its memory is the reason, and another try may go well."""
+"""Why the engine ends requests, or does not take them in, for want of room: mostly another try may go well."""
 
 from nbgen.messages import FinishReason
 
@@ -10,3 +10,10 @@ NO_CACHE = FinishReason.failure(
 )
 #: To who was admitted before memory was released and resumed.
 OUTGROWN = FinishReason.failure("the KV cache has become too small for this request: ask for fewer tokens", 503)
+
+
+def queue_full(waiting: int, arriving: int, most: int) -> FinishReason:
+    """To a request of `arriving` samples where so many wait already."""
+    if arriving > most:  # and not even an empty queue would do
+        return FinishReason.failure(f"n is {arriving}, and at most {most} samples may wait here: ask for fewer", 400)
+    return FinishReason.failure(f"the queue is full ({waiting} waiting)", 503)

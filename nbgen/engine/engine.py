@@ -15,7 +15,7 @@ from nbgen.commands import PauseMode
 from nbgen.engine import memory
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.deadlines import Deadlines
-from nbgen.engine.endings import NO_MEMORY, OUTGROWN
+from nbgen.engine.endings import NO_MEMORY, OUTGROWN, queue_full
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.guess import Verified
 from nbgen.engine.launcher import Launched, Launcher
@@ -245,7 +245,7 @@ class Engine:
         """Why one request's sequences cannot be taken in now, if they cannot."""
         waiting, adapter = self._num_waiting, arriving[0].adapter
         if waiting + len(arriving) > self.max_waiting:
-            return FinishReason.failure(f"the queue is full ({waiting} waiting)", 503)
+            return queue_full(waiting, len(arriving), self.max_waiting)
         if adapter is not None and adapter not in self._adapters:
             return FinishReason.failure(f"the adapter {adapter.name!r} is not loaded: try again", 503)
         if self._closed is None and not all(map(self._scheduler.fits, arriving)):

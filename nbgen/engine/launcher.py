@@ -8,6 +8,7 @@ A sequence that has ended by then wasted its row. The blocks and the state that 
 forwards that are launched later, and so computed later. Knows nothing of what becomes of tokens.
 """
 
+import time
 from typing import NamedTuple
 
 import torch
@@ -80,6 +81,9 @@ class Launcher:
         batch = scheduler.schedule()
         if not batch:
             return None
+        now = time.monotonic()
+        for item in batch:
+            item.sequence.start(now)
         if newest is None:
             self._masks.start([item.sequence for item in batch if item.samples])
         output = runner.run(batch, scheduler.blocks.take_copies(), newest).over(self._vocab_size)

@@ -56,10 +56,11 @@ log = logging.getLogger(__name__)
 
 
 class Constrained(NamedTuple):
-    """A request's sequences, and the grammar that they wait for."""
+    """A request's sequences, the grammar that they wait for, and the option that asks for it."""
 
     sequences: list[Sequence]
     grammar: Grammar
+    option: str
 
 
 class Ready(NamedTuple):
@@ -67,6 +68,7 @@ class Ready(NamedTuple):
 
     sequences: list[Sequence]
     compiled: Future[Compiled]
+    option: str
 
 
 class Install(NamedTuple):
@@ -162,9 +164,10 @@ class Loop:
             if (grammar := sequences[0].params.grammar) is None:
                 self._inbox.put(sequences)
             else:
-                self._inbox.put(Constrained(sequences, self._grammar(*grammar)))
+                option = request.params.grammar[0] if request.params.grammar else "tools"
+                self._inbox.put(Constrained(sequences, self._grammar(*grammar, option), option))
         except NbgenError as error:
-            self._refuse(request, error.message, error.status)
+            self._refuse(request, error.message, error.status, error.field)
         except Exception:  # whatever a tokenizer or a template raises is this request's alone
             log.exception("request %s could not be tokenized", request.rid)
             self._refuse(request, "the prompt could not be tokenized", 400)
@@ -183,17 +186,17 @@ class Loop:
             words = "the adapter cannot be read; the server's log says why"
             self._channel.send(AdapterState(rid=message.rid, name=message.name, error=words))
 
-    def _grammar(self, kind: str, text: str) -> Grammar:
+    def _grammar(self, kind: str, text: str, option: str) -> Grammar:
         if self._grammars is None:
             raise InvalidRequest(
-                f"{kind} needs a grammar back end, and this server has none (grammar_backend is 'none')", field=kind
+                f"{option} needs a grammar back end, and this server has none (grammar_backend is 'none')",
+                field=option,
             )
         return Grammar(kind, text)
 
-    def _refuse(self, request: Request, message: str, status: int) -> None:
-        self._channel.send(
-            StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=FinishReason.failure(message, status))])
-        )
+    def _refuse(self, request: Request, message: str, status: int, field: str | None = None) -> None:
+        reason = FinishReason.failure(message, status, field)
+        self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=reason)]))
 
     def _take_in(self) -> bool:
         """Take what has arrived, waiting a moment if there is nothing to compute; False when the server is gone."""
@@ -263,11 +266,11 @@ class Loop:
 
     def _compile(self, item: Constrained) -> list[GenerateOutput]:
         """Have the grammar compiled while the loop goes on; the inbox hears of it."""
-        sequences, grammar = item
+        sequences, grammar, option = item
         refusals = self._engine.add(sequences, prepared=False)
         if not refusals and self._grammars is not None:
             compiled = self._grammars.submit(grammar, wanted=lambda: sequences[0].finish_reason is None)
-            compiled.add_done_callback(lambda done: self._inbox.put(Ready(sequences, done)))
+            compiled.add_done_callback(lambda done: self._inbox.put(Ready(sequences, done, option)))
         return refusals
 
     def _constrain(self, item: Ready) -> list[GenerateOutput]:
@@ -277,7 +280,8 @@ class Loop:
             for sequence in item.sequences:
                 sequence.matcher = compiled.matcher()
         except NbgenError as error:
-            return self._engine.refuse(item.sequences, FinishReason.failure(error.message, error.status))
+            field = item.option if error.field else None
+            return self._engine.refuse(item.sequences, FinishReason.failure(error.message, error.status, field))
         except Exception:  # whatever a back end raises is this grammar's alone
             log.exception("request %s: its grammar", item.sequences[0].rid)
             return self._engine.refuse(item.sequences, FinishReason.failure("the grammar cannot be used", 400))

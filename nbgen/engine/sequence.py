@@ -1,6 +1,7 @@
 """One prompt being continued: its tokens, its blocks, how far it is computed. Plain Python, no tensors."""
 
 import logging
+import time
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -185,6 +186,11 @@ class Sequence:
         """Tokens whose keys and values are still to be computed: 1 while decoding."""
         return len(self) - self.num_computed
 
+    def start(self, now: float) -> None:
+        """It runs; what it does again after it had to give way is no second start."""
+        if self.started is None:
+            self.started = now
+
     def next_ids(self, count: int) -> list[int]:
         """The next `count` uncomputed tokens; in place of an awaited one -1 less its row."""
         ids = self.token_ids[self.num_computed : self.num_computed + count]
@@ -250,6 +256,7 @@ class Sequence:
             prompt_tokens=self.num_prompt,
             completion_tokens=self.num_output,
             cached_tokens=self.cached_tokens,
+            ran_seconds=time.monotonic() - self.started if begins and self.started is not None else 0.0,
             media_tokens=self.media.tokens if self.media else {},
             finish_reason=self.finish_reason,
             prompt_logprobs=self.prompt_logprobs if begins else (),

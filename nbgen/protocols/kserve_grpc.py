@@ -46,7 +46,7 @@ def parse_version(version: str) -> str:
 
 def parse_infer(request: Any, contents: list[memoryview]) -> Inference:
     """The inference that a ModelInferRequest asks for; `contents` are its raw ones. Raises InvalidRequest."""
-    given = {name: parameter_value(name, value) for name, value in request.parameters.items() if name != EMPTY_FINAL}
+    given = _parameters(request.parameters)
     raw = iter(contents)
     inputs: dict[str, Tensor] = {}
     for item in request.inputs:
@@ -64,6 +64,17 @@ def parse_infer(request: Any, contents: list[memoryview]) -> Inference:
         outputs=_outputs(request.outputs),
         binary_outputs=True,
     )
+
+
+def _parameters(given: Mapping[str, Any]) -> dict[str, Parameter]:
+    """All but the one that asks for an empty last response, of which there is never need."""
+    found = {name: parameter_value(name, value) for name, value in given.items()}
+    if not isinstance(found.pop(EMPTY_FINAL, False), bool):
+        raise InvalidRequest(f"invalid value for '{EMPTY_FINAL}' parameter, expected bool_param")
+    for name in found:
+        if name != "priority" and given[name].WhichOneof("parameter_choice") == "uint64_param":
+            raise InvalidRequest(f"parameter '{name[:200]}' is a uint64_param, which only 'priority' may be")
+    return found
 
 
 def parameter_value(name: str, value: Any) -> Parameter:

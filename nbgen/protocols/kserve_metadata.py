@@ -5,6 +5,7 @@ Follows Triton 2.73's names and defaults; gRPC says the same. Knows no route.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from nbgen.errors import InvalidRequest
@@ -147,7 +148,7 @@ def index_entry(spec: ModelSpec, state: ModelState, reason: str = "") -> dict[st
 
 def check_load(body: bytes) -> None:
     """Refuse what a load may not bring: models are loaded as they are configured. Raises InvalidRequest."""
-    parameters = _parameters(body)
+    parameters = parse_parameters(body)
     if parameters:
         raise InvalidRequest(
             f"failed to load: the parameter '{next(iter(parameters))[:80]}' would override what this server is "
@@ -155,14 +156,14 @@ def check_load(body: bytes) -> None:
         )
 
 
-def check_unload(body: bytes) -> None:
+def check_unload(parameters: Mapping[str, Any]) -> None:
     """The one option of an unload has no effect here: no model depends on another."""
-    value = _parameters(body).get("unload_dependents", False)
-    if not isinstance(value, bool):
+    if not isinstance(parameters.get("unload_dependents", False), bool):
         raise InvalidRequest("Unable to parse 'unload_dependents': expected a boolean")
 
 
-def _parameters(body: bytes) -> dict[str, Any]:
+def parse_parameters(body: bytes) -> dict[str, Any]:
+    """What a load or an unload may come with."""
     parameters = parse_object(body).get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidRequest("'parameters' must be a JSON object")

@@ -11,6 +11,8 @@ from typing import Any
 from nbgen.errors import InvalidRequest, Unsupported
 
 LOG_FORMATS = ("default", "ISO8601")
+#: What gRPC's `uint32_param` can tell.
+MAX_VERBOSE_LEVEL = 2**32 - 1
 TRACE_LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
 TRACE_NUMBERS = {"trace_rate": 1, "trace_count": -1, "log_frequency": 0}
 
@@ -42,10 +44,16 @@ class LogSettings:
             raise InvalidRequest(f"unknown log setting '{name[:80]}'; there are {', '.join(self.fields)}")
         if name == "log_format" and value not in LOG_FORMATS:
             raise InvalidRequest(f"Invalid log format '{str(value)[:80]}'; there are {', '.join(LOG_FORMATS)}")
-        if name == "log_verbose_level" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise InvalidRequest("Unable to parse 'log_verbose_level': expected an unsigned integer")
+        if name == "log_verbose_level" and not _is_level(value):
+            raise InvalidRequest(
+                f"Unable to parse 'log_verbose_level': expected an unsigned integer of at most {MAX_VERBOSE_LEVEL}"
+            )
         if isinstance(self.fields[name], bool) and not isinstance(value, bool):
             raise InvalidRequest(f"Unable to parse '{name}': expected a boolean")
+
+
+def _is_level(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_VERBOSE_LEVEL
 
 
 class TraceSettings:

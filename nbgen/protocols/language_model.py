@@ -17,7 +17,7 @@ import numpy as np
 from nbgen.bytes_elements import pack_bytes, unpack_bytes
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, Media, TensorOptions
+from nbgen.messages import GenerateRequest, Media, Tensor, TensorOptions
 from nbgen.protocols import triton_options, triton_sampling
 from nbgen.protocols.inference import Inference, OutputTensor
 from nbgen.protocols.media import MAX_MEDIA, decode_base64
@@ -133,7 +133,7 @@ def parse(inference: Inference) -> list[Call]:
 
 
 def _parse(inference: Inference) -> Call:
-    tensors = {name: values(tensor.data, tensor.datatype) for name, tensor in inference.inputs.items()}
+    tensors = {name: _values(tensor) for name, tensor in inference.inputs.items()}
     text, ids = _prompt(inference, tensors)
     options = triton_options.gather(inference.parameters, tensors)
     triton_sampling.refuse_unsupported(options)
@@ -159,6 +159,15 @@ def _parse(inference: Inference) -> Call:
         streamed=stream,
     )
     return Call(request, outputs, stream, (text if echoed else "") if text is not None or not echoed else None)
+
+
+def _values(tensor: Tensor) -> list[Any]:
+    """The elements; text must be UTF-8, as it must in JSON."""
+    try:
+        return values(tensor.data, tensor.datatype, errors="strict")
+    except UnicodeDecodeError as error:
+        words = f"{tensor.name} is not UTF-8 (byte {error.start} of an element)"
+        raise InvalidRequest(words, field=tensor.name) from None
 
 
 def _prompt(inference: Inference, tensors: dict[str, list[Any]]) -> tuple[str | None, list[int] | None]:

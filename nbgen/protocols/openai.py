@@ -20,8 +20,8 @@ from nbgen.protocols.json_body import convert, parse_object, refuse_inside, refu
 from nbgen.protocols.media import Item
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.protocols.request_ids import namespace, request_ids
-from nbgen.protocols.structured_output import openai_grammar
-from nbgen.sampling_params import SamplingParams
+from nbgen.protocols.structured_output import grammar_field, openai_grammar
+from nbgen.sampling_params import GRAMMARS, SamplingParams
 from nbgen.word_lists import WordLists, bad_words
 
 COMPLETION_TOKENS = 16
@@ -155,6 +155,8 @@ class Call(NamedTuple):
     model: str = ""
     #: Of each request, in the order of `requests`.
     media: Sequence[list[Item]] = ()
+    #: What the caller calls the engine's options, where a refusal may name them.
+    names: Mapping[str, str] = {}
 
 
 B = TypeVar("B", bound=Body)
@@ -182,7 +184,8 @@ def parse_completion(raw: bytes) -> Call:
         msgspec.structs.replace(request, logprobs=wanted, group=group, adapter=adapter)
         for request, adapter in zip(requests, _adapters(body.lora_path, len(prompts)), strict=True)
     ]
-    return _call(body, requests, chat=False)._replace(echo=echo, logprobs=top is not None)
+    names = _names(fields, "max_tokens") | {"input_ids": "prompt", "top_logprobs_num": "logprobs"}
+    return _call(body, requests, chat=False)._replace(echo=echo, logprobs=top is not None, names=names)
 
 
 def parse_chat(raw: bytes) -> Call:
@@ -214,7 +217,8 @@ def chat_call(fields: dict[str, Any]) -> Call:
         continue_final=body.continue_final_message,
         template_options=template_options({**manner, **(body.chat_template_kwargs or {})}),
     )
-    return _call(body, [request], chat=True)._replace(logprobs=wanted is not None, media=[media])
+    names = _names(fields, name) | {"input_ids": "messages"}
+    return _call(body, [request], chat=True)._replace(logprobs=wanted is not None, media=[media], names=names)
 
 
 def _body(fields: dict[str, Any], kind: type[B]) -> B:
@@ -231,7 +235,13 @@ def _sampling(fields: Mapping[str, Any], limit: int | None, limit_name: str = "m
     try:
         return SamplingParams.parse({**ours, "max_new_tokens": limit})
     except InvalidRequest as error:
-        raise renamed(error, {own: name for name, own in SAMPLING.items()} | {"max_new_tokens": limit_name}) from None
+        raise renamed(error, _names(fields, limit_name)) from None
+
+
+def _names(fields: Mapping[str, Any], limit_name: str) -> dict[str, str]:
+    """The engine's options by the names that the caller has for them."""
+    names = {own: name for name, own in SAMPLING.items()} | {"max_new_tokens": limit_name}
+    return names | (dict.fromkeys(GRAMMARS, field) if (field := grammar_field(fields)) else {})
 
 
 def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> GenerateRequest:

@@ -106,7 +106,8 @@ def _call(fields: dict[str, Any], body: Body, items: Sequence[Item], id: str) ->
     try:
         call = openai.chat_call(chat)
         requests = [msgspec.structs.replace(each, drop_oldest=body.truncation == "auto") for each in call.requests]
-        return call._replace(requests=requests)
+        names = {own: _NAMES.get(name, name) for own, name in call.names.items()}
+        return call._replace(requests=requests, names=names)
     except InvalidRequest as error:
         words, field = error.message, (error.field or "").partition("[")[0] or None  # turns are no items: other places
         for theirs, ours in _NAMES.items():

@@ -136,8 +136,10 @@ def error_body(error: NbgenError) -> bytes:
             return _encode({"error": {"message": error.message}})
         case Unauthorized():
             return _encode({"error": "Unauthorized", "message": error.message})
-        case NotFound() | MethodNotAllowed():
+        case NotFound():
             return _encode({"detail": error.message})
+        case MethodNotAllowed():
+            return _encode({"detail": "Method Not Allowed"})
         case _:
             return _encode(_openai(error.message, str(error.status), error.status))
 

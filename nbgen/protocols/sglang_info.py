@@ -86,8 +86,13 @@ def server_info(
     state: str,
     options: ServerOptions,
     limits: dict[str, Any],
+    started: float,
+    command: str | None,
 ) -> bytes:
-    """`/server_info`: options, features, limits, and how the engine does. Loads nothing."""
+    """`/server_info`: options, features, limits, and how the engine does. Loads nothing.
+
+    `started` is in seconds since 1970; `command` starts such a server, if it is one of its own.
+    """
     context = model.context_length if model else config.context_length
     longest = min(context, model.kv_tokens) if model and context and model.kv_tokens else context
     cuts_prompts = model is None or model.cuts_prompts
@@ -95,6 +100,8 @@ def server_info(
     fields = {
         "status": state,
         "version": version,
+        "startup_time": started,
+        "launch_command": command,
         "model_path": config.model,
         "tokenizer_path": config.model,
         "served_model_name": model.name if model else config.model,

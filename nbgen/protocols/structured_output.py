@@ -56,6 +56,12 @@ def openai_grammar(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {option: value for _, option, value in asked}
 
 
+def grammar_field(fields: Mapping[str, Any]) -> str:
+    """The field of a body that asks for such an option, if there is one."""
+    names = (*GRAMMARS, *GUIDED, "structured_outputs", "response_format")
+    return next((name for name in names if fields.get(name) not in (*_UNSET, {})), "")
+
+
 def _response_format(given: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     match given and given["type"]:
         case "json_object" if given:

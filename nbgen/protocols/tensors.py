@@ -93,9 +93,9 @@ def _numbers(values: list[Any], datatype: str, kind: str) -> memoryview:
         if min(values) < info.min or max(values) > info.max:
             raise InvalidRequest(f"a value is out of range of {datatype}: {info.min} to {info.max}")
     try:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="raise"):
             array = np.array(values, dtype)
-    except OverflowError:
+    except (OverflowError, FloatingPointError):
         raise InvalidRequest(f"a value is out of range of {datatype}") from None
     return memoryview(array.tobytes())
 
@@ -151,10 +151,13 @@ def flat(value: Any) -> list[Any]:
 # --- bytes to JSON
 
 
-def values(data: memoryview, datatype: str) -> list[Any]:
-    """The elements as Python scalars; those of BYTES as text. FP16 and BF16 have no such form."""
+def values(data: memoryview, datatype: str, *, errors: str = "replace") -> list[Any]:
+    """The elements as Python scalars; those of BYTES as text, `errors` as in `bytes.decode`.
+
+    FP16 and BF16 have no such form.
+    """
     if datatype == "BYTES":
-        return [item.decode("utf-8", "replace") for item in unpack_bytes(data)]
+        return [item.decode("utf-8", errors) for item in unpack_bytes(data)]
     found: list[Any] = np.frombuffer(data, NUMPY[datatype]).tolist()
     return found
 

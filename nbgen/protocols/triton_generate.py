@@ -55,7 +55,7 @@ def parse_generate(body: memoryview, spec: ModelSpec) -> Inference:
 def _parse(body: memoryview) -> Members:
     check_structure(body, values=MAX_VALUES)
     try:
-        value = json.loads(str(body, "utf-8"), object_pairs_hook=Members)
+        value = json.loads(str(body, "utf-8"), object_pairs_hook=Members, parse_float=_float, parse_constant=_float)
     except (ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else "not JSON in UTF-8"
         raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
@@ -65,6 +65,13 @@ def _parse(body: memoryview) -> Members:
     if len(value) > MAX_KEYS:
         raise InvalidRequest(f"the request has {len(value)} members; at most {MAX_KEYS}")
     return value
+
+
+def _float(text: str) -> float:
+    """A number that a double holds; JSON has no others."""
+    if not math.isfinite(number := float(text)):
+        raise InvalidRequest(f"failed to parse the request JSON buffer: {text[:80]} is no number that a double holds")
+    return number
 
 
 def _id(members: Members) -> str:
@@ -92,9 +99,14 @@ def _map(inference: Inference, name: str, value: Any, spec: ModelSpec) -> None:
         return
     if name in inference.inputs:
         raise InvalidRequest(f"input '{name[:200]}' already exists in request")
-    if declared.optional and (value in ([], "") if declared.dims == (VARIABLE,) else value == []):
+    if declared.optional and _is_nothing(value, declared):
         return
     inference.inputs[name] = _tensor(declared, value, spec)
+
+
+def _is_nothing(value: Any, declared: TensorSpec) -> bool:
+    """An empty list, or an empty text for a list: it is not given."""
+    return (_is_list(value) and not value) or (value == "" and declared.dims == (VARIABLE,))
 
 
 def _tensor(declared: TensorSpec, value: Any, spec: ModelSpec) -> Tensor:

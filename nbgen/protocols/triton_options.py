@@ -103,6 +103,8 @@ NAMES = {
     "sampling_seed": "seed",
     "no_stop_trim": "include_stop_str_in_output",
     "lora_path": "lora_name",
+    "bad_ids": "bad_words_list",
+    "stop_ids": "stop_words_list",
 }
 CANONICAL = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
 #: Datatypes that a client may send instead.
@@ -141,7 +143,7 @@ class Options(dict[str, Any]):
         found: dict[str, Given] = {}
         for given in source:
             other = found.setdefault(given.option.name, given)
-            if other.value != given.value:
+            if other is not given and other.value != given.value:
                 raise InvalidRequest(f"{other.name} and {given.name} are names of one option: give one of them")
         for name, given in found.items():
             self[name], self.written[name] = given.value, given.name
@@ -178,8 +180,11 @@ def _named(source: Mapping[str, Any]) -> Iterator[Given]:
 def _tensor_values(tensors: Mapping[str, list[Any]]) -> Iterator[Given]:
     for name, values in tensors.items():
         option = CANONICAL.get(name)
-        if option is not None and values:
-            yield Given(name, option, values[0] if option.dims == SCALAR else values)
+        if option is None or not values:
+            continue
+        if option.datatype == "FP32":
+            values = [_scalar(name, value, "FP32") for value in values]
+        yield Given(name, option, values[0] if option.dims == SCALAR else values)
 
 
 def _cast(name: str, value: Any, option: Option) -> Any:
@@ -209,7 +214,7 @@ def _scalar(name: str, value: Any, datatype: str) -> Any:
 
 _WORDS = {
     "BOOL": "true or false",
-    "FP32": "a number",
+    "FP32": "a finite number",
     "INT32": "an integer",
     "UINT64": "an integer",
 }

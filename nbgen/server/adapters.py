@@ -59,12 +59,12 @@ class Adapters:
         known = self._present.folders
         return next((part for part in (name, name.partition(":")[2]) if part in known), None)
 
-    def check(self, name: str) -> None:
-        """Raise InvalidRequest for a name that was never loaded."""
+    def check(self, name: str, *, field: str = "lora_path") -> None:
+        """Raise InvalidRequest for a name, given in `field`, that was never loaded."""
         if name not in self._present.folders:
             loaded = ", ".join(sorted(self.loaded)) or "none"
             raise InvalidRequest(
-                f"lora_path: the adapter {name!r:.200} has never been loaded; loaded: {loaded}", field="lora_path"
+                f"{field}: the adapter {name!r:.200} has never been loaded; loaded: {loaded}", field=field
             )
 
     # --- what the engine is told
@@ -82,6 +82,8 @@ class Adapters:
 
     def load(self, name: str, folder: str) -> LoadAdapter:
         """The command that loads a new one. Raises InvalidRequest. `heard` says when it is done."""
+        if name == self._model:
+            raise InvalidRequest(f"{name!r:.200} is the model's own name: give the adapter another", field="lora_name")
         if name in self._present.loaded:
             raise InvalidRequest(f"the adapter {name!r} is already loaded: unload it first", field="lora_name")
         return LoadAdapter(rid=uuid.uuid4().hex, name=name, folder=folder)

@@ -14,6 +14,7 @@ import secrets
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,7 +109,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
 
     @default("autoload")
     def _autoload_alone(self) -> bool:
-        return self._alone
+        return self.stands_alone
 
     @validate("preferred_sampling_params")
     def _known_parameters(self, proposal: Any) -> dict[str, Any]:
@@ -128,7 +129,8 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         return False
 
     @property
-    def _alone(self) -> bool:
+    def stands_alone(self) -> bool:
+        """Whether the server is nbgen's own."""
         return isinstance(self.serverapp, StandaloneServerApp)
 
     @property
@@ -176,7 +178,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         try:
             yield
         except (TraitError, SystemExit) as error:
-            if self._alone:
+            if self.stands_alone:
                 raise
             self._off = True
             self.log.error("nbgen is off: %s", error if isinstance(error, TraitError) else "an option of it is wrong")
@@ -185,6 +187,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         config = self.engine_config()
         self.key = secrets.token_urlsafe(32)
         self.server_id = secrets.token_hex(8)
+        self.started = time.time()
         self.engine = EngineClient(
             config, self.log, standby=self.standby, attach=self.engine_socket, adapters=self.adapters
         )
@@ -213,7 +216,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         self._file: RuntimeFile | None = None
 
     def initialize_handlers(self) -> None:
-        self.handlers.extend(routes(standalone=self._alone))
+        self.handlers.extend(routes(standalone=self.stands_alone))
         if isinstance(self.serverapp, StandaloneServerApp):
             self.serverapp.answer_unknown_paths(SglangNotFoundHandler)
 
@@ -239,7 +242,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         self._announce()
         self._sweep.start()
         self._idle_unload.start()
-        if self._alone:
+        if self.stands_alone:
             gc.collect()
             gc.freeze()  # what the start has made stays: to look through it again would hold every stream up
         atexit.register(self._at_exit)
@@ -254,7 +257,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         """End the engine and leave no trace. Never raises, since Jupyter would then not stop at all."""
         if self._off:
             return
-        seconds = DRAIN_SECONDS_ALONE if self._alone and not self.stop_on_eof else DRAIN_SECONDS
+        seconds = DRAIN_SECONDS_ALONE if self.stands_alone and not self.stop_on_eof else DRAIN_SECONDS
         try:
             self._sweep.stop()
             self._idle_unload.stop()

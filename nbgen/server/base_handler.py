@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from http.client import responses
 from typing import Any, TypeVar
 
 from jupyter_server.prometheus.log_functions import prometheus_log_method
@@ -281,7 +282,7 @@ class NbgenHandler(AuthenticatedHandler):
         if isinstance(error, NbgenError):
             return error
         if isinstance(error, web.HTTPError):
-            return from_status(status, error.log_message or error.reason or "refused")
+            return from_status(status, error.log_message or error.reason or responses.get(status, "refused"))
         return InternalError(f"internal error; the server's log has it under {self._error_id or 'this time'}")
 
     def _allowed(self) -> list[str]:

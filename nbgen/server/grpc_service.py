@@ -104,13 +104,16 @@ class Service:
 
     async def RepositoryModelUnload(self, request: Any) -> Any:
         _only_repository(request.repository_name)
+        kserve_metadata.check_unload(
+            {name: kserve_grpc.parameter_value(name, value) for name, value in request.parameters.items()}
+        )
         await asyncio.shield(self._app.models.unload(request.model_name))
         return service_pb2.RepositoryModelUnloadResponse()
 
     # --- settings and shared memory
 
     async def LogSettings(self, request: Any) -> Any:
-        changes = {name: getattr(v, v.WhichOneof("parameter_choice")) for name, v in request.settings.items()}
+        changes = {name: kserve_grpc.parameter_value(name, value) for name, value in request.settings.items()}
         self._app.log_settings.update(changes)
         response = service_pb2.LogSettingsResponse()
         for name, value in self._app.log_settings.fields.items():
@@ -158,9 +161,11 @@ def _filled(message: Any, fields: dict[str, Any]) -> Any:
 
 
 def _trace_value(name: str, values: list[str]) -> Any:
-    if not values:
-        return None
-    return values if name == "trace_level" else values[0]
+    if name == "trace_level":
+        return values or None
+    if len(values) > 1:
+        raise InvalidRequest(f"Unable to parse '{name[:80]}': expected one value, got {len(values)}")
+    return values[0] if values else None
 
 
 def _only_repository(name: str) -> None:

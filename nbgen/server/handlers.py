@@ -37,6 +37,16 @@ class PageHandler(NbgenHandler):
         self.finish(msgspec.json.encode({"name": "nbgen", "version": __version__, "routes": routes}))
 
 
+class RootHandler(NbgenHandler):
+    """The root of a server that stands alone: a word that it runs, where SGLang's has one."""
+
+    error_body = staticmethod(sglang_answer.error_body)
+
+    async def get(self) -> None:
+        words = f"nbgen {__version__} is running; {self.base_url}{PREFIX} lists its routes"
+        self.finish(msgspec.json.encode(words))
+
+
 class NotFoundHandler(NbgenHandler):
     """Every other path below the prefix, for every method and any body. A preflight is none: its page is told later."""
 
@@ -86,7 +96,8 @@ def routes(*, standalone: bool) -> list[tuple[Any, ...]]:
     known = [(_with_slash(pattern), handler) for pattern, handler in HANDLERS]
     own = [*known, *kserve_handlers.LAST_HANDLERS, ("v1/.*", OpenaiNotFoundHandler)]
     below = [(PREFIX + pattern, handler) for pattern, handler in own]
-    return [*below, ("nbgen/?", PageHandler), (PREFIX + ".*", NotFoundHandler), *(own if standalone else [])]
+    alone = [("/?", RootHandler), *own] if standalone else []
+    return [*below, ("nbgen/?", PageHandler), (PREFIX + ".*", NotFoundHandler), *alone]
 
 
 def _with_slash(pattern: str) -> str:

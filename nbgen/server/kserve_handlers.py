@@ -125,7 +125,7 @@ class UnloadHandler(SmallHandler):
     """Takes a model out of service; one that is not there is out of it already."""
 
     async def post(self, name: str) -> None:
-        kserve_metadata.check_unload(self.body)
+        kserve_metadata.check_unload(kserve_metadata.parse_parameters(self.body))
         await asyncio.shield(self.models.unload(name))
         self.finish()
 

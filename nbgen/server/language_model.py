@@ -40,6 +40,12 @@ class LanguageModel(ServedModel):
         self._engine = engine
         self._runs = runs
         self._described: tuple[object, ModelSpec] | None = None
+        engine.watchers.add(self._note_start)
+
+    def _note_start(self) -> None:
+        """It is in service again, whoever has asked the engine for it."""
+        if self._engine.state in ("starting", "loading", "ready"):
+            self.unloaded = False
 
     @property
     def spec(self) -> ModelSpec:
@@ -173,7 +179,7 @@ def _times(run: Run) -> Times:
 
 
 def _timing(runs: list[Run]) -> Timing:
-    """The model computes from the first output on; before that, they wait."""
+    """The model computes from when the first of them is begun; before that, they wait."""
     now = time.monotonic()
-    infer = max(run.ended or now for run in runs) - min(run.first_token or run.ended or now for run in runs)
+    infer = max(run.ended or now for run in runs) - min(run.running_since or run.ended or now for run in runs)
     return Timing(compute_infer=int(infer * 1e9), batch=len(runs), executed_batch=len(runs))

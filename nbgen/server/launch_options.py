@@ -1,12 +1,15 @@
 """Options on the command line: short names of NbgenApp's, those of SGLang's launcher among them, and JSON as values."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any
 
 from traitlets import Dict
+
+from nbgen.engine_config import EngineConfig
 
 
 class JsonDict(Dict):
@@ -86,6 +89,17 @@ REFUSED: dict[str, str] = {
     "speculative-algorithm": "tokens are guessed by n-grams alone; --speculative-num-draft-tokens says how many",
     "tokenizer-path": "the tokenizer is that of the model's folder",
 }
+
+
+def command(config: EngineConfig) -> str:
+    """What starts a server of its own with this model and the unusual ones of these options: others may be secrets."""
+    usual, words = EngineConfig(), ["jupyter nbgen"]
+    aliases = {trait.removeprefix("NbgenApp."): alias for alias, trait in reversed(ALIASES.items())}
+    for name in config.__struct_fields__:
+        value = getattr(config, name)
+        if name == "model" or value not in (None, getattr(usual, name)):
+            words.append(shlex.quote(f"--{aliases.get(name, f'NbgenApp.{name}')}={value}"))
+    return " ".join(words)
 
 
 def refuse_foreign(arguments: Iterable[str]) -> None:

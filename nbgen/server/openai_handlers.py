@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -24,14 +25,13 @@ class OpenaiHandler(NbgenHandler):
 class CallHandler(OpenaiHandler, GenerationHandler):
     """A call of either kind. One model is served, so its name counts only where it may be an adapter's."""
 
-    #: What this route calls the option that the engine knows as max_new_tokens.
-    limit_name = "max_tokens"
+    def initialize(self) -> None:
+        super().initialize()
+        self._names: Mapping[str, str] = {}
 
     def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
         ours = super().as_ours(status, error)
-        if isinstance(ours, InvalidRequest) and "max_new_tokens" in ours.message:
-            return renamed(ours, {"max_new_tokens": self.limit_name})
-        return ours
+        return renamed(ours, self._names) if isinstance(ours, InvalidRequest) and self._names else ours
 
     async def serve(self, call: Call) -> None:
         """Answer the call, whole or as a stream."""
@@ -41,7 +41,7 @@ class CallHandler(OpenaiHandler, GenerationHandler):
 
     async def ready(self, call: Call) -> list[GenerateRequest]:
         """The call's requests with their adapters and their media. Raises what is not there or not allowed."""
-        adapter = self._adapter(call.model)
+        self._names, adapter = call.names, self._adapter(call.model)
         requests = [msgspec.structs.replace(r, adapter=adapter or r.adapter) for r in call.requests]
         return await self.with_media(requests, call.media)
 
@@ -53,7 +53,7 @@ class CallHandler(OpenaiHandler, GenerationHandler):
         """The adapter that "adapter" or "base:adapter" names, if any. Raises InvalidRequest for one not there."""
         adapters, base = self.engine.adapters, self.engine.config.model
         if (name := adapters.named(model)) is None and model.startswith(f"{base}:"):
-            adapters.check(model.removeprefix(f"{base}:"))
+            adapters.check(model.removeprefix(f"{base}:"), field="model")
         return None if model == base else name
 
     def whole(self, runs: list[Run]) -> bytes:
@@ -77,7 +77,6 @@ class ChatCompletionsHandler(CallHandler):
     """A chat, answered through the model's own template."""
 
     body_limit = MEDIA_BODY
-    limit_name = "max_completion_tokens"
 
     async def post(self) -> None:
         await self.serve(await self.parsed(openai.parse_chat))

@@ -33,7 +33,6 @@ class ResponsesHandler(CallHandler, KeptHandler):
     """Makes a response. One in background goes on whoever leaves."""
 
     body_limit = MEDIA_BODY
-    limit_name = "max_output_tokens"
 
     async def post(self) -> None:
         asked = self._asked = await self.parsed(partial(responses.parse_response, memory=self.kept))

@@ -51,6 +51,8 @@ class Run:
         self.error: NbgenError | None = None
         self.created = time.time()
         self.started = time.monotonic()
+        #: When the engine first computed something of it.
+        self.running_since: float | None = None
         self.first_token: float | None = None
         self.last_token = 0.0
         #: Tokens that came at once with the first.
@@ -122,9 +124,13 @@ class Run:
     def _take(self, output: GenerateOutput) -> None:
         reason = output.finish_reason
         if reason is not None and (reason.type == "error" or reason.status is not None):
-            self.error = from_status(reason.status or 500, reason.message or "the request failed in the engine")
+            words = reason.message or "the request failed in the engine"
+            self.error = from_status(reason.status or 500, words, reason.field)
             self.ended = time.monotonic()
             return
+        if output.ran_seconds:
+            since = time.monotonic() - output.ran_seconds
+            self.running_since = since if self.running_since is None else min(since, self.running_since)
         self.outputs.append(output)
         self.samples[output.index].add(output)
         if reason is not None and all(sample.finish_reason for sample in self.samples):

@@ -19,7 +19,7 @@ from nbgen.protocols.sglang import Generation
 from nbgen.protocols.sglang_answer import Answer
 from nbgen.protocols.sglang_info import ServerOptions
 from nbgen.sampling_params import SamplingParams
-from nbgen.server import kserve_metrics, metrics
+from nbgen.server import kserve_metrics, launch_options, metrics
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.question import ask
@@ -196,6 +196,8 @@ class ServerInfoHandler(SglangHandler):
                 state=engine.state,
                 options=self.server_options,
                 limits=limits,
+                started=app.started,
+                command=launch_options.command(engine.config) if app.stands_alone else None,
             )
         )
 

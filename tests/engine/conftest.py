@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -55,6 +56,11 @@ def greedy(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list
 
 def ids(outputs: list[GenerateOutput], index: int = 0) -> list[int]:
     return [token for output in outputs if output.index == index for token in output.token_ids]
+
+
+def timeless(outputs: list[GenerateOutput]) -> list[GenerateOutput]:
+    """The same without how long they took."""
+    return [msgspec.structs.replace(output, ran_seconds=0.0) for output in outputs]
 
 
 def text(outputs: list[GenerateOutput], index: int = 0) -> str:

@@ -1,5 +1,6 @@
 """What the engine writes does not depend on what runs beside it, on preemption or on the prefix cache."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def test_preemption_changes_no_text(tiny_model: Path, tiny_engine: Assembly) -> 
     assert {rid: ids(o) for rid, o in tight.items()} == {rid: ids(o) for rid, o in roomy.items()}
     status = cramped.engine.status()
     assert status.blocks_free == status.blocks_total
+
+
+def test_the_first_output_tells_how_long_its_sequence_has_run(tiny_engine: Assembly) -> None:
+    request = GenerateRequest(rid="r", input_ids=PROMPTS[0], params=greedy(max_new_tokens=3))
+    began = time.monotonic()
+    first, *others = generate(tiny_engine, [request])["r"]
+    assert 0 < first.ran_seconds < time.monotonic() - began
+    assert [output.ran_seconds for output in others] == [0, 0]
 
 
 def test_sampled_text_depends_on_the_seed_alone(tiny_engine: Assembly) -> None:
@@ -127,6 +136,15 @@ def test_a_full_queue_refuses(tiny_model: Path) -> None:
     outputs = generate(assembly, requests)
     assert outputs["q2"][0].finish_reason.status == 503
     assert len(ids(outputs["q0"])) == NEW_TOKENS
+
+
+def test_more_samples_than_any_queue_holds_are_the_requests_fault(tiny_model: Path) -> None:
+    assembly = build(tiny_model, max_waiting=2)
+    requests = [GenerateRequest(rid=f"q{n}", text="Hi", params=greedy(n=n)) for n in (3, 2)]
+    outputs = generate(assembly, requests)
+    reason = outputs["q3"][0].finish_reason
+    assert (reason.status, reason.message[:35]) == (400, "n is 3, and at most 2 samples may w")
+    assert len(ids(outputs["q2"], 1)) == NEW_TOKENS
 
 
 def test_chat_goes_through_the_template(tiny_engine: Assembly) -> None:

@@ -134,6 +134,17 @@ def test_an_answer_too_large_for_a_message_ends_with_an_error(
     assert ids(outputs["good"]) == expected
 
 
+def test_an_option_that_needs_a_grammar_back_end_is_named_where_there_is_none(tiny_model: Path) -> None:
+    bare = build(tiny_model, grammar_backend="none")
+    served = Served(partial(Loop, assembly=bare))
+    served.send(request("r", params=SamplingParams(regex="a")))
+    outputs = served.outputs("r")["r"]
+    assert fails(outputs, "regex needs a grammar back end")
+    assert outputs[-1].finish_reason.field == "regex"
+    served.close()
+    bare.close()
+
+
 def test_samples_have_their_prompts_log_probabilities_in_messages_of_their_own(served: Served) -> None:
     served.send(request("r", n=3, logprobs=LogprobOptions(start=0)))
     ended, alone = set(), 0

@@ -291,6 +291,7 @@ def test_a_tensor_that_json_cannot_carry_is_refused() -> None:
         ({"log_file": "x"}, Unsupported),
         ({"log_info": 1}, InvalidRequest),
         ({"log_verbose_level": -1}, InvalidRequest),
+        ({"log_verbose_level": 2**32}, InvalidRequest),
         ({"log_verbose_level": True}, InvalidRequest),
         ({"log_format": "x"}, InvalidRequest),
         ({"other": 1}, InvalidRequest),

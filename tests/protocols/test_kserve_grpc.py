@@ -86,11 +86,12 @@ def test_parameters_have_the_types_of_their_fields() -> None:
         with_parameter("c", double_param=1.5),
         with_parameter("d", string_param="x"),
         with_parameter("timeout", int64_param=9),
+        with_parameter("priority", uint64_param=1),
         with_parameter(EMPTY_FINAL, bool_param=True),
     ]
     found = parsed(*changes)
     assert (found.id, found.timeout_us, found.binary_outputs) == ("7", 9, True)
-    assert found.parameters == {"a": True, "b": -1, "c": 1.5, "d": "x"}
+    assert found.parameters == {"a": True, "b": -1, "c": 1.5, "d": "x", "priority": 1}
 
 
 def test_outputs_are_named_with_their_classes() -> None:
@@ -112,6 +113,10 @@ def test_outputs_are_named_with_their_classes() -> None:
         ([given("FP32", [-1])], [b"abcd"], "shape"),
         ([given("COMPLEX", [1])], [b"abcd"], "COMPLEX"),
         ([with_parameter("a")], [], "parameter 'a' has no value"),
+        ([with_parameter("a", uint64_param=1)], [], "only 'priority' may be"),
+        ([with_parameter("timeout", uint64_param=1)], [], "only 'priority' may be"),
+        ([with_parameter(EMPTY_FINAL, string_param="true")], [], "expected bool_param"),
+        ([with_parameter(EMPTY_FINAL, int64_param=1)], [], "expected bool_param"),
         ([wanted(), wanted()], [], "output 'O' already exists"),
         ([wanted(int64_param=0)], [], "expected int64_param above 0"),
         ([wanted(string_param="3")], [], "expected int64_param above 0"),

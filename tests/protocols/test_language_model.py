@@ -45,6 +45,13 @@ def test_more_than_any_prompt_is_refused_unread(shape: tuple[int, ...]) -> None:
         language_model.parse(Inference(inputs={"input_ids": ids}))
 
 
+@pytest.mark.parametrize("name", ["text_input", "stop", "lora_name"])
+def test_text_is_utf8_on_every_wire(name: str) -> None:
+    given = Tensor(name=name, datatype="BYTES", shape=(1,), data=pack_bytes([b"ab\xff"]))
+    with pytest.raises(InvalidRequest, match=rf"^{name} is not UTF-8 \(byte 2 of an element\)"):
+        language_model.parse(Inference(inputs={"text_input": TEXT, name: given}))
+
+
 def test_vllms_options_within_sampling_parameters_are_done() -> None:
     options = {"logit_bias": {"262": 50}, "allowed_token_ids": [262, 7], "spaces_between_special_tokens": False}
     request = asked(sampling_parameters=json.dumps(options))

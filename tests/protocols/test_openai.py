@@ -21,6 +21,13 @@ def chat(**body: Any) -> Call:
     return parse_chat(json.dumps({"messages": HELLO, **body}).encode())
 
 
+def test_the_engines_options_are_known_by_the_callers_names() -> None:
+    names = chat(max_tokens=3, response_format={"type": "json_object"}).names
+    assert [names[name] for name in ("max_new_tokens", "json_schema")] == ["max_tokens", "response_format"]
+    assert chat(regex="a", response_format={"type": "text"}).names["regex"] == "regex"
+    assert "json_schema" not in chat().names
+
+
 @pytest.mark.parametrize(
     ("prompt", "texts", "ids"),
     [

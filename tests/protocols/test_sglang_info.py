@@ -37,6 +37,8 @@ def info(model: ModelInfo | None, status: EngineStatus | None = None) -> dict[st
         state="ready",
         options=OPTIONS,
         limits={"reader_seconds": 30},
+        started=1.5,
+        command=None,
     )
     return json.loads(body)
 
@@ -58,6 +60,7 @@ def test_server_info_has_its_types_before_and_after_a_load() -> None:
     assert (state["num_running_reqs"], state["num_used_tokens"], state["last_gen_throughput"]) == (1, 48, 5.0)
     assert loaded["limits"]["queue_seconds"] == 60
     assert loaded["limits"]["n"] == 128
+    assert (loaded["startup_time"], loaded["launch_command"]) == (1.5, None)
 
 
 def test_limits_are_those_of_the_model_that_is_loaded() -> None:

@@ -73,6 +73,8 @@ def test_nesting_is_read_through_up_to_a_depth() -> None:
         (b"[-129]", "INT8", "out of range"),
         (b"[99999999999999999999]", "INT64", "out of range"),
         (b"[1e400]", "FP32", "out of range"),
+        (b"[1e400]", "FP64", "out of range"),
+        (b"[0, -1e40]", "FP32", "out of range of FP32"),
         (b"[1]", "FP16", "send it as binary data"),
         (b"[1]", "BF16", "send it as binary data"),
         (b"5", "INT32", "non-array as array"),

@@ -46,8 +46,8 @@ def test_values_are_cast_to_their_options_types(name: str, given: Any, taken: An
         ("max_tokens", True, "an integer, got 'True'"),
         ("max_tokens", "x", "an integer, got 'x'"),
         ("seed", [1], "an integer"),
-        ("temperature", "nan", "a number, got 'nan'"),
-        ("temperature", 10**400, "a number"),
+        ("temperature", "nan", "a finite number, got 'nan'"),
+        ("temperature", 10**400, "a finite number"),
         ("stream", 1, "true or false, got '1'"),
         ("stream", "yes", "true or false"),
         ("stop_token_ids", [1, 1.5], "an integer"),
@@ -56,6 +56,12 @@ def test_values_are_cast_to_their_options_types(name: str, given: Any, taken: An
 def test_what_cannot_be_cast_is_refused_by_its_name(name: str, given: Any, words: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^sampling_param_{name} must be {words}"):
         gather({f"sampling_param_{name}": given}, {})
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", float("nan")), ("runtime_top_p", float("inf"))])
+def test_a_tensors_number_is_finite(name: str, value: float) -> None:
+    with pytest.raises(InvalidRequest, match=f"^{name} must be a finite number, got '{value}'"):
+        gather({}, {name: [value]})
 
 
 def test_tensors_win_over_sampling_parameters_and_these_over_parameters() -> None:

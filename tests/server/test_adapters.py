@@ -155,7 +155,8 @@ def test_openai_names_an_adapter_as_a_model(
     assert [(card["id"], card["parent"]) for card in cards] == [(str(long_model), None), ("a", str(long_model))]
     assert server.http.get("v1/models/a").json()["id"] == "a"
     unknown = server.http.post("v1/completions", json=body | {"model": f"{long_model}:nobody"})
-    assert (unknown.status_code, "never been loaded" in unknown.text) == (400, True)
+    error = unknown.json()["error"]
+    assert (unknown.status_code, error["param"], error["message"][:27]) == (400, "model", "model: the adapter 'nobody'")
 
 
 def test_triton_names_an_adapter_too(server: Server, long_model: Path, expected: dict[str | None, list[int]]) -> None:
@@ -175,10 +176,12 @@ def test_triton_names_an_adapter_too(server: Server, long_model: Path, expected:
     assert (unknown.status_code, "never been loaded; loaded: a" in unknown.json()["error"]) == (400, True)
 
 
-def test_errors_are_answers(server: Server, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_errors_are_answers(server: Server, folders: dict[str, Path], long_model: Path, tmp_path: Path) -> None:
     unknown = ask(server, lora_path="nobody")
     assert (unknown.status_code, "never been loaded" in unknown.json()["error"]["message"]) == (400, True)
     assert "no such folder" in change(server, "load", lora_name="x", lora_path=str(tmp_path / "no"))["error_message"]
+    own = change(server, "load", lora_name=str(long_model), lora_path=str(folders["a"]))
+    assert "is the model's own name" in own["error_message"]
     assert server.http.post("load_lora_adapter", json={"lora_name": "x"}).json()["type"] == "Bad Request"
     assert server.http.post("unload_lora_adapter", json={}).status_code == 400
     two = ask(server, input_ids=[PROMPT] * 2, lora_path=["a"])

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,10 @@ def test_it_starts_with_every_flag(tmp_path: Path) -> None:
     try:
         said = server.http.get("server_info").json()
         assert [said[name] for name in SET_BY_FLAGS] == [True] * 4
+        assert said["launch_command"].startswith("jupyter nbgen --model=")
+        assert "--NbgenApp.compile=True" in said["launch_command"]
+        assert "token" not in said["launch_command"], "which the server was given"
+        assert 0 < time.time() - said["startup_time"] < 600
     finally:
         server.stop()
 
@@ -85,6 +90,7 @@ def test_inside_jupyter_options_have_their_long_names(tmp_path: Path) -> None:
     server = Server(tmp_path, *QUICK, *options, app="jupyter_server")
     try:
         said = server.http.get("server_info").json()
+        assert said["launch_command"] is None
         assert [said[name] for name in SET_BY_FLAGS] == [True] * 4
     finally:
         server.stop()

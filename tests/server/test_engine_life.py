@@ -99,6 +99,17 @@ def test_a_killed_engine_answers_waiting_calls_with_503(mortal: Server) -> None:
     )
 
 
+def test_after_tritons_unload_any_dialect_brings_the_model_back_for_all(mortal: Server) -> None:
+    def state() -> str:
+        return mortal.http.post("v2/repository/index").json()[0]["state"]
+
+    name = mortal.ready().http.post("v2/repository/index").json()[0]["name"]
+    mortal.http.post(f"v2/repository/models/{name}/unload")
+    assert (state(), mortal.http.get(f"v2/models/{name}").status_code) == ("UNAVAILABLE", 404)
+    assert mortal.http.post("generate", json={"text": "a", "sampling_params": {"max_new_tokens": 1}}).status_code == 200
+    assert (state(), mortal.http.get(f"v2/models/{name}").status_code) == ("READY", 200)
+
+
 def test_unload_ends_the_process_before_it_answers_and_load_brings_it_back(mortal: Server) -> None:
     engine = mortal.ready().engine()
     answer = mortal.http.post("api/v1/model/unload").json()

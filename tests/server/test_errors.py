@@ -190,9 +190,11 @@ def test_what_is_only_unusual_is_served(server: Server, body: dict[str, Any]) ->
     assert answer.json()["meta_info"]["completion_tokens"] <= 2
 
 
-def test_another_method_has_its_shape(server: Server) -> None:
-    answer = server.http.get("generate")
-    assert (answer.status_code, "detail" in answer.json()) == (405, True)
+@pytest.mark.parametrize("method", ["GET", "FOO"])
+def test_another_method_has_its_shape(server: Server, method: str) -> None:
+    answer = server.http.request(method, "generate")
+    assert (answer.status_code, answer.json()) == (405, {"detail": "Method Not Allowed"})
+    assert server.http.request("FOO", "v2").json() == {"error": "Method Not Allowed"}
 
 
 def test_the_server_is_well_after_all_this(server: Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.server.conftest import Server
 from tests.server.triton import TOKEN_METADATA, flag, grpc_address, tensor, text
 
 MODEL = "long-llama"
+Stub = service_pb2_grpc.GRPCInferenceServiceStub
 METHODS = list(service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods)
 
 
@@ -72,6 +74,40 @@ def test_descriptions_equal_those_of_http(remote: Grpc) -> None:
         assert client.get_log_settings(as_json=True, **ask)["settings"]["log_info"] == {"bool_param": True}
         assert client.get_trace_settings(as_json=True, **ask)["settings"]["trace_rate"]["value"] == ["1000"]
         assert not client.get_system_shared_memory_status(**ask).regions
+
+
+@pytest.fixture
+def stub(remote: Grpc) -> Iterator[Stub]:
+    with grpc.insecure_channel(remote.url) as channel:
+        yield Stub(channel)
+
+
+def refused(method: Any, request: Any) -> str:
+    """The words with which the method calls the request's argument invalid."""
+    with pytest.raises(grpc.RpcError) as failure:
+        method(request, metadata=tuple(TOKEN_METADATA.items()))
+    assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    return str(failure.value.details())
+
+
+def test_log_settings_are_only_what_grpc_can_tell(remote: Grpc, stub: Stub) -> None:
+    assert remote.server.http.post("v2/logging", json={"log_verbose_level": 2**32}).status_code == 400
+    unset = service_pb2.LogSettingsRequest()
+    unset.settings["log_info"].Clear()
+    assert refused(stub.LogSettings, unset) == "parameter 'log_info' has no value"
+    with remote.client() as client:
+        highest = client.update_log_settings({"log_verbose_level": 2**32 - 1}, TOKEN_METADATA)
+        assert highest.settings["log_verbose_level"].uint32_param == 2**32 - 1
+        client.update_log_settings({"log_verbose_level": 0}, TOKEN_METADATA)
+
+
+def test_settings_of_a_wrong_kind_or_number_are_refused(stub: Stub) -> None:
+    trace = service_pb2.TraceSettingRequest()
+    trace.settings["trace_rate"].value.extend(["1", "2"])
+    assert "expected one value, got 2" in refused(stub.TraceSetting, trace)
+    unload = service_pb2.RepositoryModelUnloadRequest(model_name="nope")
+    unload.parameters["unload_dependents"].string_param = "true"
+    assert "'unload_dependents': expected a boolean" in refused(stub.RepositoryModelUnload, unload)
 
 
 def test_logits_are_torchs_and_no_limit_cuts_them(remote: Grpc, long_model: Path) -> None:

@@ -165,6 +165,15 @@ def test_thirty_two_clients_at_once_are_counted_exactly(server: Server, referenc
     assert after["inference_stats"]["fail"] == before["inference_stats"]["fail"]
 
 
+def test_computing_the_prompt_is_no_waiting(server: Server) -> None:
+    before, tokens = counts(server, MODEL)["inference_stats"], np.random.default_rng(99).integers(4, 260, 6000)
+    with client(server) as found:
+        found.infer(MODEL, [tensor("input_ids", tokens), tensor("max_tokens", np.array([1], np.int32))])
+    after = counts(server, MODEL)["inference_stats"]
+    waited, computed = (after[name]["ns"] - before[name]["ns"] for name in ("queue", "compute_infer"))
+    assert waited < computed
+
+
 def test_whoever_leaves_is_counted_as_a_failure_and_ends_their_request(server: Server) -> None:
     before = counts(server, MODEL)["inference_stats"]
     body = {"text_input": "a", "max_tokens": 15_000, "parameters": {"ignore_eos": True, "temperature": 0}}

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.errors import InvalidRequest, ModelError, Unavailable
 from nbgen.server import models as models_module
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.language_model import LanguageModel
@@ -108,6 +108,16 @@ async def test_a_load_after_an_unload_says_why_it_failed(tmp_path: Path) -> None
     with pytest.raises(Unavailable, match="there is no folder"):
         await model.load()
     assert (model.state, "there is no folder" in model.reason) == ("UNAVAILABLE", True)
+    await engine.close(0)
+
+
+async def test_what_another_dialect_loads_again_is_no_longer_unloaded(tmp_path: Path) -> None:
+    engine = EngineClient(EngineConfig(model=str(tmp_path / "nothing")), logging.getLogger("test"))
+    model = LanguageModel(engine, Runs(engine, lambda: None))
+    await model.unload()
+    with pytest.raises(ModelError):
+        await engine.start()
+    assert (model.unloaded, model.state, "there is no folder" in model.reason) == (False, "UNAVAILABLE", True)
     await engine.close(0)
 
 

@@ -1,6 +1,7 @@
 """OpenAI's endpoints with the real `openai` client, sync and async."""
 
 import asyncio
+from typing import Any
 
 import httpx
 import openai
@@ -137,6 +138,24 @@ def test_refusals_are_real_statuses_and_name_the_field(client: openai.OpenAI, st
         client.chat.completions.create(model="any", messages=CHAT, tools=[tool], stream=stream)
     with pytest.raises(openai.BadRequestError, match="context length"):
         client.completions.create(model="any", prompt="a", max_tokens=10**6, stream=stream)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("options", "param", "words"),
+    [
+        ({"logit_bias": {"999999": 1}}, "logit_bias", "out-of-vocabulary"),
+        ({"response_format": {"type": "json_object", "schema": {"type": 7}}}, "response_format", "Failed to compile"),
+        ({"extra_body": {"guided_regex": "("}}, "guided_regex", "Failed to compile"),
+        ({"extra_body": {"regex": "("}}, "regex", "Failed to compile"),
+    ],
+)
+def test_what_the_engine_refuses_is_named_as_the_caller_wrote_it(
+    client: openai.OpenAI, options: dict[str, Any], param: str, words: str, stream: bool
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=words) as refusal:
+        client.chat.completions.create(model="any", messages=CHAT, stream=stream, **options)
+    assert refusal.value.param == param
 
 
 def test_a_limit_over_the_context_is_named_as_the_caller_wrote_it(client: openai.OpenAI) -> None:

@@ -91,6 +91,11 @@ def test_a_request_tries_again_what_could_not_be_loaded_at_the_start(tiny_model:
         server.stop()
 
 
+def test_the_root_says_that_it_runs(failed: Server) -> None:
+    answer, words = failed.http.get(failed.root), f"nbgen {nbgen.__version__} is running; /nbgen/ lists its routes"
+    assert (answer.status_code, answer.json()) == (200, words)
+
+
 def test_what_may_be_asked_again_is_one_line_of_the_log(failed: Server) -> None:
     for _ in range(3):
         assert failed.http.post("v1/completions", json={"prompt": "a"}).status_code == 503

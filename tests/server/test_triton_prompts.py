@@ -157,7 +157,8 @@ def test_times_of_a_request(server: Server) -> None:
     ("asked", "words"),
     [
         ({"bad_words_list": [5, 3]}, "bad_words_list must be [2, n]"),
-        ({"bad_words_list": [10**6, 1]}, "out-of-vocabulary"),
+        ({"bad_words_list": [10**6, 1]}, "bad_words_list has the id 1000000, which is out-of-vocabulary"),
+        ({"stop_words_list": [1, 10**6, 2, -1]}, "stop_words_list has the id 1000000, which is out-of-vocabulary"),
         ({"bad_words": True}, "non-string as string"),
         ({"bad_words": ["x"] * 257}, "bad_words must be at most 256 texts"),
         ({"stop_words_list": [0, 0, 2, -1]}, "is no text"),
