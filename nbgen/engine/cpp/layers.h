@@ -5,19 +5,12 @@
 #pragma once
 
 #include "attention.h"
+#include "norms.h"
 #include "part_timer.h"
 #include "products.h"
+#include "scales.h"
 
 #define LAYERS
-
-// A norm of root mean squares (Zhang and Sennrich 2019); none is a null weight. `offset` is what the weights have besides, and
-// numbers are rounded before they are weighed if it `rounds` them.
-template <typename T>
-struct Norm {
-    const T* weight;
-    float epsilon, offset;
-    int64_t rounds;
-};
 
 enum Activation : int64_t { SILU, GELU_TANH };
 
@@ -34,12 +27,6 @@ struct DecoderLayer {
     const Batch* batch;
     Activation activation;
     int64_t all_heads, turned, turn, rounds, in_pairs;
-};
-
-// What a model multiplies its embeddings by, and what its layers add; and what it makes of its scores: it divides them by
-// `divisor`, and bends them so that none is above `cap`, if there is one.
-struct Scales {
-    float embedding, residual, divisor, cap;
 };
 
 // `slots` `[rows]` is where new keys and values go; `adapters` `[rows, 2]` are each row's first column and one past its last of
@@ -68,58 +55,6 @@ struct Step {
     float* scores;
     Scales scales;
 };
-
-template <typename T>
-void normalize(const Norm<T>& norm, const T* input, int64_t width, T* output) {
-    float squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < width; i++) squares += widen(input[i]) * widen(input[i]);
-    const float scale = 1.0f / std::sqrt(squares / width + norm.epsilon);
-    if (norm.rounds) {
-#pragma omp simd
-        for (int64_t i = 0; i < width; i++) narrow(widen(norm.weight[i]) * rounded<T>(widen(input[i]) * scale), output + i);
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < width; i++)
-            narrow(widen(input[i]) * scale * (norm.offset + widen(norm.weight[i])), output + i);
-    }
-}
-
-// The same, of itself where there is no norm.
-template <typename T>
-void normalize_if(const Norm<T>& norm, const T* input, int64_t width, T* output) {
-    if (norm.weight)
-        normalize(norm, input, width, output);
-    else
-        std::memcpy(output, input, width * sizeof(T));
-}
-
-template <typename T>
-void scale_all(float scale, T* numbers, int64_t count) {
-    if (scale == 1.0f) return;
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++) narrow(widen(numbers[i]) * scale, numbers + i);
-}
-
-// A score as a model makes it of what its head gives.
-template <typename T>
-float finished(float score, const Scales& scales) {
-    if (scales.divisor != 1.0f) score = rounded<T>(score / scales.divisor);
-    if (scales.cap == 0.0f) return score;
-    return rounded<T>(rounded<T>(tangent(rounded<T>(score / scales.cap))) * scales.cap);
-}
-
-// Those from `begin` to `end`, one by one, as float.
-template <typename T>
-void finish_scores(const Scales& scales, const T* scores, int64_t begin, int64_t end, float* to) {
-    const bool plain = scales.divisor == 1.0f && scales.cap == 0.0f;
-    if (plain && std::is_same_v<T, float>) return;
-    if (plain)
-        for (int64_t i = begin; i < end; i++) to[i] = widen(scores[i]);
-    else
-#pragma omp simd
-        for (int64_t i = begin; i < end; i++) to[i] = finished<T>(widen(scores[i]), scales);
-}
 
 // Rotary positions (Su et al. 2021) of one head, whose first `turned` numbers they turn.
 template <bool ROUNDS, bool IN_PAIRS, typename T>

@@ -1,0 +1,42 @@
+// Norms of root mean squares (Zhang and Sennrich 2019), as families of models have them.
+
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "numbers.h"
+
+// None is a null weight. `offset` is what the weights have besides, and numbers are rounded before they are weighed if it
+// `rounds` them.
+template <typename T>
+struct Norm {
+    const T* weight;
+    float epsilon, offset;
+    int64_t rounds;
+};
+
+template <typename T>
+void normalize(const Norm<T>& norm, const T* input, int64_t width, T* output) {
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; i++) squares += widen(input[i]) * widen(input[i]);
+    const float scale = 1.0f / std::sqrt(squares / width + norm.epsilon);
+    if (norm.rounds) {
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) narrow(widen(norm.weight[i]) * rounded<T>(widen(input[i]) * scale), output + i);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++)
+            narrow(widen(input[i]) * scale * (norm.offset + widen(norm.weight[i])), output + i);
+    }
+}
+
+// The same, of itself where there is no norm.
+template <typename T>
+void normalize_if(const Norm<T>& norm, const T* input, int64_t width, T* output) {
+    if (norm.weight)
+        normalize(norm, input, width, output);
+    else
+        std::memcpy(output, input, width * sizeof(T));
+}
