@@ -182,11 +182,11 @@ class ModelParts(NamedTuple):
     @classmethod
     def of(cls, model: Any) -> "ModelParts":
         """Raises ValueError for a model that does anything else around its layers."""
-        decoder, config = model.get_decoder(), model.config
-        kind, around = like(model, MODELS), like(decoder, DECODERS)
-        if kind is None or around is None:
+        decoder, config = model.get_decoder(), model.config.get_text_config()
+        ends, around = _ends(model), like(decoder, DECODERS)
+        if ends is None or around is None:
             raise ValueError(f"what {type(model).__name__} does around its layers is not known")
-        embeddings, ends = decoder.embed_tokens, MODELS[kind]
+        embeddings = decoder.embed_tokens
         scale, dtype = scale_of(embeddings), embeddings.weight.dtype
         if scale is None or (dtype != model.dtype and type(embeddings) is not HalfEmbedding):
             raise ValueError("its embeddings are not known, or of another type than the layers")
@@ -198,6 +198,14 @@ class ModelParts(NamedTuple):
         divisor = config.logits_scaling if ends == DIVIDED else 1.0
         cap = config.final_logit_softcapping if ends == BENT else None
         return cls(NormParts.of(decoder.norm), scale, hidden, divisor, cap or 0.0)
+
+
+def _ends(model: Any) -> int | None:
+    """What it makes of its scores. One that sees or hears has code of its own, and makes nothing of those of text."""
+    if model.config.get_text_config() is not model.config:
+        return PLAIN
+    kind = like(model, MODELS)
+    return None if kind is None else MODELS[kind]
 
 
 def products(layer: Any) -> list[Product]:

@@ -19,6 +19,7 @@ from nbgen.engine import image, processor_folder
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.media_encoder import MediaEncoder, placeholders
 from nbgen.engine.media_prompt import MediaPrompt
+from nbgen.engine.model_runner import ModelRunner
 from nbgen.engine.processor import READS_SPECIAL_TOKENS_AS_TEXT
 from nbgen.errors import InvalidRequest
 from nbgen.messages import (
@@ -293,6 +294,13 @@ def test_tools_go_through_the_processors_template(tmp_path: Path) -> None:
     turns += [ChatMessage(role="assistant", tool_calls=[call]), ChatMessage(role="tool", content="a cat")]
     (again,) = admission.sequences(GenerateRequest(rid="d", messages=turns, media=media(picture(1)), params=PARAMS))
     assert '{"name": "look", "arguments": {"where": "here"}}' in admission._tokenizer.text(again.prompt_ids)
+
+
+def test_text_of_a_known_language_model_is_written_from_ids_to_scores_by_ours(llava: Served) -> None:
+    """All but the steps that images begin in."""
+    runner = llava.assembly.engine._runner
+    assert isinstance(runner, ModelRunner)
+    assert runner.native_model is not None
 
 
 def test_each_image_has_one_place(served: Served) -> None:
