@@ -6,6 +6,7 @@ it would skip is drawn together where that is simple and means the same, and ref
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,9 @@ TOGETHER = (
     ("properties", "patternProperties", "additionalProperties", "unevaluatedProperties"),
     ("items", "prefixItems", "additionalItems", "unevaluatedItems"),
 )
+
+#: Of a pattern, what xgrammar refuses or, worse, reads over; an escape or a class of characters that is none of it.
+_PATTERN = re.compile(r"(?P<refused>\\[1-9bBkpP]|\(\?(?:<?[=!]|[^:<]|\Z))|\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
 
 
 def enforceable(schema: Any) -> Any:
@@ -101,6 +105,7 @@ def _rewritten(node: Any, references: _References) -> Any:
     node = _with_reference(node, references)
     node = _with_values(node)
     node = _with_required(_with_type(node))
+    _check_patterns(node)
     return _inside(node, lambda child: _rewritten(child, references))
 
 
@@ -213,6 +218,20 @@ def _with_required(node: Schema) -> Schema:
     if rest is False or "patternProperties" in node:
         raise GrammarError(f"`required` names {missing[0]!r:.80}: say under `properties` what it is")
     return node | {"properties": {**names, **dict.fromkeys(missing, {} if rest is True else rest)}}
+
+
+def _check_patterns(node: Schema) -> None:
+    """Raises GrammarError for patterns that strings or names would not be held to."""
+    named = node.get("patternProperties")
+    for pattern in [*([node["pattern"]] if "pattern" in node else []), *(named if isinstance(named, dict) else ())]:
+        if not isinstance(pattern, str):
+            raise GrammarError(f"`pattern` must be text, got {pattern!r:.80}")
+        found = next((each["refused"] for each in _PATTERN.finditer(pattern) if each["refused"]), None)
+        if found:
+            raise GrammarError(
+                f"the pattern {pattern!r:.80} has {found!r}, which would not be held to: write it without lookaround, "
+                "flags, references, word boundaries and classes by property"
+            )
 
 
 def _joined(first: Schema, second: Any, name: str) -> Schema:

@@ -129,6 +129,11 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"kind": "cat"}, {"kind": "cat", "age": 1}, {"kind": "dog", "age": 1}],
         [{"age": 1}],
     ),
+    "groups of a pattern": (
+        {"type": "string", "pattern": r"^(?:ab)[(?!]\(?=$"},
+        ["ab!(=", "ab?="],
+        ["ab", "ab="],
+    ),
     "a described part": (
         {"allOf": [{"$ref": "#/$defs/A"}], "default": {}, "examples": [1], "readOnly": True, "$defs": DEFS},
         [{"a": 1}],
@@ -177,6 +182,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"oneOf": [{"required": 5, "properties": [], "type": "object"}, {"required": [{}], "type": ["object", {}]}]},
         "branches 0 and 1",
     ),
+    "a pattern that looks ahead": ({"type": "string", "pattern": "^(?=.*[0-9])[a-z0-9]{3}$"}, "'(?='"),
+    "a pattern that looks away": ({"properties": {"a": {"pattern": r"[)]\)(?!a)b"}}}, "'(?!'"),
+    "a pattern that looks back": ({"pattern": "(?<=a)b|(?<!a)c"}, "'(?<='"),
+    "a pattern of either case": ({"items": {"pattern": "(?i)abc"}}, "'(?i'"),
+    "a pattern that repeats itself": ({"pattern": r"(a)\1"}, r"\1"),
+    "a name that looks ahead": ({"patternProperties": {"(?!a)b": {}}}, "'(?!'"),
+    "names that look ahead": ({"propertyNames": {"pattern": "(?=a)a"}}, "'(?='"),
+    "a pattern that is a number": ({"type": "string", "pattern": 5}, "`pattern` must be text, got 5"),
     "names of named": ({**A, "propertyNames": {"pattern": "^a+$"}}, "`propertyNames`"),
 }
 
