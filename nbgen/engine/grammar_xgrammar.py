@@ -54,7 +54,8 @@ class XGrammarBackend:
         except (RuntimeError, ValueError, TypeError) as error:
             raise GrammarError.of_library(error) from None
         loaded = CompiledXGrammar(compiled, self._eos_ids, len(grammar.text))
-        if not loaded.matcher().allows_any():
+        matcher = loaded.matcher()
+        if not matcher.allows_any() or (grammar.kind == "json_schema" and matcher.may_end):
             raise GrammarError("it matches no text at all")
         with _told_of_memory():
             return compiled.serialize_json().encode()

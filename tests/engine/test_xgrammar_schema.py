@@ -134,6 +134,9 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         ["ab!(=", "ab?="],
         ["ab", "ab="],
     ),
+    "a branch that nothing matches": ({"anyOf": [False, {"type": "null"}]}, [None], [1]),
+    "the narrowest range": ({"type": "number", "minimum": 1.000001, "maximum": 1.000001}, [1.000001], [1, 2]),
+    "a range about nothing": ({"exclusiveMinimum": -1e-7, "maximum": 1e-7}, [0], [1, -1]),
     "a described part": (
         {"allOf": [{"$ref": "#/$defs/A"}], "default": {}, "examples": [1], "readOnly": True, "$defs": DEFS},
         [{"a": 1}],
@@ -190,6 +193,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a name that looks ahead": ({"patternProperties": {"(?!a)b": {}}}, "'(?!'"),
     "names that look ahead": ({"propertyNames": {"pattern": "(?=a)a"}}, "'(?='"),
     "a pattern that is a number": ({"type": "string", "pattern": 5}, "`pattern` must be text, got 5"),
+    "no branch": ({"anyOf": []}, "`anyOf` has no branch"),
+    "one of nothing": ({"items": {"oneOf": []}}, "`oneOf` has no branch"),
+    "no branch of a property": ({"properties": {"a": {"anyOf": []}}, "required": ["a"]}, "`anyOf` has no branch"),
+    "no branch but false": ({"type": "integer", "anyOf": [False, False]}, "`anyOf` has no branch"),
+    "nothing but false": ({"oneOf": [False]}, "`oneOf` has no branch"),
+    "a narrow range": ({"type": "number", "minimum": 1.0000001, "maximum": 1.0000002}, "within its bounds"),
+    "a range of small numbers": ({"properties": {"a": {"minimum": 1e-7, "maximum": 2e-7}}}, "within its bounds"),
+    "a range beside null": ({"type": ["number", "null"], "minimum": 1e-7, "maximum": 2e-7}, "within its bounds"),
+    "a range without its ends": ({"exclusiveMinimum": 1, "exclusiveMaximum": 1.000001}, "within its bounds"),
+    "a negative range": ({"minimum": -1.0000002, "exclusiveMaximum": -1.0000001}, "within its bounds"),
     "names of named": ({**A, "propertyNames": {"pattern": "^a+$"}}, "`propertyNames`"),
 }
 
