@@ -13,6 +13,7 @@ import xgrammar
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
 from nbgen.engine.grammar_limits import ANY_JSON, objects, schemas
+from nbgen.engine.structural_tag import current
 from nbgen.engine.xgrammar_schema import enforceable
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class XGrammarBackend:
                 return self._compiler.compile_regex(grammar.text)
             case "ebnf":
                 return self._compiler.compile_grammar(grammar.text)
-        tag = _current(json.loads(grammar.text))
+        tag = current(json.loads(grammar.text))
         for node in objects(tag):
             if isinstance(node.get("json_schema"), dict):
                 node["json_schema"] = _prepared(node["json_schema"])
@@ -160,20 +161,3 @@ def _prepared(schema: Any) -> Any:
             node.pop("minLength", None), node.pop("maxLength", None)
             node["pattern"] = f"^{PLAIN}{{{low or 0},{'' if high is None else high}}}$"
     return schema
-
-
-def _current(tag: dict[str, Any]) -> dict[str, Any]:
-    """SGLang's older structural tags (`structures` and `triggers`) as xgrammar's own; no schema is any value."""
-    if "structures" not in tag:
-        return tag
-    tags = [
-        {
-            "type": "tag",
-            "begin": each["begin"],
-            "content": {"type": "json_schema", "json_schema": each.get("schema") or {}},
-            "end": each["end"],
-        }
-        for each in tag["structures"]
-    ]
-    triggered = {"type": "triggered_tags", "triggers": tag["triggers"], "tags": tags}
-    return {"type": "structural_tag", "format": triggered | {"at_least_one": bool(tag.get("at_least_one"))}}

@@ -25,3 +25,20 @@ def optional(content: Format) -> Format:
 def one_of(*elements: Format) -> Format:
     """Any of them."""
     return {"type": "or", "elements": list(elements)}
+
+
+def current(tag: dict[str, Any]) -> dict[str, Any]:
+    """SGLang's older structural tags (`structures` and `triggers`) as xgrammar's own; no schema is any value."""
+    if "structures" not in tag:
+        return tag
+    tags = [
+        {
+            "type": "tag",
+            "begin": each["begin"],
+            "content": {"type": "json_schema", "json_schema": each.get("schema") or {}},
+            "end": each["end"],
+        }
+        for each in tag["structures"]
+    ]
+    triggered = {"type": "triggered_tags", "triggers": tag["triggers"], "tags": tags}
+    return {"type": "structural_tag", "format": triggered | {"at_least_one": bool(tag.get("at_least_one"))}}
