@@ -12,8 +12,8 @@ import numpy as np
 import xgrammar
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
-from nbgen.engine.grammar_limits import ANY_JSON, objects, schemas
-from nbgen.engine.structural_tag import current
+from nbgen.engine.grammar_limits import ANY_JSON, schemas
+from nbgen.engine.structural_tag import OF_SCHEMAS, current, parts
 from nbgen.engine.xgrammar_schema import enforceable
 
 if TYPE_CHECKING:
@@ -76,11 +76,13 @@ class XGrammarBackend:
             case "ebnf":
                 return self._compiler.compile_grammar(grammar.text)
         tag = current(json.loads(grammar.text))
-        for node in objects(tag):
-            if isinstance(node.get("json_schema"), dict):
-                node["json_schema"] = _prepared(node["json_schema"])
-            if node.get("type") == "json_schema" and node.get("style") in (None, "json"):
-                node.setdefault("max_whitespace_cnt", MAX_WHITESPACE)
+        for part in parts(tag):
+            if part.get("type") in OF_SCHEMAS and part.get("json_schema") is None:
+                part["json_schema"] = {}
+            if isinstance(part.get("json_schema"), dict):
+                part["json_schema"] = _prepared(part["json_schema"])
+            if part.get("type") == "json_schema" and part.get("style") in (None, "json"):
+                part.setdefault("max_whitespace_cnt", MAX_WHITESPACE)
         return self._compiler.compile_structural_tag(json.dumps(tag))
 
 
