@@ -45,6 +45,7 @@ BOOKKEEPING = {
     "json_types",
     "one_of",
     "stop_regex",
+    "python_regex",
 }
 
 #: layer -> (what it may import from nbgen, which third parties)

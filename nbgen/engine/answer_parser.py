@@ -14,7 +14,7 @@ from transformers.utils.chat_parsing import ResponseParser
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate
 
 from nbgen.engine.call_format import BARE_CALLS, LISTED_CALLS, NAMED_CALLS
-from nbgen.engine.thought_format import THOUGHTS
+from nbgen.engine.thought_format import LEAD, THOUGHTS
 from nbgen.engine.written_calls import read_arguments, read_calls
 from nbgen.messages import AnswerPart, ToolCall
 
@@ -28,14 +28,18 @@ log = logging.getLogger(__name__)
 
 
 class AnswerParser:
-    """Reads one answer. White space between its parts belongs to none of them."""
+    """Reads one answer. White space beside a thought or a call belongs to no part; all other is text."""
 
     def __init__(self, template: ResponseTemplate, prompt: str, tools: list[dict[str, Any]]) -> None:
         """`prompt` is its end at least: what it opened, the answer begins in."""
         self._template = template
         self._tools = tools
         self._parser = ResponseParser(template, prompt, tools=[*tools])
+        before = self._parser.initial_events
+        #: White space that is text, unless a thought or a call comes right after it.
         self._space = ""
+        #: Whether white space that comes next would be beside a thought or a call.
+        self._beside = bool(before) and before[-1]["field"] != "content"
         self._begun = False
         self._told: set[str] = set()
         #: What has come since a call began that is not whole; None between calls.
@@ -49,10 +53,11 @@ class AnswerParser:
             events = self._parser.feed(text)
             if last:
                 events += self._parser.finalize()[1]
-            return [part for event in events for part in self._parts(event, since)]
+            parts = [part for event in events for part in self._parts(event, since)]
         except Exception:  # whatever a library of patterns, or of JSON, raises at a text: this is no call
             self._parser, self._call = ResponseParser(self._template, "", tools=[*self._tools]), None
-            return [AnswerPart(content=since)] if since else []
+            parts = self._as_text(since)
+        return [*parts, *self._as_text("")] if last else parts
 
     def _parts(self, event: dict[str, Any], since: str) -> list[AnswerPart]:
         field, kind = event["field"], event["type"]
@@ -60,11 +65,24 @@ class AnswerParser:
             return self._of_call(event, since)
         if kind == "region_chunk" and field in ("content", *THOUGHTS):
             return self._of_text(event["text"], "content" if field == "content" else "reasoning", field)
-        self._space, self._begun = "", False
-        return self._of_written(event["value"], field) if kind == "region_close" and field in WRITTEN else []
+        if kind == "region_close" and field in WRITTEN:
+            return self._of_written(event["value"], field)
+        if kind == "region_open" and field not in WRITTEN:
+            self._space = ""
+        if kind == "region_close":
+            self._ended(field)
+        return []
+
+    def _ended(self, field: str) -> None:
+        self._begun = False
+        self._beside = self._beside or field != LEAD
+        if field != "content":
+            self._space = ""
 
     def _of_text(self, text: str, name: str, field: str) -> list[AnswerPart]:
-        text = self._space + text if self._begun else text.lstrip()
+        if not self._begun and (self._beside or name == "reasoning"):
+            text = text.lstrip()
+        text = self._space + text
         shown = text.rstrip()
         self._space = text[len(shown) :]
         if not shown:
@@ -74,6 +92,19 @@ class AnswerParser:
         self._told.add(name)
         part = joint + shown
         return [AnswerPart(content=part) if name == "content" else AnswerPart(reasoning=part)]
+
+    def _as_text(self, text: str) -> list[AnswerPart]:
+        """What is no call after all, and the white space before it."""
+        text, self._space = self._space + text, ""
+        if not text:
+            return []
+        self._begun = True
+        self._told.add("content")
+        return [AnswerPart(content=text)]
+
+    def _as_calls(self, calls: list[ToolCall]) -> list[AnswerPart]:
+        self._ended(CALLS)
+        return [AnswerPart(tool_call=call) for call in calls]
 
     def _of_written(self, value: Any, field: str) -> list[AnswerPart]:
         """Calls that are a text, or whose arguments are; bare ones only of functions that are there."""
@@ -85,8 +116,8 @@ class AnswerParser:
             calls = []
         known = {tool["function"]["name"] for tool in self._tools}
         if not calls or (field == BARE_CALLS and not known.issuperset(call.name for call in calls)):
-            return [AnswerPart(content=text)] if text else []
-        return [AnswerPart(tool_call=call) for call in calls]
+            return self._as_text(text)
+        return self._as_calls(calls)
 
     def _of_call(self, event: dict[str, Any], since: str) -> list[AnswerPart]:
         if event["type"] == "region_open":
@@ -97,9 +128,8 @@ class AnswerParser:
             return []
         value, self._call = event["value"], None
         calls = [_call(each) for each in (value if isinstance(value, list) else [value])]
-        if all(calls):
-            return [AnswerPart(tool_call=call) for call in calls]
-        return [AnswerPart(content=since)]
+        found = [call for call in calls if call is not None]
+        return self._as_calls(found) if len(found) == len(calls) else self._as_text(since)
 
 
 def _call(value: Any) -> ToolCall | None:

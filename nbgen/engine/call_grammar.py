@@ -14,10 +14,10 @@ import msgspec
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.argument_grammar import python_arguments
 from nbgen.engine.call_format import CallFormat
-from nbgen.engine.grammar import GrammarError
-from nbgen.engine.grammar_limits import ANY_JSON
+from nbgen.engine.grammar import Grammar, GrammarError, refusal
+from nbgen.engine.grammar_limits import ANY_JSON, check
 from nbgen.engine.python_calls import STYLE
-from nbgen.engine.structural_tag import Format, one_of, optional, sequence, text
+from nbgen.engine.structural_tag import Format, current, one_of, optional, sequence, text
 from nbgen.engine.xgrammar_schema import enforceable
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ToolOptions
@@ -34,7 +34,7 @@ def answer_grammar(
     """The structural tag for the answer to a request with this grammar, if any, and these tools; None where all goes.
 
     `opened` is how the prompt ends; None where thoughts are not wanted apart, and are not made room for. Raises
-    InvalidRequest for tools that must be called in a way that is not known.
+    InvalidRequest for tools that must be called in a way that is not known, and for a grammar that is none.
     """
     format = None if params.grammar is None else _of_option(*params.grammar)
     thought = None if opened is None else answers.thought
@@ -149,6 +149,10 @@ def _arguments(calls: CallFormat, function: dict[str, Any]) -> Format:
 
 def _of_option(kind: str, value: str) -> Format:
     """What a sampling option asks for, as a part of a structural tag."""
+    try:
+        check(Grammar(kind, value))
+    except GrammarError as error:
+        raise refusal(kind, error) from None
     match kind:
         case "json_schema":
             return {"type": "json_schema", "json_schema": {} if value == ANY_JSON else json.loads(value)}
@@ -156,7 +160,4 @@ def _of_option(kind: str, value: str) -> Format:
             return {"type": "regex", "pattern": value}
         case "ebnf":
             return {"type": "grammar", "grammar": value}
-    tag = json.loads(value)
-    if "format" not in tag:
-        raise InvalidRequest("a structural_tag beside tools or thoughts must have `format`", field="response_format")
-    return tag["format"]
+    return current(json.loads(value))["format"]

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence, Set
 from typing import Any, NamedTuple, Protocol, Self
 
+from nbgen.errors import InvalidRequest
+
 #: How a refusal names what could not be compiled, by sampling option.
 LABELS = {"json_schema": "json", "regex": "regex", "ebnf": "ebnf", "structural_tag": "structural_tag"}
 
@@ -34,6 +36,11 @@ class GrammarError(Exception):
         lines = [re.sub(r"^(\[[\d:]+\] )?\S*\.\w+:\d+: ", "", line).strip() for line in str(error).splitlines()]
         words = re.sub(r"^Check failed: \(.*?\) is false: ", "", next(filter(None, lines), "it is not valid"))
         return cls(words[:MAX_WORDS])
+
+
+def refusal(kind: str, error: object) -> InvalidRequest:
+    """What whoever sent a grammar of this kind is told of why it cannot be compiled."""
+    return InvalidRequest(f"Failed to compile {LABELS[kind]} grammar: {error}", field=kind)
 
 
 class Matcher(Protocol):

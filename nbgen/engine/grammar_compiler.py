@@ -10,10 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from nbgen.engine import grammar_limits
-from nbgen.engine.grammar import LABELS, Backend, Compiled, Grammar, GrammarError
+from nbgen.engine.grammar import LABELS, Backend, Compiled, Grammar, GrammarError, refusal
 from nbgen.engine.grammar_worker import Answer, Start
 from nbgen.engine.worker_process import WorkerProcess
-from nbgen.errors import InvalidRequest, NbgenError, Unavailable
+from nbgen.errors import NbgenError, Unavailable
 
 COMPILE_SECONDS = 5.0
 CACHE_BYTES = 256 * 2**20
@@ -74,14 +74,14 @@ class GrammarCompiler:
             backend = self._loaded_backend()
             return backend.load(worker.compile(backend, grammar))
         except GrammarError as error:
-            raise InvalidRequest(f"Failed to compile {label} grammar: {error}", field=grammar.kind) from None
+            raise refusal(grammar.kind, error) from None
         except NbgenError:
             raise
         except MemoryError:
             raise Unavailable(f"no memory is left for this {label} grammar; free some, or ask again later") from None
         except Exception:  # whatever a back end raises is this grammar's alone
             log.exception("a %s grammar failed", label)
-            raise InvalidRequest(f"Failed to compile {label} grammar: it is not valid", field=grammar.kind) from None
+            raise refusal(grammar.kind, "it is not valid") from None
 
     def _loaded_backend(self) -> Backend:
         """Raises Unavailable where it cannot be imported, or does not understand the tokenizer: no grammar's fault."""

@@ -12,7 +12,8 @@ import numpy as np
 import xgrammar
 
 from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
-from nbgen.engine.grammar_limits import ANY_JSON, objects, schemas
+from nbgen.engine.grammar_limits import ANY_JSON, schemas
+from nbgen.engine.structural_tag import OF_SCHEMAS, current, parts
 from nbgen.engine.xgrammar_schema import enforceable
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class XGrammarBackend:
         except (RuntimeError, ValueError, TypeError) as error:
             raise GrammarError.of_library(error) from None
         loaded = CompiledXGrammar(compiled, self._eos_ids, len(grammar.text))
-        if not loaded.matcher().allows_any():
+        matcher = loaded.matcher()
+        if not matcher.allows_any() or (grammar.kind == "json_schema" and matcher.may_end):
             raise GrammarError("it matches no text at all")
         with _told_of_memory():
             return compiled.serialize_json().encode()
@@ -73,12 +75,14 @@ class XGrammarBackend:
                 return self._compiler.compile_regex(grammar.text)
             case "ebnf":
                 return self._compiler.compile_grammar(grammar.text)
-        tag = _current(json.loads(grammar.text))
-        for node in objects(tag):
-            if isinstance(node.get("json_schema"), dict):
-                node["json_schema"] = _prepared(node["json_schema"])
-            if node.get("type") == "json_schema" and node.get("style") in (None, "json"):
-                node.setdefault("max_whitespace_cnt", MAX_WHITESPACE)
+        tag = current(json.loads(grammar.text))
+        for part in parts(tag):
+            if part.get("type") in OF_SCHEMAS and part.get("json_schema") is None:
+                part["json_schema"] = {}
+            if isinstance(part.get("json_schema"), dict):
+                part["json_schema"] = _prepared(part["json_schema"])
+            if part.get("type") == "json_schema" and part.get("style") in (None, "json"):
+                part.setdefault("max_whitespace_cnt", MAX_WHITESPACE)
         return self._compiler.compile_structural_tag(json.dumps(tag))
 
 
@@ -159,20 +163,3 @@ def _prepared(schema: Any) -> Any:
             node.pop("minLength", None), node.pop("maxLength", None)
             node["pattern"] = f"^{PLAIN}{{{low or 0},{'' if high is None else high}}}$"
     return schema
-
-
-def _current(tag: dict[str, Any]) -> dict[str, Any]:
-    """SGLang's older structural tags (`structures` and `triggers`) as xgrammar's own; no schema is any value."""
-    if "structures" not in tag:
-        return tag
-    tags = [
-        {
-            "type": "tag",
-            "begin": each["begin"],
-            "content": {"type": "json_schema", "json_schema": each.get("schema") or {}},
-            "end": each["end"],
-        }
-        for each in tag["structures"]
-    ]
-    triggered = {"type": "triggered_tags", "triggers": tag["triggers"], "tags": tags}
-    return {"type": "structural_tag", "format": triggered | {"at_least_one": bool(tag.get("at_least_one"))}}

@@ -3,12 +3,13 @@
 Patterns are written for Python's `re`; what only a backtracking engine can match is refused. Knows no tokens.
 """
 
-import re
 import time
 from collections.abc import Sequence
+from functools import cached_property
 
 import re2
 
+from nbgen.engine.python_regex import MARKED, PythonRegex, marked
 from nbgen.errors import InvalidRequest
 
 #: Characters at the end of the text in which a match is looked for.
@@ -20,11 +21,6 @@ MAX_MEMORY = 2**22
 ALL_MEMORY = 8 * MAX_MEMORY
 #: Seconds of CPU time that a request's searches may take: for every piece of text, and saved up.
 FOR_EACH_PIECE, SAVED_UP = 0.0005, 0.1
-
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
-#: What Python's `re` means by these, in RE2's syntax: its classes know Unicode, its `$` a last line break.
-_OUTSIDE = {"$": r"\n?\z", r"\Z": r"\z", r"\d": r"\p{Nd}", r"\w": r"[\pL\pN_]", r"\W": r"[^\pL\pN_]"}
-_INSIDE = {r"\d": r"\p{Nd}", r"\w": r"\pL\pN_"}
 
 
 class Patience:
@@ -51,9 +47,13 @@ class StopRegexes:
         """Raises InvalidRequest for a pattern that RE2 does not take."""
         self.patterns = patterns
         self._patience = patience or Patience()
-        options = _options(min(MAX_MEMORY, ALL_MEMORY // max(1, len(patterns))))
-        self._compiled = [_compile(pattern, options) for pattern in patterns]
+        found = [PythonRegex(pattern) for pattern in patterns]
+        self._marks = any(each.has_boundaries for each in found)
+        count = sum(3 if each.has_boundaries else 1 for each in found)
+        options = _options(min(MAX_MEMORY, ALL_MEMORY // max(1, count)))
+        self._regexes = [_StopRegex(*each, options) for each in zip(patterns, found, strict=True)]
         self._tail = ""
+        self._marked = ""
         self._cut = False
 
     def append(self, text: str) -> str | None:
@@ -64,14 +64,39 @@ class StopRegexes:
         if self._tail and not text:
             return None
         self._tail += text
+        self._marked += marked(text) if self._marks else ""
         if len(self._tail) > TAIL:
             # One character stays in front, so that `^` and `\\b` see that the text began earlier.
             self._tail, self._cut = self._tail[-TAIL - 1 :], True
+            self._marked = self._marked[-MARKED * (TAIL + 1) :]
         began = time.thread_time()
-        pairs = zip(self.patterns, self._compiled, strict=True)
-        matched = next((pattern for pattern, each in pairs if each.search(self._tail, int(self._cut))), None)
+        found = (each.pattern for each in self._regexes if each.matches(self._tail, self._marked, self._cut))
+        matched = next(found, None)
         self._patience.spend(time.thread_time() - began)
         return matched
+
+
+class _StopRegex:
+    """One pattern, compiled for the texts that come."""
+
+    def __init__(self, pattern: str, source: PythonRegex, options: re2.Options) -> None:
+        self.pattern = pattern
+        self._source, self._options = source, options
+        self._plain = _compile(pattern, source.plain(), options)
+
+    def matches(self, text: str, marks: str, cut: bool) -> bool:
+        """Whether it is anywhere in the text, which is also given with marks, from its second character on if `cut`."""
+        if not self._source.has_boundaries or text.isascii():
+            return bool(self._plain.search(text, int(cut)))
+        return bool(self._loose.search(text, int(cut)) and self._of_marked.match(marks, MARKED * cut))
+
+    @cached_property
+    def _loose(self) -> "re2._Regexp":
+        return _compile(self.pattern, self._source.loose(), self._options)
+
+    @cached_property
+    def _of_marked(self) -> "re2._Regexp":
+        return _compile(self.pattern, self._source.of_marked(), self._options)
 
 
 def _options(memory: int) -> re2.Options:
@@ -82,23 +107,14 @@ def _options(memory: int) -> re2.Options:
     return options
 
 
-def _compile(pattern: str, options: re2.Options) -> "re2._Regexp":
-    multiline = pattern.startswith("(?") and "m" in pattern.partition(")")[0]
+def _compile(pattern: str, written: str, options: re2.Options) -> "re2._Regexp":
+    """What RE2 makes of a pattern that it knows as `written`."""
     try:
-        return re2.compile(_translate(pattern, keep_dollar=multiline), options)
-    except re2.error:
+        return re2.compile(written, options)
+    except re2.error as error:
+        words = error.args[0].decode("utf-8", "replace") if error.args else "it is malformed"
         raise InvalidRequest(
-            f"stop_regex {pattern!r:.300} is no regex that can be matched in linear time: it is malformed, too large, "
-            "or needs backtracking (lookaround, back references)",
+            f"stop_regex {pattern!r:.300} is no regex that can be matched in linear time, without going back "
+            f"(lookaround, back references): {words}",
             field="stop_regex",
         ) from None
-
-
-def _translate(pattern: str, *, keep_dollar: bool) -> str:
-    def token(match: re.Match[str]) -> str:
-        text = match[0]
-        if text.startswith("["):
-            return re.sub(r"\\.", lambda escape: _INSIDE.get(escape[0], escape[0]), text)
-        return text if keep_dollar and text == "$" else _OUTSIDE.get(text, text)
-
-    return _TOKEN.sub(token, pattern)

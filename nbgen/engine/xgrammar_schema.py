@@ -6,7 +6,10 @@ it would skip is drawn together where that is simple and means the same, and ref
 """
 
 import json
+import math
+import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 from nbgen.engine.grammar import GrammarError
@@ -37,6 +40,12 @@ TOGETHER = (
     ("properties", "patternProperties", "additionalProperties", "unevaluatedProperties"),
     ("items", "prefixItems", "additionalItems", "unevaluatedItems"),
 )
+
+#: Digits that xgrammar writes after the point of a number with bounds.
+DECIMALS = 6
+
+#: Of a pattern, what xgrammar refuses or, worse, reads over; an escape or a class of characters that is none of it.
+_PATTERN = re.compile(r"(?P<refused>\\[1-9bBkpP]|\(\?(?:<?[=!]|[^:<]|\Z))|\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
 
 
 def enforceable(schema: Any) -> Any:
@@ -101,6 +110,8 @@ def _rewritten(node: Any, references: _References) -> Any:
     node = _with_reference(node, references)
     node = _with_values(node)
     node = _with_required(_with_type(node))
+    _check_patterns(node)
+    _check_range(node)
     return _inside(node, lambda child: _rewritten(child, references))
 
 
@@ -144,10 +155,12 @@ def _flat(node: Any) -> Any:
 def _with_branches(node: Schema) -> Schema:
     """What stands beside `anyOf` or `oneOf` as keywords of each branch."""
     name = next((name for name in ("anyOf", "oneOf") if isinstance(node.get(name), list)), "")
-    others = _beside(node, name)
-    if not name or not others:
+    if not name:
         return node
-    branches = [_joined(others, branch, name) for branch in node[name] if branch is not False]
+    others = _beside(node, name)
+    branches = [_joined(others, branch, name) if others else branch for branch in node[name] if branch is not False]
+    if not branches:
+        raise GrammarError(f"`{name}` has no branch that anything matches")
     return {key: value for key, value in node.items() if key not in others} | {name: branches}
 
 
@@ -213,6 +226,37 @@ def _with_required(node: Schema) -> Schema:
     if rest is False or "patternProperties" in node:
         raise GrammarError(f"`required` names {missing[0]!r:.80}: say under `properties` what it is")
     return node | {"properties": {**names, **dict.fromkeys(missing, {} if rest is True else rest)}}
+
+
+def _check_patterns(node: Schema) -> None:
+    """Raises GrammarError for patterns that strings or names would not be held to."""
+    named = node.get("patternProperties")
+    for pattern in [*([node["pattern"]] if "pattern" in node else []), *(named if isinstance(named, dict) else ())]:
+        if not isinstance(pattern, str):
+            raise GrammarError(f"`pattern` must be text, got {pattern!r:.80}")
+        found = next((each["refused"] for each in _PATTERN.finditer(pattern) if each["refused"]), None)
+        if found:
+            raise GrammarError(
+                f"the pattern {pattern!r:.80} has {found!r}, which would not be held to: write it without lookaround, "
+                "flags, references, word boundaries and classes by property"
+            )
+
+
+def _check_range(node: Schema) -> None:
+    """Raises GrammarError for bounds of a number between which none can be written."""
+    low = [math.ceil(each) for each in _bound(node, "minimum")]
+    low += [math.floor(each) + 1 for each in _bound(node, "exclusiveMinimum")]
+    high = [math.floor(each) for each in _bound(node, "maximum")]
+    high += [math.ceil(each) - 1 for each in _bound(node, "exclusiveMaximum")]
+    if "number" in listed(node.get("type", [])) and low and high and max(low) > min(high):
+        raise GrammarError(f"no number of at most {DECIMALS} decimals is within its bounds")
+
+
+def _bound(node: Schema, name: str) -> list[Fraction]:
+    """The bound in units of the last digit that is written; none where it is no finite number."""
+    value = node.get(name)
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return [Fraction(str(value)) * 10**DECIMALS] if known else []
 
 
 def _joined(first: Schema, second: Any, name: str) -> Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 from nbgen.messages import AnswerPart, ToolCall
@@ -18,15 +19,21 @@ def message(sample: Sample) -> dict[str, Any]:
 
 
 def deltas(parts: Iterable[AnswerPart], calls: int) -> Iterator[dict[str, Any]]:
-    """What is new, a delta for each kind of part in a row; `calls` came before."""
-    for part in parts:
-        if part.tool_call:
-            yield {"tool_calls": [{"index": calls, **call_fields(part.tool_call)}]}
-            calls += 1
-        elif part.reasoning:
-            yield {"reasoning_content": part.reasoning}
-        elif part.content:
-            yield {"content": part.content}
+    """What is new, a delta for each call and for all text of one kind in a row; `calls` came before."""
+    for kind, row in groupby(parts, _kind):
+        if kind == "tool_calls":
+            for call in (part.tool_call for part in row if part.tool_call):
+                yield {kind: [{"index": calls, **call_fields(call)}]}
+                calls += 1
+        elif text := "".join(part.reasoning or part.content for part in row):
+            yield {kind: text}
+
+
+def _kind(part: AnswerPart) -> str:
+    """The field of a delta that it is in."""
+    if part.tool_call:
+        return "tool_calls"
+    return "reasoning_content" if part.reasoning else "content"
 
 
 def call_fields(call: ToolCall) -> dict[str, Any]:

@@ -184,10 +184,31 @@ def test_however_it_is_cut_nothing_is_lost_and_nothing_fails(text: str, size: in
     whole, pieces = joined(read(found, text, size=1000)), joined(read(found, text, size=size))
     assert whole[1:] == pieces[1:]
     if "tool" not in text.lower() and "think" not in text and "{" not in text:
-        assert whole[0] == pieces[0] == text.strip()
+        assert whole[0] == pieces[0] == text
 
 
 FOUND = [learned(template(CALLS[way], THOUGHT)) for way in ("objects", "named", "tags")]
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_white_space_is_dropped_only_beside_a_thought_or_a_call(size: int) -> None:
+    source = template(CALLS["objects"], THOUGHT)
+    found, call = learned(source), answer(source, {"content": "", "tool_calls": calls_of(1)})
+    assert joined(read(found, "    return x\n", size=size)) == ("    return x\n", "", [])
+    assert joined(read(found, " \n", size=size)) == (" \n", "", [])
+    assert joined(read(found, " of France", "<|assistant|>The capital", size=size))[0] == " of France"
+    assert joined(read(found, "\n<think> a\n</think>\n b \n", size=size)) == ("b \n", "a", [])
+    assert joined(read(found, f" a\n{call}\n b\n", size=size)) == (" ab\n", "", WANTED[:1])
+    assert joined(read(found, " a</think>\n b ", "<|assistant|><think>\n", size=size)) == ("b ", "a", [])
+
+
+def test_white_space_before_what_is_no_call_is_text() -> None:
+    fields = {"content": {"content": "text"}, "tool_calls": {"open": "<call>", "close": "</call>", "content": "json"}}
+    source = template("")
+    found = AnswerFormat.of(
+        lambda m, t, o: render(source, m, t, o), source, own={"start_anchor": ">", "fields": fields}
+    )
+    assert joined(read(found, " a\n<call>[1]</call> b\n")) == (" a\n[1]</call> b\n", "", [])
 
 
 def test_thoughts_that_nobody_wants_apart_are_text() -> None:

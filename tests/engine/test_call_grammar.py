@@ -157,9 +157,32 @@ def test_what_is_not_known_is_not_enforced() -> None:
     found = learned(template("", THOUGHT))
     with pytest.raises(InvalidRequest, match="not known well enough"):
         answer_grammar(found, SamplingParams(), ToolOptions(tools=TOOLS, required=True), None)
-    tag = SamplingParams(structural_tag='{"structures": [], "triggers": []}')
-    with pytest.raises(InvalidRequest, match="must have `format`"):
-        grammar("objects", ToolOptions(tools=TOOLS), tag)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "words"),
+    [
+        ("structural_tag", '{"structures": [], "triggers": []}', "`structures` must be a list"),
+        ("structural_tag", '{"structures": [{"begin": 5}], "triggers": ["<f"]}', "needs `begin` and `end`"),
+        ("structural_tag", '{"type": "structural_tag"}', "with `format` or `structures`"),
+        ("structural_tag", "{", "is not JSON"),
+        ("json_schema", "{", "Failed to compile json grammar: the json text is not JSON"),
+    ],
+)
+def test_what_is_no_grammar_is_refused_in_its_words(option: str, text: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        grammar("objects", ToolOptions(tools=TOOLS), SamplingParams(**{option: text}))
+    assert refused.value.field == option
+
+
+def test_older_structural_tags_stand_beside_tools_and_thoughts(accepts: Accepts) -> None:
+    structures = [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}]
+    tag = {"type": "structural_tag", "structures": structures, "triggers": ["<f"]}
+    params = SamplingParams(structural_tag=json.dumps(tag))
+    for found in (grammar("objects", ToolOptions(tools=TOOLS), params), grammar("objects", None, params, "<think>")):
+        thought = "hm</think>\n" if found and "</think>" in found else ""
+        assert accepts(found, f"{thought}so <f>7</f>")
+        assert not accepts(found, f"{thought}so <f>x</f>")
 
 
 def bare(tools: ToolOptions, parameters: dict[str, Any] | None = None) -> str | None:

@@ -1,13 +1,34 @@
 """Stop regexes: Python's syntax, linear time, shown unless their own text stands there."""
 
 import random
+import re
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nbgen.engine.detokenizer import StopStrings
 from nbgen.engine.stop_regex import FOR_EACH_PIECE, SAVED_UP, TAIL, Patience, StopRegexes
 from nbgen.errors import InvalidRequest
+
+PARTS = [
+    r"\b",
+    r"\B",
+    "^",
+    "a",
+    "é",
+    ".",
+    r"\s",
+    r"\S?",
+    r"\w{,2}",
+    r"\W",
+    r"\D",
+    r"[^\W_]",
+    r"[\S]",
+    "(?:a|é)",
+    "(?#x)",
+]
 
 
 def feed(
@@ -39,6 +60,19 @@ def feed(
         (["cost: $", "5"], r"[$]", "cost: $"),
         (["x", "\u0663", "y"], r"x[\d]", "x\u0663"),
         (["xé", "y"], r"x[\w]", "xé"),
+        (["a\u00a0", "b"], r"a\sb", "a\u00a0b"),
+        (["a.\u2028", "b"], r"\.[\s]", "a.\u2028"),
+        (["\u00a0é", "b"], r"[\S]", "\u00a0é"),
+        (["\u0663x", "y"], r"\D", "\u0663x"),
+        (["é.", "y"], r"[\W]", "é."),
+        (["_1é", "y"], r"[^\W\d_]", "_1é"),
+        (["caab", "y"], r"ca{,2}b", "caab"),
+        (["a{,2b", "y"], r"[a]{,2b", "a{,2b"),
+        (["b", "an"], r"\u0061[\u006d-\U0000006e]", "ban"),
+        (["a b", "y"], r"(?x) a [ ] b  # both", "a b"),
+        (["a b", "ab"], r"(?x)a b", "a bab"),
+        (["ab", "y"], r"a(?#then)b", "ab"),
+        (["x]", "y"], r"[[:x]\]", "x]"),
         (["b", "ab"], r"^a", "bab"),
     ],
 )
@@ -46,6 +80,39 @@ def test_what_matches_is_shown(pieces: list[str], pattern: str, shown: str) -> N
     text, matched = feed(pieces, [pattern])
     assert text == shown
     assert matched == (None if pattern == "^a" else pattern)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("fin été!", r"\bété\b"),
+        ("l'été", r"\bété"),
+        ("été 2", r"t\Bé\b"),
+        ("日本。", r"本\b"),
+        ("caféine caf.", r"caf\b"),
+        ("\né", r"(?m)^\bé$"),
+        ("É", r"(?i)\bé\b"),
+    ],
+)
+def test_boundaries_are_those_of_all_words(text: str, pattern: str) -> None:
+    for size in (1, len(text)):
+        pieces = [text[i : i + size] for i in range(0, len(text), size)]
+        assert feed([*pieces, "-"], [pattern])[1] == pattern
+
+
+def test_there_is_no_boundary_inside_of_a_word() -> None:
+    pieces = ["caféine é", "été x"]
+    assert feed(pieces, [r"caf\b", r"\bine", r"\bt", r"é\Bx", r"é\b\S"])[1] is None
+    assert feed(["café" * TAIL, "ine "], [r"\bine"])[1] is None
+    assert feed(["é " * TAIL, "ine "], [r"\bine\b"])[1] == r"\bine\b"
+
+
+@given(
+    st.lists(st.sampled_from(PARTS), min_size=1, max_size=5), st.text(alphabet="aé_ .1日\u00a0", min_size=1, max_size=5)
+)
+def test_what_python_finds_is_found(parts: list[str], text: str) -> None:
+    pattern = "".join(parts)
+    assert (StopRegexes([pattern]).append(text) is not None) == (re.search(pattern, text) is not None)
 
 
 def test_a_pattern_that_is_its_own_text_is_trimmed_like_a_stop_string() -> None:
@@ -95,6 +162,11 @@ def test_patience_is_saved_up_to_a_limit() -> None:
         patience.spend(0)
     with pytest.raises(InvalidRequest, match="takes too long"):
         patience.spend(SAVED_UP + 2 * FOR_EACH_PIECE)
+
+
+def test_a_refusal_says_what_is_not_known() -> None:
+    with pytest.raises(InvalidRequest, match=r"invalid perl operator: \(\?x"):
+        StopRegexes(["(?x: a)"])
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,14 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"kind": "cat"}, {"kind": "cat", "age": 1}, {"kind": "dog", "age": 1}],
         [{"age": 1}],
     ),
+    "groups of a pattern": (
+        {"type": "string", "pattern": r"^(?:ab)[(?!]\(?=$"},
+        ["ab!(=", "ab?="],
+        ["ab", "ab="],
+    ),
+    "a branch that nothing matches": ({"anyOf": [False, {"type": "null"}]}, [None], [1]),
+    "the narrowest range": ({"type": "number", "minimum": 1.000001, "maximum": 1.000001}, [1.000001], [1, 2]),
+    "a range about nothing": ({"exclusiveMinimum": -1e-7, "maximum": 1e-7}, [0], [1, -1]),
     "a described part": (
         {"allOf": [{"$ref": "#/$defs/A"}], "default": {}, "examples": [1], "readOnly": True, "$defs": DEFS},
         [{"a": 1}],
@@ -177,6 +185,24 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"oneOf": [{"required": 5, "properties": [], "type": "object"}, {"required": [{}], "type": ["object", {}]}]},
         "branches 0 and 1",
     ),
+    "a pattern that looks ahead": ({"type": "string", "pattern": "^(?=.*[0-9])[a-z0-9]{3}$"}, "'(?='"),
+    "a pattern that looks away": ({"properties": {"a": {"pattern": r"[)]\)(?!a)b"}}}, "'(?!'"),
+    "a pattern that looks back": ({"pattern": "(?<=a)b|(?<!a)c"}, "'(?<='"),
+    "a pattern of either case": ({"items": {"pattern": "(?i)abc"}}, "'(?i'"),
+    "a pattern that repeats itself": ({"pattern": r"(a)\1"}, r"\1"),
+    "a name that looks ahead": ({"patternProperties": {"(?!a)b": {}}}, "'(?!'"),
+    "names that look ahead": ({"propertyNames": {"pattern": "(?=a)a"}}, "'(?='"),
+    "a pattern that is a number": ({"type": "string", "pattern": 5}, "`pattern` must be text, got 5"),
+    "no branch": ({"anyOf": []}, "`anyOf` has no branch"),
+    "one of nothing": ({"items": {"oneOf": []}}, "`oneOf` has no branch"),
+    "no branch of a property": ({"properties": {"a": {"anyOf": []}}, "required": ["a"]}, "`anyOf` has no branch"),
+    "no branch but false": ({"type": "integer", "anyOf": [False, False]}, "`anyOf` has no branch"),
+    "nothing but false": ({"oneOf": [False]}, "`oneOf` has no branch"),
+    "a narrow range": ({"type": "number", "minimum": 1.0000001, "maximum": 1.0000002}, "within its bounds"),
+    "a range of small numbers": ({"properties": {"a": {"minimum": 1e-7, "maximum": 2e-7}}}, "within its bounds"),
+    "a range beside null": ({"type": ["number", "null"], "minimum": 1e-7, "maximum": 2e-7}, "within its bounds"),
+    "a range without its ends": ({"exclusiveMinimum": 1, "exclusiveMaximum": 1.000001}, "within its bounds"),
+    "a negative range": ({"minimum": -1.0000002, "exclusiveMaximum": -1.0000001}, "within its bounds"),
     "names of named": ({**A, "propertyNames": {"pattern": "^a+$"}}, "`propertyNames`"),
 }
 
@@ -229,3 +255,21 @@ def test_what_would_take_for_ever_to_compare_is_refused_soon() -> None:
 def test_many_branches_are_compared() -> None:
     branches = [{"type": "object", "properties": {"k": {"const": n}}, "required": ["k"]} for n in range(200)]
     assert enforceable({"oneOf": branches})["anyOf"] == branches
+
+
+@pytest.mark.parametrize("schema", [{}, {"json_schema": None}])
+@pytest.mark.parametrize("type_", ["json_schema", "qwen_xml_parameter"])
+def test_no_schema_in_a_structural_tag_is_any_value(type_: str, schema: dict[str, Any]) -> None:
+    content = {"type": type_, **schema}
+    format = {"type": "sequence", "elements": [{"type": "tag", "begin": "<f>", "content": content, "end": "</f>"}]}
+    tag = json.dumps({"type": "structural_tag", "format": format})
+    matcher = BYTES.load(BYTES.compile(Grammar("structural_tag", tag))).matcher()
+    value = "[1]" if type_ == "json_schema" else "<parameter=a>1</parameter>"
+    assert [matcher.accept(ord(character)) for character in f"<f>{value}</f>"][-1]
+
+
+def test_a_value_that_looks_like_a_part_of_a_tag_is_left_alone() -> None:
+    schema = {"const": {"type": "json_schema"}}
+    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema}}
+    matcher = BYTES.load(BYTES.compile(Grammar("structural_tag", json.dumps(tag)))).matcher()
+    assert [matcher.accept(ord(character)) for character in '{"type":"json_schema"}'][-1]

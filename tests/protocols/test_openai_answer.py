@@ -124,6 +124,22 @@ def test_calls_are_numbered_through_a_stream() -> None:
     assert choices(answer, [[growing]]) == []
 
 
+def test_text_is_in_one_chunk_with_its_tokens() -> None:
+    call = parse_chat(json.dumps(HELLO | {"stream": True, "logprobs": True}).encode())
+    thought, *texts = [AnswerPart(reasoning="hm"), *(AnswerPart(content=text) for text in ("he", "", " was"))]
+    growing = Sample()
+    for text in texts:
+        logprobs = [TokenLogprobs((-0.5, 1, text.content))]
+        growing.add(GenerateOutput(rid="r", parts=[text], token_ids=(1,), logprobs=logprobs))
+    _, chunk = choices(Answer(call, "m"), [[growing]])
+    assert chunk["delta"] == {"content": "he was"}
+    assert [token["token"] for token in chunk["logprobs"]["content"]] == ["he", "", " was"]
+    mixed = sample(GenerateOutput(rid="r", parts=[thought, thought, *texts, *CALLS, *texts], token_ids=(1,)))
+    found = [choice["delta"] for choice in choices(Answer(call, "m"), [[mixed]])[1:]]
+    assert found[:2] == [{"reasoning_content": "hmhm"}, {"content": "he was"}]
+    assert [list(delta) for delta in found[2:]] == [["tool_calls"], ["tool_calls"], ["content"]]
+
+
 COUNTS = {"prompt_tokens": 5, "completion_tokens": 2, "cached_tokens": 3}
 
 
