@@ -60,6 +60,7 @@ class EngineClient(EngineLife):
 
     def submit(self, request: Request, listener: Listener) -> None:
         """Send the request, or keep it until the engine is ready. Raises what keeps the engine down."""
+        self._activity.note()
         if self._closed:
             raise Unavailable("the server is stopping")
         if self._stays_down():
@@ -92,11 +93,13 @@ class EngineClient(EngineLife):
         """Have a loaded engine do this before any request that is submitted later; False where none is loaded."""
         if self.state != "ready" or self._process is None:
             return False
+        self._activity.note()
         self._process.send(command)
         return True
 
     def forget(self, rid: str) -> None:
         """The request has ended: nothing more is expected of it."""
+        self._activity.note()
         self._listeners.pop(rid, None)
         self._unsent.pop(rid, None)
         self._deliveries.cancel(self._process, rid)
@@ -110,6 +113,7 @@ class EngineClient(EngineLife):
         if self.state in ("starting", "loading"):
             await self.start()
         if self.state in ("ready", "released") and self._process:
+            self._activity.note()
             reply = self._memory_replies.ask(rid := uuid.uuid4().hex)
             self._process.send(command(rid=rid, tags=tags))
             if (state := await reply).error:
@@ -138,6 +142,7 @@ class EngineClient(EngineLife):
 
     async def _adapt(self, command: AdapterCommand) -> None:
         assert self._process is not None
+        self._activity.note()
         self._process.send(command)
         await self.adapters.done(command)
 

@@ -18,6 +18,7 @@ from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, U
 from nbgen.frames import FromEngine
 from nbgen.messages import Request
 from nbgen.server import silence
+from nbgen.server.activity import Activity
 from nbgen.server.attached_engine import Attachment
 from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.installation import check_unchanged
@@ -60,6 +61,7 @@ class EngineLife:
         #: Of the model's files as the process was told to read them.
         self._stamp: frozenset[tuple[str, int, int]] = frozenset()
         self._silence = Silence()
+        self._activity = Activity()
         self._closed = False
         self._drained = asyncio.Event()
 
@@ -79,10 +81,11 @@ class EngineLife:
         return self.state in ("ready", "stopped") and not self._closed
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it is ready, and nobody waits for an answer or has it paused."""
+    def idle_seconds(self) -> float:
+        """For how long it is ready, and nobody asks anything or has it paused; 0 where that is not so."""
         paused = self.status is not None and self.status.paused
-        return self.state == "ready" and not self._listeners and not paused
+        idle = self.state == "ready" and not self._listeners and not paused
+        return self._activity.idle_seconds if idle else 0.0
 
     def will_start(self) -> None:
         """A start is to come: until then nobody takes an engine that was never asked for a ready one."""
@@ -266,6 +269,7 @@ class EngineLife:
 
     def _set(self, state: State) -> None:
         self.state = state
+        self._activity.note()
         for watcher in tuple(self.watchers):
             watcher()
 
