@@ -210,7 +210,7 @@ class Loop:
 
     def _apply(self, item: Item) -> list[GenerateOutput]:
         if isinstance(item, list | Constrained):
-            self._idle_release.end()
+            self._prepare()
         match item:
             case AbortRequest():
                 return self._engine.abort(item.rid)
@@ -235,6 +235,10 @@ class Loop:
             case _:
                 return self._engine.add(item)
         return []
+
+    def _prepare(self) -> None:
+        """Have the engine take in a request, which comes next."""
+        self._idle_release.end()
 
     def _install(self, item: Install) -> AdapterState:
         """Have the adapter in the model, or forget it."""
