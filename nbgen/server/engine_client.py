@@ -110,6 +110,7 @@ class EngineClient(EngineLife):
 
     async def occupy(self, command: type[ReleaseMemory | ResumeMemory], tags: list[MemoryTag]) -> None:
         """Have a loaded engine release or resume memory. Raises what keeps it from that."""
+        await self._leaves("stopping")
         if self.state in ("starting", "loading"):
             await self.start()
         if self.state in ("ready", "released") and self._process:

@@ -63,6 +63,7 @@ class EngineLife:
         self._silence = Silence()
         self._activity = Activity()
         self._closed = False
+        self._stops = 0
         self._drained = asyncio.Event()
 
     @property
@@ -92,22 +93,21 @@ class EngineLife:
         self._set("starting")
 
     async def start(self) -> None:
-        """Return once the engine is ready; many may wait for one start. Raises what kept it from it."""
-        changed = asyncio.Event()
-        self.watchers.add(changed.set)
-        try:
-            if not self._closed:
-                self._begin()
-            while self.state in ("starting", "loading", "stopping"):
-                changed.clear()
-                await changed.wait()
-        finally:
-            self.watchers.discard(changed.set)
+        """Return once the engine is ready; many may wait for one start. Raises what kept it from it.
+
+        Where it is just being stopped it begins again, unless somebody wants that stopped as well.
+        """
+        stops = self._stops
+        await self._leaves("stopping")
+        if not self._closed and self._stops == stops:
+            self._begin()
+        await self._leaves("starting", "loading", "stopping")
         if self.state != "ready":
             raise self.error or Unavailable("the engine was stopped while it started")
 
     async def stop(self) -> None:
         """End the child. Returns when it is reaped; requests in flight end with an error."""
+        self._stops += 1
         closing = asyncio.create_task(self._standby.close())
         try:
             await self._stop()  # at once, so that no request comes between a decision to stop and this
@@ -143,6 +143,17 @@ class EngineLife:
         self._standby.kill()
         if self._process:
             self._process.kill()
+
+    async def _leaves(self, *states: State) -> None:
+        """Return once the state is none of these."""
+        changed = asyncio.Event()
+        self.watchers.add(changed.set)
+        try:
+            while self.state in states:
+                changed.clear()
+                await changed.wait()
+        finally:
+            self.watchers.discard(changed.set)
 
     def _begin(self) -> None:
         if self._life is None or self._life.done():
