@@ -1,6 +1,8 @@
 """For how long nobody has asked anything. Knows the clock, and not what is asked."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class Activity:
@@ -8,12 +10,23 @@ class Activity:
 
     def __init__(self) -> None:
         self._last = time.monotonic()
+        self._under_way = 0
 
     def note(self) -> None:
         """Somebody asks or has been answered now."""
         self._last = time.monotonic()
 
+    @contextmanager
+    def lasting(self) -> Iterator[None]:
+        """Around what somebody asks and waits for."""
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            self.note()
+
     @property
-    def idle_seconds(self) -> float:
-        """Since the last that was noted."""
-        return time.monotonic() - self._last
+    def idle_seconds(self) -> float | None:
+        """Since the last of it; None while any lasts."""
+        return None if self._under_way else time.monotonic() - self._last

@@ -110,15 +110,15 @@ class EngineClient(EngineLife):
 
     async def occupy(self, command: type[ReleaseMemory | ResumeMemory], tags: list[MemoryTag]) -> None:
         """Have a loaded engine release or resume memory. Raises what keeps it from that."""
-        await self._leaves("stopping")
-        if self.state in ("starting", "loading"):
-            await self.start()
-        if self.state in ("ready", "released") and self._process:
-            self._activity.note()
-            reply = self._memory_replies.ask(rid := uuid.uuid4().hex)
-            self._process.send(command(rid=rid, tags=tags))
-            if (state := await reply).error:
-                raise from_status(state.status, state.error)
+        with self._activity.lasting():
+            await self._leaves("stopping")
+            if self.state in ("starting", "loading"):
+                await self.start()
+            if self.state in ("ready", "released") and self._process:
+                reply = self._memory_replies.ask(rid := uuid.uuid4().hex)
+                self._process.send(command(rid=rid, tags=tags))
+                if (state := await reply).error:
+                    raise from_status(state.status, state.error)
 
     def _check_memory(self) -> None:
         if self.state == "released":
@@ -128,13 +128,15 @@ class EngineClient(EngineLife):
 
     async def load_adapter(self, name: str, folder: str) -> None:
         """Load the model if need be, and a LoRA adapter for it. Raises what keeps it from that."""
-        await self._running()
-        await self._adapt(self.adapters.load(name, folder))
+        with self._activity.lasting():
+            await self._running()
+            await self._adapt(self.adapters.load(name, folder))
 
     async def unload_adapter(self, name: str) -> None:
         """Let an adapter go; returns when the last request that uses it has ended."""
-        await self._running()
-        await self._adapt(self.adapters.unload(name))
+        with self._activity.lasting():
+            await self._running()
+            await self._adapt(self.adapters.unload(name))
 
     async def _running(self) -> None:
         self._check_memory()
@@ -143,7 +145,6 @@ class EngineClient(EngineLife):
 
     async def _adapt(self, command: AdapterCommand) -> None:
         assert self._process is not None
-        self._activity.note()
         self._process.send(command)
         await self.adapters.done(command)
 

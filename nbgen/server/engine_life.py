@@ -82,11 +82,11 @@ class EngineLife:
         return self.state in ("ready", "stopped") and not self._closed
 
     @property
-    def idle_seconds(self) -> float:
-        """For how long it is ready, and nobody asks anything or has it paused; 0 where that is not so."""
+    def idle_seconds(self) -> float | None:
+        """For how long it is ready, and nobody asks anything or has it paused; None where that is not so."""
         paused = self.status is not None and self.status.paused
         idle = self.state == "ready" and not self._listeners and not paused
-        return self._activity.idle_seconds if idle else 0.0
+        return self._activity.idle_seconds if idle else None
 
     def will_start(self) -> None:
         """A start is to come: until then nobody takes an engine that was never asked for a ready one."""

@@ -34,6 +34,7 @@ class IdleUnload:
 
     async def look(self) -> None:
         """Stop the engine if it is time for that. One that is paused or released is left to who did that."""
-        if self._seconds is not None and self._engine.idle_seconds >= self._seconds:
+        idle = self._engine.idle_seconds
+        if self._seconds is not None and idle is not None and idle >= self._seconds:
             self._log.info("The model is unloaded: nobody has asked it anything for %g seconds", self._seconds)
             await self._engine.stop()

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbgen.commands import FlushCache
+from nbgen.commands import FlushCache, ReleaseMemory
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import NbgenError
+from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import activity
@@ -110,7 +110,7 @@ async def tell(client: EngineClient) -> None:
 
 
 async def load_an_adapter(client: EngineClient) -> None:
-    with contextlib.suppress(NbgenError):
+    with pytest.raises(InvalidRequest, match="no such folder"):
         await client.load_adapter("a", "/nonexistent")
 
 
@@ -135,6 +135,25 @@ async def test_time_counts_from_what_was_last_asked_though_no_look_saw_it(
     clock.now += 1000
     await idle.look()
     assert client.state == "stopped", "what is stopped is not stopped again"
+
+
+async def release_memory(client: EngineClient) -> None:
+    await client.occupy(ReleaseMemory, ["kv_cache"])
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+@pytest.mark.parametrize("act", [ask, load_an_adapter, release_memory])
+async def test_who_waits_has_it_done_first(
+    act: Callable[[EngineClient], Awaitable[None]], seconds: float, client: EngineClient, clock: SimpleNamespace
+) -> None:
+    idle = IdleUnload(client, seconds, logging.getLogger("test"))
+    waiting = asyncio.create_task(act(client))
+    await asyncio.sleep(0)
+    clock.now += seconds
+    await idle.look()
+    assert client.state == "ready"
+    await waiting
+    assert client.state != "stopped"
 
 
 async def test_none_is_never(client: EngineClient, clock: SimpleNamespace) -> None:
