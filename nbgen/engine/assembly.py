@@ -4,12 +4,12 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
-from msgspec.structs import replace
 
 from nbgen.engine import loader, memory, prompt_embeds, quantization
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.admission import Admission
 from nbgen.engine.block_manager import BlockManager
+from nbgen.engine.cache_size import CacheSize
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.engine import Engine
@@ -79,8 +79,8 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
     _check_grammar_backend(config.grammar_backend)
     processors = _processors(config)
     loaded, runner = _load(config, report, live)
-    sized = _sized(config, runner.device)
-    scheduler = _provide(runner, loaded.context_length, sized)
+    size = CacheSize(config)
+    scheduler = _provide(runner, loaded.context_length, size.anew(runner.device))
     model = _info(loaded, runner, config, scheduler)
     native = NativeDraws.of(runner.model.dtype) if runner.device.type == "cpu" else None
     sampler, logprobs = Sampler(loaded.tokenizer.eos_ids, processors, native), Logprobs(loaded.tokenizer)
@@ -103,22 +103,13 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
         admission,
         runner,
         load=lambda: _load(config, report, live)[1],
-        provide=lambda runner: _provide(runner, model.context_length, config),
-        restore=lambda runner: _provide(runner, model.context_length, sized),
+        provide=lambda runner: _provide(runner, model.context_length, size.anew(runner.device)),
+        restore=lambda runner: _provide(runner, model.context_length, size.again(runner.device)),
     )
-    idle_release = IdleRelease(engine, occupation, runner.device, config.idle_release_seconds)
+    idle_release = IdleRelease(engine, occupation, config.idle_release_seconds)
     return Assembly(
         engine, admission, model, runner.device, occupation, idle_release, grammars, adapters, config.run_seconds
     )
-
-
-def _sized(config: EngineConfig, device: torch.device) -> EngineConfig:
-    """With the bytes of KV cache that a CPU has now: they are taken as they are written, so that what a prompt may be
-    long need not change with each rest. A GPU's are taken at once, and are what is free then.
-    """
-    if device.type == "cuda":
-        return config
-    return replace(config, kv_cache_bytes=memory.kv_cache_budget(device, config.kv_cache_bytes))
 
 
 def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple[loader.LoadedModel, Runner]:

@@ -41,6 +41,7 @@ def _read(data: memoryview, place: str) -> tuple[np.ndarray, int]:
     import soundfile
 
     with soundfile.SoundFile(io.BytesIO(data)) as file:
+        sound_file.check_opened(file.subtype)
         _check_length(file.frames, file.samplerate, place)
         parts, count = [], 0
         while len(part := file.read(READ_FRAMES, dtype="float32", always_2d=True)):

@@ -6,8 +6,6 @@ import logging
 import math
 import time
 
-import torch
-
 from nbgen.engine import memory
 from nbgen.engine.endings import NO_CACHE
 from nbgen.engine.engine import Engine
@@ -22,10 +20,9 @@ log = logging.getLogger(__name__)
 class IdleRelease:
     """Of one engine, after `seconds` without a sequence; None: never."""
 
-    def __init__(self, engine: Engine, occupation: Occupation, device: torch.device, seconds: float | None) -> None:
+    def __init__(self, engine: Engine, occupation: Occupation, seconds: float | None) -> None:
         self._engine = engine
         self._occupation = occupation
-        self._device = device
         self._seconds = math.inf if seconds is None else seconds
         self._since = time.monotonic()
 
@@ -50,4 +47,4 @@ class IdleRelease:
     def _is_due(self) -> bool:
         idle = time.monotonic() - self._since
         may_be_short = idle >= SHORT_SECONDS and self._seconds < math.inf
-        return idle >= self._seconds or (may_be_short and memory.is_short(self._device))
+        return idle >= self._seconds or (may_be_short and memory.is_short(self._occupation.device))

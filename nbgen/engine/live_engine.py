@@ -6,7 +6,6 @@ that was taken for it is given back. Knows nothing of what the server is.
 
 import contextlib
 import logging
-import math
 import socket
 import threading
 from functools import partial
@@ -15,13 +14,14 @@ from pathlib import Path
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine.channel import Channel
 from nbgen.engine.checkpoint import Report
+from nbgen.engine.endings import NO_CACHE
 from nbgen.engine.live_model import LiveModel
-from nbgen.engine.loop import STATUS_SECONDS, Constrained, Item, Loop
+from nbgen.engine.loop import STATUS_SECONDS, Loop
 from nbgen.engine.service import serve
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import LoadModel
-from nbgen.errors import NbgenError
-from nbgen.messages import FinishReason, GenerateOutput
+from nbgen.errors import ModelError, NbgenError
+from nbgen.messages import FinishReason
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +32,16 @@ class LiveLoop(Loop):
     def __init__(self, model: LiveModel, channel: Channel, assembly: Assembly) -> None:
         super().__init__(channel, assembly)
         self._model = model
-        #: Whether the model as it was last seen cannot be run.
+        #: Whether the model as it was last seen cannot be run, or had no memory for its cache.
         self._unfit = False
 
-    def _apply(self, item: Item) -> list[GenerateOutput]:
-        if isinstance(item, list | Constrained) and (self._unfit or self._occupation.rests):
-            with self._model.weights.reading(STATUS_SECONDS if self._unfit else math.inf) as may:
-                if self._occupation.rests:
-                    self._idle_release.end()
-                elif may:
+    def _prepare(self) -> None:
+        """Try once more where that failed. A cache that rests is taken again by the first step, if training lets it."""
+        if self._unfit:
+            with self._model.weights.reading(STATUS_SECONDS) as may:
+                if may:
                     self._rebuild()
-        return super()._apply(item)
+            self._send_status()  # many may come while it is trained
 
     def _step(self) -> None:
         with self._model.weights.reading(STATUS_SECONDS) as may:
@@ -51,10 +50,21 @@ class LiveLoop(Loop):
             change = self._model.look()
             if change == "parts":
                 self._rebuild()
+            elif self._occupation.rests:
+                self._wake()
             elif change == "numbers":
                 self._engine.recompute()
             if self._engine.has_work:
                 super()._step()
+
+    def _wake(self) -> None:
+        """Take the cache's memory again; where it is not free now, all requests end with that reason."""
+        sequences = self._engine.withdraw()
+        self._idle_release.end()
+        self._unfit = self._occupation.rests
+        self._send(self._engine.readmit(sequences))
+        if self._unfit:
+            self._send(self._engine.vacate(NO_CACHE))
 
     def _rebuild(self) -> None:
         """Go on with the layers that the model has now; where they cannot be run, all requests end with the reason."""
@@ -122,5 +132,9 @@ class LiveEngine:
             channel.close()
 
     def _assemble(self, config: EngineConfig, report: Report) -> Assembly:
-        with self._model.weights.reading(math.inf):
-            return assemble(config, report, self._model)
+        while not self._closing:
+            with self._model.weights.reading(STATUS_SECONDS) as may:
+                if may:
+                    return assemble(config, report, self._model)
+            report("waiting for training", 0, 0)
+        raise ModelError("the live model is no longer served")

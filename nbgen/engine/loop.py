@@ -95,7 +95,6 @@ class Loop:
         self._channel = channel
         self._engine = assembly.engine
         self._admission = assembly.admission
-        self._device = assembly.device
         self._occupation = assembly.occupation
         self._idle_release = assembly.idle_release
         self._grammars = assembly.grammars
@@ -213,7 +212,7 @@ class Loop:
 
     def _apply(self, item: Item) -> list[GenerateOutput]:
         if isinstance(item, list | Constrained):
-            self._idle_release.end()
+            self._prepare()
         match item:
             case AbortRequest():
                 return self._engine.abort(item.rid)
@@ -238,6 +237,10 @@ class Loop:
             case _:
                 return self._engine.add(item)
         return []
+
+    def _prepare(self) -> None:
+        """Have the engine take in a request, which comes next."""
+        self._idle_release.end()
 
     def _install(self, item: Install) -> AdapterState:
         """Have the adapter in the model, or forget it."""
@@ -302,7 +305,7 @@ class Loop:
             log.exception("memory could not be resumed")
             error, status = "the memory is not free any more: free some and resume again", 503
         if error is not None:
-            memory.give_back(self._device)  # only now: the exception held what had been resumed before
+            memory.give_back(self._occupation.device)  # only now: the exception held what had been resumed before
         self._status_due = 0.0
         self._send_status()
         released = sorted(self._occupation.released)
@@ -341,5 +344,5 @@ class Loop:
         status = self._engine.status()
         (before, tokens), self._counted = self._counted, (now, status.generated_tokens)
         throughput = (status.generated_tokens - tokens) / max(now - before, 1e-3)
-        held = memory.report(self._device)
+        held = memory.report(self._occupation.device)
         self._pulse.say(msgspec.structs.replace(status, throughput=throughput, **held))

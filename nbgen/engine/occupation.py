@@ -36,10 +36,11 @@ class Occupation:
         self.released: set[MemoryTag] = set()
         #: Whether the KV cache's memory is away until the next request.
         self.rests = False
+        #: That the model lies on, or lay on before its weights were released.
+        self.device = runner.device
         self._engine = engine
         self._admission = admission
         self._runner: Runner | None = runner
-        self._device = runner.device
         self._load = load
         self._provide = provide
         self._restore = restore
@@ -56,7 +57,7 @@ class Occupation:
             self._runner = None
         self.released |= tags
         self.rests = False
-        memory.give_back(self._device)
+        memory.give_back(self.device)
         return outputs
 
     def resume(self, tags: set[MemoryTag]) -> None:
@@ -73,6 +74,7 @@ class Occupation:
         try:
             if "weights" in wanted:
                 self._runner = self._load()
+                self.device = self._runner.device
                 self.released.discard("weights")
             if "kv_cache" in wanted:
                 self._occupy(self._provide)
@@ -87,7 +89,7 @@ class Occupation:
         self._engine.flush_cache()
         self._runner.vacate()
         self.rests = True
-        memory.give_back(self._device)
+        memory.give_back(self.device)
 
     def wake(self) -> None:
         """Take it again. Raises what keeps it from that, such as ModelError; then none of it is held."""

@@ -10,6 +10,16 @@ WAVES, OTHERS = (b"RIFF", b"RF64"), (b"fLaC", b"OggS")
 ENCODINGS = (0x0001, 0x0003, 0x0006, 0x0007)
 #: That the encoding stands further behind.
 EXTENSIBLE = 0xFFFE
+#: Chunks that recorders write before the format, and the fewest bytes of each. libsndfile passes over these by the
+#: length that they declare; over others (`smpl`, `LIST`) by what they contain, so that it may find a format elsewhere.
+BEFORE_FORMAT = {b"JUNK": 0, b"junk": 0, b"PAD ": 0, b"FLLR": 0, b"bext": 0, b"iXML": 0, b"fact": 4}
+#: … and sizes of more than 32 bits, without a table of further ones.
+SIZES, SIZES_LENGTH = b"ds64", 28
+#: What libsndfile calls the ways to write numbers that are read.
+SUBTYPES = {
+    *("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW", "VORBIS", "OPUS"),
+    *("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III"),
+}
 
 
 def check(data: memoryview) -> None:
@@ -24,6 +34,12 @@ def check(data: memoryview) -> None:
         raise ValueError("no sound file of a known kind")
 
 
+def check_opened(subtype: str) -> None:
+    """The same of a file that was opened and not read yet, should both understand it differently all the same."""
+    if subtype not in SUBTYPES:
+        raise ValueError(f"a sound file of the encoding {subtype}")
+
+
 def _behind_tags(data: memoryview) -> memoryview:
     """What follows ID3 tags (ID3v2.4, section 3.1), which libsndfile skips before it looks what a file is."""
     while bytes(data[:3]) == b"ID3" and len(data) >= 10:
@@ -33,15 +49,23 @@ def _behind_tags(data: memoryview) -> memoryview:
 
 
 def _encoding(data: memoryview) -> int:
-    """Of a WAV file, as its first `fmt ` chunk says. Before it, chunks of odd lengths are read in more than one way."""
+    """Of a WAV file, as its first `fmt ` chunk says."""
     at = 12
     while at + 36 <= len(data) and bytes(data[at : at + 4]) != b"fmt ":
         length = _number(data, at + 4, 4)
-        if length % 2:
-            raise ValueError("a WAV file with an odd chunk before its format")
+        if not _is_passed_over(data[at:], length):
+            raise ValueError(f"a WAV file with a chunk {bytes(data[at : at + 4])!r} before its format")
         at += 8 + length
     found = _number(data, at + 8, 2)
     return _number(data, at + 32, 2) if found == EXTENSIBLE else found
+
+
+def _is_passed_over(chunk: memoryview, length: int) -> bool:
+    """Whether libsndfile goes on `length` bytes further. Chunks of odd lengths are read in more than one way."""
+    name = bytes(chunk[:4])
+    if name == SIZES:
+        return length == SIZES_LENGTH and _number(chunk, 8 + SIZES_LENGTH - 4, 4) == 0
+    return length % 2 == 0 and length >= BEFORE_FORMAT.get(name, length + 1)
 
 
 def _number(data: memoryview, at: int, length: int) -> int:

@@ -60,6 +60,7 @@ class EngineClient(EngineLife):
 
     def submit(self, request: Request, listener: Listener) -> None:
         """Send the request, or keep it until the engine is ready. Raises what keeps the engine down."""
+        self._activity.note()
         if self._closed:
             raise Unavailable("the server is stopping")
         if self._stays_down():
@@ -92,11 +93,13 @@ class EngineClient(EngineLife):
         """Have a loaded engine do this before any request that is submitted later; False where none is loaded."""
         if self.state != "ready" or self._process is None:
             return False
+        self._activity.note()
         self._process.send(command)
         return True
 
     def forget(self, rid: str) -> None:
         """The request has ended: nothing more is expected of it."""
+        self._activity.note()
         self._listeners.pop(rid, None)
         self._unsent.pop(rid, None)
         self._deliveries.cancel(self._process, rid)
@@ -107,13 +110,15 @@ class EngineClient(EngineLife):
 
     async def occupy(self, command: type[ReleaseMemory | ResumeMemory], tags: list[MemoryTag]) -> None:
         """Have a loaded engine release or resume memory. Raises what keeps it from that."""
-        if self.state in ("starting", "loading"):
-            await self.start()
-        if self.state in ("ready", "released") and self._process:
-            reply = self._memory_replies.ask(rid := uuid.uuid4().hex)
-            self._process.send(command(rid=rid, tags=tags))
-            if (state := await reply).error:
-                raise from_status(state.status, state.error)
+        with self._activity.lasting():
+            await self._leaves("stopping")
+            if self.state in ("starting", "loading"):
+                await self.start()
+            if self.state in ("ready", "released") and self._process:
+                reply = self._memory_replies.ask(rid := uuid.uuid4().hex)
+                self._process.send(command(rid=rid, tags=tags))
+                if (state := await reply).error:
+                    raise from_status(state.status, state.error)
 
     def _check_memory(self) -> None:
         if self.state == "released":
@@ -123,13 +128,15 @@ class EngineClient(EngineLife):
 
     async def load_adapter(self, name: str, folder: str) -> None:
         """Load the model if need be, and a LoRA adapter for it. Raises what keeps it from that."""
-        await self._running()
-        await self._adapt(self.adapters.load(name, folder))
+        with self._activity.lasting():
+            await self._running()
+            await self._adapt(self.adapters.load(name, folder))
 
     async def unload_adapter(self, name: str) -> None:
         """Let an adapter go; returns when the last request that uses it has ended."""
-        await self._running()
-        await self._adapt(self.adapters.unload(name))
+        with self._activity.lasting():
+            await self._running()
+            await self._adapt(self.adapters.unload(name))
 
     async def _running(self) -> None:
         self._check_memory()

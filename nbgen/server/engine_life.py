@@ -18,6 +18,7 @@ from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, U
 from nbgen.frames import FromEngine
 from nbgen.messages import Request
 from nbgen.server import silence
+from nbgen.server.activity import Activity
 from nbgen.server.attached_engine import Attachment
 from nbgen.server.engine_channel import EngineChannel
 from nbgen.server.installation import check_unchanged
@@ -60,7 +61,9 @@ class EngineLife:
         #: Of the model's files as the process was told to read them.
         self._stamp: frozenset[tuple[str, int, int]] = frozenset()
         self._silence = Silence()
+        self._activity = Activity()
         self._closed = False
+        self._stops = 0
         self._drained = asyncio.Event()
 
     @property
@@ -79,32 +82,32 @@ class EngineLife:
         return self.state in ("ready", "stopped") and not self._closed
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it is ready, and nobody waits for an answer or has it paused."""
+    def idle_seconds(self) -> float | None:
+        """For how long it is ready, and nobody asks anything or has it paused; None where that is not so."""
         paused = self.status is not None and self.status.paused
-        return self.state == "ready" and not self._listeners and not paused
+        idle = self.state == "ready" and not self._listeners and not paused
+        return self._activity.idle_seconds if idle else None
 
     def will_start(self) -> None:
         """A start is to come: until then nobody takes an engine that was never asked for a ready one."""
         self._set("starting")
 
     async def start(self) -> None:
-        """Return once the engine is ready; many may wait for one start. Raises what kept it from it."""
-        changed = asyncio.Event()
-        self.watchers.add(changed.set)
-        try:
-            if not self._closed:
-                self._begin()
-            while self.state in ("starting", "loading", "stopping"):
-                changed.clear()
-                await changed.wait()
-        finally:
-            self.watchers.discard(changed.set)
+        """Return once the engine is ready; many may wait for one start. Raises what kept it from it.
+
+        Where it is just being stopped it begins again, unless somebody wants that stopped as well.
+        """
+        stops = self._stops
+        await self._leaves("stopping")
+        if not self._closed and self._stops == stops:
+            self._begin()
+        await self._leaves("starting", "loading", "stopping")
         if self.state != "ready":
             raise self.error or Unavailable("the engine was stopped while it started")
 
     async def stop(self) -> None:
         """End the child. Returns when it is reaped; requests in flight end with an error."""
+        self._stops += 1
         closing = asyncio.create_task(self._standby.close())
         try:
             await self._stop()  # at once, so that no request comes between a decision to stop and this
@@ -140,6 +143,17 @@ class EngineLife:
         self._standby.kill()
         if self._process:
             self._process.kill()
+
+    async def _leaves(self, *states: State) -> None:
+        """Return once the state is none of these."""
+        changed = asyncio.Event()
+        self.watchers.add(changed.set)
+        try:
+            while self.state in states:
+                changed.clear()
+                await changed.wait()
+        finally:
+            self.watchers.discard(changed.set)
 
     def _begin(self) -> None:
         if self._life is None or self._life.done():
@@ -266,6 +280,7 @@ class EngineLife:
 
     def _set(self, state: State) -> None:
         self.state = state
+        self._activity.note()
         for watcher in tuple(self.watchers):
             watcher()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from logging import Logger
 
 from tornado.ioloop import PeriodicCallback
@@ -20,7 +19,6 @@ class IdleUnload:
         self._engine = engine
         self._seconds = seconds
         self._log = log
-        self._since = time.monotonic()
         self._looks: PeriodicCallback | None = None
 
     def start(self) -> None:
@@ -36,9 +34,7 @@ class IdleUnload:
 
     async def look(self) -> None:
         """Stop the engine if it is time for that. One that is paused or released is left to who did that."""
-        now = time.monotonic()
-        if not self._engine.is_idle:
-            self._since = now
-        elif self._seconds is not None and now - self._since >= self._seconds:
+        idle = self._engine.idle_seconds
+        if self._seconds is not None and idle is not None and idle >= self._seconds:
             self._log.info("The model is unloaded: nobody has asked it anything for %g seconds", self._seconds)
             await self._engine.stop()

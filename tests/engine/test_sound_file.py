@@ -71,9 +71,9 @@ def chunk(name: bytes, content: bytes) -> bytes:
     return name + len(content).to_bytes(4, "little") + content
 
 
-def wave(*chunks: bytes) -> bytes:
+def wave(*chunks: bytes, kind: bytes = b"RIFF") -> bytes:
     body = b"WAVE" + b"".join(chunks)
-    return b"RIFF" + len(body).to_bytes(4, "little") + body
+    return kind + len(body).to_bytes(4, "little") + body
 
 
 PCM = (
@@ -87,8 +87,59 @@ ADPCM = (0x11).to_bytes(2, "little") + PCM[2:] + bytes(4)
 DATA = chunk(b"data", (TONE * 32767).astype("<i2").tobytes())
 
 
-def test_a_chunk_before_the_format_is_passed_over() -> None:
-    assert len(decode(wave(chunk(b"JUNK", bytes(28)), chunk(b"fmt ", PCM), DATA))) == len(TONE)
+SIZES = chunk(b"ds64", len(DATA).to_bytes(8, "little") * 2 + len(TONE).to_bytes(8, "little") + bytes(4))
+BEFORE = [
+    [chunk(b"JUNK", bytes(28))],
+    [chunk(b"bext", bytes(602)), chunk(b"fact", len(TONE).to_bytes(4, "little"))],
+    [chunk(b"FLLR", bytes(4000)), chunk(b"iXML", b"<BWFXML/>."), chunk(b"PAD ", b"")],
+]
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("kind", [b"RIFF", b"RF64"])
+def test_chunks_that_recorders_write_before_the_format_are_passed_over(kind: bytes, before: list[bytes]) -> None:
+    sizes = [SIZES] if kind == b"RF64" else []
+    assert len(decode(wave(*sizes, *before, chunk(b"fmt ", PCM), DATA, kind=kind))) == len(TONE)
+
+
+def hidden(at: int) -> bytes:
+    """A chunk to pass over, and in it, so many bytes from its beginning, a format that is refused."""
+    return chunk(b"JUNK", bytes(at - 8) + file("WAV", "IMA_ADPCM")[12:])
+
+
+LONGER = b"exif" + b"ecor" + (40).to_bytes(4, "little")  # a part of a list that says it is longer than the list
+CONFUSING = {
+    "smpl": chunk(b"smpl", b"") + hidden(36),
+    "smpl of 20": chunk(b"smpl", bytes(20)) + hidden(16),
+    "LIST": chunk(b"LIST", LONGER) + hidden(40),
+    "LIST of a title": chunk(b"LIST", b"INFO" + chunk(b"INAM", b"Tone")),
+    "fact": chunk(b"fact", b""),
+    "fact of 2": chunk(b"fact", bytes(2)),
+    "ds64 and a table": SIZES[:-4] + (64).to_bytes(4, "little") + hidden(64),
+    "ds64 of 40": chunk(b"ds64", bytes(40)),
+}
+
+
+@pytest.mark.parametrize("confusing", CONFUSING.values(), ids=CONFUSING.keys())
+@pytest.mark.parametrize("kind", [b"RIFF", b"RF64"])
+def test_chunks_that_may_be_longer_than_they_say_are_refused_before_the_format(kind: bytes, confusing: bytes) -> None:
+    data = wave(confusing, chunk(b"fmt ", PCM), DATA, kind=kind)
+    with pytest.raises(ValueError, match="before its format"):
+        sound_file.check(memoryview(data))
+
+
+def test_there_are_such_chunks() -> None:
+    for name in ("smpl", "smpl of 20", "LIST"):
+        data = wave(CONFUSING[name], chunk(b"fmt ", PCM), DATA)
+        with soundfile.SoundFile(io.BytesIO(data)) as opened:
+            assert opened.subtype == "IMA_ADPCM"
+
+
+def test_what_is_opened_as_something_else_all_the_same_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sound_file, "check", lambda _: None)
+    monkeypatch.setattr(soundfile.SoundFile, "read", lambda *_, **__: pytest.fail("it is read"))
+    with pytest.raises(InvalidRequest, match="cannot be decoded"):
+        decode(file("WAV", "IMA_ADPCM"))
 
 
 HOSTILE = [

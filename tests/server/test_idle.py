@@ -1,15 +1,24 @@
 """A server that nobody asks anything gives memory back, first the cache's and then all, and answers as before."""
 
+import asyncio
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from nbgen.server import idle_unload
+from nbgen.commands import FlushCache, ReleaseMemory
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import SamplingParams
+from nbgen.server import activity
+from nbgen.server.engine_client import EngineClient
 from nbgen.server.idle_unload import IdleUnload
 from tests.conftest import save_model
-from tests.server.conftest import BUSY, Server, wait_for
+from tests.server.conftest import BUSY, PATIENCE, Server, wait_for
 
 GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}}
 MB = 2**20
@@ -72,47 +81,85 @@ def test_who_is_asked_or_paused_stays_however_long_that_takes(reason: str, serve
         assert server.engine().pid == pid
 
 
-class Engine:
-    """Whether one is idle, and how often it was stopped."""
-
-    def __init__(self) -> None:
-        self.is_idle, self.stops = True, 0
-
-    async def stop(self) -> None:
-        self.stops += 1
-        self.is_idle = False
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(idle_unload, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(activity, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 
-async def test_time_counts_from_when_it_was_last_asked(clock: SimpleNamespace) -> None:
-    engine, log = Engine(), SimpleNamespace(info=lambda *_: None)
-    idle = IdleUnload(engine, 60.0, log)
-    engine.is_idle = False
-    clock.now += 1000
+@pytest.fixture
+async def client(tiny_model: Path, clock: SimpleNamespace) -> AsyncIterator[EngineClient]:
+    """One that is ready, and whose idle time the clock tells."""
+    client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
+    await client.start()
+    yield client
+    await client.close(0)
+
+
+async def ask(client: EngineClient) -> None:
+    heard = asyncio.Event()
+    request = GenerateRequest(rid="r", text="a", params=SamplingParams(max_new_tokens=1))
+    client.submit(request, SimpleNamespace(add=lambda *_: heard.set()))
+    await asyncio.wait_for(heard.wait(), PATIENCE)
+    client.forget("r")
+
+
+async def tell(client: EngineClient) -> None:
+    client.tell(FlushCache())
+
+
+async def load_an_adapter(client: EngineClient) -> None:
+    with pytest.raises(InvalidRequest, match="no such folder"):
+        await client.load_adapter("a", "/nonexistent")
+
+
+async def load_what_is_loaded(client: EngineClient) -> None:
+    await client.load()
+
+
+@pytest.mark.parametrize("act", [ask, tell, load_an_adapter, load_what_is_loaded])
+async def test_time_counts_from_what_was_last_asked_though_no_look_saw_it(
+    act: Callable[[EngineClient], Awaitable[None]], client: EngineClient, clock: SimpleNamespace
+) -> None:
+    idle = IdleUnload(client, 60.0, logging.getLogger("test"))
+    clock.now += 50
     await idle.look()
-    engine.is_idle = True
+    await act(client)
     clock.now += 59
     await idle.look()
-    assert engine.stops == 0
+    assert client.state == "ready"
     clock.now += 1
     await idle.look()
-    assert engine.stops == 1
+    assert client.state == "stopped"
     clock.now += 1000
     await idle.look()
-    assert engine.stops == 1, "what is stopped is not stopped again"
+    assert client.state == "stopped", "what is stopped is not stopped again"
 
 
-async def test_none_is_never(clock: SimpleNamespace) -> None:
-    engine = Engine()
-    idle = IdleUnload(engine, None, SimpleNamespace())
+async def release_memory(client: EngineClient) -> None:
+    await client.occupy(ReleaseMemory, ["kv_cache"])
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+@pytest.mark.parametrize("act", [ask, load_an_adapter, release_memory])
+async def test_who_waits_has_it_done_first(
+    act: Callable[[EngineClient], Awaitable[None]], seconds: float, client: EngineClient, clock: SimpleNamespace
+) -> None:
+    idle = IdleUnload(client, seconds, logging.getLogger("test"))
+    waiting = asyncio.create_task(act(client))
+    await asyncio.sleep(0)
+    clock.now += seconds
+    await idle.look()
+    assert client.state == "ready"
+    await waiting
+    assert client.state != "stopped"
+
+
+async def test_none_is_never(client: EngineClient, clock: SimpleNamespace) -> None:
+    idle = IdleUnload(client, None, logging.getLogger("test"))
     idle.start()
     clock.now += 10**9
     await idle.look()
-    assert engine.stops == 0
+    assert client.state == "ready"
     idle.stop()

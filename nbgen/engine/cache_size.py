@@ -1,0 +1,29 @@
+"""How many bytes of KV cache an engine has on the device that its model lies on. Knows no blocks."""
+
+import torch
+from msgspec.structs import replace
+
+from nbgen.engine import memory
+from nbgen.engine_config import EngineConfig
+
+
+class CacheSize:
+    """What one configuration means where the model lies, which may be moved."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._device: torch.device | None = None
+
+    def anew(self, device: torch.device) -> EngineConfig:
+        """The configuration with the bytes that a CPU has now: they are taken as they are written, so that what a
+        prompt may be long need not change with each rest. A GPU's are taken at once, and are what is free then.
+        """
+        self._device, self._sized = device, self._config
+        if device.type != "cuda":
+            now = memory.kv_cache_budget(device, self._config.kv_cache_bytes)
+            self._sized = replace(self._config, kv_cache_bytes=now)
+        return self._sized
+
+    def again(self, device: torch.device) -> EngineConfig:
+        """The same as last time, unless that was on another device."""
+        return self._sized if device == self._device else self.anew(device)

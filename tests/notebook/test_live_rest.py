@@ -1,0 +1,126 @@
+"""A live model whose cache rests, or that is not loaded yet, while its owner trains it: nobody waits without an end."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+import nbgen
+from nbgen.engine.idle_release import IdleRelease
+from nbgen.engine.occupation import Occupation
+from nbgen.errors import ModelError, NbgenError
+from nbgen.live import LiveServer
+from nbgen.notebook import session
+from tests.conftest import PATIENCE, wait_for
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+@pytest.fixture
+def live(
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LiveServer]:
+    monkeypatch.setattr(session, "_client", None)
+    monkeypatch.setattr(session, "_private", None)
+    with nbgen.serve(model, tokenizer) as server:
+        yield server
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Can be acquired once for each time that the cache went to rest, which it does as soon as nobody asks."""
+    rest, rests = Occupation.rest, threading.Semaphore(0)
+
+    def told_of(occupation: Occupation) -> None:
+        rest(occupation)
+        rests.release()
+
+    monkeypatch.setattr(Occupation, "rest", told_of)
+    monkeypatch.setattr(IdleRelease, "_is_due", lambda _: True)
+    return rests
+
+
+def answer() -> str:
+    return nbgen.generate("What the model says", complete=True, temperature=0, max_new_tokens=8, ignore_eos=True).text
+
+
+class Asking(threading.Thread):
+    """One who asks, and what they hear."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.said: str | NbgenError | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.said = answer()
+        except NbgenError as error:
+            self.said = error
+
+
+def test_who_asks_in_a_training_block_waits_and_the_engine_goes_on_to_tell_of_itself(
+    rests: threading.Semaphore, live: LiveServer
+) -> None:
+    before = answer()
+    assert rests.acquire(timeout=PATIENCE)
+    with live.training():
+        asking = [Asking(), Asking()]
+        wait_for(lambda: live.client.model()["status"]["waiting"] == 2, "both wait")
+    for each in asking:
+        each.join(PATIENCE)
+    assert [each.said for each in asking] == [before, before]
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_it_stops_in_a_training_block_while_somebody_waits(
+    loaded: bool, rests: threading.Semaphore, live: LiveServer
+) -> None:
+    answer()
+    assert rests.acquire(timeout=PATIENCE)
+    if not loaded:
+        nbgen.unload()
+    stopping = threading.Thread(target=live.stop)
+    with live.training():
+        asking = Asking()
+        asking.join(1.0)
+        stopping.start()
+        stopping.join(PATIENCE)
+        assert not stopping.is_alive()
+    asking.join(PATIENCE)
+    assert isinstance(asking.said, NbgenError)
+
+
+def test_who_asks_before_it_is_loaded_learns_what_they_wait_for(live: LiveServer) -> None:
+    nbgen.unload()
+    with live.training():
+        asking = Asking()
+        wait_for(lambda: "waiting for training" in str(live.client.model()), "the server says so")
+    asking.join(PATIENCE)
+    assert asking.said == answer()
+
+
+def test_who_asks_while_there_is_no_memory_is_refused_and_the_next_is_not(
+    rests: threading.Semaphore, live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(occupation: Occupation) -> None:
+        raise ModelError("no memory")
+
+    before = answer()
+    assert rests.acquire(timeout=PATIENCE)
+    with monkeypatch.context() as patch:
+        patch.setattr(Occupation, "wake", fails)
+        with pytest.raises(NbgenError, match="is not free now"):
+            answer()
+    assert answer() == before
