@@ -128,7 +128,7 @@ class SubscribeBody(Body):
 class LoadBody(Body):
     """Which model to load; None means the configured one.
 
-    `quantization` is "int8", "int4" or "none"; None means as configured.
+    `quantization` is "int8", "int4" or "none"; None means the server's option, or as it was without a model.
     """
 
     model: str | None = None

@@ -55,6 +55,7 @@ class EngineClient(EngineLife):
         self._deliveries = Deliveries()
         self._memory_replies = Replies[MemoryState]()
         self.load_seconds = 0.0
+        self._own_quantization = config.quantization
 
     # --- requests
 
@@ -146,9 +147,10 @@ class EngineClient(EngineLife):
     async def load(self, model: str | None = None, quantization: str | None = None) -> None:
         """Make `model` (None: the configured one) the loaded one, replacing any other.
 
-        One whose files have changed is loaded anew. `quantization` is one of EngineConfig's or "none"; None leaves it
-        as it is. A name that stands for nothing, for a folder that is no model or for what is not here while the hub
-        is away raises ModelError and leaves the present model alone.
+        One whose files have changed is loaded anew. `quantization` is one of EngineConfig's or "none"; None stands for
+        the server's own option, and without a `model` leaves it as it is. A name that stands for nothing, for a folder
+        that is no model or for what is not here while the hub is away raises ModelError and leaves the present model
+        alone.
         """
         if not self._attached:
             await self._check(model or self.config.model)
@@ -185,10 +187,10 @@ class EngineClient(EngineLife):
             raise
 
     def _wanted(self, model: str | None, quantization: str | None) -> EngineConfig:
-        wanted = msgspec.structs.replace(self.config, model=model or self.config.model)
-        if quantization is None:
-            return wanted
-        return msgspec.structs.replace(wanted, quantization=None if quantization == "none" else quantization)
+        bits = self.config.quantization if model is None else self._own_quantization
+        if quantization is not None:
+            bits = None if quantization == "none" else quantization
+        return msgspec.structs.replace(self.config, model=model or self.config.model, quantization=bits)
 
     # --- messages
 

@@ -111,10 +111,17 @@ def test_unload_ends_the_process_before_it_answers_and_load_brings_it_back(morta
     assert [event.event for event in events(mortal.http, "POST", "api/v1/model/load", json={})] == ["ready"]
 
 
-def test_a_model_is_loaded_again_with_weights_of_fewer_bits(mortal: Server) -> None:
+def test_a_model_is_loaded_again_with_weights_of_fewer_bits(mortal: Server, long_model: Path) -> None:
     plain = mortal.ready().model()["model"]["weight_bytes"]
-    for wanted, found in (("int4", "int4"), (None, "int4"), ("none", None)):
-        body = {} if wanted is None else {"quantization": wanted}
+    named = {"model": str(long_model)}
+    asked: list[tuple[dict[str, str], str | None]] = [
+        ({"quantization": "int4"}, "int4"),
+        ({}, "int4"),
+        (named, None),
+        ({**named, "quantization": "int8"}, "int8"),
+        ({"quantization": "none"}, None),
+    ]
+    for body, found in asked:
         assert events(mortal.http, "POST", "api/v1/model/load", json=body)[-1].event == "ready"
         model = mortal.model()["model"]
         assert model["quantization"] == found
