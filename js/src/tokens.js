@@ -55,6 +55,8 @@ export class TokenView {
     this.element = h("div", { class: "nbgen-tokenview" }, text, this.#box.element);
     this.scroller = text;
     this.#following = new Following(text);
+    // What stands around it grows, too. A token that somebody points at is not moved away.
+    if (globalThis.ResizeObserver) new ResizeObserver(() => this.#current < 0 && this.#following.during(() => {})).observe(text);
     this.restart();
   }
 
