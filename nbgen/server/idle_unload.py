@@ -41,4 +41,4 @@ class IdleUnload:
             self._since = now
         elif self._seconds is not None and now - self._since >= self._seconds:
             self._log.info("The model is unloaded: nobody has asked it anything for %g seconds", self._seconds)
-            await self._engine.stop()
+            await self._engine.stop(self._seconds)
