@@ -226,10 +226,9 @@ def status() -> Status:
 
 @short_traceback
 def models() -> Models:
-    """The models that the server can be asked for."""
+    """The models that the server can be asked for, and those that it can load instead, as far as it knows them."""
     client = default_client()
-    current = client.model()
-    return Models(client.models(), str(current.get("name")) if current.get("state") == "ready" else None)
+    return Models(client.models(), client.model())
 
 
 @short_traceback

@@ -14,7 +14,7 @@ import msgspec
 
 from nbgen import model_files, model_hub
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, MemoryTag, ReleaseMemory, ResumeMemory
-from nbgen.engine_config import EngineConfig
+from nbgen.engine_config import BUNDLED, EngineConfig
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
 from nbgen.errors import EngineStopped, InvalidRequest, ModelError, Unavailable, from_status
 from nbgen.frames import FromEngine, Unreadable
@@ -38,7 +38,10 @@ from nbgen.server.replies import Replies
 
 
 class EngineClient(EngineLife):
-    """Passes requests and outputs. `load_seconds` is what the last load of a model took."""
+    """Passes requests and outputs. `load_seconds` is what the last load of a model took.
+
+    `loadable` are models that it can be told to load: those it was told to begin with or has loaded, and the bundled.
+    """
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class EngineClient(EngineLife):
         self._deliveries = Deliveries()
         self._memory_replies = Replies[MemoryState]()
         self.load_seconds = 0.0
+        self.loadable = [config.model] if attach else list(dict.fromkeys([config.model, BUNDLED]))
         self._own_quantization = config.quantization
 
     # --- requests
@@ -236,6 +240,8 @@ class EngineClient(EngineLife):
                 self._set("loading")
             case EngineReady():
                 self.model, self.progress, self.load_seconds = message.model, None, message.load_seconds
+                if self.config.model not in self.loadable:
+                    self.loadable.append(self.config.model)
                 self._set("ready")
                 for command in self.adapters.at_start():
                     process.send(command)

@@ -180,6 +180,7 @@ async def test_a_model_is_rounded_as_the_server_was_told_unless_a_load_says_othe
             await client.load(model, asked)
             assert client.model is not None
             assert client.model.quantization == found, (model, asked)
+        assert client.loadable == [str(tiny_model), "bundled"]
     finally:
         await client.close(0)
 

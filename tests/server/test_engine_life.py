@@ -164,6 +164,7 @@ def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
     assert "no causal language model" in mortal.http.post("api/v1/model/load", json={"model": str(unknown)}).text
     assert mortal.http.post("generate", json={"text": "a", "sampling_params": {"max_new_tokens": 2}}).is_success
     assert (mortal.model()["name"], mortal.model()["state"]) == (str(long_model), "ready")
+    assert mortal.model()["loadable"] == [str(long_model), "bundled"], "what could not be loaded is not listed"
     damaged = shutil.copytree(long_model, tmp_path / "damaged")
     edit(damaged / "config.json", num_hidden_layers=99)  # which shows as it is loaded
     found = events(mortal.http, "POST", "api/v1/model/load", json={"model": str(damaged)})
