@@ -1,4 +1,4 @@
-"""What is in a model's folder, told without reading its weights; refused where it is no model that nbgen reads.
+"""What is in a model's folder, told by the heads of its files; refused where it is no model that nbgen reads.
 
 Only safetensors are read. For the engine, and for a server that has another model to lose.
 """
@@ -13,9 +13,14 @@ from typing import Any
 
 from nbgen.engine_config import BUNDLED, BUNDLED_FOLDER
 from nbgen.errors import ModelError
+from nbgen.safetensors_file import is_whole
 
 OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.npz")
 CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
+#: What tokenizers keep their tokens in; `tokenizer_config.json` holds none.
+VOCABULARIES = ("tokenizer*.json", "*.model", "*vocab*", "*.spm", "*.tiktoken", "*tekken*", "*.codes", "*.tokenizer")
+#: Of those whose tokens are bytes or characters, and which have no such file.
+WITHOUT_VOCABULARY = ("byt5", "canine", "perceiver")
 
 #: What the hub takes as OWNER/NAME, besides `_is_hub_id`.
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<=\w)", re.ASCII)
@@ -61,7 +66,7 @@ def _is_hub_id(name: str) -> bool:
 
 
 def check_files(folder: Path, name: str) -> None:
-    """Raises ModelError for a folder without a configuration that can be read, and without all of its safetensors."""
+    """Raises ModelError for a folder without a configuration that can be read, a tokenizer and whole safetensors."""
     _refuse_other_formats(folder, name)
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name} has no config.json: it is not a model in transformers' format")
@@ -74,10 +79,17 @@ def check_files(folder: Path, name: str) -> None:
         raise ModelError(f"{name} has no weights: no *.safetensors file is there")
     _check_shards(folder, name)
     _refuse_code(folder, name)
+    _check_type(model_type, name)
+    _check_tokenizer(folder, architecture, name)
+    _check_weights(folder, name)
 
 
 def two_parts(name: str, model_type: str) -> ModelError:
     return ModelError(f"{name} is an encoder-decoder model ({model_type}); nbgen runs decoder-only models")
+
+
+def unknown(name: str, model_type: object) -> ModelError:
+    return ModelError(f"{name} is of the type {model_type!r}, which is no causal language model of transformers")
 
 
 def read_json(path: Path, name: str) -> dict[str, Any]:
@@ -118,6 +130,46 @@ def _check_shards(folder: Path, name: str) -> None:
         raise ModelError(f"the index of {name} names files that are not there: {', '.join(missing)}")
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Those that transformers reads of a checked folder: others beside them may hold the same weights once more."""
+    if (whole := folder / "model.safetensors").is_file():
+        return [whole]
+    return [folder / shard for shard in shards(folder, folder.name)] or sorted(folder.glob("*.safetensors"))
+
+
+def _check_weights(folder: Path, name: str) -> None:
+    for path in weight_files(folder):
+        try:
+            whole = is_whole(path)
+        except OSError as error:
+            raise ModelError(f"{path.name} of {name} cannot be read: {error.strerror}") from None
+        if not whole:
+            raise ModelError(f"{path.name} of {name} is damaged or was cut off: download it again")
+
+
+def _check_tokenizer(folder: Path, architecture: dict[str, Any], name: str) -> None:
+    found = {path for pattern in VOCABULARIES for path in folder.glob(pattern)}
+    if found - {folder / "tokenizer_config.json"}:
+        return
+    said = read_json(folder / "tokenizer_config.json", name).get("tokenizer_class")
+    kind = f"{said} {architecture.get('tokenizer_class')} {architecture['model_type']}".lower()
+    if not any(each in kind for each in WITHOUT_VOCABULARY):
+        raise ModelError(f"{name} has no tokenizer: no file of one, such as tokenizer.json, is there")
+
+
+def _check_type(model_type: str, name: str) -> None:
+    """By what stands in transformers' own table of models, where it can be read."""
+    table = next((place / "auto" / "modeling_auto.py" for place in _models_of_transformers()), None)
+    if table is not None and table.is_file() and f'"{model_type}"' not in table.read_text(encoding="utf-8"):
+        raise unknown(name, model_type)
+
+
+def _models_of_transformers() -> list[Path]:
+    """The folder of its models' code, if it is there."""
+    spec = find_spec("transformers")  # found, not imported
+    return [Path(place) / "models" for place in (spec and spec.submodule_search_locations) or ()]
+
+
 def _refuse_code(folder: Path, name: str) -> None:
     for file in CODE_FILES:
         if "auto_map" in (content := read_json(folder / file, name)):
@@ -127,8 +179,7 @@ def _refuse_code(folder: Path, name: str) -> None:
 
 def _without_code(model_type: object) -> str:
     """What to do about a model of a type that transformers knows itself, if by another one's code."""
-    spec = find_spec("transformers")  # found, not imported
-    models = [Path(place) / "models" for place in (spec and spec.submodule_search_locations) or ()]
-    if not any((each / f"{model_type}" / f"configuration_{model_type}.py").is_file() for each in models):
+    file = Path(f"{model_type}", f"configuration_{model_type}.py")
+    if not any((models / file).is_file() for models in _models_of_transformers()):
         return ""
     return f". transformers has {model_type} itself: in a copy of the folder, take auto_map out of config.json"

@@ -16,6 +16,7 @@ SHARED = MESSAGES | {
     "errors",
     "model_files",
     "model_hub",
+    "safetensors_file",
     "sse",
     "logit_processor",
     "tensor_spec",

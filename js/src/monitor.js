@@ -68,7 +68,8 @@ class Monitor {
   /** What the server says of its model, `seconds` being the time of the look. */
   show(answer, seconds) {
     const alive = ["ready", "loading", "starting", "released"].includes(answer.state);
-    const words = answer.state === "released" ? "memory released" : answer.state;
+    const unasked = answer.unasked_seconds ? ` after ${answer.unasked_seconds} s without a request; the next one loads it` : "";
+    const words = answer.state === "released" ? "memory released" : answer.state + unasked;
     this.#title.textContent = answer.name ?? "no model";
     if (this.#state.textContent !== words) this.#state.textContent = words;
     this.element.dataset.state = answer.state;

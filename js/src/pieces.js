@@ -1,47 +1,61 @@
-// Which part of a text each of its tokens wrote. A token's own text may lack the space before it (sentencepiece), and
-// tokens that are parts of a character have none; so tokens are looked for in the text, one after the other.
+// Which part of a text each of its tokens wrote: that from its own start, which the server tells in whole characters
+// (`offset`), to the next one's. So a character that several tokens share belongs to the one that completes it.
 
 const BROKEN = "\ufffd";
-const REACH = 4;
+
+/** Whether a token is, or may be, part of a character. */
+export const isPart = ({ text }) => text.includes(BROKEN);
 
 export class Pieces {
-  #text = "";
+  #characters = [];
   #read = 0;
   #waiting = [];
 
   /** The pieces that have become clear, as [token, text]. A token that ends the answer has no text in it. */
   add(text, tokens) {
-    this.#text += text;
-    this.#waiting.push(...tokens);
+    for (const character of text) this.#characters.push(character);
+    for (const token of tokens) this.#waiting.push(token);
     const found = [];
-    for (;;) {
-      const clear = this.#waiting.findIndex(({ text: own }) => own && !own.includes(BROKEN));
-      const piece = clear < 0 ? null : this.#find(this.#waiting[clear].text, clear * REACH);
-      if (!piece) return found;
-      const broken = this.#waiting.splice(0, clear);
-      broken.forEach((token, i) => found.push([token, i === clear - 1 ? this.#take(piece.start) : ""]));
-      found.push([this.#waiting.shift(), this.#take(piece.end)]);
-    }
+    while (this.#isClear()) found.push(this.#next());
+    return found;
   }
 
-  /** At the end: what is left of the text belongs to the first token that is left. */
+  /** At the end: what is left of the text belongs to the last token. */
   flush() {
-    return this.#waiting.splice(0).map((token) => [token, this.#take(this.#text.length)]);
+    const found = [];
+    while (this.#waiting.length) found.push(this.#next());
+    return found;
   }
 
-  /** Where `own` stands, at most `distance` characters on, with the space before it. */
-  #find(own, distance) {
-    for (let start = this.#read; start <= this.#read + distance; start += 1) {
-      for (const text of [own, ` ${own}`]) {
-        if (this.#text.startsWith(text, start)) return { start, end: start + text.length };
-      }
-    }
-    return null;
+  /** Whether the text of the first of the waiting tokens has arrived, and the beginning of the next one's. */
+  #isClear() {
+    const next = this.#waiting[1];
+    return this.#end() + (next && !isPart(next) ? 1 : 0) <= this.#characters.length;
+  }
+
+  #next() {
+    const piece = this.#take(this.#end());
+    return [this.#waiting.shift(), piece];
+  }
+
+  /** Where the first of the waiting tokens ends: where the next begins, or where its own text has just arrived. */
+  #end() {
+    const [token, next] = this.#waiting;
+    if (next) return this.#start(next);
+    const arrived = this.#characters.slice(this.#read).join("");
+    return token?.text && arrived.endsWith(token.text) && !isPart(token) ? this.#characters.length : Infinity;
+  }
+
+  /** Bytes before it that are no character, which do not count as whole ones, are not its own. */
+  #start(token) {
+    let start = Math.max(this.#read, token.offset ?? 0);
+    if (!isPart(token)) while (this.#characters[start] === BROKEN) start += 1;
+    return start;
   }
 
   #take(end) {
-    const piece = this.#text.slice(this.#read, end);
-    this.#read = end;
+    const piece = this.#characters.slice(this.#read, end).join("");
+    this.#read = Math.min(end, this.#characters.length);
     return piece;
   }
 }

@@ -121,8 +121,8 @@ export class Stream {
   }
 
   #branch(index, alternative) {
-    const { top } = this.#view.tokens[index];
-    this.#go([...this.#view.tokens.slice(0, index), { ...alternative, top }]);
+    const { top, offset } = this.#view.tokens[index];
+    this.#go([...this.#view.tokens.slice(0, index), { ...alternative, top, offset }]);
   }
 
   #back() {

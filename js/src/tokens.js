@@ -3,14 +3,14 @@
 
 import { h } from "./dom.js";
 import { Following } from "./following.js";
-import { Pieces } from "./pieces.js";
+import { isPart, Pieces } from "./pieces.js";
 
 const STEPS = [0.95, 0.8, 0.6, 0.4, 0.2, 0.05];
 const SLOW_MS = 8;
 
-/** A token of the wire: [id, text, logprob, alternatives]. */
-export function token([id, text, logprob, top = []]) {
-  return { id, text, logprob, top };
+/** A token of the wire: [id, text, logprob, alternatives, whole characters before it]. */
+export function token([id, text, logprob, top = [], offset]) {
+  return { id, text, logprob, top, offset };
 }
 
 export const percent = (logprob) => {
@@ -55,6 +55,8 @@ export class TokenView {
     this.element = h("div", { class: "nbgen-tokenview" }, text, this.#box.element);
     this.scroller = text;
     this.#following = new Following(text);
+    // What stands around it grows, too. A token that somebody points at is not moved away.
+    if (globalThis.ResizeObserver) new ResizeObserver(() => this.#current < 0 && this.#following.during(() => {})).observe(text);
     this.restart();
   }
 
@@ -118,7 +120,7 @@ export class TokenView {
   /** A line end ends a paragraph: what is laid out once need not be again. */
   #append(token, piece) {
     const step = STEPS.findIndex((least) => Math.exp(token.logprob ?? 0) >= least);
-    const part = token.text.includes("\ufffd");
+    const part = isPart(token);
     const kind = piece ? "" : part ? " nbgen-part" : " nbgen-unsaid";
     const span = h(
       "span",

@@ -33,3 +33,15 @@ test("a kernel that is busy is not asked again and again, but one whose answer w
   assert.equal(sent.length, 3);
   leave();
 });
+
+test("a model that was unloaded because nobody asked it anything says so", async () => {
+  const el = document.createElement("div");
+  const traits = { transport: "comm", interval_ms: SECOND };
+  const model = { get: (name) => traits[name], send: () => {}, on: (_, receive) => (model.receive = receive), off: () => {} };
+  const leave = await monitor.render({ model, el });
+  model.receive({ type: "model", model: { state: "stopped", name: "m", unasked_seconds: 12 } });
+  assert.match(el.textContent, /stopped after 12 s without a request; the next one loads it/);
+  model.receive({ type: "model", model: { state: "stopped", name: "m", unasked_seconds: null } });
+  assert.doesNotMatch(el.textContent, /without a request/);
+  leave();
+});

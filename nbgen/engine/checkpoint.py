@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nbgen.errors import ModelError
-from nbgen.model_files import check_files, model_folder, shards
+from nbgen.model_files import check_files, model_folder, weight_files
 
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 #: The same weights once more, as their makers' own programs read them.
@@ -27,13 +27,6 @@ def find(name: str, report: Report) -> Path:
     folder = model_folder(name) or _download(name, report)
     check_files(folder, name)
     return folder
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Those that transformers reads of a checked folder: others beside them may hold the same weights once more."""
-    if (whole := folder / "model.safetensors").is_file():
-        return [whole]
-    return [folder / shard for shard in shards(folder, folder.name)] or sorted(folder.glob("*.safetensors"))
 
 
 def weight_bytes(folder: Path) -> int:

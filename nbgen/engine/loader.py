@@ -37,7 +37,7 @@ from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest, ModelError
-from nbgen.model_files import read_json, two_parts
+from nbgen.model_files import read_json, two_parts, unknown
 from nbgen.sampling_params import MODEL_DEFAULTS, SamplingParams
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _architecture(folder: Path, name: str) -> Any:
     if model_type not in {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}:
         if model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
             raise two_parts(name, model_type)
-        raise ModelError(f"{name} is of the type {model_type!r}, which is no causal language model of transformers")
+        raise unknown(name, model_type)
     with _foreign_errors(name, "configuration"):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if getattr(architecture, "is_encoder_decoder", False):

@@ -77,6 +77,7 @@ class Chat(Turns, Panel):
             transport=transport,
         )
         self._kept: dict[str, list[dict[str, Any]]] = {}
+        self.observe(lambda _: threading.Thread(target=self._write_another, daemon=True).start(), "chat")
 
     @property
     def messages(self) -> list[dict[str, Any]]:

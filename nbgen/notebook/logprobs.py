@@ -9,11 +9,12 @@ import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from nbgen.errors import NbgenError
 from nbgen.notebook.frames import import_pandas
+from nbgen.notebook.shared_characters import BROKEN, completed
 from nbgen.notebook.shown_text import visible
 from nbgen.notebook.table import NO_MATHS
 
@@ -22,8 +23,6 @@ MOST_SURPRISE = 700.0
 #: Tokens of a heat map; the page takes long for more.
 MOST_SHOWN = 4000
 
-#: What stands for bytes that are no character.
-BROKEN = "\ufffd"
 #: Where a heat map has a token without text of its own.
 THIN = "\u2009"
 #: Lists of ids that one call of `/detokenize` takes.
@@ -48,7 +47,7 @@ class Alternative(NamedTuple):
 class Token(NamedTuple):
     """One token. `logprob` is natural, None for the first; `top` are the likeliest tokens at its place.
 
-    `piece` stands in the text in place of its own: characters that tokens share come with the last of these.
+    `piece` stands in the text in place of its own: a character that tokens share comes with the last of these.
     """
 
     text: str
@@ -166,14 +165,14 @@ def _tokens(meta: dict[str, Any], side: str, generated: bool) -> Iterator[Token]
 def _with_pieces(tokens: list[Token], detokenize: Detokenize) -> list[Token]:
     """The tokens, with the characters that several of them make together."""
     runs = [list(run) for broken, run in groupby(range(len(tokens)), lambda at: BROKEN in tokens[at].text) if broken]
-    texts: list[str] = []
-    for start in range(0, len(runs), MOST):
-        ids = [[tokens[at].id for at in run] for run in runs[start : start + MOST]]
-        texts += detokenize({"tokens": ids})["text"]
-    ends = {run[-1]: text for run, text in zip(runs, texts, strict=True)}
-    return [
-        token._replace(piece=ends.get(at, "")) if BROKEN in token.text else token for at, token in enumerate(tokens)
-    ]
+
+    def decode(ids: list[list[int]]) -> list[str]:
+        parts = [ids[start : start + MOST] for start in range(0, len(ids), MOST)]
+        return [text for part in parts for text in detokenize({"tokens": part})["text"]]
+
+    pieces = completed([[tokens[at].id for at in run] for run in runs], decode)
+    found = dict(zip(chain.from_iterable(runs), chain.from_iterable(pieces), strict=True))
+    return [token._replace(piece=found.get(at)) for at, token in enumerate(tokens)]
 
 
 def _span(token: Token) -> str:

@@ -14,9 +14,14 @@ from nbgen.notebook.table import html_table, markdown_table
 class Models(list[dict[str, Any]]):
     """Entries in OpenAI's shape; `current` is the name of the one that is loaded."""
 
-    def __init__(self, entries: list[dict[str, Any]], current: str | None) -> None:
-        super().__init__(entries)
-        self.current = current
+    def __init__(self, entries: list[dict[str, Any]], model: dict[str, Any]) -> None:
+        """`model` is what the server says of the one that it is configured to serve."""
+        served = {entry.get("id") for entry in entries}
+        others = [name for name in model.get("loadable", ()) if name not in served]
+        super().__init__([*entries, *({"id": name, "object": "model"} for name in others)])
+        self._configured, state = str(model.get("name")), str(model.get("state"))
+        self._state = "loaded" if state == "ready" else state
+        self.current = self._configured if state == "ready" else None
 
     def __repr__(self) -> str:
         return markdown_table(["model", "state"], ([entry["model"], entry["state"]] for entry in self._rows()))
@@ -26,7 +31,7 @@ class Models(list[dict[str, Any]]):
 
     def _rows(self) -> list[dict[str, str]]:
         names = [str(entry.get("id", "")) for entry in self]
-        return [{"model": name, "state": "loaded" if name == self.current else ""} for name in names]
+        return [{"model": name, "state": self._state if name == self._configured else ""} for name in names]
 
 
 def place(model: str | PathLike[str] | None) -> str | None:

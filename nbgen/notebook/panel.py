@@ -91,6 +91,12 @@ class Panel(anywidget.AnyWidget):
             except NbgenError:
                 return  # the transcript stays as it is until the server is there again
 
+    def _write_another(self) -> None:
+        """The panel shows another conversation, which may be a new one."""
+        with self._writing:
+            self._transcript.clear()
+        self._write_down()
+
     def _receive(self, message: dict[str, Any]) -> None:
         kind = message.get("type")
         if kind == "expand":

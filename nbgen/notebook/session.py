@@ -190,7 +190,7 @@ def load(model: str | None = None, quantization: str | None = None) -> Status:
     """Load a model, given as a folder, a hub id or "bundled"; replaces the one that is loaded.
 
     `quantization` rounds its weights: "int8" (half the memory of bfloat16) or "int4" (a third); "none" does not, and
-    None leaves it to the server's own option.
+    None leaves it to the server's own option, or without a `model` as it was.
     """
     wanted = place(model)
     client = default_client()
@@ -226,10 +226,9 @@ def status() -> Status:
 
 @short_traceback
 def models() -> Models:
-    """The models that the server can be asked for."""
+    """The models that the server can be asked for, and those that it can load instead, as far as it knows them."""
     client = default_client()
-    current = client.model()
-    return Models(client.models(), str(current.get("name")) if current.get("state") == "ready" else None)
+    return Models(client.models(), client.model())
 
 
 @short_traceback

@@ -36,7 +36,10 @@ class Status:
         return f'<div class="{NO_MATHS}"><div>{first}</div>{small}</div>'
 
     def _lines(self) -> list[str]:
-        lines = [f"{self.raw.get('name') or 'no model'}: {_WORDS.get(self.state, self.state)}"]
+        words = _WORDS.get(self.state, self.state)
+        if seconds := self.raw.get("unasked_seconds"):
+            words += f" after {seconds:g} s without a request; the next one loads it"
+        lines = [f"{self.raw.get('name') or 'no model'}: {words}"]
         if error := self.raw.get("error"):
             lines.append(str(error))
         if model := self.raw.get("model"):

@@ -42,6 +42,11 @@ class Transcript:
         for handle in self._handles:
             handle.update(written, raw=True)
 
+    def clear(self) -> None:
+        """Nothing is shown any more; an `update` with nothing keeps what a server may just have forgotten."""
+        for handle in self._handles:
+            handle.update(_EMPTY, raw=True)
+
 
 _EMPTY: Bundle = {"text/plain": "", "text/markdown": ""}
 

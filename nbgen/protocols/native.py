@@ -128,7 +128,7 @@ class SubscribeBody(Body):
 class LoadBody(Body):
     """Which model to load; None means the configured one.
 
-    `quantization` is "int8", "int4" or "none"; None means as configured.
+    `quantization` is "int8", "int4" or "none"; None means the server's option, or as it was without a model.
     """
 
     model: str | None = None
@@ -208,9 +208,12 @@ def model_event(name: str, body: bytes) -> bytes:
 
 
 def token_fields(entry: TokenLogprobs) -> list[Any]:
-    """A token as deltas carry it: [id, text, logprob, [[id, text, logprob] of each of the likeliest]]."""
+    """A token as deltas carry it: [id, text, logprob, [[id, text, logprob] of each of the likeliest], offset].
+
+    The last counts the whole characters of the text before it.
+    """
     own, *top = ([token, text, logprob] for logprob, token, text in (entry.token, *(entry.top or ())))
-    return [*own, top]
+    return [*own, top, entry.offset]
 
 
 def part_fields(parts: list[AnswerPart]) -> dict[str, Any]:

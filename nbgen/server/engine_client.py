@@ -14,7 +14,7 @@ import msgspec
 
 from nbgen import model_files, model_hub
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, MemoryTag, ReleaseMemory, ResumeMemory
-from nbgen.engine_config import EngineConfig
+from nbgen.engine_config import BUNDLED, EngineConfig
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
 from nbgen.errors import EngineStopped, InvalidRequest, ModelError, Unavailable, from_status
 from nbgen.frames import FromEngine, Unreadable
@@ -38,7 +38,10 @@ from nbgen.server.replies import Replies
 
 
 class EngineClient(EngineLife):
-    """Passes requests and outputs. `load_seconds` is what the last load of a model took."""
+    """Passes requests and outputs. `load_seconds` is what the last load of a model took.
+
+    `loadable` are models that it can be told to load: those it was told to begin with or has loaded, and the bundled.
+    """
 
     def __init__(
         self,
@@ -55,6 +58,8 @@ class EngineClient(EngineLife):
         self._deliveries = Deliveries()
         self._memory_replies = Replies[MemoryState]()
         self.load_seconds = 0.0
+        self.loadable = [config.model] if attach else list(dict.fromkeys([config.model, BUNDLED]))
+        self._own_quantization = config.quantization
 
     # --- requests
 
@@ -153,9 +158,10 @@ class EngineClient(EngineLife):
     async def load(self, model: str | None = None, quantization: str | None = None) -> None:
         """Make `model` (None: the configured one) the loaded one, replacing any other.
 
-        One whose files have changed is loaded anew. `quantization` is one of EngineConfig's or "none"; None leaves it
-        as it is. A name that stands for nothing, for a folder that is no model or for what is not here while the hub
-        is away raises ModelError and leaves the present model alone.
+        One whose files have changed is loaded anew. `quantization` is one of EngineConfig's or "none"; None stands for
+        the server's own option, and without a `model` leaves it as it is. A name that stands for nothing, for a folder
+        that is no model or for what is not here while the hub is away raises ModelError and leaves the present model
+        alone.
         """
         if not self._attached:
             await self._check(model or self.config.model)
@@ -192,10 +198,10 @@ class EngineClient(EngineLife):
             raise
 
     def _wanted(self, model: str | None, quantization: str | None) -> EngineConfig:
-        wanted = msgspec.structs.replace(self.config, model=model or self.config.model)
-        if quantization is None:
-            return wanted
-        return msgspec.structs.replace(wanted, quantization=None if quantization == "none" else quantization)
+        bits = self.config.quantization if model is None else self._own_quantization
+        if quantization is not None:
+            bits = None if quantization == "none" else quantization
+        return msgspec.structs.replace(self.config, model=model or self.config.model, quantization=bits)
 
     # --- messages
 
@@ -241,6 +247,8 @@ class EngineClient(EngineLife):
                 self._set("loading")
             case EngineReady():
                 self.model, self.progress, self.load_seconds = message.model, None, message.load_seconds
+                if self.config.model not in self.loadable:
+                    self.loadable.append(self.config.model)
                 self._set("ready")
                 for command in self.adapters.at_start():
                     process.send(command)

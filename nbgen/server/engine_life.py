@@ -48,6 +48,8 @@ class EngineLife:
         self.model: ModelInfo | None = None
         self.status: EngineStatus | None = None
         self.error: NbgenError | None = None
+        #: Where it is stopped because nobody asked it anything: for how long nobody had.
+        self.unasked_seconds: float | None = None
         self.watchers: set[Callable[[], None]] = set()
         self._log = log
         self._listeners: dict[str, Listener] = {}
@@ -105,9 +107,13 @@ class EngineLife:
         if self.state != "ready":
             raise self.error or Unavailable("the engine was stopped while it started")
 
-    async def stop(self) -> None:
-        """End the child. Returns when it is reaped; requests in flight end with an error."""
+    async def stop(self, unasked_seconds: float | None = None) -> None:
+        """End the child, because of a time without requests or for a better reason. Returns when it is reaped.
+
+        Requests in flight end with an error.
+        """
         self._stops += 1
+        self.unasked_seconds = unasked_seconds
         closing = asyncio.create_task(self._standby.close())
         try:
             await self._stop()  # at once, so that no request comes between a decision to stop and this
@@ -281,6 +287,8 @@ class EngineLife:
     def _set(self, state: State) -> None:
         self.state = state
         self._activity.note()
+        if state not in ("stopping", "stopped"):
+            self.unasked_seconds = None
         for watcher in tuple(self.watchers):
             watcher()
 

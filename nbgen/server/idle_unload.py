@@ -37,4 +37,4 @@ class IdleUnload:
         idle = self._engine.idle_seconds
         if self._seconds is not None and idle is not None and idle >= self._seconds:
             self._log.info("The model is unloaded: nobody has asked it anything for %g seconds", self._seconds)
-            await self._engine.stop()
+            await self._engine.stop(self._seconds)

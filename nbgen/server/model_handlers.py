@@ -49,6 +49,8 @@ class ModelHandler(NbgenHandler):
         fields = {
             "state": engine.state,
             "name": engine.config.model,
+            "loadable": engine.loadable,
+            "unasked_seconds": engine.unasked_seconds,
             "error": engine.error.message if engine.error else None,
             "progress": native.progress_fields(engine.progress) if engine.progress else None,
             "model": msgspec.structs.asdict(engine.model) if engine.model else None,

@@ -175,8 +175,11 @@ def test_keys_and_turns(opened: Notebook, panel: Panel, page: Page) -> None:
     page.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
     kept = "Object.keys(window.jupyterapp.shell.currentWidget.context.model.metadata.nbgen.chats)"
     assert page.evaluate(kept) == [opened.kernel_value("chat.chat")]
+    transcript = page.locator("summary").get_by_text("Transcript:")
+    expect(transcript).to_have_count(1)
     page.get_by_role("button", name="New chat").click()
     expect(panel.answers).to_have_count(0)
+    expect(transcript).to_have_count(0)
     expect(panel.message).to_be_focused()
     expect(panel.message).to_have_value("a draft")
     assert page.evaluate(kept) == []

@@ -1,6 +1,7 @@
 """The completion panel with its token view, and settings side by side, by mouse and by keyboard."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.lab import Lab, Notebook
 
 STREAM = "import nbgen\nstream = nbgen.Stream('Once', max_new_tokens=12, ignore_eos=True, temperature=0)\nstream"
+LONG = "max_new_tokens=900, ignore_eos=True, temperature=0"
 COMPARE = (
     "import nbgen\ngrid = nbgen.compare('hello', temperature=[0, 1], sampling_seed=[1, 2],"
     " max_new_tokens=20, ignore_eos=True)\ngrid"
@@ -88,6 +90,23 @@ def test_a_continuation_survives_a_reload(opened: Notebook, page: Page) -> None:
     opened.reload()
     expect(tokens).to_have_count(12)
     assert tokens.all_text_contents() == before
+
+
+@pytest.mark.parametrize(("height", "width"), [(440, 240), (300, 330)])
+@pytest.mark.parametrize("opened", [f"import nbgen\nnbgen.Stream('Once', {LONG})"], indirect=True)
+def test_in_a_small_panel_nothing_covers_the_text_and_its_end_is_seen(
+    opened: Notebook, page: Page, height: int, width: int
+) -> None:
+    page.locator(".nbgen").evaluate(
+        "(panel, size) => { panel.style.cssText = size; }", f"height:{height}px;width:{width}px"
+    )
+    page.get_by_role("button", name="Continue", exact=True).click()
+    expect(page.locator(".nbgen").get_by_role("status")).to_have_text("Text ready, 900 tokens")
+    view, box = page.get_by_role("listbox", name="Tokens"), page.get_by_role("group", name="Alternatives")
+    page.wait_for_timeout(500)
+    tops = [part.bounding_box() for part in (view, box, page.locator(".nbgen-foot"))]
+    assert all(above["y"] + above["height"] <= below["y"] for above, below in pairwise(tops)), tops
+    assert view.evaluate("view => view.scrollHeight - view.clientHeight - view.scrollTop") < 1
 
 
 def test_models_answer_side_by_side_wherever_they_are_served(

@@ -12,12 +12,16 @@ import torch
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, MptConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 
 from nbgen.engine import checkpoint
 from nbgen.engine.loader import _foreign_errors, context_length
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
-from nbgen.model_files import model_folder, stamp
+from nbgen.model_files import _check_type, model_folder, stamp, weight_files
 from tests.conftest import edit
 from tests.engine.conftest import build
 
@@ -42,10 +46,10 @@ def test_weights_that_are_there_twice_count_once(folder: Path, shards: int) -> N
     AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size=whole // shards + 2**12)
     if shards > 1:
         (folder / "model.safetensors").unlink()
-    found = checkpoint.weight_files(folder)
+    found = weight_files(folder)
     assert len(found) >= shards
     save_file(weights, folder / "consolidated.safetensors")
-    assert checkpoint.weight_files(folder) == found
+    assert weight_files(folder) == found
     assert whole <= checkpoint.weight_bytes(folder) < whole + 2**12
     assert checkpoint.tensors(folder).keys() == weights.keys()
 
@@ -112,11 +116,47 @@ def test_names_that_no_folder_can_have(name: str, words: str) -> None:
 def test_a_damaged_file_is_said_to_be_damaged(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ModelError, match="damaged"):
-        build(folder)
+    with pytest.raises(ModelError, match=r"model\.safetensors of .* is damaged or was cut off"):
+        find(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(ModelError, match="not JSON"):
         find(folder)
+
+
+def test_a_damaged_one_of_several_files_is_named(folder: Path) -> None:
+    first, second = (f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
+    (folder / "model.safetensors").rename(folder / first)
+    shutil.copy(folder / first, folder / second)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": first, "b": second}}))
+    assert find(folder) == folder
+    (folder / second).write_bytes(b"nothing")
+    with pytest.raises(ModelError, match=second):
+        find(folder)
+
+
+def test_a_folder_without_a_tokenizer_is_no_model(folder: Path) -> None:
+    tokens = (folder / "tokenizer.json").read_bytes()
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        find(folder)
+    edit(folder / "tokenizer_config.json", tokenizer_class="ByT5Tokenizer")
+    assert find(folder) == folder
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        find(folder)
+    (folder / "tokenizer.json").write_bytes(tokens)
+    assert find(folder) == folder
+
+
+def test_a_type_that_transformers_does_not_know_is_refused_before_it_is_imported(folder: Path) -> None:
+    edit(folder / "config.json", model_type="frobnicator")
+    with pytest.raises(ModelError, match="'frobnicator', which is no causal language model"):
+        find(folder)
+
+
+def test_every_type_that_transformers_has_a_language_model_of_is_known() -> None:
+    for model_type in {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}:
+        _check_type(model_type, "a")
 
 
 def test_what_is_no_language_model_is_refused(folder: Path) -> None:

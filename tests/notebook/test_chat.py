@@ -110,6 +110,17 @@ def test_an_answer_that_was_asked_for_here_is_written_down_when_it_ends(chat: Ch
     assert written[-1]["text/plain"].startswith("System: be short\n\nYou: one\n\nModel: ")
 
 
+def test_a_new_chat_has_an_empty_transcript_and_the_old_one_has_its_own_again(chat: Chat) -> None:
+    written: list[dict[str, str]] = []
+    chat._transcript._handles.append(SimpleNamespace(update=lambda bundle, raw: written.append(bundle)))
+    chat.ask("one")
+    wait_for(lambda: written, "the transcript has it")
+    first, chat.chat = chat.chat, "another"
+    wait_for(lambda: not written[-1]["text/markdown"], "the transcript is empty")
+    chat.chat = first
+    wait_for(lambda: "Transcript: 2 messages" in written[-1]["text/markdown"], "it is there again")
+
+
 def test_panels_say_what_there_is_in_a_terminal(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     shell.run_cell("import nbgen\nnbgen.Chat()")
     assert "The chat panel needs a notebook. Here, talk = nbgen.chat()" in capsys.readouterr().out

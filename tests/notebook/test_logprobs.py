@@ -35,6 +35,12 @@ def test_characters_of_several_tokens_are_whole(connected: PrivateServer, text: 
     assert thought._repr_html_().count("<span") == len(thought) + 4, "each has its colour, beside those of the scale"
 
 
+def test_each_character_stands_at_the_token_that_completes_it(connected: PrivateServer) -> None:
+    text = "a 日本語の🦊 שלום é" * 20
+    pieces = [token.written for token in nbgen.logprobs(text)]
+    assert pieces == [piece for character in text for piece in [""] * (len(character.encode()) - 1) + [character]]
+
+
 def test_perplexity_is_one_where_nothing_else_could_stand() -> None:
     certain = Logprobs([Token("a", 1, None, False, []), Token("b", 2, 0.0, False, [])])
     assert certain.perplexity == 1

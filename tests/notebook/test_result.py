@@ -117,4 +117,6 @@ def test_a_status_is_text_and_escaped_html() -> None:
     ]
     assert "&lt;b&gt;" in status._repr_html_()
     assert status.state == "ready"
+    unasked = Status("", {"state": "stopped", "name": "m", "unasked_seconds": 12.0})
+    assert str(unasked).startswith("m: stopped after 12 s without a request; the next one loads it")
     assert str(Status("", {"state": "released", "name": "m"})).startswith("m: memory released; nbgen.load() resumes it")

@@ -150,8 +150,8 @@ def test_events_carry_the_offset_to_resume_from() -> None:
 
 def test_what_deltas_and_progress_carry() -> None:
     entry = TokenLogprobs(token=(-0.5, 7, "a"), top=[(-0.5, 7, "a"), (-2.0, 8, "b")])
-    assert native.token_fields(entry) == [7, "a", -0.5, [[7, "a", -0.5], [8, "b", -2.0]]]
-    assert native.token_fields(TokenLogprobs(token=(-0.5, 7, "a"))) == [7, "a", -0.5, []]
+    assert native.token_fields(entry) == [7, "a", -0.5, [[7, "a", -0.5], [8, "b", -2.0]], 0]
+    assert native.token_fields(TokenLogprobs(token=(-0.5, 7, "a"), offset=3)) == [7, "a", -0.5, [], 3]
     call = ToolCall(id="1", name="f", arguments="{}")
     parts = [AnswerPart(reasoning="a"), AnswerPart(reasoning="b"), AnswerPart(tool_call=call)]
     calls = [{"id": "1", "name": "f", "arguments": "{}"}]

@@ -122,10 +122,17 @@ def test_unload_ends_the_process_before_it_answers_and_load_brings_it_back(morta
     assert [event.event for event in events(mortal.http, "POST", "api/v1/model/load", json={})] == ["ready"]
 
 
-def test_a_model_is_loaded_again_with_weights_of_fewer_bits(mortal: Server) -> None:
+def test_a_model_is_loaded_again_with_weights_of_fewer_bits(mortal: Server, long_model: Path) -> None:
     plain = mortal.ready().model()["model"]["weight_bytes"]
-    for wanted, found in (("int4", "int4"), (None, "int4"), ("none", None)):
-        body = {} if wanted is None else {"quantization": wanted}
+    named = {"model": str(long_model)}
+    asked: list[tuple[dict[str, str], str | None]] = [
+        ({"quantization": "int4"}, "int4"),
+        ({}, "int4"),
+        (named, None),
+        ({**named, "quantization": "int8"}, "int8"),
+        ({"quantization": "none"}, None),
+    ]
+    for body, found in asked:
         assert events(mortal.http, "POST", "api/v1/model/load", json=body)[-1].event == "ready"
         model = mortal.model()["model"]
         assert model["quantization"] == found
@@ -157,10 +164,20 @@ def test_a_model_that_cannot_be_loaded_says_so_and_another_may(
     assert "transformers has llama itself" in mortal.http.post("api/v1/model/load", json={"model": str(coded)}).text
     half = shutil.copytree(long_model, tmp_path / "half", ignore=shutil.ignore_patterns("*.safetensors"))
     assert "no weights" in mortal.http.post("api/v1/model/load", json={"model": str(half)}).text
+    whole = (long_model / "model.safetensors").read_bytes()
+    for content in (whole[: len(whole) // 2], b"nothing", b"5 kB of it" * 500):
+        (half / "model.safetensors").write_bytes(content)
+        assert "is damaged" in mortal.http.post("api/v1/model/load", json={"model": str(half)}).text
+    mute = shutil.copytree(long_model, tmp_path / "mute", ignore=shutil.ignore_patterns("tokenizer*"))
+    assert "no tokenizer" in mortal.http.post("api/v1/model/load", json={"model": str(mute)}).text
+    unknown = shutil.copytree(long_model, tmp_path / "unknown")
+    edit(unknown / "config.json", model_type="frobnicator")
+    assert "no causal language model" in mortal.http.post("api/v1/model/load", json={"model": str(unknown)}).text
     assert mortal.http.post("generate", json={"text": "a", "sampling_params": {"max_new_tokens": 2}}).is_success
     assert (mortal.model()["name"], mortal.model()["state"]) == (str(long_model), "ready")
+    assert mortal.model()["loadable"] == [str(long_model), "bundled"], "what could not be loaded is not listed"
     damaged = shutil.copytree(long_model, tmp_path / "damaged")
-    (damaged / "model.safetensors").write_bytes(b"nothing")
+    edit(damaged / "config.json", num_hidden_layers=99)  # which shows as it is loaded
     found = events(mortal.http, "POST", "api/v1/model/load", json={"model": str(damaged)})
     assert found[-1].event == "error"
     assert mortal.model()["state"] == "failed"

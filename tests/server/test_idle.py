@@ -61,10 +61,13 @@ def test_the_model_is_unloaded_and_the_next_request_loads_it(server: Server) -> 
     expected, engine = said(server)["text"], server.engine()
     wait_for(lambda: not engine.is_running(), "the engine's process has ended")
     wait_for(lambda: server.model()["state"] == "stopped", "the server says so")
+    assert server.model()["unasked_seconds"] == 5
     assert server.http.get("health").status_code == 200, "a request would be served"
     assert said(server)["text"] == expected
     assert server.engine().pid != engine.pid
     assert "nobody has asked it anything for 5 seconds" in server.log.read_text()
+    assert server.model()["unasked_seconds"] is None
+    assert server.http.post("api/v1/model/unload").json()["unasked_seconds"] is None, "somebody wanted that"
 
 
 @pytest.mark.parametrize("reason", ["asked", "paused"])

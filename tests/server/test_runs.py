@@ -142,12 +142,25 @@ def test_another_answer_and_an_edited_question_are_branches(server: Server) -> N
 
 def test_deltas_carry_what_the_model_thought_of_each_token(server: Server) -> None:
     found = events(server.http, "POST", "api/v1/runs", json=new(logprobs=3))
-    tokens = [token for event in found if event.event == "delta" for token in json.loads(event.data)["logprobs"]]
+    deltas = [json.loads(event.data) for event in found if event.event == "delta"]
+    tokens = [token for delta in deltas for token in delta["logprobs"]]
     assert len(tokens) == 8
-    for id, text, logprob, top in tokens:
+    answer = "".join(delta["text"] for delta in deltas)
+    for id, text, logprob, top, offset in tokens:
+        assert answer[offset:].lstrip("\ufffd").startswith(text.strip("\ufffd")), "it is told where each token begins"
         assert (top[0][0], len(top)) == (id, 3), "greedy takes the likeliest"
         assert [entry[2] for entry in top] == sorted((entry[2] for entry in top), reverse=True)
         assert (top[0][1], top[0][2]) == (text, logprob)
+
+
+def test_a_token_tells_how_many_whole_characters_are_before_it(server: Server) -> None:
+    given = server.http.post("tokenize", json={"prompt": "é日🦊", "add_special_tokens": False}).json()["tokens"]
+    starts = []
+    for count in range(len(given) + 1):
+        body = new(logprobs=0, prefix_ids=given[:count], params={**GREEDY, "max_new_tokens": 1})
+        found = [json.loads(each.data) for each in events(server.http, "POST", "api/v1/runs", json=body)]
+        starts.append(next(token[-1] for each in found for token in each.get("logprobs", [])))
+    assert starts == [0, 0, 1, 1, 1, 2, 2, 2, 2, 3]
 
 
 def test_an_answer_goes_on_from_tokens_that_are_given(server: Server) -> None:

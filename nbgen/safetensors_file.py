@@ -1,0 +1,33 @@
+"""Whether a safetensors file is whole, told by its head: what is cut off, or something else, costs no model its place.
+
+Reads none of the tensors, and leaves to loading what is in them.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+#: Of the head's length, which comes first.
+LENGTH_BYTES = 8
+
+
+class Entry(msgspec.Struct):
+    """What the head says of a tensor, and nothing of the file's own remarks."""
+
+    data_offsets: tuple[int, int] = (0, 0)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether the head can be read, and the file ends where the last of its tensors does."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        start = LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if start > size:
+            return False
+        head = file.read(start - LENGTH_BYTES)
+    try:
+        entries = msgspec.json.decode(head, type=dict[str, Entry])
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return False
+    return start + max((entry.data_offsets[1] for entry in entries.values()), default=0) == size
