@@ -94,10 +94,12 @@ class Chat(Turns, Panel):
     def ask(self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None) -> None:
         """Send `text` as if it had been typed into the panel; returns before the answer is there.
 
-        Images, sounds and videos are what `nbgen.generate` takes.
+        An answer that is still being written is waited for first, functions that it calls included, so that questions
+        in a row follow each other. Images, sounds and videos are what `nbgen.generate` takes.
         """
-        turns = [turn for turn in self.turns if turn["role"] != "system"]
         asked = question(text, media_parts(images, audio, videos))
+        self._until_answered()
+        turns = [turn for turn in self.turns if turn["role"] != "system"]
         self._begin(chat_messages(answered([*turns, asked]), self.system or None))
 
     @short_traceback
@@ -106,13 +108,7 @@ class Chat(Turns, Panel):
 
         Functions that answers call are called here, if nobody has done so.
         """
-        before, newest = None, self._newest()
-        while newest != before:
-            while self._live():
-                time.sleep(POLL_SECONDS)
-            if newest:
-                self._rounds.step(newest)
-            before, newest = newest, self._newest()
+        self._until_answered()
         self._write_down()
         run = session.default_client().chat(self.chat)["run"]
         if error := run["error"] if run else self._runs.failure():
@@ -122,6 +118,16 @@ class Chat(Turns, Panel):
         """End the answer that is being written, if any."""
         if run := self._rounds.calling or self._live():
             self._runs.stop(self._rounds.stop(run))
+
+    def _until_answered(self) -> None:
+        """Return once no answer is being written or calls functions, however it has ended."""
+        before, newest = None, self._newest()
+        while newest != before:
+            while self._live():
+                time.sleep(POLL_SECONDS)
+            if newest:
+                self._rounds.step(newest)
+            before, newest = newest, self._newest()
 
     def _begin(self, messages: list[dict[str, Any]], after: str | None = None) -> str:
         """Have these messages answered, and every page told; the id of the run, which may go on from another."""

@@ -61,6 +61,18 @@ def test_a_conversation_can_be_led_from_python(chat: Chat) -> None:
     assert json.loads(chat.to_jsonl()) == {"messages": chat.messages}
 
 
+def test_questions_in_a_row_wait_for_each_other(connected: PrivateServer) -> None:
+    chat = nbgen.Chat(sampling_seed=1, max_new_tokens=500, ignore_eos=True)
+    for text in ("one", "two", "three"):
+        chat.ask(text)
+        *before, _ = (turn for turn in connected.client.chat(chat.chat)["turns"] if turn["role"] == "assistant")
+        assert [turn["usage"]["completion_tokens"] for turn in before] == [500] * len(before)
+    settled(chat)
+    assert [turn["role"] for turn in chat.messages] == ["user", "assistant"] * 3
+    assert [turn["content"] for turn in chat.messages[::2]] == ["one", "two", "three"]
+    chat.close()
+
+
 def test_an_empty_message_is_refused(chat: Chat) -> None:
     for say in (chat.ask, nbgen.chat()):
         with pytest.raises(InvalidRequest, match="the message is empty"):
