@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import traitlets
@@ -106,7 +107,7 @@ class Chat(Turns, Panel):
     def wait(self) -> None:
         """Return once no answer is being written, and the transcript has it. Raises the error that ended the last.
 
-        Functions that answers call are called here, if nobody has done so.
+        Functions that answers call are called here, if nobody has done so. Ctrl-C ends the answer.
         """
         self._until_answered()
         self._write_down()
@@ -121,13 +122,18 @@ class Chat(Turns, Panel):
 
     def _until_answered(self) -> None:
         """Return once no answer is being written or calls functions, however it has ended."""
-        before, newest = None, self._newest()
-        while newest != before:
-            while self._live():
-                time.sleep(POLL_SECONDS)
-            if newest:
-                self._rounds.step(newest)
-            before, newest = newest, self._newest()
+        try:
+            before, newest = None, self._newest()
+            while newest != before:
+                while self._live():
+                    time.sleep(POLL_SECONDS)
+                if newest:
+                    self._rounds.step(newest)
+                before, newest = newest, self._newest()
+        except KeyboardInterrupt:
+            with suppress(NbgenError):
+                self.stop()
+            raise
 
     def _begin(self, messages: list[dict[str, Any]], after: str | None = None) -> str:
         """Have these messages answered, and every page told; the id of the run, which may go on from another."""

@@ -1,7 +1,9 @@
 """The chat widget without a browser: its traits, its conversation, and the messages of the comm transport."""
 
+import _thread
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +99,20 @@ def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
     chat.ask("go on")
     chat.stop()
     assert settled(chat)["finish_reason"]["type"] == "abort"
+    chat.close()
+
+
+@pytest.mark.parametrize("wait", [Chat.wait, lambda chat: chat.ask("once more")])
+def test_an_interrupt_while_an_answer_is_waited_for_stops_it(
+    connected: PrivateServer, wait: Callable[[Chat], None]
+) -> None:
+    chat = nbgen.Chat(max_new_tokens=15_000, ignore_eos=True)
+    chat.ask("go on")
+    threading.Timer(0.3, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        wait(chat)
+    assert settled(chat)["finish_reason"]["type"] == "abort"
+    assert len(chat.messages) == 2
     chat.close()
 
 
