@@ -21,7 +21,7 @@ _HOMES = {
     "embed": "nbgen.notebook.embeddings",
     "generate": "nbgen.notebook.session",
     "hidden_states": "nbgen.notebook.embeddings",
-    "infer": "nbgen.notebook.session",
+    "infer": "nbgen.notebook.tensors",
     "load": "nbgen.notebook.session",
     "load_adapter": "nbgen.notebook.adapters",
     "logprobs": "nbgen.notebook.session",

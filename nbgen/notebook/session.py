@@ -70,7 +70,8 @@ def generate(
     of that type. `tools` are functions that the model may want called: they are described by their signatures and
     docstrings, called here, and the model is told what they return, until it answers. A tool given as OpenAI's JSON is
     not called: the Result's `tool_calls` say what the model wants. `adapter` names a loaded LoRA adapter. Options are
-    those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …), and those of `stream`.
+    those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …), and those of `stream`. Without
+    `max_new_tokens` an answer may be as long as the context holds; what `complete=True` continues, 128 tokens long.
     After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises InvalidAnswer, also with a `result`,
     if the answer is no whole value of the schema.
     """
@@ -171,18 +172,6 @@ def detokenize(ids: Sequence[int]) -> str:
     if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
         raise InvalidRequest(f"ids are a list of integers, got {ids!r:.80}", field="ids")
     return str(default_client().detokenize({"tokens": tokens})["text"])
-
-
-@short_traceback
-def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (), **parameters: Any) -> dict[str, Any]:
-    """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along."""
-    from nbgen.notebook.tensors import from_tensors, to_tensors
-
-    tensors, numbers = to_tensors(inputs)
-    wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
-    body = {"inputs": tensors, "parameters": {**parameters, "binary_data_output": True}}
-    answer, data = default_client().infer(model, body | ({"outputs": wanted} if wanted else {}), numbers)
-    return from_tensors(answer["outputs"], data)
 
 
 @short_traceback
