@@ -124,7 +124,7 @@ def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def one_answer(params: dict[str, Any]) -> dict[str, Any]:
     """The same options, for what has place for one answer. Raises InvalidRequest for more."""
     if params.get("n", 1) > 1:
-        words = "n: one answer has place here; nbgen.generate(…, n=3) has all of them in .texts"
+        words = "n: one answer has place here; nbgen.generate(…, n=3) without a schema has all in .texts"
         raise InvalidRequest(words, field="n")
     return params
 

@@ -78,6 +78,8 @@ def generate(
     box = Tools(tools)
     asked = {"schema": schema, "adapter": adapter, "tools": box}
     answer = first = stream(prompt, complete=complete, system=system, **asked, **options)
+    if schema is not None:
+        one_answer(first.result.params)
     forming = FormingValue() if schema is not None else None
     try:
         later = options | dict.fromkeys(
