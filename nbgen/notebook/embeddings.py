@@ -59,6 +59,8 @@ def _listed(texts: Any) -> list[str]:
     """What should be texts. Raises InvalidRequest that names the first that is none."""
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
         raise InvalidRequest(f"texts are a text or a list of texts, got {type(texts).__name__}", field="texts")
+    if hasattr(texts, "columns"):  # a DataFrame, which iterates over its columns or their names
+        raise InvalidRequest("texts are one column of a DataFrame: choose it, frame[…]", field="texts")
     several = list(texts)
     for place, text in enumerate(several):
         if not isinstance(text, str):

@@ -4,6 +4,7 @@ import base64
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -81,6 +82,8 @@ def test_what_is_no_text_is_named_before_anything_is_sent(pooling: str | None) -
     for other in ({"a": "b"}, 5, b"a"):
         with pytest.raises(InvalidRequest, match="a list of texts, got"):
             nbgen.embed(other, pooling=pooling)
+    with pytest.raises(InvalidRequest, match="one column of a DataFrame: choose it"):
+        nbgen.embed(pd.DataFrame({"text": ["a"]}), pooling=pooling)
     assert nbgen.embed([], pooling=pooling).shape == (0, 0)
 
 
