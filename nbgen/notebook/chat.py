@@ -64,7 +64,7 @@ class Chat(Turns, Panel):
         template_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        box, lasting = Tools(tools), chat_id(name) if name else ""
+        box, lasting = Tools(tools), "" if name in (None, "") else chat_id(name)
         self._rounds = Rounds(box, self._ended, self._begin, self.send)
         super().__init__(
             panel="chat",

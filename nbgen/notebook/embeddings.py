@@ -35,6 +35,9 @@ def embed(texts: str | Sequence[str], *, pooling: str | None = None) -> np.ndarr
     several = [texts] if isinstance(texts, str) else _listed(texts)
     if not several:
         return np.empty((0, 0), np.float32)
+    if "" in several:
+        which = "" if isinstance(texts, str) else f" number {several.index('')}, counted from 0,"
+        raise InvalidRequest(f"texts: the text{which} is empty", field="texts")
     if pooling not in (None, *POOLS):
         raise InvalidRequest(f"pooling is {' or '.join(map(repr, POOLS))}, got {pooling!r}", field="pooling")
     client = session.default_client()

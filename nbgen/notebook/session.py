@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbgen import model_hub
-from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status
+from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status, renamed
 from nbgen.notebook import passed_on
 from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import answers, find_server
@@ -157,7 +157,10 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options
     wanted = {"return_logprob": True, "logprob_start_len": 0, "return_text_in_logprobs": True}
     body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top)}
     client = default_client()
-    return Logprobs.read(client.generate(body), max_new_tokens > 0, client.detokenize)
+    try:
+        return Logprobs.read(client.generate(body), max_new_tokens > 0, client.detokenize)
+    except InvalidRequest as error:
+        raise renamed(error, {"top_logprobs_num": "top"}) from None
 
 
 @short_traceback

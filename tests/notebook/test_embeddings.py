@@ -88,7 +88,11 @@ def test_what_is_no_text_is_named_before_anything_is_sent(pooling: str | None) -
 
 
 def test_a_model_without_embeddings_says_so_and_a_wrong_pooling_too(connected: PrivateServer) -> None:
-    with pytest.raises(InvalidRequest, match="embedding model"):
+    with pytest.raises(InvalidRequest, match=r'embedding model.*pooling="mean"'):
         nbgen.embed("a")
+    with pytest.raises(InvalidRequest, match="texts: the text number 1, counted from 0, is empty"):
+        nbgen.embed(["a", ""])
+    with pytest.raises(InvalidRequest, match="texts: the text is empty"):
+        nbgen.embed("", pooling="mean")
     with pytest.raises(InvalidRequest, match="pooling is 'mean' or 'last'"):
         nbgen.embed("a", pooling="max")

@@ -293,6 +293,11 @@ def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:
         (lambda: nbgen.detokenize(["a"]), "a list of integers"),
         (lambda: nbgen.detokenize(5), "a list of integers"),
         (lambda: nbgen.load(5), "a model is a folder"),
+        (lambda: nbgen.load(quantization="int3"), "quantization is one of int8, int4, none, got 'int3'"),
+        (lambda: nbgen.logprobs("a", top=-1), "top must be 0 to"),
+        (lambda: nbgen.generate("a", adapter="nope"), "adapter: the adapter 'nope' has never been loaded"),
+        (lambda: nbgen.generate("a", json_schema={"type": "object"}), "json_schema is a text; schema=… takes a dict"),
+        (lambda: nbgen.Chat(5), "a chat's name is a text, got int"),
         (lambda: nbgen.infer("m", [1.0]), "arrays by their names"),
     ],
 )
