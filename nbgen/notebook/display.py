@@ -6,10 +6,12 @@ Knows where it shows something, not what: callers hand it text.
 from __future__ import annotations
 
 import html
+import os
 import re
 import sys
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from nbgen.notebook.partial_json import parse_partial
@@ -182,7 +184,8 @@ class ProgressLine:
 class LoadProgress:
     """Shows a load's `progress` events on a line that exists only once there is something to say."""
 
-    def __init__(self, name: str = "model") -> None:
+    def __init__(self, name: str | None = None) -> None:
+        """Without a name, it is that of the step's `model`."""
         self._name = name
         self._line: ProgressLine | None = None
 
@@ -194,7 +197,9 @@ class LoadProgress:
         self._line = self._line or ProgressLine()
         total = step.get("total") or 0
         fraction = step.get("done", 0) / total if total else None
-        self._line.show(f"{self._name}: {step.get('stage', '')}", fraction)
+        name = str(self._name or step.get("model") or "model")
+        name = Path(name).name if os.path.isabs(name) else name
+        self._line.show(f"{name}: {step.get('stage', '')}", fraction)
 
     def finish(self, text: str = "") -> None:
         if self._line is None and text:

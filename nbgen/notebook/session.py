@@ -188,7 +188,7 @@ def load(model: str | None = None, quantization: str | None = None) -> Status:
     """
     wanted = place(model)
     client = default_client()
-    progress = LoadProgress(str(model or "model"))
+    progress = LoadProgress(str(model or client.model().get("name") or "model"))
     try:
         for name, data in client.load(wanted, quantization):
             if name == "progress":

@@ -135,7 +135,7 @@ class TextStream:
         if name == "run":
             self.result.model = data.get("model")
         elif name == "progress":
-            self._progress(data)
+            self._progress({"model": self.result.model, **data})
         elif name == "done":
             self._done(data)
         elif name == "error":

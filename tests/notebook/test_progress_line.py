@@ -18,6 +18,17 @@ def test_what_was_said_is_not_said_again(capsys: pytest.CaptureFixture) -> None:
     assert said == "\rrows 10%\rrows 11%\rrows    \rdone\n\rrows 50%\r        \r"
 
 
+@pytest.mark.parametrize(
+    ("own", "told", "name"),
+    [("m", {"model": "n"}, "m"), (None, {"model": "n"}, "n"), (None, {}, "model"), ("/a/b", {}, "b")],
+)
+def test_a_load_names_its_model(
+    own: str | None, told: dict[str, str], name: str, capsys: pytest.CaptureFixture
+) -> None:
+    LoadProgress(own)({"stage": "starting torch", **told})
+    assert capsys.readouterr().err == f"\r{name}: starting torch"
+
+
 def test_a_load_shows_its_stages(capsys: pytest.CaptureFixture) -> None:
     progress = LoadProgress("m")
     for done in (0, 1, 1, 2):

@@ -170,7 +170,7 @@ def test_a_private_server_loads_unloads_and_ends(
     assert f"log: {server._log}" in str(nbgen.status())
     assert nbgen.unload().state == "stopped", "also in the middle of its start"
     assert nbgen.load().state == "ready"
-    assert "model: " in capsys.readouterr().err, "each stage that was met while waiting"
+    assert f"{tiny_model.name}: " in capsys.readouterr().err, "each stage that was met while waiting"
     with pytest.raises(ModelError):
         nbgen.load("no-such-folder")
     assert nbgen.unload().state == "stopped"
@@ -271,7 +271,9 @@ def test_an_interrupted_load_says_that_it_goes_on(
     monkeypatch.setattr(connected.client, "load", interrupted)
     with pytest.raises(KeyboardInterrupt):
         nbgen.load()
-    assert "%nbgen unload" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "%nbgen unload" in shown.out
+    assert f"{Path(connected.client.model()['name']).name}: loading 50%" in shown.err
 
 
 def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:

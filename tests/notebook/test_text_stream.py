@@ -56,8 +56,9 @@ def test_further_samples_are_not_mixed_into_the_text() -> None:
 
 def test_progress_is_told_until_text_comes() -> None:
     steps: list[Any] = []
-    list(stream(("progress", {"stage": "weights"}), delta("a"), delta("b"), ("done", DONE), steps=steps))
-    assert steps == [{"stage": "weights"}, None, None]
+    events = [("run", {"model": "m"}), ("progress", {"stage": "weights"}), delta("a"), delta("b"), ("done", DONE)]
+    list(stream(*events, steps=steps))
+    assert steps == [{"model": "m", "stage": "weights"}, None, None]
 
 
 @pytest.mark.parametrize(
