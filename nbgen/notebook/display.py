@@ -156,11 +156,12 @@ def show_as_table(kind: Any) -> None:
 
 
 class ProgressLine:
-    """One line that says how far something is."""
+    """One line that says how far something is. In a file or a pipe it is how that begins, and another how it ends."""
 
     def __init__(self) -> None:
         self._output = Output() if can_change() else None
-        self._line = ""
+        self._stays = not in_notebook() and not sys.stderr.isatty()
+        self._first = self._line = ""
 
     def show(self, text: str, fraction: float | None = None) -> None:
         line = text if fraction is None else f"{text} {fraction:.0%}"
@@ -168,6 +169,8 @@ class ProgressLine:
             return
         if self._output is not None:
             self._output.show({"text/plain": line, "text/html": _bar(line, fraction)})
+        elif self._stays:
+            self._first = self._first or self._print(line)
         else:
             print("\r" + line.ljust(len(self._line)), end="", file=sys.stderr, flush=True)
         self._line = line
@@ -176,9 +179,16 @@ class ProgressLine:
         """Leave `text`, or nothing, where the line was."""
         if self._output is not None:
             self._output.show({"text/plain": text, "text/html": _muted(text) if text else ""})
+        elif self._stays:
+            if (last := text or self._line) != self._first:
+                self._print(last)
         else:
             end = "\n" if text else "\r"
             print("\r" + text.ljust(len(self._line)), end=end, file=sys.stderr, flush=True)
+
+    def _print(self, line: str) -> str:
+        print(line, file=sys.stderr, flush=True)
+        return line
 
 
 class LoadProgress:
