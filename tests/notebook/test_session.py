@@ -1,6 +1,7 @@
 """The helpers against a real server: answers, streams that stop when left, loading, errors."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,6 +39,11 @@ def test_import_is_light() -> None:
 
 def test_every_helper_is_there_and_documented() -> None:
     assert all(getattr(nbgen, name).__doc__ for name in HELPERS)
+
+
+def test_help_of_the_package_shows_how_to_begin() -> None:
+    shown = re.findall(r"nbgen\.(\w+)", nbgen.__doc__ or "")
+    assert {"generate", "stream", "Chat", "map", "load"} <= set(shown) <= set(nbgen.__all__)
 
 
 def test_an_answer_has_text_and_numbers(connected: PrivateServer) -> None:
