@@ -63,6 +63,7 @@ def generate(
 ) -> Any:
     """The model's answer to a text or to chat messages, as a Result. `complete=True` continues the text as it stands.
 
+    It waits for the answer; in asynchronous code `await nbgen.stream(…)` does so without holding up the others.
     `images=`, `audio=` and `videos=` go with it, where the model takes them: one or a list of paths, bytes, PIL images,
     arrays `[height, width, 3]`, figures, `(samples, rate)`, data URLs; a video is a list of images too, an array
     `[time, height, width, 3]`, or a pair of these and their number in a second.
@@ -119,11 +120,12 @@ def stream(
     """As `generate`, but an iterator of text as it comes; its `result` holds what has come so far.
 
     In asynchronous code: `async for text in nbgen.stream(…)`, or `result = await nbgen.stream(…)`. A schema's object is
-    the `value` of the result. `tools` are not called here: the result's `tool_calls` say what the model wants.
-    `tool_choice` is "auto", "required", "none" or a function's name; `template_options` are the chat template's own
-    variables, such as `{"enable_thinking": False}`. A `logit_processor` changes the scores before each token: a class
-    with `to_str` (see `nbgen.logit_processor`; the server's owner has to allow code), or one that nbgen has by name,
-    such as `{"name": "disallowed_tokens", "args": {"token_ids": [7]}}`.
+    the `value` of the result. Of many that are awaited at once 128 are asked together. `tools` are not called here: the
+    result's `tool_calls` say what the model wants. `tool_choice` is "auto", "required", "none" or a function's name;
+    `template_options` are the chat template's own variables, such as `{"enable_thinking": False}`.
+    A `logit_processor` changes the scores before each token: a class with `to_str` (see `nbgen.logit_processor`; the
+    server's owner has to allow code), or one that nbgen has by name, such as
+    `{"name": "disallowed_tokens", "args": {"token_ids": [7]}}`.
     """
     wanted = None if schema is None else Schema(schema)
     if wanted is not None:
