@@ -1,5 +1,18 @@
 """nbgen: run a language model from a notebook.
 
+    nbgen.generate("What is 3 + 4?")                    a result: .text, .usage, .finish_reason
+    for text in nbgen.stream("Tell me a story"): …      its text as it comes
+    nbgen.Chat()                                        the chat panel; talk = nbgen.chat() without one
+    nbgen.map(df["review"], "Good or bad? {{value}}")   a DataFrame of answers
+    nbgen.generate("Anna lives in Rome.", schema=Person)    an object: dataclass, msgspec, pydantic, JSON schema
+    nbgen.generate("Rain in Oslo?", tools=[forecast])   a function of yours, called as the model wants
+    nbgen.compare("Hello", temperature=[0, 0.7, 1])     settings or models side by side
+    nbgen.load("./my-model")                            any causal language model: a folder or a hub id
+    nbgen.status(), nbgen.monitor()                     what the server is doing
+    %load_ext nbgen                                     the magics %%nbgen and %nbgen; %nbgen? lists more
+
+A server is found, or started for this kernel, by the first call. `help(nbgen.generate)` has all options.
+
 Names are loaded on first use, so that `import nbgen` stays light and never imports torch.
 """
 
@@ -21,7 +34,7 @@ _HOMES = {
     "embed": "nbgen.notebook.embeddings",
     "generate": "nbgen.notebook.session",
     "hidden_states": "nbgen.notebook.embeddings",
-    "infer": "nbgen.notebook.session",
+    "infer": "nbgen.notebook.tensors",
     "load": "nbgen.notebook.session",
     "load_adapter": "nbgen.notebook.adapters",
     "logprobs": "nbgen.notebook.session",

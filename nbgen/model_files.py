@@ -35,6 +35,8 @@ def model_folder(name: str) -> Path | None:
         folder = BUNDLED_FOLDER if name == BUNDLED else Path(name).expanduser()
         if os.path.isdir(folder):  # Path's own raises for a name that is too long
             return folder
+        if os.path.isfile(folder):
+            raise ModelError(f"{name!r} is a file: a model is a folder, with its config.json, or a hub id (OWNER/NAME)")
     except RuntimeError:
         raise ModelError(f"{name!r} names the home of a user that there is not") from None
     if not _is_hub_id(name):

@@ -109,7 +109,7 @@ class Admission:
         if isinstance(request, EmbedRequest):
             raise InvalidRequest(
                 f"{self._model.name} does not appear to be an embedding model: it writes text; load an embedding "
-                "model, such as one of sentence-transformers"
+                'model, such as one of sentence-transformers, or take its hidden states by pooling="mean" or "last"'
             )
         if isinstance(request, DetokenizeRequest):
             for ids in request.token_ids:

@@ -74,7 +74,7 @@ class Batch:
     async def _answer(self, result: Result) -> Result:
         for tries in range(1, TRIES + 1):
             try:
-                return await TextStream(iter(()), result, None, self._client.arun(self._body(result)))
+                return await TextStream(iter(()), result, None, self._client.arun(self._body(result))).read()
             except NbgenError as error:
                 # What broke off in its middle may be what breaks the engine: it gets one more try.
                 if not error.retryable or tries == TRIES or (result.text and tries > 1):

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import traitlets
@@ -63,7 +64,7 @@ class Chat(Turns, Panel):
         template_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        box, lasting = Tools(tools), chat_id(name) if name else ""
+        box, lasting = Tools(tools), "" if name in (None, "") else chat_id(name)
         self._rounds = Rounds(box, self._ended, self._begin, self.send)
         super().__init__(
             panel="chat",
@@ -95,25 +96,21 @@ class Chat(Turns, Panel):
     def ask(self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None) -> None:
         """Send `text` as if it had been typed into the panel; returns before the answer is there.
 
-        Images, sounds and videos are what `nbgen.generate` takes.
+        An answer that is still being written is waited for first, functions that it calls included, so that questions
+        in a row follow each other. Images, sounds and videos are what `nbgen.generate` takes.
         """
-        turns = [turn for turn in self.turns if turn["role"] != "system"]
         asked = question(text, media_parts(images, audio, videos))
+        self._until_answered()
+        turns = [turn for turn in self.turns if turn["role"] != "system"]
         self._begin(chat_messages(answered([*turns, asked]), self.system or None))
 
     @short_traceback
     def wait(self) -> None:
         """Return once no answer is being written, and the transcript has it. Raises the error that ended the last.
 
-        Functions that answers call are called here, if nobody has done so.
+        Functions that answers call are called here, if nobody has done so. Ctrl-C ends the answer.
         """
-        before, newest = None, self._newest()
-        while newest != before:
-            while self._live():
-                time.sleep(POLL_SECONDS)
-            if newest:
-                self._rounds.step(newest)
-            before, newest = newest, self._newest()
+        self._until_answered()
         self._write_down()
         run = session.default_client().chat(self.chat)["run"]
         if error := run["error"] if run else self._runs.failure():
@@ -123,6 +120,21 @@ class Chat(Turns, Panel):
         """End the answer that is being written, if any."""
         if run := self._rounds.calling or self._live():
             self._runs.stop(self._rounds.stop(run))
+
+    def _until_answered(self) -> None:
+        """Return once no answer is being written or calls functions, however it has ended."""
+        try:
+            before, newest = None, self._newest()
+            while newest != before:
+                while self._live():
+                    time.sleep(POLL_SECONDS)
+                if newest:
+                    self._rounds.step(newest)
+                before, newest = newest, self._newest()
+        except KeyboardInterrupt:
+            with suppress(NbgenError):
+                self.stop()
+            raise
 
     def _begin(self, messages: list[dict[str, Any]], after: str | None = None) -> str:
         """Have these messages answered, and every page told; the id of the run, which may go on from another."""

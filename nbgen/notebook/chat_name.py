@@ -8,6 +8,7 @@ from functools import cache
 
 from traitlets.config import Application
 
+from nbgen.errors import InvalidRequest
 from nbgen.identifiers import IDENTIFIER
 
 #: Ids that are steps in a path.
@@ -21,8 +22,10 @@ KERNEL_LENGTH = 16
 
 def chat_id(name: str) -> str:
     """On the server, where the chats of other notebooks are, too: the name as the notebook has it, and of the kernel a
-    mark that it keeps when it is restarted.
+    mark that it keeps when it is restarted. Raises InvalidRequest for what is no text.
     """
+    if not isinstance(name, str):
+        raise InvalidRequest(f"a chat's name is a text, got {type(name).__name__}", field="name")
     return f"{kept_as(name)}.{_kernel()}"
 
 

@@ -7,11 +7,12 @@ import secrets
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import traitlets
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.notebook import session
 from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.display import in_page
@@ -61,17 +62,28 @@ class Compare(Panel):
         """The answers once all are there, or what has come after so many seconds.
 
         They are asked for here unless a page shows the panel, which asks for them. Answers that the panel reads through
-        the kernel come only while it is free, and so not during this.
+        the kernel come only while it is free, and so not during this. Ctrl-C ends all that are being written.
         """
         end = time.monotonic() + seconds
-        if not self._asked_by_page():
-            self._ask(end)
-        found = self.results
-        while not all(result.finish_reason for result in found) and time.monotonic() < end:
-            time.sleep(POLL_SECONDS)
+        try:
+            if not self._asked_by_page():
+                self._ask(end)
             found = self.results
+            while not all(result.finish_reason for result in found) and time.monotonic() < end:
+                time.sleep(POLL_SECONDS)
+                found = self.results
+        except KeyboardInterrupt:
+            self._stop()
+            raise
         self._write_down()
         return found
+
+    def _stop(self) -> None:
+        """End every answer that is being written."""
+        ended = {turn["run"] for turn in self._turns() if turn.get("finish_reason") or turn.get("error")}
+        for run in {turn["run"] for turn in self._turns() if turn.get("run")} - ended:
+            with suppress(NbgenError):
+                self._runs.stop(run)
 
     def _written(self) -> Bundle:
         labels = [cell["label"] for cell in self.cells]

@@ -49,10 +49,11 @@ def map(
     """Ask the same of every row; a pandas DataFrame with the answers, in the order and with the index of `data`.
 
     `prompt` is a template, `{{value}}` for an item of a list or a Series, `{{column}}` or `{{row["a column"]}}` for a
-    DataFrame, or a function of the item or row. `images`, `audio` and `videos` are columns with each row's image or
-    images, sound or sounds, video or videos, as `nbgen.generate` takes them ("value" of a list or a Series), or
-    functions. With a `schema` its fields become columns. Further columns: text, finish_reason, prompt_tokens,
-    completion_tokens, cached_tokens, ttft_s, error. A row that fails says why in `error` and leaves the others alone.
+    DataFrame, or a function of the item or row. A template has something of the row in it, unless an image or the like
+    goes with it: `images`, `audio` and `videos` are columns with each row's image or images, sound or sounds, video or
+    videos, as `nbgen.generate` takes them ("value" of a list or a Series), or functions. With a `schema` its fields
+    become columns. Further columns: text, finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s,
+    error. A row that fails says why in `error` and leaves the others alone.
     Ctrl-C stops all and returns what is done; `resume=` takes such a DataFrame, and `cache=` the name of a file, to do
     only the rest the next time. `concurrency` requests are in flight at once.
     Options are those of `nbgen.generate`. Raises InvalidRequest for options that no row can have.

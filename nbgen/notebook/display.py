@@ -6,10 +6,12 @@ Knows where it shows something, not what: callers hand it text.
 from __future__ import annotations
 
 import html
+import os
 import re
 import sys
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from nbgen.notebook.partial_json import parse_partial
@@ -154,11 +156,12 @@ def show_as_table(kind: Any) -> None:
 
 
 class ProgressLine:
-    """One line that says how far something is."""
+    """One line that says how far something is. In a file or a pipe it is how that begins, and another how it ends."""
 
     def __init__(self) -> None:
         self._output = Output() if can_change() else None
-        self._line = ""
+        self._stays = not in_notebook() and not sys.stderr.isatty()
+        self._first = self._line = ""
 
     def show(self, text: str, fraction: float | None = None) -> None:
         line = text if fraction is None else f"{text} {fraction:.0%}"
@@ -166,6 +169,8 @@ class ProgressLine:
             return
         if self._output is not None:
             self._output.show({"text/plain": line, "text/html": _bar(line, fraction)})
+        elif self._stays:
+            self._first = self._first or self._print(line)
         else:
             print("\r" + line.ljust(len(self._line)), end="", file=sys.stderr, flush=True)
         self._line = line
@@ -174,15 +179,23 @@ class ProgressLine:
         """Leave `text`, or nothing, where the line was."""
         if self._output is not None:
             self._output.show({"text/plain": text, "text/html": _muted(text) if text else ""})
+        elif self._stays:
+            if (last := text or self._line) != self._first:
+                self._print(last)
         else:
             end = "\n" if text else "\r"
             print("\r" + text.ljust(len(self._line)), end=end, file=sys.stderr, flush=True)
+
+    def _print(self, line: str) -> str:
+        print(line, file=sys.stderr, flush=True)
+        return line
 
 
 class LoadProgress:
     """Shows a load's `progress` events on a line that exists only once there is something to say."""
 
-    def __init__(self, name: str = "model") -> None:
+    def __init__(self, name: str | None = None) -> None:
+        """Without a name, it is that of the step's `model`."""
         self._name = name
         self._line: ProgressLine | None = None
 
@@ -194,7 +207,9 @@ class LoadProgress:
         self._line = self._line or ProgressLine()
         total = step.get("total") or 0
         fraction = step.get("done", 0) / total if total else None
-        self._line.show(f"{self._name}: {step.get('stage', '')}", fraction)
+        name = str(self._name or step.get("model") or "model")
+        name = Path(name).name if os.path.isabs(name) else name
+        self._line.show(f"{name}: {step.get('stage', '')}", fraction)
 
     def finish(self, text: str = "") -> None:
         if self._line is None and text:

@@ -35,6 +35,9 @@ def embed(texts: str | Sequence[str], *, pooling: str | None = None) -> np.ndarr
     several = [texts] if isinstance(texts, str) else _listed(texts)
     if not several:
         return np.empty((0, 0), np.float32)
+    if "" in several:
+        which = "" if isinstance(texts, str) else f" number {several.index('')}, counted from 0,"
+        raise InvalidRequest(f"texts: the text{which} is empty", field="texts")
     if pooling not in (None, *POOLS):
         raise InvalidRequest(f"pooling is {' or '.join(map(repr, POOLS))}, got {pooling!r}", field="pooling")
     client = session.default_client()
@@ -59,6 +62,8 @@ def _listed(texts: Any) -> list[str]:
     """What should be texts. Raises InvalidRequest that names the first that is none."""
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
         raise InvalidRequest(f"texts are a text or a list of texts, got {type(texts).__name__}", field="texts")
+    if hasattr(texts, "columns"):  # a DataFrame, which iterates over its columns or their names
+        raise InvalidRequest("texts are one column of a DataFrame: choose it, frame[…]", field="texts")
     several = list(texts)
     for place, text in enumerate(several):
         if not isinstance(text, str):

@@ -90,7 +90,7 @@ def _listed(prompt: Any) -> list[dict[str, Any]]:
         raise InvalidRequest(f"{takes}, got {type(prompt).__name__}")
     turns = list(prompt)
     if turns and all(isinstance(turn, str) for turn in turns):
-        raise InvalidRequest(f"{takes}, got {len(turns)} texts: for an answer to each there is nbgen.map")
+        raise InvalidRequest(f"{takes}, got {len(turns)} texts: one at a time, or nbgen.map for answers")
     if wrong := [turn for turn in turns if not isinstance(turn, Mapping)]:
         raise InvalidRequest(f"{takes}, got a list with {type(wrong[0]).__name__}")
     return [_with_content(turn) for turn in turns]
@@ -115,6 +115,8 @@ def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
     stop = given.get("stop")
     if stop == "" or (isinstance(stop, list) and "" in stop):  # servers take it for nothing; here it is a mistake
         raise InvalidRequest("stop: an empty text is no place to stop at", field="stop")
+    if isinstance(given.get("json_schema"), Mapping):
+        raise InvalidRequest("json_schema is a text; schema=… takes a dict, and reads the answer", field="json_schema")
     try:
         return dict(msgspec.to_builtins(SamplingParams.parse(given), str_keys=True))
     except UnicodeEncodeError as error:
@@ -124,7 +126,7 @@ def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def one_answer(params: dict[str, Any]) -> dict[str, Any]:
     """The same options, for what has place for one answer. Raises InvalidRequest for more."""
     if params.get("n", 1) > 1:
-        words = "n: one answer has place here; nbgen.generate(…, n=3) has all of them in .texts"
+        words = "n: one answer has place here; nbgen.generate(…, n=3) without a schema has all in .texts"
         raise InvalidRequest(words, field="n")
     return params
 

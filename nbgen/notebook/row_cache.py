@@ -18,6 +18,8 @@ from nbgen.errors import InvalidRequest
 from nbgen.notebook.result import Result
 from nbgen.notebook.rows import DONE
 
+#: How each line begins.
+_START = b'{"key": "'
 _KEPT = ("text", "finish_reason", "usage", "ttft_s", "tokens_per_s", "model")
 
 
@@ -28,7 +30,7 @@ class RowCache:
     """
 
     def __init__(self, path: str | Path, model: str, extras: Mapping[str, str]) -> None:
-        """Raises InvalidRequest for a file that cannot be read and written."""
+        """Raises InvalidRequest for a file that cannot be read and written, or that is something else."""
         self.failure: OSError | None = None
         self._common = [model, *([dict(extras)] if extras else [])]
         self._asked: Counter[str] = Counter()
@@ -89,4 +91,20 @@ def _opened(path: Path) -> BinaryIO:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():  # a device may have no end
         raise OSError("it is no file")
-    return cast(BinaryIO, path.open("a+b"))
+    file = cast(BinaryIO, path.open("a+b"))
+    file.seek(0)
+    first = file.readline()
+    if _START.startswith(first):  # nothing, or a row that was cut off at once
+        file.truncate(0)
+    elif not _is_row(first):
+        file.close()
+        raise OSError("it holds something else than rows of nbgen.map")
+    return file
+
+
+def _is_row(line: bytes) -> bool:
+    """Whether it is a row of a cache, which may be cut off."""
+    try:
+        return line.startswith(_START) and "finish_reason" in json.loads(line)
+    except ValueError:
+        return True

@@ -43,6 +43,7 @@ class Rows:
         if self._schema is not None:
             options = {**options, "json_schema": self._schema.json}
         one_answer(run_body("-", complete=complete, system=system, options=options)["params"])
+        self._check_template()
         for number, names in enumerate(self._names):
             result = Result(schema=self._schema)
             try:
@@ -103,6 +104,19 @@ class Rows:
         row["finish_reason"] = row["finish_reason"] or (error and "error")
         row["error"] = error
         return {**_apart(fields, row), **row}
+
+    def _check_template(self) -> None:
+        """Refuse one that asks the same of every row; where each has media of its own, it may."""
+        if not self._names or not isinstance(self._prompt, str) or "{{" in self._prompt:
+            return
+        single = next((name for name in self._names[0] if f"{{{name}}}" in self._prompt), None)
+        if single or not any(column is not None for column in self._media.values()):
+            name = single or next(iter(self._names[0]))
+            raise InvalidRequest(
+                f"the prompt has nothing of the rows in it: write {{{{{name}}}}}, in two braces. A function, "
+                "lambda row: …, may ask the same of all",
+                field="prompt",
+            )
 
     def _medium(self, name: str, names: dict[str, Any]) -> Any:
         column = self._media[name]

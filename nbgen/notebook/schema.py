@@ -66,7 +66,8 @@ def _known(kind: Any) -> tuple[Any, dict[str, Any]]:
         if adapted := _adapted(kind):
             return adapted, _asked(adapted.json_schema())
         raise InvalidRequest(
-            f"schema must be a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model: {error}",
+            "schema must be a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model: "
+            + str(error).splitlines()[-1],  # what comes before it is for programs that call msgspec
             field="schema",
         ) from None
 

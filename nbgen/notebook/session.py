@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbgen import model_hub
-from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status
+from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status, renamed
 from nbgen.notebook import passed_on
 from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import answers, find_server
@@ -63,6 +63,7 @@ def generate(
 ) -> Any:
     """The model's answer to a text or to chat messages, as a Result. `complete=True` continues the text as it stands.
 
+    It waits for the answer; in asynchronous code `await nbgen.stream(…)` does so without holding up the others.
     `images=`, `audio=` and `videos=` go with it, where the model takes them: one or a list of paths, bytes, PIL images,
     arrays `[height, width, 3]`, figures, `(samples, rate)`, data URLs; a video is a list of images too, an array
     `[time, height, width, 3]`, or a pair of these and their number in a second.
@@ -70,13 +71,16 @@ def generate(
     of that type. `tools` are functions that the model may want called: they are described by their signatures and
     docstrings, called here, and the model is told what they return, until it answers. A tool given as OpenAI's JSON is
     not called: the Result's `tool_calls` say what the model wants. `adapter` names a loaded LoRA adapter. Options are
-    those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …), and those of `stream`.
+    those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …), and those of `stream`. Without
+    `max_new_tokens` an answer may be as long as the context holds; what `complete=True` continues, 128 tokens long.
     After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises InvalidAnswer, also with a `result`,
     if the answer is no whole value of the schema.
     """
     box = Tools(tools)
     asked = {"schema": schema, "adapter": adapter, "tools": box}
     answer = first = stream(prompt, complete=complete, system=system, **asked, **options)
+    if schema is not None:
+        one_answer(first.result.params)
     forming = FormingValue() if schema is not None else None
     try:
         later = options | dict.fromkeys(
@@ -116,11 +120,12 @@ def stream(
     """As `generate`, but an iterator of text as it comes; its `result` holds what has come so far.
 
     In asynchronous code: `async for text in nbgen.stream(…)`, or `result = await nbgen.stream(…)`. A schema's object is
-    the `value` of the result. `tools` are not called here: the result's `tool_calls` say what the model wants.
-    `tool_choice` is "auto", "required", "none" or a function's name; `template_options` are the chat template's own
-    variables, such as `{"enable_thinking": False}`. A `logit_processor` changes the scores before each token: a class
-    with `to_str` (see `nbgen.logit_processor`; the server's owner has to allow code), or one that nbgen has by name,
-    such as `{"name": "disallowed_tokens", "args": {"token_ids": [7]}}`.
+    the `value` of the result. Of many that are awaited at once 128 are asked together. `tools` are not called here: the
+    result's `tool_calls` say what the model wants. `tool_choice` is "auto", "required", "none" or a function's name;
+    `template_options` are the chat template's own variables, such as `{"enable_thinking": False}`.
+    A `logit_processor` changes the scores before each token: a class with `to_str` (see `nbgen.logit_processor`; the
+    server's owner has to allow code), or one that nbgen has by name, such as
+    `{"name": "disallowed_tokens", "args": {"token_ids": [7]}}`.
     """
     wanted = None if schema is None else Schema(schema)
     if wanted is not None:
@@ -154,7 +159,10 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options
     wanted = {"return_logprob": True, "logprob_start_len": 0, "return_text_in_logprobs": True}
     body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top)}
     client = default_client()
-    return Logprobs.read(client.generate(body), max_new_tokens > 0, client.detokenize)
+    try:
+        return Logprobs.read(client.generate(body), max_new_tokens > 0, client.detokenize)
+    except InvalidRequest as error:
+        raise renamed(error, {"top_logprobs_num": "top"}) from None
 
 
 @short_traceback
@@ -174,18 +182,6 @@ def detokenize(ids: Sequence[int]) -> str:
 
 
 @short_traceback
-def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (), **parameters: Any) -> dict[str, Any]:
-    """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along."""
-    from nbgen.notebook.tensors import from_tensors, to_tensors
-
-    tensors, numbers = to_tensors(inputs)
-    wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
-    body = {"inputs": tensors, "parameters": {**parameters, "binary_data_output": True}}
-    answer, data = default_client().infer(model, body | ({"outputs": wanted} if wanted else {}), numbers)
-    return from_tensors(answer["outputs"], data)
-
-
-@short_traceback
 def load(model: str | None = None, quantization: str | None = None) -> Status:
     """Load a model, given as a folder, a hub id or "bundled"; replaces the one that is loaded.
 
@@ -194,7 +190,7 @@ def load(model: str | None = None, quantization: str | None = None) -> Status:
     """
     wanted = place(model)
     client = default_client()
-    progress = LoadProgress(str(model or "model"))
+    progress = LoadProgress(str(model or client.model().get("name") or "model"))
     try:
         for name, data in client.load(wanted, quantization):
             if name == "progress":

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from nbgen.notebook.short_traceback import shortened
-from nbgen.sampling_params import DEFAULT_NEW_TOKENS, SamplingParams, no_option
+from nbgen.sampling_params import SamplingParams, no_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,9 +23,10 @@ STREAMED = ("adapter", "images", "audio", "videos", "tools", "tool_choice", "tem
 EXPLAINED = "model"
 
 
-def takes_sampling(*more: str) -> Callable[[F], F]:
+def takes_sampling(*more: str, new_tokens: int | None = None) -> Callable[[F], F]:
     """A decorator: `**options` stands for the sampling options and these.
 
+    `new_tokens` is what max_new_tokens is where it is left out; None, as many as the context holds.
     Without `more` whatever else is given is refused by name; with it the helper hands it all on to one that does so.
     """
 
@@ -34,7 +35,7 @@ def takes_sampling(*more: str) -> Callable[[F], F]:
         own = [given for given in signature.parameters.values() if given.kind is not inspect.Parameter.VAR_KEYWORD]
         named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in more]
         names = {given.name for given in own}
-        added = [given for given in [*named, *_sampling()] if given.name not in names]
+        added = [given for given in [*named, *_sampling(new_tokens)] if given.name not in names]
         helper.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         return helper if more else _refusing(helper, [given.name for given in (*own, *added) if given.name != "self"])
 
@@ -54,12 +55,12 @@ def _refusing(helper: F, known: Sequence[str]) -> F:
     return cast(F, call)
 
 
-def _sampling() -> list[inspect.Parameter]:
-    return [_parameter(field) for field in msgspec.structs.fields(SamplingParams)]
+def _sampling(new_tokens: int | None) -> list[inspect.Parameter]:
+    return [_parameter(field, new_tokens) for field in msgspec.structs.fields(SamplingParams)]
 
 
-def _parameter(field: msgspec.structs.FieldInfo) -> inspect.Parameter:
+def _parameter(field: msgspec.structs.FieldInfo, new_tokens: int | None) -> inspect.Parameter:
     """As it is read: without what stands for an option that was left out."""
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-    type, default = (int | None, DEFAULT_NEW_TOKENS) if default is msgspec.UNSET else (field.type, default)
+    type, default = (int | None, new_tokens) if default is msgspec.UNSET else (field.type, default)
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=type)

@@ -13,6 +13,7 @@ from nbgen.notebook.request import one_answer, sampling_options
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.signatures import takes_sampling
 from nbgen.notebook.transcript import Bundle, continuation
+from nbgen.sampling_params import DEFAULT_NEW_TOKENS
 
 MAX_ALTERNATIVES = 20
 
@@ -31,7 +32,7 @@ class Stream(Panel):
     prompt = traitlets.Unicode(help="The text that stands in the input at first.").tag(sync=True)
     alternatives = traitlets.Int(6, min=0, max=MAX_ALTERNATIVES, help="Tokens shown at each place.").tag(sync=True)
 
-    @takes_sampling()
+    @takes_sampling(new_tokens=DEFAULT_NEW_TOKENS)
     @short_traceback
     def __init__(
         self,

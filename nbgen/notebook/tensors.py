@@ -6,13 +6,15 @@ number, NaN among them. Knows nothing of models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nbgen.bytes_elements import unpack_bytes
 from nbgen.errors import InvalidRequest
+from nbgen.notebook import session
+from nbgen.notebook.short_traceback import short_traceback
 
 _DATATYPES = {
     "bool": "BOOL",
@@ -20,6 +22,16 @@ _DATATYPES = {
     **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
 }
 _KINDS = {datatype: np.dtype(name) for name, datatype in _DATATYPES.items()} | {"BYTES": np.dtype(object)}
+
+
+@short_traceback
+def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (), **parameters: Any) -> dict[str, Any]:
+    """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along."""
+    tensors, numbers = to_tensors(inputs)
+    wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
+    body = {"inputs": tensors, "parameters": {**parameters, "binary_data_output": True}}
+    answer, data = session.default_client().infer(model, body | ({"outputs": wanted} if wanted else {}), numbers)
+    return from_tensors(answer["outputs"], data)
 
 
 def to_tensors(arrays: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bytes]:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from nbgen.errors import NbgenError, Unavailable, from_status
 from nbgen.notebook.result import Result
@@ -21,6 +22,9 @@ RATE_SECONDS = 0.01
 
 Events = Iterator[tuple[str, dict[str, Any]]]
 Progress = Callable[[dict[str, Any] | None], None]
+#: Streams that are awaited at once; others wait for them to end.
+AWAITED = 128
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 #: Between two lines that say how long the model has been thinking.
 LINE_SECONDS = 0.2
 
@@ -95,6 +99,11 @@ class TextStream:
         return self._whole().__await__()
 
     async def _whole(self) -> Result:
+        async with _places():
+            return await self.read()
+
+    async def read(self) -> Result:
+        """As to await it, however many others are awaited."""
         async for _ in self:
             pass
         return self.result
@@ -126,7 +135,7 @@ class TextStream:
         if name == "run":
             self.result.model = data.get("model")
         elif name == "progress":
-            self._progress(data)
+            self._progress({"model": self.result.model, **data})
         elif name == "done":
             self._done(data)
         elif name == "error":
@@ -178,6 +187,11 @@ class TextStream:
     def _fail(self, error: dict[str, Any]) -> None:
         self.result.finish_reason = "error"
         raise from_status(int(error.get("code", 500)), error["message"], error.get("field"))
+
+
+def _places() -> asyncio.Semaphore:
+    """Those of the streams that are awaited at once; each is a connection, of which systems allow a thousand or so."""
+    return _loops.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AWAITED))
 
 
 async def _read_out(events: AsyncGenerator[Any, None]) -> None:

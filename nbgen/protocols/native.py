@@ -23,6 +23,8 @@ from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.sampling_params import SamplingParams
 
 MAX_TEXT_BYTES = 4 * 2**20
+#: What `model/load` takes.
+QUANTIZATIONS = ("int8", "int4", "none")
 MAX_FRAME_MS = 1000
 MAX_FOLLOWED = 512
 MAX_LOGPROBS = 20
@@ -128,11 +130,17 @@ class SubscribeBody(Body):
 class LoadBody(Body):
     """Which model to load; None means the configured one.
 
-    `quantization` is "int8", "int4" or "none"; None means the server's option, or as it was without a model.
+    `quantization` is one of QUANTIZATIONS; None means the server's option, or as it was without a model.
     """
 
     model: str | None = None
-    quantization: Literal["int8", "int4", "none"] | None = None
+    quantization: str | None = None
+
+    def check(self) -> None:
+        """Raise InvalidRequest for a quantization that there is not."""
+        if self.quantization is not None and self.quantization not in QUANTIZATIONS:
+            words = f"quantization is one of {', '.join(QUANTIZATIONS)}, got {self.quantization!r:.80}"
+            raise InvalidRequest(words, field="quantization")
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
@@ -185,7 +193,9 @@ def parse_subscribe(body: bytes) -> SubscribeBody:
 
 def parse_load(body: bytes) -> LoadBody:
     """The body of `POST model/load`."""
-    return _parse(body, LoadBody)
+    load = _parse(body, LoadBody)
+    load.check()
+    return load
 
 
 def parse_offset(start: str | None, last_event_id: str | None) -> int:

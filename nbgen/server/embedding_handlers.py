@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from nbgen.errors import InternalError, InvalidRequest, Unavailable, renamed
 from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest
@@ -12,20 +13,35 @@ from nbgen.protocols import embeddings, openai_answer, sglang_answer
 from nbgen.server.generation_handler import ModelNeededHandler
 from nbgen.server.question import ask
 
+Asked = EmbedRequest | GenerateRequest
+
 
 class EmbeddingHandler(ModelNeededHandler):
-    """Asks the engine for all vectors of a call at once; the first refusal answers the call."""
+    """Asks the engine for all vectors of a call at once; the first refusal answers the call. Whoever leaves ends it."""
 
-    async def embed(self, requests: Iterable[EmbedRequest | GenerateRequest]) -> list[EmbedOutput]:
-        """Each request's vector, in order."""
+    def initialize(self) -> None:
+        super().initialize()
+        self._vectors: asyncio.Future[list[EmbedOutput]] | None = None
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        if self._vectors is not None:
+            self._vectors.cancel()
+
+    async def answer(self, requests: Iterable[Asked], body: Callable[[list[EmbedOutput]], Any]) -> None:
+        """Answer with the body made of each request's vector, in order, unless the caller has left by then."""
         tasks = [asyncio.create_task(self._one(request)) for request in requests]
+        self._vectors = asyncio.gather(*tasks)
         try:
-            return await asyncio.gather(*tasks)
+            self.finish(body(await self._vectors))
+        except asyncio.CancelledError:
+            if not self.reader.gone:
+                raise
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _one(self, request: EmbedRequest | GenerateRequest) -> EmbedOutput:
+    async def _one(self, request: Asked) -> EmbedOutput:
         answer = await ask(self.engine, request)
         match answer:
             case EmbedOutput():
@@ -45,10 +61,11 @@ class EmbeddingsHandler(EmbeddingHandler):
     async def post(self) -> None:
         call = embeddings.parse_openai(self.body)
         try:
-            outputs = await self.embed(call.requests)
+            await self.answer(
+                call.requests, lambda outputs: embeddings.openai_body(call, outputs, self.engine.config.model)
+            )
         except InvalidRequest as error:
             raise renamed(error, {"input_ids": "input", "hidden_states": "pooling"}) from None
-        self.finish(embeddings.openai_body(call, outputs, self.engine.config.model))
 
 
 class EncodeHandler(EmbeddingHandler):
@@ -58,8 +75,9 @@ class EncodeHandler(EmbeddingHandler):
 
     async def post(self) -> None:
         started, call = time.monotonic(), embeddings.parse_encode(self.body)
-        outputs = await self.embed(call.requests)
-        self.finish(embeddings.encode_body(call, outputs, time.monotonic() - started))
+        await self.answer(
+            call.requests, lambda outputs: embeddings.encode_body(call, outputs, time.monotonic() - started)
+        )
 
     async def put(self) -> None:
         await self.post()

@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from nbgen.errors import NotFound
+from nbgen.errors import InvalidRequest, NotFound, renamed
 from nbgen.protocols import native
 from nbgen.protocols.native import RunBody, Snapshot
 from nbgen.server.base_handler import KEEP_ALIVE_SECONDS, MEDIA_BODY, NbgenHandler
@@ -31,7 +31,10 @@ class RunsRoute(NbgenHandler):
         self.check_code(request)
         (request,) = await self.with_media([request], [media])
         run = Run(request, chat=body.chat, kept=True, messages=body.messages)
-        self.runs.start(run)
+        try:
+            self.runs.start(run)
+        except InvalidRequest as error:
+            raise renamed(error, {"lora_path": "adapter"}) from None
         return run
 
     def snapshot(self, run: Run) -> Snapshot:

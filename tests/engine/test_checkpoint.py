@@ -113,6 +113,11 @@ def test_names_that_no_folder_can_have(name: str, words: str) -> None:
     assert stamp(name) == frozenset()
 
 
+def test_a_file_is_said_to_be_one(folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"config\.json' is a file: a model is a folder"):
+        model_folder(str(folder / "config.json"))
+
+
 def test_a_damaged_file_is_said_to_be_damaged(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])

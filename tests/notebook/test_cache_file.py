@@ -54,9 +54,22 @@ def test_what_comes_after_a_line_that_was_cut_off_is_known_again(path: Path) -> 
 
 
 def test_lines_that_are_no_rows_count_for_nothing(path: Path) -> None:
-    path.write_bytes(b'\xff\xfe\n[]\n5\n{"key": "x"}\n\n{"key": ["x"], "text": ""}\n')
     keep(path, a="one")
-    assert kept(path, "a", "b") == ["one", ""]
+    with path.open("ab") as file:
+        file.write(b'\xff\xfe\n[]\n5\n{"key": "x"}\n\n{"key": ["x"], "text": ""}\n')
+    keep(path, b="two")
+    assert kept(path, "a", "b", "c") == ["one", "two", ""]
+
+
+@pytest.mark.parametrize(
+    "held",
+    [b"id,text\n1,good\n", b"a note", b"\n", b'{\n"key": 1}', b'{"key": "x", "text": ""}\n', b"\xff\xfe\n", b"[]"],
+)
+def test_a_file_of_something_else_is_refused_and_stays_as_it_is(path: Path, held: bytes) -> None:
+    path.write_bytes(held)
+    with pytest.raises(InvalidRequest, match="it holds something else than rows"):
+        RowCache(path, "m", {})
+    assert path.read_bytes() == held
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_asked(
@@ -72,7 +85,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_asked(
 @pytest.fixture
 def almost_full(path: Path) -> Iterator[Path]:
     """A file that this process may not make much longer."""
-    with path.open("wb") as file:
+    keep(path, a="one")
+    with path.open("r+b") as file:
         file.truncate(FULL_AT - 20)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_AT, limits[1]))

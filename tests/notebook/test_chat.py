@@ -1,7 +1,9 @@
 """The chat widget without a browser: its traits, its conversation, and the messages of the comm transport."""
 
+import _thread
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +63,18 @@ def test_a_conversation_can_be_led_from_python(chat: Chat) -> None:
     assert json.loads(chat.to_jsonl()) == {"messages": chat.messages}
 
 
+def test_questions_in_a_row_wait_for_each_other(connected: PrivateServer) -> None:
+    chat = nbgen.Chat(sampling_seed=1, max_new_tokens=500, ignore_eos=True)
+    for text in ("one", "two", "three"):
+        chat.ask(text)
+        *before, _ = (turn for turn in connected.client.chat(chat.chat)["turns"] if turn["role"] == "assistant")
+        assert [turn["usage"]["completion_tokens"] for turn in before] == [500] * len(before)
+    settled(chat)
+    assert [turn["role"] for turn in chat.messages] == ["user", "assistant"] * 3
+    assert [turn["content"] for turn in chat.messages[::2]] == ["one", "two", "three"]
+    chat.close()
+
+
 def test_an_empty_message_is_refused(chat: Chat) -> None:
     for say in (chat.ask, nbgen.chat()):
         with pytest.raises(InvalidRequest, match="the message is empty"):
@@ -85,6 +99,20 @@ def test_an_answer_can_be_stopped_from_python(connected: PrivateServer) -> None:
     chat.ask("go on")
     chat.stop()
     assert settled(chat)["finish_reason"]["type"] == "abort"
+    chat.close()
+
+
+@pytest.mark.parametrize("wait", [Chat.wait, lambda chat: chat.ask("once more")])
+def test_an_interrupt_while_an_answer_is_waited_for_stops_it(
+    connected: PrivateServer, wait: Callable[[Chat], None]
+) -> None:
+    chat = nbgen.Chat(max_new_tokens=15_000, ignore_eos=True)
+    chat.ask("go on")
+    threading.Timer(0.3, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        wait(chat)
+    assert settled(chat)["finish_reason"]["type"] == "abort"
+    assert len(chat.messages) == 2
     chat.close()
 
 

@@ -1,6 +1,8 @@
 """Settings side by side: the grid that Python makes of them, and the results it reads back."""
 
+import _thread
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,15 @@ def test_answers_are_asked_for_where_no_panel_is_shown(connected: PrivateServer)
     asked = [turn["run"] for turn in grid._runs.turns()]
     grid.wait()
     assert [turn["run"] for turn in grid._runs.turns()] == asked
+    grid.close()
+
+
+def test_an_interrupt_while_answers_are_waited_for_stops_them(connected: PrivateServer) -> None:
+    grid = nbgen.compare("hi", sampling_seed=[1, 2], max_new_tokens=15_000, ignore_eos=True)
+    threading.Timer(0.5, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        grid.wait()
+    assert [result.finish_reason for result in grid.wait()] == ["abort", "abort"]
     grid.close()
 
 

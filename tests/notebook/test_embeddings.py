@@ -4,6 +4,7 @@ import base64
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -81,11 +82,17 @@ def test_what_is_no_text_is_named_before_anything_is_sent(pooling: str | None) -
     for other in ({"a": "b"}, 5, b"a"):
         with pytest.raises(InvalidRequest, match="a list of texts, got"):
             nbgen.embed(other, pooling=pooling)
+    with pytest.raises(InvalidRequest, match="one column of a DataFrame: choose it"):
+        nbgen.embed(pd.DataFrame({"text": ["a"]}), pooling=pooling)
     assert nbgen.embed([], pooling=pooling).shape == (0, 0)
 
 
 def test_a_model_without_embeddings_says_so_and_a_wrong_pooling_too(connected: PrivateServer) -> None:
-    with pytest.raises(InvalidRequest, match="embedding model"):
+    with pytest.raises(InvalidRequest, match=r'embedding model.*pooling="mean"'):
         nbgen.embed("a")
+    with pytest.raises(InvalidRequest, match="texts: the text number 1, counted from 0, is empty"):
+        nbgen.embed(["a", ""])
+    with pytest.raises(InvalidRequest, match="texts: the text is empty"):
+        nbgen.embed("", pooling="mean")
     with pytest.raises(InvalidRequest, match="pooling is 'mean' or 'last'"):
         nbgen.embed("a", pooling="max")

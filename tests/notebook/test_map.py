@@ -2,6 +2,7 @@
 
 import _thread
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -147,6 +148,7 @@ def test_the_line_of_progress_is_gone_when_all_is_done(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = {**OPTIONS, "progress": True}
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     nbgen.map(["a", "b"], **options)
     *lines, last, empty = capsys.readouterr().err.split("\r")
     assert all("of 2 rows" in line for line in lines[1:])

@@ -64,7 +64,7 @@ def test_numbers_and_arrays_of_other_libraries_are_options_too() -> None:
         (None, {}, "a list of messages, got NoneType"),
         (5, {}, "a list of messages, got int"),
         ({"role": "user", "content": "x"}, {}, "put a message alone into a list"),
-        (["a", "b"], {}, "got 2 texts: for an answer to each there is nbgen.map"),
+        (["a", "b"], {}, "got 2 texts: one at a time, or nbgen.map for answers"),
         ([{"role": "user", "content": "x"}], {"complete": True}, "complete=True continues one text"),
     ],
 )

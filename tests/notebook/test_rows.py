@@ -52,6 +52,30 @@ def test_what_has_no_rows_is_refused(data: Any) -> None:
         prepared(data)
 
 
+FRAME = pd.DataFrame({"city": ["Oslo"], "picture": ["a.png"]})
+
+
+@pytest.mark.parametrize(
+    ("data", "prompt", "column", "name"),
+    [
+        (["a"], "Good or bad? {value}", None, "value"),
+        (["a"], "Good or bad?", None, "value"),
+        (FRAME, "Where is {city}?", None, "city"),
+        (FRAME, "Where is it?", None, "city"),
+        (FRAME, "{picture}: where is it?", "picture", "picture"),
+    ],
+)
+def test_a_prompt_with_nothing_of_the_rows_is_refused(data: Any, prompt: str, column: str | None, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=rf"nothing of the rows in it: write \{{\{{{name}\}}\}}"):
+        Rows(data, prompt, None, {"images": column}).prepare(**PLAIN)
+
+
+def test_a_function_may_ask_the_same_of_all_and_braces_are_text_beside_something_of_the_row() -> None:
+    assert prepared(["a", "b"], lambda item: "joke").results[1].prompt == "joke"
+    assert prepared(["a"], "{value} {{value}}").results[0].prompt == "{value} a"
+    assert prepared([], "joke").results == []
+
+
 def test_a_function_is_asked_with_the_item_or_the_row() -> None:
     assert prepared([1, 2], lambda item: f"{item + 1}").results[1].prompt == "3"
     frame = pd.DataFrame({"value": ["x"], "row": ["y"]})

@@ -164,10 +164,19 @@ def test_what_does_not_fit_is_said(kind: Any, text: str) -> None:
         Schema(kind).parse(text)
 
 
+class Untyped:
+    pass
+
+
 def test_what_is_no_schema_is_refused() -> None:
     for wrong in (lambda: None, '{"type": "object"}', "Missing"):
         with pytest.raises(InvalidRequest, match="schema must be"):
             Schema(wrong)
+    with pytest.raises(InvalidRequest) as refused:
+        Schema(Untyped)
+    assert str(refused.value).endswith(
+        "a pydantic model: type <class 'tests.notebook.test_schema.Untyped'> is not supported"
+    )
 
 
 def test_tables_are_escaped_and_nested() -> None:

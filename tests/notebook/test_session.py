@@ -1,6 +1,7 @@
 """The helpers against a real server: answers, streams that stop when left, loading, errors."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,6 +39,11 @@ def test_import_is_light() -> None:
 
 def test_every_helper_is_there_and_documented() -> None:
     assert all(getattr(nbgen, name).__doc__ for name in HELPERS)
+
+
+def test_help_of_the_package_shows_how_to_begin() -> None:
+    shown = re.findall(r"nbgen\.(\w+)", nbgen.__doc__ or "")
+    assert {"generate", "stream", "Chat", "map", "load"} <= set(shown) <= set(nbgen.__all__)
 
 
 def test_an_answer_has_text_and_numbers(connected: PrivateServer) -> None:
@@ -170,7 +176,7 @@ def test_a_private_server_loads_unloads_and_ends(
     assert f"log: {server._log}" in str(nbgen.status())
     assert nbgen.unload().state == "stopped", "also in the middle of its start"
     assert nbgen.load().state == "ready"
-    assert "model: " in capsys.readouterr().err, "each stage that was met while waiting"
+    assert f"{tiny_model.name}: " in capsys.readouterr().err, "each stage that was met while waiting"
     with pytest.raises(ModelError):
         nbgen.load("no-such-folder")
     assert nbgen.unload().state == "stopped"
@@ -271,7 +277,9 @@ def test_an_interrupted_load_says_that_it_goes_on(
     monkeypatch.setattr(connected.client, "load", interrupted)
     with pytest.raises(KeyboardInterrupt):
         nbgen.load()
-    assert "%nbgen unload" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "%nbgen unload" in shown.out
+    assert f"{Path(connected.client.model()['name']).name}: loading 50%" in shown.err
 
 
 def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:
@@ -293,6 +301,11 @@ def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:
         (lambda: nbgen.detokenize(["a"]), "a list of integers"),
         (lambda: nbgen.detokenize(5), "a list of integers"),
         (lambda: nbgen.load(5), "a model is a folder"),
+        (lambda: nbgen.load(quantization="int3"), "quantization is one of int8, int4, none, got 'int3'"),
+        (lambda: nbgen.logprobs("a", top=-1), "top must be 0 to"),
+        (lambda: nbgen.generate("a", adapter="nope"), "adapter: the adapter 'nope' has never been loaded"),
+        (lambda: nbgen.generate("a", json_schema={"type": "object"}), "json_schema is a text; schema=… takes a dict"),
+        (lambda: nbgen.Chat(5), "a chat's name is a text, got int"),
         (lambda: nbgen.infer("m", [1.0]), "arrays by their names"),
     ],
 )

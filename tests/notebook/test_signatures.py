@@ -10,8 +10,9 @@ from IPython.core.interactiveshell import InteractiveShell
 import nbgen
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.conversation import Conversation
+from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.signatures import STREAMED
-from nbgen.sampling_params import SamplingParams
+from nbgen.sampling_params import DEFAULT_NEW_TOKENS, SamplingParams
 
 SAMPLING = set(SamplingParams.__struct_fields__)
 TAKING = (nbgen.generate, nbgen.stream, nbgen.chat, nbgen.map, nbgen.logprobs, nbgen.compare, nbgen.Chat, nbgen.Stream)
@@ -25,7 +26,17 @@ def test_every_sampling_option_has_its_name_there(helper: object) -> None:
 
 
 def test_a_signature_reads_as_it_is_written() -> None:
-    assert "max_new_tokens: int | None = 128, min_new_tokens: int = 0, " in str(inspect.signature(nbgen.generate))
+    for helper, default in ((nbgen.generate, None), (nbgen.map, None), (nbgen.Chat, None), (nbgen.Stream, 128)):
+        signature = str(inspect.signature(helper))
+        assert f"max_new_tokens: int | None = {default}, min_new_tokens: int = 0, " in signature
+
+
+def test_the_default_that_is_read_is_the_one_that_is_sent(connected: PrivateServer) -> None:
+    assert nbgen.stream("hi").result.params == {"max_new_tokens": None}
+    for panel in (nbgen.Chat(), nbgen.Stream()):
+        said = inspect.signature(type(panel)).parameters["max_new_tokens"].default
+        assert panel.params.get("max_new_tokens", DEFAULT_NEW_TOKENS) == said
+        panel.close()
 
 
 def test_what_a_stream_takes_is_named_where_it_is_handed_on() -> None:

@@ -14,7 +14,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 import nbgen
-from nbgen.errors import InvalidAnswer
+from nbgen.errors import InvalidAnswer, InvalidRequest
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.schema import Schema
 
@@ -48,6 +48,14 @@ def test_an_answer_is_an_object_of_the_class(connected: PrivateServer, kind: typ
     value = nbgen.generate("How was it?", schema=kind, **OPTIONS)
     assert type(value) is kind
     assert value.mood in ("good", "bad")
+
+
+def test_several_answers_are_refused_where_one_object_is_returned(connected: PrivateServer) -> None:
+    with pytest.raises(InvalidRequest, match="n: one answer has place here"):
+        nbgen.generate("How was it?", schema=Struct, n=2, **OPTIONS)
+    stream = nbgen.stream("How was it?", schema=Struct, n=2, **OPTIONS)
+    assert "".join(stream)
+    assert len(stream.result.texts) == 2
 
 
 def test_a_json_schema_gives_a_dict(connected: PrivateServer) -> None:

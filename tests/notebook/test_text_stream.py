@@ -1,7 +1,8 @@
 """A run's events become text and a result, whatever way the run ends."""
 
+import asyncio
 import copy
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -13,7 +14,7 @@ from nbgen.notebook.client import Client
 from nbgen.notebook.connection import Call
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.result import Result
-from nbgen.notebook.text_stream import TextStream
+from nbgen.notebook.text_stream import AWAITED, TextStream
 from nbgen.notebook.triton_backend import TritonBackend
 
 DONE = {"finish_reason": {"type": "stop"}, "usage": {"completion_tokens": 2}, "ttft_s": 0.1, "tokens_per_s": 9.0}
@@ -55,8 +56,9 @@ def test_further_samples_are_not_mixed_into_the_text() -> None:
 
 def test_progress_is_told_until_text_comes() -> None:
     steps: list[Any] = []
-    list(stream(("progress", {"stage": "weights"}), delta("a"), delta("b"), ("done", DONE), steps=steps))
-    assert steps == [{"stage": "weights"}, None, None]
+    events = [("run", {"model": "m"}), ("progress", {"stage": "weights"}), delta("a"), delta("b"), ("done", DONE)]
+    list(stream(*events, steps=steps))
+    assert steps == [{"model": "m", "stage": "weights"}, None, None]
 
 
 @pytest.mark.parametrize(
@@ -152,3 +154,25 @@ async def test_an_awaited_stream_that_breaks_off_raises() -> None:
     assert (answer.result.text, answer.result.finish_reason) == ("a", "error")
     with pytest.raises(TypeError, match="plain `for`"):
         await stream(delta("a"))
+
+
+async def test_no_more_are_awaited_at_once_than_servers_have_connections() -> None:
+    most, reading = 0, 0
+
+    async def events() -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+        nonlocal most, reading
+        reading += 1
+        most = max(most, reading)
+        await asyncio.sleep(0.01)
+        yield delta("a")
+        reading -= 1
+        yield "done", DONE
+
+    def several() -> list[TextStream]:
+        return [TextStream(iter(()), Result(), None, events()) for _ in range(3 * AWAITED)]
+
+    found = await asyncio.gather(*several())
+    assert [result.text for result in found] == ["a"] * 3 * AWAITED
+    assert most == AWAITED
+    await asyncio.gather(*(answer.read() for answer in several()))
+    assert most == 3 * AWAITED

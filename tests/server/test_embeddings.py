@@ -186,6 +186,21 @@ def test_a_generation_model_embeds_nothing(server: Server) -> None:
         refused(server.http.post(route, json=body), "does not appear to be an embedding model")
 
 
+def test_who_leaves_ends_the_call(server: Server) -> None:
+    def steps() -> int:
+        server.idle()
+        return int(server.model()["status"]["steps"])
+
+    def body(start: str) -> dict[str, Any]:
+        return {"input": [f"{start}{number} " + "a text " * 40 for number in range(400)], "pooling": "mean"}
+
+    before = steps()
+    assert server.http.post("v1/embeddings", json=body("a"), timeout=60).status_code == 200
+    between = steps()
+    server.left("v1/embeddings", body("b"))
+    assert steps() - between < (between - before) / 2
+
+
 def test_the_helper_gives_an_array(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_client", None)
     http = served.server.http
