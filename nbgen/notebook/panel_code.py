@@ -27,6 +27,6 @@ class PanelCode(Widget):
     def shared(cls) -> PanelCode:
         """That of this kernel; another one where `Widget.close_all()` has closed it."""
         if cls._shared is None or cls._shared.comm is None:
-            javascript, css = ((STATIC / name).read_text("utf-8") for name in ("panel.js", "panel.css"))
+            javascript, css = ((STATIC / name).read_text(encoding="utf-8") for name in ("panel.js", "panel.css"))
             cls._shared = cls(javascript=javascript, css=css)
         return cls._shared

@@ -39,7 +39,8 @@ def test_calls_are_read(header: str, thought: str, end: str, size: int) -> None:
 @pytest.mark.parametrize("end", ["", "<|return|>", "<|end|>"])
 @pytest.mark.parametrize("header", ["<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>", ""])
 def test_thoughts_and_texts_are_read(header: str, end: str, size: int) -> None:
-    assert joined(read(FOUND, header + "Four.\n" + end, size=size)) == ("Four.", "", [])
+    wanted = "Four." if end else "Four.\n"  # white space before a marker belongs to it
+    assert joined(read(FOUND, header + "Four.\n" + end, size=size)) == (wanted, "", [])
     assert joined(read(FOUND, THOUGHT + header + "Four." + end, size=size))[1] == "I need\nit."
 
 
