@@ -17,24 +17,25 @@ from nbgen.engine.llama_like import ROTARY, window
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
 from nbgen.engine.native_linear import ALL
 
-#: Where norms stand: before attention and after it, before the feed-forward and after it.
+#: Norms before attention and after it, before the feed-forward and after it, where families have them.
+BEFORE = ("input_layernorm", None, "post_attention_layernorm", None)
+AFTER = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+#: Where norms stand in a layer.
 LAYERS = {
-    "llama.LlamaDecoderLayer": ("input_layernorm", None, "post_attention_layernorm", None),
-    "granite.GraniteDecoderLayer": ("input_layernorm", None, "post_attention_layernorm", None),
-    "phi3.Phi3DecoderLayer": ("input_layernorm", None, "post_attention_layernorm", None),
+    "llama.LlamaDecoderLayer": BEFORE,
+    "granite.GraniteDecoderLayer": BEFORE,
+    "phi3.Phi3DecoderLayer": BEFORE,
+    "gemma2.Gemma2DecoderLayer": BOTH,
+    "gemma3.Gemma3DecoderLayer": BOTH,
+    "olmo2.Olmo2DecoderLayer": AFTER,
+    "olmo3.Olmo3DecoderLayer": AFTER,
     "glm4.Glm4DecoderLayer": (
         "input_layernorm",
         "post_self_attn_layernorm",
         "post_attention_layernorm",
         "post_mlp_layernorm",
     ),
-    "gemma2.Gemma2DecoderLayer": (
-        "input_layernorm",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "post_feedforward_layernorm",
-    ),
-    "olmo2.Olmo2DecoderLayer": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
 }
 #: Their attention, and whether it bends scores.
 ATTENTION = {
@@ -50,7 +51,13 @@ ATTENTION = {
     "phi3.Phi3Attention": False,
 }
 #: What a norm's weights have besides, and whether numbers are rounded before they are weighed.
-NORMS = {"llama.LlamaRMSNorm": (0.0, True), "gemma2.Gemma2RMSNorm": (1.0, False), "olmo2.Olmo2RMSNorm": (0.0, False)}
+NORMS = {
+    "llama.LlamaRMSNorm": (0.0, True),
+    "gemma2.Gemma2RMSNorm": (1.0, False),
+    "gemma3.Gemma3RMSNorm": (1.0, False),
+    "olmo2.Olmo2RMSNorm": (0.0, False),
+    "olmo3.Olmo3RMSNorm": (0.0, False),
+}
 #: Their feed-forward, and what its activation is called.
 FEEDS = {"llama.LlamaMLP": "act_fn", "phi3.Phi3MLP": "activation_fn"}
 #: Whose way to turn heads: whether it rounds on the way, and turns neighbours in pairs.
@@ -82,6 +89,7 @@ MODELS = {
     "qwen3.Qwen3ForCausalLM": PLAIN,
     "granite.GraniteForCausalLM": DIVIDED,
     "gemma2.Gemma2ForCausalLM": BENT,
+    "gemma3.Gemma3ForCausalLM": BENT,
 }
 
 

@@ -14,9 +14,10 @@ from torch import nn
 
 
 def like(part: nn.Module, names: Iterable[str]) -> str | None:
-    """The first of these parts whose code this one runs, if any."""
-    own = type(part).forward
-    return next((name for name in names if same_code(own, getattr(known(name), "forward", None))), None)
+    """One of these parts whose code this one runs, if any. Its own family's are asked first: they are imported."""
+    own, family = type(part).forward, type(part).__module__.rpartition(".modeling_")[2]
+    order = sorted(names, key=lambda name: not name.startswith(f"{family}."))
+    return next((name for name in order if same_code(own, getattr(known(name), "forward", None))), None)
 
 
 @cache
