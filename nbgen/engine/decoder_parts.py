@@ -4,7 +4,6 @@ Families differ in where their norms stand, what these are, which activation is 
 multiply. Those are known whose code is that of a part named here (`known_code`). Knows nothing of what replaces them.
 """
 
-import sys
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -12,8 +11,8 @@ import torch
 from torch import nn
 
 from nbgen.engine.attention import Window
-from nbgen.engine.known_code import known, like, same_code
-from nbgen.engine.llama_like import ROTARY, window
+from nbgen.engine.known_code import like, turns_like
+from nbgen.engine.llama_like import LIKE, window
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
 from nbgen.engine.native_linear import ALL
 
@@ -39,10 +38,7 @@ LAYERS = {
 }
 #: Their attention, and whether it bends scores.
 ATTENTION = {
-    "llama.LlamaAttention": False,
-    "mistral.MistralAttention": False,
-    "qwen2.Qwen2Attention": False,
-    "qwen3.Qwen3Attention": False,
+    **dict.fromkeys(LIKE["attention"], False),
     "gemma2.Gemma2Attention": True,
     "gemma3.Gemma3Attention": False,
     "olmo2.Olmo2Attention": False,
@@ -70,10 +66,7 @@ TURNS = {
 }
 ACTIVATIONS = (nn.functional.silu, lambda numbers: nn.functional.gelu(numbers, approximate="tanh"))
 DECODERS = (
-    "llama.LlamaModel",
-    "mistral.MistralModel",
-    "qwen2.Qwen2Model",
-    "qwen3.Qwen3Model",
+    *LIKE["decoder"],
     "gemma.GemmaModel",
     "gemma2.Gemma2Model",
     "gemma3.Gemma3TextModel",
@@ -83,10 +76,7 @@ DECODERS = (
 #: What a model makes of its scores: nothing, it divides them, or it bends them.
 PLAIN, DIVIDED, BENT = range(3)
 MODELS = {
-    "llama.LlamaForCausalLM": PLAIN,
-    "mistral.MistralForCausalLM": PLAIN,
-    "qwen2.Qwen2ForCausalLM": PLAIN,
-    "qwen3.Qwen3ForCausalLM": PLAIN,
+    **dict.fromkeys(LIKE["model"], PLAIN),
     "granite.GraniteForCausalLM": DIVIDED,
     "gemma2.Gemma2ForCausalLM": BENT,
     "gemma3.Gemma3ForCausalLM": BENT,
@@ -156,8 +146,6 @@ class LayerParts(NamedTuple):
         places, attention, fed = like(layer, LAYERS), like(attend, ATTENTION), like(feed, FEEDS)
         if places is None or attention is None or fed is None:
             raise ValueError(f"its layers ({type(layer).__name__}) are not known")
-        if "_nbgen_window" not in attend.__dict__ or attend.head_dim % 2:
-            raise ValueError("its attention is not known")
         found = [name and getattr(layer, name) for name in LAYERS[places]]
         heads = [getattr(attend, name, None) for name in ("q_norm", "k_norm")]
         softcap = attend.attn_logit_softcapping if ATTENTION[attention] else None
@@ -195,11 +183,9 @@ class ModelParts(NamedTuple):
         if ends is None or around is None:
             raise ValueError(f"what {type(model).__name__} does around its layers is not known")
         embeddings = decoder.embed_tokens
-        scale, dtype = scale_of(embeddings), embeddings.weight.dtype
+        scale, dtype = scale_of(embeddings, model.dtype), embeddings.weight.dtype
         if scale is None or (dtype != model.dtype and type(embeddings) is not HalfEmbedding):
             raise ValueError("its embeddings are not known, or of another type than the layers")
-        if type(embeddings) is not HalfEmbedding:  # of a number that is rounded as the embeddings are
-            scale = float(torch.tensor(scale, dtype=dtype))
         if len(embeddings.weight) < max(config.vocab_size, model.lm_head.out_features):
             raise ValueError("some ids have no embedding")
         hidden = decoder.embedding_multiplier if around == "granite.GraniteModel" else 1.0
@@ -238,9 +224,8 @@ def _cut(linear: Any, *sizes: int) -> list[Product]:
 
 
 def _turns(attend: nn.Module) -> tuple[bool, bool]:
-    home = sys.modules[type(attend).__module__]
     for family, ways in TURNS.items():
-        if all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in ROTARY):
+        if turns_like(attend, family):
             return ways
     raise ValueError("its rotary positions are not known")
 

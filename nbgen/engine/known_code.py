@@ -5,6 +5,7 @@ Many families share theirs. A part's code is written as its family's module and 
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from types import CodeType
@@ -12,12 +13,21 @@ from typing import Any
 
 from torch import nn
 
+ROTARY = ("apply_rotary_pos_emb", "rotate_half")
+
 
 def like(part: nn.Module, names: Iterable[str]) -> str | None:
     """One of these parts whose code this one runs, if any. Its own family's are asked first: they are imported."""
     own, family = type(part).forward, type(part).__module__.rpartition(".modeling_")[2]
     order = sorted(names, key=lambda name: not name.startswith(f"{family}."))
     return next((name for name in order if same_code(own, getattr(known(name), "forward", None))), None)
+
+
+def turns_like(attend: Any, family: str) -> bool:
+    """Whether an attention's heads are turned by the code of that family's, which needs even ones."""
+    home = sys.modules[type(attend).__module__]
+    same = all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in ROTARY)
+    return same and attend.head_dim % 2 == 0
 
 
 @cache

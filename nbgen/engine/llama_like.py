@@ -3,15 +3,13 @@
 Many families share it. What a part computes is compared, not what it is called. Knows nothing of what replaces it.
 """
 
-import sys
 from typing import Any
 
 import torch
 from torch import nn
 
 from nbgen.engine.attention import Window
-from nbgen.engine.known_code import known, like, same_code
-from nbgen.engine.native_half_linear import HalfEmbedding
+from nbgen.engine.known_code import like, turns_like
 
 #: What the parts of a model may be like.
 LIKE = {
@@ -27,7 +25,6 @@ LIKE = {
     "feed-forward": ["llama.LlamaMLP"],
     "norm": ["llama.LlamaRMSNorm"],
 }
-ROTARY = ("apply_rotary_pos_emb", "rotate_half")
 
 
 def check_layer(layer: Any) -> None:
@@ -38,14 +35,12 @@ def check_layer(layer: Any) -> None:
     parts = [("layer", layer), ("attention", attend), ("feed-forward", feed), *(("norm", norm) for norm in norms)]
     for kind, part in parts:
         _check(kind, part)
-    home = sys.modules[type(attend).__module__]
-    if not all(same_code(getattr(home, name, None), known(f"llama.{name}")) for name in ROTARY):
+    if not turns_like(attend, "llama"):
         raise ValueError("its rotary positions are not Llama's")
     numbers = torch.linspace(-8, 8, 33)
     if not torch.equal(feed.act_fn(numbers), nn.functional.silu(numbers)):
         raise ValueError("its feed-forward has another activation than silu")
-    if "_nbgen_window" not in attend.__dict__ or attend.head_dim % 2:
-        raise ValueError("its attention is not like Llama's")
+    window(attend)
 
 
 def check_model(model: Any) -> None:
@@ -54,8 +49,7 @@ def check_model(model: Any) -> None:
     for kind, part in (("model", model), ("decoder", decoder), ("norm", decoder.norm)):
         _check(kind, part)
     embeddings = decoder.embed_tokens
-    found, dtype = type(embeddings), embeddings.weight.dtype
-    if found is not HalfEmbedding and (found is not nn.Embedding or dtype != model.dtype):
+    if type(embeddings) is not nn.Embedding or embeddings.weight.dtype != model.dtype:
         raise ValueError("its embeddings are not torch's, or of another type than the layers")
     if len(embeddings.weight) < max(model.config.vocab_size, model.lm_head.out_features):
         raise ValueError("some ids have no embedding")
@@ -74,7 +68,9 @@ def linears(layer: Any) -> list[Any]:
 
 
 def window(module: nn.Module) -> Window:
-    """What the layer's attention was found to see when it ran."""
+    """What the layer's attention was found to see when it ran. Raises ValueError where it did not run as others do."""
+    if "_nbgen_window" not in module.__dict__:
+        raise ValueError("its attention is not like that of other models")
     return module.__dict__["_nbgen_window"][1]
 
 

@@ -61,12 +61,13 @@ class NativeDecoder(nn.Module):
         layers = [LayerParts.of(layer) for layer in found]
         self.rotary = RotaryTable(self._decoder.rotary_emb, model.dtype)
         self._run, self._dtype, self._lora = run, model.dtype, lora
+        _check_products(layers)
         self._scales = Scales(1.0, _residual(layers), 1.0, 0.0)
         self._stock, self._instead = list(found), nn.ModuleList([self])
         self._numbers = [layer.attention.layer_idx for layer in layers]
-        self._fields = (DecoderLayerFields * len(found))(*(_fields(layer, *self._turn(layer)) for layer in layers))
         #: What the layers point to of adapters.
         self._adapted: list[torch.Tensor] = []
+        self._fields = (DecoderLayerFields * len(found))(*map(self._of, layers))
         self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
         for layer, fields in zip(layers, self._fields, strict=True):
             group = fields.attention.heads // fields.attention.kv_heads
@@ -157,11 +158,14 @@ class NativeDecoder(nn.Module):
     def _room(self, step: attention.Step, last: attention.Step | None, scales: Scales) -> Room:
         return Room(len(step.slots), self._sizes, self._plan(step, last) * self._most, scales, self._dtype)
 
-    def _turn(self, layer: LayerParts) -> tuple[int, int]:
-        """How many numbers of its heads are turned, and by which of a position's."""
+    def _of(self, layer: LayerParts) -> DecoderLayerFields:
+        """All of a layer but where its cache is."""
         kinds, width = self.rotary.kinds, self.rotary.width
         kind = kinds.index(self._decoder.config.layer_types[layer.attention.layer_idx]) if len(kinds) > 1 else 0
-        return width if layer.turns else 0, kind * width
+        turned = width if layer.turns else 0
+        given = layer.activation, layer.norms_all_heads, turned, kind * width, layer.rounds, layer.in_pairs
+        linears = (_linear_fields(product, self._adapted) for product in layer.products)
+        return DecoderLayerFields(*map(NormFields.of, layer.norms), *linears, _shape(layer), None, None, None, *given)
 
     def _walk(self, fields: StepFields, hidden: torch.Tensor) -> None:
         self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
@@ -224,26 +228,27 @@ class NativeDecoder(nn.Module):
         return True
 
 
-def _residual(layers: list[LayerParts]) -> float:
-    """By what all layers multiply what they add. Raises ValueError where they differ, and for products not of ours."""
+def _check_products(layers: list[LayerParts]) -> None:
+    """Raises ValueError for those that are not ours."""
     every = [product for layer in layers for product in layer.products]
     if not all(isinstance(each.linear, NativeProduct) and each.outputs % OUTPUTS == 0 for each in every):
         raise ValueError("its linear layers are not ours")
+
+
+def _residual(layers: list[LayerParts]) -> float:
+    """By what all layers multiply what they add. Raises ValueError where they differ."""
     residual, *others = {layer.residual for layer in layers}
     if others:
         raise ValueError("its layers multiply by more than one number")
     return residual
 
 
-def _fields(layer: LayerParts, turned: int, turn: int) -> DecoderLayerFields:
-    """All but where the cache is; `turned` numbers of its heads are turned, by those of a position from `turn` on."""
+def _shape(layer: LayerParts) -> LayerFields:
     query, key, *_ = layer.products
     dim = layer.attention.head_dim
-    heads, kv_heads = query.outputs // dim, key.outputs // dim
-    shape = LayerFields(heads, kv_heads, dim, dim, 0, layer.attention.scaling, layer.softcap, None)
-    given = layer.activation, layer.norms_all_heads, turned, turn, layer.rounds, layer.in_pairs
-    norms, linears = map(NormFields.of, layer.norms), (_linear_fields(product, []) for product in layer.products)
-    return DecoderLayerFields(*norms, *linears, shape, None, None, None, *given)
+    return LayerFields(
+        query.outputs // dim, key.outputs // dim, dim, dim, 0, layer.attention.scaling, layer.softcap, None
+    )
 
 
 def _linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:

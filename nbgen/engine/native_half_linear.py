@@ -72,7 +72,7 @@ def widen(model: "PreTrainedModel") -> None:
     def kept(module: nn.Module) -> nn.Module | None:
         if id(module) not in inside or not _is_readable(getattr(module, "weight", None)):
             return None
-        if module is table and (scale := scale_of(module)) is not None:
+        if module is table and (scale := scale_of(module, torch.float32)) is not None:
             return HalfEmbedding(module, scale)
         return NativeHalfLinear(module.weight, module.bias) if is_plain(module) else None
 
@@ -88,11 +88,11 @@ def widen(model: "PreTrainedModel") -> None:
         nn.Module.float(model)
 
 
-def scale_of(embedding: Any) -> float | None:
-    """By what it multiplies what it looks up (Gemma's do); None where it does more than that."""
+def scale_of(embedding: Any, dtype: torch.dtype) -> float | None:
+    """By what it multiplies what it gives as `dtype` (Gemma's do); None where it does more than that."""
     if type(embedding) in (nn.Embedding, HalfEmbedding):
         return float(getattr(embedding, "scale", 1.0))
-    return float(embedding.embed_scale) if like(embedding, SCALED) else None
+    return float(embedding.embed_scale.to(dtype)) if like(embedding, SCALED) else None
 
 
 def _is_readable(weight: Any) -> bool:
