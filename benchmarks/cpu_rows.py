@@ -5,6 +5,8 @@ A few tokens in, one stream and several at once, and one prompt.
 
 import statistics
 
+from benchmarks import machine
+from benchmarks.results import Results
 from benchmarks.rounded_speed import seconds
 from nbgen.engine.assembly import Assembly
 
@@ -22,3 +24,9 @@ def compared(one: Assembly, other: Assembly, *, alike: bool) -> dict[str, list[f
         tokens = row[0] * row[2] if row[2] > 1 else row[1]
         found[name] = [tokens / statistics.median(turn[side][0] for turn in turns) for side in (0, 1)]
     return found
+
+
+def keep(name: str, models: dict[str, dict[str, list[float]]]) -> None:
+    """Write down, and show, what was found of each model under the name of a section of RESULTS.md."""
+    Results().keep(name, {"models": models, "machine": machine.describe()})
+    print(models)

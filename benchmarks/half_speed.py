@@ -8,9 +8,8 @@ from unittest import mock
 
 import torch
 
-from benchmarks import machine, shapes
-from benchmarks.cpu_rows import compared
-from benchmarks.results import Results
+from benchmarks import shapes
+from benchmarks.cpu_rows import compared, keep
 from nbgen.engine import device, native_half_linear
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine_config import EngineConfig
@@ -34,9 +33,7 @@ def measure(model: str) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    found = {model: measure(model) for model in MODELS}
-    Results().keep("half_speed", {"models": found, "machine": machine.describe()})
-    print(found)
+    keep("half_speed", {model: measure(model) for model in MODELS})
 
 
 if __name__ == "__main__":

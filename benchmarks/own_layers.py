@@ -6,9 +6,8 @@ bits may part.
 
 from unittest import mock
 
-from benchmarks import machine, shapes
-from benchmarks.cpu_rows import compared
-from benchmarks.results import Results
+from benchmarks import shapes
+from benchmarks.cpu_rows import compared, keep
 from nbgen.engine import probe
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine.known_scores import KnownScores
@@ -37,9 +36,7 @@ def measure(model: str) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    found = {model: measure(model) for model in MODELS}
-    Results().keep("own_layers", {"models": found, "machine": machine.describe()})
-    print(found)
+    keep("own_layers", {model: measure(model) for model in MODELS})
 
 
 if __name__ == "__main__":

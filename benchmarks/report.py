@@ -112,37 +112,34 @@ def _speed_cells(kind: str, found: dict[str, float], full: dict[str, float]) -> 
 
 
 def _halves(facts: dict[str, Any]) -> str:
-    found = facts.get("half_speed")
-    if not found:
-        return ""
     words = [
         "\n## 16 bits on processors that do not multiply them\n",
         "Tokens for a CPU second of one thread in float32, with weights that are written out as float32 and with those",
         "of 16 bits as they lie (`python -m benchmarks.half_speed`): half the bytes, and the same tokens.\n",
     ]
-    return _section(words, ["", "written out", "as they lie"], _pairs(found["models"]), found["machine"])
+    return _compared(facts.get("half_speed"), words, ["", "written out", "as they lie"])
 
 
 def _own_layers(facts: dict[str, Any]) -> str:
-    found = facts.get("own_layers")
-    if not found:
-        return ""
     words = [
         "\n## Layers in C++\n",
         "Tokens for a CPU second of one thread in bfloat16, with the layers of transformers' code, whose products and",
         "attention are nbgen's already, and with all of a step in nbgen's C++ (`python -m benchmarks.own_layers`).",
         "g270 has Gemma-3-270M's shape with a vocabulary of 32,768.\n",
     ]
-    return _section(words, ["", "transformers' layers", "nbgen's"], _pairs(found["models"]), found["machine"])
+    return _compared(facts.get("own_layers"), words, ["", "transformers' layers", "nbgen's"])
 
 
-def _pairs(models: dict[str, dict[str, list[float]]]) -> list[list[str]]:
-    """A line for each row of each model: one speed, and another with how many times as fast it is."""
-    return [
+def _compared(found: dict[str, Any] | None, words: list[str], head: list[str]) -> str:
+    """A section of what `cpu_rows` keeps: for each row one speed, and another with how many times as fast it is."""
+    if not found:
+        return ""
+    rows = [
         [f"{model}, {name}", f"{one:,.1f}", f"{other:,.1f} ({other / one:.2f})"]
-        for model, speeds in models.items()
+        for model, speeds in found["models"].items()
         for name, (one, other) in speeds.items()
     ]
+    return _section(words, head, rows, found["machine"])
 
 
 def _drafts(facts: dict[str, Any]) -> str:
