@@ -10,6 +10,8 @@ import msgspec
 
 #: Of the head's length, which comes first.
 LENGTH_BYTES = 8
+#: Of the longest head that safetensors reads.
+MAX_HEAD = 100_000_000
 
 
 class Entry(msgspec.Struct):
@@ -22,10 +24,11 @@ def is_whole(path: Path) -> bool:
     """Whether the head can be read, and the file ends where the last of its tensors does."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        start = LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
-        if start > size:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        start = LENGTH_BYTES + length
+        if start > size or length > MAX_HEAD:
             return False
-        head = file.read(start - LENGTH_BYTES)
+        head = file.read(length)
     try:
         entries = msgspec.json.decode(head, type=dict[str, Entry])
     except (msgspec.DecodeError, ValueError, RecursionError):

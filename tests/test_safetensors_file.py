@@ -33,6 +33,14 @@ def test_a_head_that_is_none_makes_no_whole_file(head: str, tmp_path: Path) -> N
     assert not is_whole(path)
 
 
+def test_a_head_of_half_a_terabyte_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.write((2**39).to_bytes(8, "little"))
+        file.truncate(2**40)  # which takes no room
+    assert not is_whole(path)
+
+
 def test_garbage_and_pointers_to_a_file_elsewhere_are_no_weights(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for content in (
