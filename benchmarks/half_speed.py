@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import shapes
 from benchmarks.cpu_rows import compared, keep
-from nbgen.engine import device, native_half_linear
+from nbgen.engine import device, half_weights
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine_config import EngineConfig
 
@@ -27,7 +27,7 @@ def measure(model: str) -> dict[str, list[float]]:
     folder = str(shapes.checkpoint(model))
     with mock.patch.object(device, "computes_bfloat16", return_value=False):
         kept = engine(folder)
-        with mock.patch.object(native_half_linear, "widen", torch.nn.Module.float):
+        with mock.patch.object(half_weights, "widen", torch.nn.Module.float):
             written_out = engine(folder)
     return compared(written_out, kept, alike=True)
 

@@ -20,6 +20,7 @@ from nbgen.engine.attention import UNSAID, paged_attention
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
 from nbgen.engine.linear import PrepackedLinear
+from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.shared_linear import Part
 from nbgen.errors import ModelError
@@ -41,6 +42,7 @@ _library.define(
     "Tensor? sinks) -> Tensor"
 )
 _library.define("linear(Tensor input, int module, int width) -> Tensor")
+_library.define("experts(Tensor hidden, Tensor chosen, Tensor shares, int module) -> Tensor")
 
 
 class CompiledDecoder:
@@ -99,7 +101,7 @@ def _own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _hide_linears(model: "PreTrainedModel") -> list[nn.Module]:
     """Have every layer with weights of a layout of its own called as an operator; the layers."""
-    kinds = NativeProduct | PrepackedLinear | Int8Linear | Int4Linear
+    kinds = NativeProduct | NativeExperts | PrepackedLinear | Int8Linear | Int4Linear
     found: list[nn.Module] = [module for module in model.modules() if isinstance(module, kinds)]
     found += {id(m.shared): m.shared.linear for m in model.modules() if isinstance(m, Part)}.values()
     for linear in found:
@@ -108,7 +110,10 @@ def _hide_linears(model: "PreTrainedModel") -> list[nn.Module]:
 
 
 def _operator(linear: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    number, width = _number(linear), linear.out_features
+    number = _number(linear)
+    if isinstance(linear, NativeExperts):
+        return lambda hidden, chosen, shares: torch.ops.nbgen.experts(hidden, chosen, shares, number)
+    width = linear.out_features
     return lambda input: torch.ops.nbgen.linear(input, number, width)
 
 
@@ -161,8 +166,12 @@ def _linear(input: torch.Tensor, module: int, width: int) -> torch.Tensor:
     return type(_modules[module]).forward(_modules[module], input)
 
 
+def _experts(hidden: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, module: int) -> torch.Tensor:
+    return type(_modules[module]).forward(_modules[module], hidden, chosen, shares)
+
+
 AttentionInterface.register(IMPLEMENTATION, _attention)
-for _name, _compute in (("attend", _attend), ("linear", _linear)):
+for _name, _compute in (("attend", _attend), ("linear", _linear), ("experts", _experts)):
     _library.impl(_name, _compute, "CompositeExplicitAutograd")
 
 
@@ -174,3 +183,8 @@ def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: A
 @torch.library.register_fake("nbgen::linear", lib=_library)  # type: ignore[untyped-decorator]
 def _multiplied(input: torch.Tensor, module: int, width: int) -> torch.Tensor:
     return input.new_empty(*input.shape[:-1], width)
+
+
+@torch.library.register_fake("nbgen::experts", lib=_library)  # type: ignore[untyped-decorator]
+def _mixed(hidden: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.empty_like(hidden)

@@ -25,8 +25,8 @@ from nbgen.engine import (
     dequantized,
     device,
     embedding_checkpoint,
+    half_weights,
     model_size,
-    native_half_linear,
     processor_folder,
     quantized_checkpoint,
     torchao_weights,
@@ -189,7 +189,7 @@ def _model(folder: Path, held: dict[str, Any], config: EngineConfig, auto: Any) 
             emulated = config.dtype == "auto" and not _computes_in(model.dtype, on)
             torchao_weights.replace(model, torch.float32 if emulated else model.dtype, config.model)
             if emulated:
-                native_half_linear.widen(model)
+                half_weights.widen(model)
         return model.to(on).eval(), parameters
 
 

@@ -46,6 +46,7 @@ ARGUMENTS = {
     "attend": [c_void_p] * 7,
     "draw": [c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p],
     "multiply": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
+    "mix": [c_void_p] * 4,
     "run_layers": [c_void_p, c_void_p, c_int64, c_void_p],
     "finish": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
 }

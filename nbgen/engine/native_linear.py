@@ -83,11 +83,11 @@ class NativeProduct(nn.Module):
 
 
 class NativeLinear(NativeProduct):
-    """What stands where an `nn.Linear` stood, over the same weight. It must be `readable`."""
+    """What stands where an `nn.Linear` stood, over the same weight `[out, in]`, which lies as it must and `suits`."""
 
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__(linear.weight, linear.bias)
-        self.weight = linear.weight
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__(weight, bias)
+        self.weight = weight
 
     def _numbers(self) -> dict[str, torch.Tensor]:
         return {"weight": self.weight}
@@ -97,7 +97,7 @@ def replace(model: nn.Module) -> list[Swap]:
     """Replace the model's linear layers that can be read as they are."""
 
     def native(module: nn.Module) -> nn.Module | None:
-        return NativeLinear(module) if is_plain(module) and readable(module) else None
+        return NativeLinear(module.weight, module.bias) if is_plain(module) and readable(module) else None
 
     return swap(model, native)
 

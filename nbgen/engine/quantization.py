@@ -11,12 +11,14 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from nbgen.engine import memory, native_linear, shared_linear
+from nbgen.engine import memory, native_experts, native_linear, shared_linear
 from nbgen.engine.checkpoint import Report
 from nbgen.engine.linear import IDS, is_plain, run
+from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
 from nbgen.engine.native_int4_linear import fits, int4_layer
 from nbgen.engine.native_int8_linear import int8_layer
+from nbgen.engine.native_linear import NativeLinear
 from nbgen.errors import ModelError
 
 if TYPE_CHECKING:
@@ -58,9 +60,9 @@ def quantize(model: "PreTrainedModel", kind: str, report: Report) -> int:
 def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
     """The bytes of the layers that stand there now."""
     head, layers = model.get_output_embeddings(), []
-    done, total = 0, sum(_stored(module).numel() for module in model.modules() if suits(module))
+    done, total = 0, sum(weight.numel() for module in model.modules() for weight in _weights_of(module, ours=True))
 
-    def layer(linear: Linear, bits: str) -> nn.Module:
+    def layer(linear: Linear | NativeLinear, bits: str) -> Any:
         nonlocal done
         weight = _weight(linear).contiguous()
         four_bits = bits == "int4" and fits(weight)
@@ -81,6 +83,10 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
         for name, child in list(parent.named_children()):
             if suits(child):
                 _put(parent, name, child, layer(child, "int8" if child is head else kind))
+            elif (experts := _experts(child)) is not None:
+                setattr(parent, name, experts.remade(lambda product: layer(product, kind)))
+                for weight in _weights_of(child, ours=True):
+                    memory.drop_pages(weight)
     return sum(layer.nbytes for layer in layers)
 
 
@@ -90,11 +96,26 @@ def suits(module: nn.Module) -> TypeGuard[Linear]:
     return isinstance(weight, torch.Tensor) and weight.dtype.is_floating_point
 
 
+def _weights_of(module: nn.Module, *, ours: bool) -> list[torch.Tensor]:
+    """What is rounded of a module itself; experts' weights only where the layers are `ours`."""
+    if suits(module):
+        return [_stored(module)]
+    if isinstance(module, NativeExperts):
+        return [_stored(product) for product in module.products]
+    return native_experts.stored(module) if ours and native_experts.known(module) else []
+
+
+def _experts(module: nn.Module) -> NativeExperts | None:
+    if isinstance(module, NativeExperts):
+        return module
+    return native_experts.of(module) if native_experts.known(module) else None
+
+
 def _stored(linear: Any) -> Any:
     return linear.halves if isinstance(linear, NativeHalfLinear) else linear.weight
 
 
-def _weight(linear: Linear) -> torch.Tensor:
+def _weight(linear: Linear | NativeLinear) -> torch.Tensor:
     """`[out, in]`, of the type that the layer computes in."""
     if isinstance(linear, NativeHalfLinear):
         return linear.halves.float()
@@ -108,9 +129,10 @@ def _put(parent: nn.Module, name: str, linear: Linear, layer: nn.Module) -> None
 
 def _check_share(model: "PreTrainedModel", kind: str) -> None:
     """Experts of a mixture, for one, are no linear layers in transformers."""
-    inside = {id(weight): weight for module in model.modules() if suits(module) for weight in [_stored(module)]}
+    ours = model.device.type == "cpu"
+    inside = {weight.data_ptr(): weight for module in model.modules() for weight in _weights_of(module, ours=ours)}
     embedding = model.get_input_embeddings().weight
-    outside = sum(p.numel() for p in model.parameters() if id(p) not in inside and p is not embedding)
+    outside = sum(p.numel() for p in model.parameters() if p.data_ptr() not in inside and p is not embedding)
     share = sum(weight.numel() for weight in inside.values())
     if share < outside:
         raise ModelError(

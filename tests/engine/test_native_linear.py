@@ -32,7 +32,7 @@ def made(sizes: tuple[int, int], dtype: torch.dtype, *, bias: bool) -> nn.Linear
 
 
 def plain(stock: nn.Linear) -> NativeProduct:
-    return NativeLinear(stock)
+    return NativeLinear(stock.weight, stock.bias)
 
 
 def eight(stock: nn.Linear) -> NativeProduct:
@@ -115,6 +115,6 @@ def test_only_plain_layers_of_whole_vectors_are_replaced() -> None:
 
 
 def test_other_numbers_than_the_weight_s_are_refused_as_torch_does() -> None:
-    ours = NativeLinear(made((8, 64), torch.float32, bias=False))
+    ours = NativeLinear(torch.zeros(8, 64), None)
     with pytest.raises(RuntimeError, match="dtype"):
         ours(torch.zeros(1, 64, dtype=torch.float64))

@@ -217,7 +217,7 @@ def test_memory_is_counted_and_falls(tiny_model: Path) -> None:
 
 
 def test_what_cannot_be_rounded_is_refused(tmp_path: Path, tiny_model: Path) -> None:
-    mixture = save_model(tmp_path / "mixtral", "mixtral", **FAMILIES["mixtral"].changes)
+    mixture = save_model(tmp_path / "jetmoe", "jetmoe", **FAMILIES["jetmoe"].changes)
     with pytest.raises(ModelError, match="mixtures of experts"):
         build(mixture, quantization="int8")
     with pytest.raises(ModelError, match="'int3'; it must be one of int8, int4"):

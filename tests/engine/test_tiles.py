@@ -43,7 +43,7 @@ def made(outputs: int, inputs: int, *, bias: bool = True) -> nn.Linear:
 def test_it_is_the_linear_layer_and_a_row_is_the_same_whatever_is_beside_it(sizes: tuple[int, int], bias: bool) -> None:
     stock = made(*sizes, bias=bias)
     assert native_linear.readable(stock)
-    ours, rows = NativeLinear(stock), torch.randn(100, sizes[1]).bfloat16()
+    ours, rows = NativeLinear(stock.weight, stock.bias), torch.randn(100, sizes[1]).bfloat16()
     together = ours(rows)
     expected = rows.double() @ stock.weight.double().T + (stock.bias.double() if bias else 0)
     assert (together.double() - expected).abs().max() <= 5e-3 * expected.abs().max()
@@ -60,7 +60,7 @@ def test_it_is_the_tiles_that_multiply() -> None:
     sums = torch.zeros(40, 32)
     for k in range(1088):
         sums += rows[:, k, None].float() * stock.weight[:, k].float()
-    assert torch.equal(NativeLinear(stock)(rows), sums.bfloat16())
+    assert torch.equal(NativeLinear(stock.weight, stock.bias)(rows), sums.bfloat16())
 
 
 def test_a_model_s_layers_are_the_same_however_a_prompt_is_cut(tmp_path: Path) -> None:

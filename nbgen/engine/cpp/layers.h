@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include "activations.h"
 #include "attention.h"
 #include "norms.h"
 #include "part_timer.h"
@@ -11,8 +12,6 @@
 #include "scales.h"
 
 #define LAYERS
-
-enum Activation : int64_t { SILU, GELU_TANH };
 
 // Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries and keys: of each head,
 // or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on: neighbours
@@ -259,20 +258,8 @@ class Walk {
 
     void activate(const DecoderLayer<T>& layer, int64_t unit) {
         const int64_t width = layer.gate.outputs, begin = unit * PANEL, end = std::min(width, begin + PANEL);
-        for (int64_t row = 0; row < step_->rows; row++) {
-            T* gates = step_->gates + row * width;
-            const T* ups = step_->ups + row * width;
-            if (layer.activation == SILU)
-                gate(gates, ups, begin, end, [](float x) { return silu(x); });
-            else
-                gate(gates, ups, begin, end, [](float x) { return gelu_tanh(x); });
-        }
-    }
-
-    template <typename Activate>
-    static void gate(T* gates, const T* ups, int64_t begin, int64_t end, const Activate& activate) {
-#pragma omp simd
-        for (int64_t i = begin; i < end; i++) narrow(rounded<T>(activate(widen(gates[i]))) * widen(ups[i]), gates + i);
+        for (int64_t row = 0; row < step_->rows; row++)
+            ::gate(layer.activation, step_->gates + row * width, step_->ups + row * width, begin, end);
     }
 
     Team::Member& member_;

@@ -5,6 +5,7 @@
 #include "draws.h"
 
 #if (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)) || defined(__aarch64__)
+#include "experts.h"
 #include "layers.h"
 #endif
 
@@ -54,6 +55,13 @@ EXPORTED void multiply(const Linear<Number>* linear, int64_t rows, int64_t threa
     Team(threads, 1).run([&](Team::Member& member) {
         const Products<Number> products({{linear, output}}, rows, input);
         member.each(products.units, products);
+    });
+}
+
+// What experts make of `input` `[rows, width]`.
+EXPORTED void mix(const Experts<Number>* experts, const Routes<Number>* routes, const Number* input, Number* output) {
+    Team(routes->threads, Mixture<Number>::PHASES).run([&](Team::Member& member) {
+        Mixture<Number>(member, *experts, *routes).run(input, output);
     });
 }
 

@@ -54,6 +54,11 @@ inline float exponential(float x) {
     return series * scale;
 }
 
+inline float logistic(float x) {
+    float power = exponential(-std::abs(x));
+    return (x < 0 ? power : 1.0f) / (1.0f + power);
+}
+
 // x times its logistic (Elfwing et al. 2017).
 inline float silu(float x) {
     float power = exponential(-std::abs(x));

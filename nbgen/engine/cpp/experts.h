@@ -1,0 +1,111 @@
+// Mixtures of experts (Shazeer et al. 2017): a row goes through a few of many gated feed-forwards, and what they make of it is
+// added up by its shares of them. Neither the rows beside it nor the number of threads changes a bit of that.
+
+#pragma once
+
+#include "activations.h"
+#include "part_timer.h"
+#include "products.h"
+
+// `count` of them, each with its own `gates`, `ups` and `downs`, all of one shape.
+template <typename T>
+struct Experts {
+    const Linear<T>*gates, *ups, *downs;
+    int64_t count;
+    Activation activation;
+};
+
+// Of `rows` rows the `chosen` `[rows, each]` experts, `count` or more for none, and the `shares` in what they make. What is made
+// meanwhile goes from `places` on: where a choice's row is among all that are computed, expert by expert; where each expert's rows
+// end; and those that have any, after their number.
+template <typename T>
+struct Routes {
+    int64_t rows, each, threads;
+    const int64_t* chosen;
+    const float* shares;
+    int64_t *places, *ends, *used;
+    T *gathered, *gates, *ups, *made;
+};
+
+// A member's way through the experts of some rows.
+template <typename T>
+class Mixture {
+  public:
+    static constexpr int64_t PHASES = 5;
+
+    Mixture(Team::Member& member, const Experts<T>& experts, const Routes<T>& routes)
+        : member_(member), experts_(experts), routes_(routes) {}
+
+    // `input` and `output` `[rows, width]` may be the same.
+    void run(const T* input, T* output) {
+        const int64_t width = experts_.gates->inputs, within = experts_.gates->outputs;
+        member_.each(1, [&](int64_t) { sort(); });
+        member_.each(routes_.rows * routes_.each, [&](int64_t choice) {
+            const int64_t place = routes_.places[choice];
+            if (place >= 0) std::copy_n(input + choice / routes_.each * width, width, routes_.gathered + place * width);
+        });
+        each_panel(experts_.gates, routes_.gathered, [&](int64_t expert, const Inputs<T>& inputs, int64_t first, int64_t begin, int64_t end) {
+            T *gates = routes_.gates + first * within, *ups = routes_.ups + first * within;
+            multiply(experts_.gates[expert], inputs, gates, begin, end);
+            multiply(experts_.ups[expert], inputs, ups, begin, end);
+            for (int64_t at = 0; at < inputs.rows * within; at += within) gate(experts_.activation, gates + at, ups + at, begin, end);
+        });
+        each_panel(experts_.downs, routes_.gates, [&](int64_t expert, const Inputs<T>& inputs, int64_t first, int64_t begin, int64_t end) {
+            multiply(experts_.downs[expert], inputs, routes_.made + first * width, begin, end);
+        });
+        member_.each(routes_.rows, [&](int64_t row) { add_up(row, width, output + row * width); });
+    }
+
+  private:
+    // Choices by expert, and those of one expert in the order of their rows.
+    void sort() {
+        const int64_t choices = routes_.rows * routes_.each;
+        const auto is_one = [&](int64_t choice) { return routes_.chosen[choice] < experts_.count; };
+        int64_t* ends = routes_.ends;
+        std::fill_n(ends, experts_.count, 0);
+        for (int64_t choice = 0; choice < choices; choice++)
+            if (is_one(choice)) ends[routes_.chosen[choice]]++;
+        int64_t number = 0, place = 0;
+        for (int64_t expert = 0; expert < experts_.count; expert++) {
+            if (ends[expert]) routes_.used[++number] = expert;
+            place += std::exchange(ends[expert], place);
+        }
+        routes_.used[0] = number;
+        for (int64_t choice = 0; choice < choices; choice++)
+            routes_.places[choice] = is_one(choice) ? ends[routes_.chosen[choice]]++ : -1;
+    }
+
+    // `work(expert, inputs, first, begin, end)` for a panel of outputs at a time of the experts that have rows, the `first` of which
+    // is one of `input`'s.
+    template <typename Work>
+    void each_panel(const Linear<T>* linears, const T* input, const Work& work) {
+        const PartTimer timer(member_, LINEAR_LAYERS);
+        const int64_t cuts = panels(*linears), outputs = linears->outputs;
+        int64_t last = -1;
+        std::optional<Inputs<T>> inputs;
+        member_.each(routes_.used[0] * cuts, [&](int64_t unit) {
+            const int64_t expert = routes_.used[1 + unit / cuts], begin = unit % cuts * PANEL;
+            const int64_t first = expert ? routes_.ends[expert - 1] : 0;
+            if (expert != std::exchange(last, expert))
+                inputs.emplace(routes_.ends[expert] - first, input + first * linears->inputs, linears[expert]);
+            work(expert, *inputs, first, begin, std::min(outputs, begin + PANEL));
+        });
+    }
+
+    void add_up(int64_t row, int64_t width, T* output) {
+        static thread_local std::vector<float> sums;
+        sums.assign(width, 0.0f);
+        for (int64_t choice = row * routes_.each; choice < (row + 1) * routes_.each; choice++) {
+            const int64_t place = routes_.places[choice];
+            if (place < 0) continue;
+            const T* made = routes_.made + place * width;
+            const float share = routes_.shares[choice];
+            for (int64_t i = 0; i < width; i++) sums[i] += share * widen(made[i]);
+        }
+        for (int64_t i = 0; i < width; i++) narrow(sums[i], output + i);
+    }
+
+    Team::Member& member_;
+    const Experts<T>& experts_;
+    const Routes<T>& routes_;
+};

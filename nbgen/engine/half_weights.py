@@ -1,0 +1,65 @@
+"""Models of 16 bits that compute in float32, with the weights of their products where they lie. CPU only."""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from nbgen.engine import native_experts
+from nbgen.engine.linear import is_plain, restore, run, swap
+from nbgen.engine.native_half_linear import HALVES, HalfEmbedding, NativeHalfLinear, as_float32, scale_of
+from nbgen.engine.native_linear import suits
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
+
+
+def widen(model: "PreTrainedModel") -> None:
+    """Have a model of 16 bits compute in float32; its decoder's weights and the head's stay where they lie.
+
+    All but those that the model's own code looks at, which are written out like everything else.
+    """
+    model.eval()
+    decoder, head, table = model.get_decoder(), model.get_output_embeddings(), model.get_input_embeddings()
+    inside = {id(module) for module in (*decoder.modules(), head)}
+
+    def kept(module: nn.Module) -> nn.Module | None:
+        if id(module) not in inside:
+            return None
+        if native_experts.known(module, in_float32=True) and module.down_proj.dtype in HALVES:
+            return native_experts.of(module, in_float32=True)
+        if not _is_readable(getattr(module, "weight", None)):
+            return None
+        if module is table and (scale := scale_of(module, torch.float32)) is not None:
+            return HalfEmbedding(module, scale)
+        return NativeHalfLinear(module.weight, module.bias) if is_plain(module) else None
+
+    swaps = swap(model, kept)
+    if next(model.parameters(), None) is None:  # by which a model's type is known
+        restore([each for each in swaps if each[2] is table])
+    nn.Module.float(model)  # transformers' own refuses quantized models
+    while swaps and not _runs(model):
+        looked_at = {name for parent, name, _ in swaps if getattr(getattr(parent, name), "was_looked_at", False)}
+        back = [each for each in swaps if each[1] in looked_at] or swaps
+        restore(back)
+        swaps = [each for each in swaps if each not in back]
+        nn.Module.float(model)
+
+
+def _is_readable(weight: Any) -> bool:
+    if type(weight) not in (nn.Parameter, torch.Tensor) or weight.dtype not in HALVES or weight.dim() != 2:
+        return False
+    return weight.is_contiguous() and suits(as_float32(weight))
+
+
+def _runs(model: "PreTrainedModel") -> bool:
+    """Code of a model may look at its weights, and not know these."""
+    try:
+        run(model)
+    except Exception as error:  # a model may do anything with its layers
+        log.info("some weights of %s are written out as float32, or all: %s", type(model).__name__, error)
+        return False
+    return True

@@ -1,0 +1,175 @@
+"""Experts of a mixture in C++ of our own, over weights as they lie in their file or of fewer bits. CPU only.
+
+transformers says of every family's experts how their weights lie (`use_experts_implementation`); which of them a token
+goes to is decided before. A row's result never depends on the rows beside it, to the last bit.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from ctypes import c_int64, c_void_p
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import nn
+
+from nbgen.engine.linear import Swap, swap
+from nbgen.engine.native import function
+from nbgen.engine.native_half_linear import NativeHalfLinear, as_float32
+from nbgen.engine.native_linear import LinearFields, NativeLinear, NativeProduct, suits
+
+#: What goes into a gate, and what it lets through: each with each.
+TRIED = torch.cartesian_prod(torch.linspace(-12, 12, 49), torch.linspace(-12, 12, 49)).T
+#: Rows of a weight that has those of gate and up by turns.
+EVEN, ODD = slice(0, None, 2), slice(1, None, 2)
+#: Limit and slope of gpt-oss's gate.
+LIMIT, SLOPE = 7.0, 1.702
+
+
+class ExpertsFields(ctypes.Structure):
+    """`Experts` of the C++."""
+
+    _fields_ = [*((name, c_void_p) for name in ("gates", "ups", "downs")), ("count", c_int64), ("activation", c_int64)]
+
+
+class RoutesFields(ctypes.Structure):
+    """`Routes` of the C++."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("rows", "each", "threads")),
+        *((name, c_void_p) for name in ("chosen", "shares")),
+        *((name, c_void_p) for name in ("places", "ends", "used")),
+        *((name, c_void_p) for name in ("gathered", "gates", "ups", "made")),
+    ]
+
+
+class NativeExperts(nn.Module):
+    """What stands where a family's experts stood: each a product for gate, up and down."""
+
+    def __init__(self, experts: list[list[NativeProduct]], activation: int, dtype: torch.dtype) -> None:
+        """`dtype` is that of rows; `activation` which of `gates` it is."""
+        super().__init__()
+        if (mix := function("mix", dtype)) is None:
+            raise ValueError(f"no experts of our own for {dtype}")
+        self._mix, self._dtype, self._activation = mix, dtype, activation
+        self.num_experts, self._experts = len(experts), experts
+        self._within, self._width = experts[0][0].out_features, experts[0][0].in_features
+        linears = [
+            (LinearFields * len(each))(*(product.fields() for product in each)) for each in zip(*experts, strict=True)
+        ]
+        self._linears = linears
+        self.fields = ExpertsFields(*map(ctypes.addressof, linears), self.num_experts, activation)
+
+    @property
+    def products(self) -> Iterator[NativeProduct]:
+        """All of them."""
+        return (product for expert in self._experts for product in expert)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all weights."""
+        return sum(product.nbytes for product in self.products)
+
+    def remade(self, make: Callable[[Any], Any]) -> "NativeExperts":
+        """The same of other products, each made of one of these."""
+        return NativeExperts(
+            [[make(each) for each in expert] for expert in self._experts], self._activation, self._dtype
+        )
+
+    def forward(
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """`[rows, hidden]` of as many rows, the experts `[rows, each]` of each, and their shares."""
+        if hidden_states.dtype != self._dtype:
+            raise RuntimeError(f"expected rows of {self._dtype}, and got {hidden_states.dtype}")
+        rows, each = top_k_index.shape
+        given = hidden_states.contiguous(), top_k_index.long().contiguous(), top_k_weights.float().contiguous()
+        output, choices = torch.empty_like(given[0]), rows * each
+        counts = torch.empty(choices + 2 * self.num_experts + 1, dtype=torch.long)
+        numbers = torch.empty(choices * (2 * self._width + 2 * self._within), dtype=self._dtype)
+        routes = RoutesFields(
+            *(rows, each, torch.get_num_threads(), given[1].data_ptr(), given[2].data_ptr()),
+            *_parts(counts, choices, self.num_experts, self.num_experts + 1),
+            *_parts(numbers, *(choices * size for size in (self._width, self._within, self._within, self._width))),
+        )
+        self._mix(ctypes.byref(self.fields), ctypes.byref(routes), given[0].data_ptr(), output.data_ptr())
+        return output
+
+
+def replace(model: nn.Module) -> list[Swap]:
+    """Replace the model's experts whose weights can be read as they are."""
+    return swap(model, lambda module: of(module) if known(module) and _lie_well(module) else None)
+
+
+def of(module: nn.Module, *, in_float32: bool = False) -> NativeExperts:
+    """Experts of our own with the weights of a family's, which are `known`; copies of them, where they lie otherwise.
+
+    Weights of 16 bits may compute `in_float32`.
+    """
+    experts: Any = module
+    layer: Callable[..., NativeProduct] = NativeHalfLinear if in_float32 else NativeLinear
+    made = [[layer(*each) for each in _weights(experts, index)] for index in range(len(experts.down_proj))]
+    activation = _activation(experts)
+    assert activation is not None
+    return NativeExperts(made, activation, torch.float32 if in_float32 else experts.down_proj.dtype)
+
+
+def known(module: nn.Module, *, in_float32: bool = False) -> bool:
+    """Whether it is a family's experts that do nothing else than ours, with weights that this machine suits."""
+    if _activation(module) is None:
+        return False
+    shapes = (as_float32(weight) if in_float32 else weight for weight, _ in _weights(module, 0))
+    return all(map(suits, shapes))
+
+
+def stored(module: Any) -> list[torch.Tensor]:
+    """The weights of a family's experts, `[experts, …]` each."""
+    return [module.gate_up_proj.detach(), module.down_proj.detach()]
+
+
+def _activation(module: Any) -> int | None:
+    """Which gate a family's experts have, if they are experts, and do nothing else than ours."""
+    told = getattr(module, "has_gate", False) and not getattr(module, "has_post_expert_norm", False)
+    if not told or not isinstance(getattr(module, "gate_up_proj", None), nn.Parameter):
+        return None
+    made = module._apply_gate(_joined(module, *TRIED)[None])[0]
+    return next((number for number, gate in enumerate(GATES) if torch.allclose(made, gate(*TRIED), 1e-5, 1e-6)), None)
+
+
+def _joined(module: Any, gates: torch.Tensor, ups: torch.Tensor) -> torch.Tensor:
+    return torch.cat([gates, ups]) if module.is_concatenated else torch.stack([gates, ups], -1).flatten()
+
+
+def _lie_well(module: Any) -> bool:
+    return not module.is_transposed and module.is_concatenated and all(map(_is_here, stored(module)))
+
+
+def _is_here(weight: torch.Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.is_contiguous()
+
+
+def _weights(module: Any, index: int) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    """Weight `[out, in]` and bias of one expert's gate, up and down."""
+    both, down = (weight[index].T if module.is_transposed else weight[index] for weight in stored(module))
+    bias = module.gate_up_proj_bias[index] if module.has_bias else None
+    for part in (slice(None, len(both) // 2), slice(len(both) // 2, None)) if module.is_concatenated else (EVEN, ODD):
+        yield both[part].contiguous(), None if bias is None else bias[part].contiguous()
+    yield down.contiguous(), module.down_proj_bias[index] if module.has_bias else None
+
+
+def _clamped(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    gate = gate.clamp(max=LIMIT)
+    return (up.clamp(-LIMIT, LIMIT) + 1) * gate * torch.sigmoid(gate * SLOPE)
+
+
+#: By the numbers that the C++ gives them.
+GATES: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = (
+    lambda gate, up: nn.functional.silu(gate) * up,
+    lambda gate, up: nn.functional.gelu(gate, approximate="tanh") * up,
+    _clamped,
+)
+
+
+def _parts(room: torch.Tensor, *sizes: int) -> list[int]:
+    """Where parts of so many numbers lie in it, one after the other."""
+    return [room.data_ptr() + start * room.element_size() for start in accumulate(sizes[:-1], initial=0)]
