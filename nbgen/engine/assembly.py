@@ -44,7 +44,7 @@ FAIR_IN_TILES = MixedChunk(least=60, most=256, for_each=4)
 #: … and where each prompt has a forward of its own, which reads the weights once more.
 FORWARD = MixedChunk(least=128, most=128)
 #: Tokens of a step that are guessed where that changes no bit of an answer: with the newest one, as many rows as a
-#: product takes from weights that are read once.
+#: product takes from weights that are read once. None of a mixture: each row reads the weights of its own experts.
 DRAFT_TOKENS = 7
 #: Blocks for each snapshot of a state, at least; and they take three times its bytes, at least.
 BLOCKS_PER_SNAPSHOT = 8
@@ -149,7 +149,8 @@ def _draft_tokens(runner: Runner, config: EngineConfig) -> int:
     """Raises ModelError where they are asked for and cannot be had."""
     wanted = config.draft_tokens
     if wanted is None:
-        return DRAFT_TOKENS if isinstance(runner, ModelRunner) and runner.native_model else 0
+        reads_once = isinstance(runner, ModelRunner) and runner.native_model and not runner.native_model.has_experts
+        return DRAFT_TOKENS if reads_once else 0
     if wanted and (runner.tier != "A" or runner.device.type != "cpu"):
         raise ModelError(
             f"draft_tokens is {wanted}, and this model runs in tier {runner.tier} on {runner.device.type}: "

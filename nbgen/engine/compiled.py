@@ -109,7 +109,7 @@ def _hide_linears(model: "PreTrainedModel") -> list[nn.Module]:
     return found
 
 
-def _operator(linear: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+def _operator(linear: Any) -> Callable[..., torch.Tensor]:
     number = _number(linear)
     if isinstance(linear, NativeExperts):
         return lambda hidden, chosen, shares: torch.ops.nbgen.experts(hidden, chosen, shares, number)

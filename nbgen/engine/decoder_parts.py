@@ -13,8 +13,9 @@ from torch import nn
 from nbgen.engine.attention import Window
 from nbgen.engine.known_code import like, turns_like
 from nbgen.engine.llama_like import LIKE, window
+from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
-from nbgen.engine.native_linear import ALL
+from nbgen.engine.native_linear import ALL, suits
 
 #: Norms before attention and after it, before the feed-forward and after it, where families have them.
 BEFORE = ("input_layernorm", None, "post_attention_layernorm", None)
@@ -23,7 +24,9 @@ BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernor
 #: Where norms stand in a layer.
 LAYERS = {
     "llama.LlamaDecoderLayer": BEFORE,
+    "mixtral.MixtralDecoderLayer": BEFORE,
     "granite.GraniteDecoderLayer": BEFORE,
+    "granitemoe.GraniteMoeDecoderLayer": BEFORE,
     "phi3.Phi3DecoderLayer": BEFORE,
     "gemma2.Gemma2DecoderLayer": BOTH,
     "gemma3.Gemma3DecoderLayer": BOTH,
@@ -45,6 +48,7 @@ ATTENTION = {
     "olmo3.Olmo3Attention": False,
     "smollm3.SmolLM3Attention": False,
     "phi3.Phi3Attention": False,
+    "olmoe.OlmoeAttention": False,
 }
 #: What a norm's weights have besides, and whether numbers are rounded before they are weighed.
 NORMS = {
@@ -64,6 +68,20 @@ TURNS = {
     "glm4": (True, True),
     "ernie4_5": (False, True),
 }
+#: Feed-forwards of many experts, and what is called what chooses them.
+MIXTURES = {
+    "mixtral.MixtralSparseMoeBlock": "gate",
+    "qwen3_moe.Qwen3MoeSparseMoeBlock": "gate",
+    "olmoe.OlmoeSparseMoeBlock": "gate",
+    "granitemoe.GraniteMoeMoE": "router",
+}
+#: What chooses them: whether a softmax over all of them says what each counts, unless it is told to even them, and
+#: whether that is rounded.
+ROUTERS = {
+    "mixtral.MixtralTopKRouter": (False, False),
+    "qwen3_moe.Qwen3MoeTopKRouter": (True, True),
+    "granitemoe.GraniteMoeTopKRouter": (False, True),
+}
 ACTIVATIONS = (nn.functional.silu, lambda numbers: nn.functional.gelu(numbers, approximate="tanh"))
 DECODERS = (
     *LIKE["decoder"],
@@ -72,12 +90,20 @@ DECODERS = (
     "gemma3.Gemma3TextModel",
     "granite.GraniteModel",
     "olmo3.Olmo3Model",
+    "mixtral.MixtralModel",
+    "qwen3_moe.Qwen3MoeModel",
+    "olmoe.OlmoeModel",
+    "granitemoe.GraniteMoeModel",
 )
 #: What a model makes of its scores: nothing, it divides them, or it bends them.
 PLAIN, DIVIDED, BENT = range(3)
 MODELS = {
     **dict.fromkeys(LIKE["model"], PLAIN),
+    "mixtral.MixtralForCausalLM": PLAIN,
+    "qwen3_moe.Qwen3MoeForCausalLM": PLAIN,
+    "olmoe.OlmoeForCausalLM": PLAIN,
     "granite.GraniteForCausalLM": DIVIDED,
+    "granitemoe.GraniteMoeForCausalLM": DIVIDED,
     "gemma2.Gemma2ForCausalLM": BENT,
     "gemma3.Gemma3ForCausalLM": BENT,
 }
@@ -114,12 +140,45 @@ class Product(NamedTuple):
         return len(range(self.linear.out_features)[self.rows])
 
 
+class RouterParts(NamedTuple):
+    """A row goes to `each` of the experts of which `weight` `[experts, in]` makes most.
+
+    What each counts is a softmax over them, or `among_all`, and is rounded if that `rounds`.
+    """
+
+    weight: torch.Tensor
+    each: int
+    among_all: bool
+    rounds: bool
+
+
+class Mixture(NamedTuple):
+    """A feed-forward of many `experts`, of which a `router` chooses a few."""
+
+    experts: NativeExperts
+    router: RouterParts
+
+    @classmethod
+    def of(cls, block: Any) -> "Mixture | None":
+        """None for a feed-forward of one. Raises ValueError for experts that are not ours, or chosen in another way."""
+        if (kind := like(block, MIXTURES)) is None:
+            return None
+        router: Any = getattr(block, MIXTURES[kind])
+        chosen = like(router, ROUTERS)
+        if chosen is None or not isinstance(block.experts, NativeExperts) or not suits(router.weight):
+            raise ValueError(f"its experts, or what chooses them ({type(router).__name__}), are not known")
+        among_all, rounds = ROUTERS[chosen]
+        among_all &= not getattr(router, "norm_topk_prob", False)
+        return cls(block.experts, RouterParts(router.weight, router.top_k, among_all, rounds))
+
+
 class LayerParts(NamedTuple):
     """`norms` are before attention and after it, before the feed-forward and after it, of queries and of keys.
 
     Scores of attention are bent by `softcap`, if it is not 0. `turns` says whether positions turn heads, `rounds`
     whether that rounds on the way, and `in_pairs` whether it turns neighbours; `activation` which of `ACTIVATIONS` it
-    is, `residual` by what the results are multiplied that are added.
+    is, `residual` by what the results are multiplied that are added. Where there is a `mixture`, there are no products
+    for gate, up and down.
     """
 
     attention: Any
@@ -132,6 +191,7 @@ class LayerParts(NamedTuple):
     in_pairs: bool
     activation: int
     residual: float
+    mixture: Mixture | None
 
     @property
     def norms_all_heads(self) -> bool:
@@ -142,14 +202,16 @@ class LayerParts(NamedTuple):
     @classmethod
     def of(cls, layer: Any) -> "LayerParts":
         """Raises ValueError for a layer that does anything else."""
-        attend, feed = layer.self_attn, layer.mlp
-        places, attention, fed = like(layer, LAYERS), like(attend, ATTENTION), like(feed, FEEDS)
-        if places is None or attention is None or fed is None:
+        attend, feed = layer.self_attn, _feed(layer)
+        places, attention, mixture = like(layer, LAYERS), like(attend, ATTENTION), Mixture.of(feed)
+        fed = None if mixture else like(feed, FEEDS)
+        clips = getattr(getattr(attend, "config", None), "clip_qkv", None) is not None
+        if places is None or attention is None or clips or not (mixture or fed):
             raise ValueError(f"its layers ({type(layer).__name__}) are not known")
         found = [name and getattr(layer, name) for name in LAYERS[places]]
         heads = [getattr(attend, name, None) for name in ("q_norm", "k_norm")]
         softcap = attend.attn_logit_softcapping if ATTENTION[attention] else None
-        residual = layer.residual_multiplier if places.startswith("granite.") else 1.0
+        residual = layer.residual_multiplier if places.startswith("granite") else 1.0
         return cls(
             attend,
             products(layer),
@@ -158,8 +220,9 @@ class LayerParts(NamedTuple):
             softcap or 0.0,
             bool(getattr(attend, "use_rope", True)),
             *_turns(attend),
-            _activation(getattr(feed, FEEDS[fed])),
+            _activation(getattr(feed, FEEDS[fed])) if fed else 0,
             residual,
+            mixture,
         )
 
 
@@ -188,7 +251,7 @@ class ModelParts(NamedTuple):
             raise ValueError("its embeddings are not known, or of another type than the layers")
         if len(embeddings.weight) < max(config.vocab_size, model.lm_head.out_features):
             raise ValueError("some ids have no embedding")
-        hidden = decoder.embedding_multiplier if around == "granite.GraniteModel" else 1.0
+        hidden = decoder.embedding_multiplier if around.startswith("granite") else 1.0
         divisor = config.logits_scaling if ends == DIVIDED else 1.0
         cap = config.final_logit_softcapping if ends == BENT else None
         return cls(NormParts.of(decoder.norm), scale, hidden, divisor, cap or 0.0)
@@ -203,18 +266,27 @@ def _ends(model: Any) -> int | None:
 
 
 def products(layer: Any) -> list[Product]:
-    """Query, key, value and output; gate, up and down: of layers of their own, or of one for what has one input."""
-    attend, feed = layer.self_attn, layer.mlp
+    """Query, key, value and output; gate, up and down: of layers of their own, or of one for what has one input.
+
+    Experts are none of these.
+    """
+    attend, feed = layer.self_attn, _feed(layer)
     if (joined := getattr(attend, "qkv_proj", None)) is not None:
         heads = attend.o_proj.in_features
         found = _cut(joined, heads, (joined.out_features - heads) // 2)
     else:
         found = [Product(attend.get_submodule(f"{name}_proj"), ALL) for name in "qkv"]
+    if hasattr(feed, "experts"):
+        return [*found, Product(attend.o_proj, ALL)]
     if (joined := getattr(feed, "gate_up_proj", None)) is not None:
         fed = _cut(joined, joined.out_features // 2)
     else:
         fed = [Product(feed.gate_proj, ALL), Product(feed.up_proj, ALL)]
     return [*found, Product(attend.o_proj, ALL), *fed, Product(feed.down_proj, ALL)]
+
+
+def _feed(layer: Any) -> Any:
+    return layer.mlp if hasattr(layer, "mlp") else layer.block_sparse_moe
 
 
 def _cut(linear: Any, *sizes: int) -> list[Product]:

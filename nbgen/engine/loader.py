@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,9 @@ from nbgen.engine import (
     torchao_weights,
     video,
 )
+from nbgen.engine.expert_files import ExpertFiles
 from nbgen.engine.media_encoder import placeholders
+from nbgen.engine.native_half_linear import HALVES
 from nbgen.engine.processor import Processor
 from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
@@ -171,22 +173,24 @@ def _model(folder: Path, held: dict[str, Any], config: EngineConfig, auto: Any) 
     with _foreign_errors(config.model, "weights"):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         model_size.check(architecture, auto, folder, held, config.model)
-        written_out = dequantized.ask(architecture, on)
-        model, loading = auto.from_pretrained(
-            folder,
-            output_loading_info=True,
-            config=architecture,
-            dtype=_dtype(config, on, architecture.get_text_config().dtype),
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-        )
+        written_out, experts = dequantized.ask(architecture, on), ExpertFiles()
+        with experts.left_alone() if on.type == "cpu" and not written_out else nullcontext():
+            model, loading = auto.from_pretrained(
+                folder,
+                output_loading_info=True,
+                config=architecture,
+                dtype=_dtype(config, on, architecture.get_text_config().dtype),
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+            )
         _check_complete(model, loading["missing_keys"], config.model)
         if written_out:
             dequantized.even(model)
         parameters = sum(p.numel() for p in model.parameters())
         if on.type == "cpu":
             emulated = config.dtype == "auto" and not _computes_in(model.dtype, on)
+            experts.settle(model, in_float32=emulated and model.dtype in HALVES)
             torchao_weights.replace(model, torch.float32 if emulated else model.dtype, config.model)
             if emulated:
                 half_weights.widen(model)

@@ -8,6 +8,7 @@ between; and so are embeddings, the last norm and scores, for who knows that the
 
 import ctypes
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import c_int64, c_void_p
@@ -20,17 +21,47 @@ from nbgen.engine import attention
 from nbgen.engine.attention import Window
 from nbgen.engine.attention_native import LayerFields, NativeAttention
 from nbgen.engine.attention_plan import Plan
-from nbgen.engine.decoder_parts import LayerParts, Product, products
+from nbgen.engine.decoder_parts import LayerParts, Mixture, Product, products
+from nbgen.engine.expert_routes import OWN
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
 from nbgen.engine.native import function
+from nbgen.engine.native_experts import ExpertsFields
 from nbgen.engine.native_linear import ALL, OUTPUTS, LinearFields, NativeProduct
-from nbgen.engine.native_step import NormFields, OuterLayers, PreparedStep, Room, Scales, Scores, StepFields, finished
+from nbgen.engine.native_step import (
+    MADE,
+    NormFields,
+    OuterLayers,
+    PreparedStep,
+    Room,
+    Scales,
+    Scores,
+    StepFields,
+    finished,
+)
 from nbgen.engine.rotary_table import Rotary, RotaryTable
 from nbgen.engine.scheduler import ScheduledSequence
 
 LINEARS = ("query", "key", "value", "output", "gate", "up", "down")
 NORMS = ("input_norm", "attended_norm", "feed_norm", "fed_norm", "query_norm", "key_norm")
+
+
+class RouterFields(ctypes.Structure):
+    """`Router` of the C++."""
+
+    _fields_ = [("scores", LinearFields), *((name, c_int64) for name in ("each", "among_all", "rounds"))]
+
+
+class SparseFeedFields(ctypes.Structure):
+    """`SparseFeed` of the C++."""
+
+    _fields_ = [("router", RouterFields), ("experts", ExpertsFields)]
+
+    @classmethod
+    def of(cls, mixture: Mixture, dtype: torch.dtype) -> "SparseFeedFields":
+        """Where its experts lie, and what chooses them."""
+        weight, *told = mixture.router
+        return cls(RouterFields(LinearFields.of_table(weight, dtype), *told), mixture.experts.fields)
 
 
 class DecoderLayerFields(ctypes.Structure):
@@ -42,6 +73,7 @@ class DecoderLayerFields(ctypes.Structure):
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
         *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "in_pairs")),
+        ("sparse", c_void_p),
     ]
 
 
@@ -65,15 +97,16 @@ class NativeDecoder(nn.Module):
         self._scales = Scales(1.0, _residual(layers), 1.0, 0.0)
         self._stock, self._instead = list(found), nn.ModuleList([self])
         self._numbers = [layer.attention.layer_idx for layer in layers]
-        #: What the layers point to of adapters.
+        #: What the layers point to of adapters, and of experts.
         self._adapted: list[torch.Tensor] = []
+        self._sparse: list[SparseFeedFields] = []
         self._fields = (DecoderLayerFields * len(found))(*map(self._of, layers))
         self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
         for layer, fields in zip(layers, self._fields, strict=True):
             group = fields.attention.heads // fields.attention.kv_heads
             self._shape_of_last = layer.window, group
             self._alike.setdefault(self._shape_of_last, []).append(fields)
-        self._sizes = _sizes(layers)
+        self._sizes, self._experts = _sizes(layers), _experts(layers)
         shapes = [fields.attention for fields in self._fields]
         self._most = max(shape.heads * (shape.value_dim + 2) for shape in shapes)
         #: The first layer's, in the cache that the layers point to.
@@ -156,7 +189,8 @@ class NativeDecoder(nn.Module):
         self._walk(prepared.fields, prepared.hidden)
 
     def _room(self, step: attention.Step, last: attention.Step | None, scales: Scales) -> Room:
-        return Room(len(step.slots), self._sizes, self._plan(step, last) * self._most, scales, self._dtype)
+        floats = self._plan(step, last) * self._most
+        return Room(len(step.slots), self._sizes, floats, scales, self._dtype, self._experts)
 
     def _of(self, layer: LayerParts) -> DecoderLayerFields:
         """All of a layer but where its cache is."""
@@ -164,8 +198,15 @@ class NativeDecoder(nn.Module):
         kind = kinds.index(self._decoder.config.layer_types[layer.attention.layer_idx]) if len(kinds) > 1 else 0
         turned = width if layer.turns else 0
         given = layer.activation, layer.norms_all_heads, turned, kind * width, layer.rounds, layer.in_pairs
-        linears = (_linear_fields(product, self._adapted) for product in layer.products)
-        return DecoderLayerFields(*map(NormFields.of, layer.norms), *linears, _shape(layer), None, None, None, *given)
+        linears = [_linear_fields(product, self._adapted) for product in layer.products]
+        none = [LinearFields()] * (len(LINEARS) - len(linears))
+        fields = DecoderLayerFields(
+            *map(NormFields.of, layer.norms), *linears, *none, _shape(layer), None, None, None, *given
+        )
+        if layer.mixture:
+            self._sparse.append(SparseFeedFields.of(layer.mixture, self._dtype))
+            fields.sparse = ctypes.addressof(self._sparse[-1])
+        return fields
 
     def _walk(self, fields: StepFields, hidden: torch.Tensor) -> None:
         self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
@@ -181,6 +222,11 @@ class NativeDecoder(nn.Module):
             for fields in layers:
                 fields.batch = ctypes.addressof(plan.fields)
         return max(plan.chunks for plan, _ in plans)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether some layers' weights are not all read for a row."""
+        return self._experts is not None
 
     @property
     def has_windows(self) -> bool:
@@ -206,7 +252,7 @@ class NativeDecoder(nn.Module):
         if columns is not self._columns:
             self._adapted = []
             for layer, fields in zip(self._stock, self._fields, strict=True):
-                for name, product in zip(LINEARS, products(layer), strict=True):
+                for name, product in zip(LINEARS, products(layer), strict=False):
                     setattr(fields, name, _linear_fields(product, self._adapted))
             self._columns = columns
         if not concerns(items):
@@ -264,11 +310,23 @@ def _linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
     return cast(LinearFields, base.fields(rows, (down, up)))
 
 
-def _sizes(layers: list[LayerParts]) -> list[int]:
+def _sizes(layers: list[LayerParts]) -> dict[str, int]:
     """Numbers of one row in each of what a step makes meanwhile, in the widest layer."""
-    sizes = []
+    most: Counter[str] = Counter()
     for layer in layers:
-        query, key, value, output, gate, up, down = layer.products
-        outputs = (query.outputs, key.outputs, value.outputs, output.linear.in_features)
-        sizes.append((query.linear.in_features, *outputs, down.outputs, gate.outputs, up.outputs))
-    return [max(column) for column in zip(*sizes, strict=True)]
+        query, key, value, output, *fed = layer.products
+        outputs = (query.outputs, key.outputs, value.outputs, output.linear.in_features, output.outputs)
+        most |= Counter(dict(zip(MADE, (query.linear.in_features, *outputs), strict=False)))
+        most |= Counter({name: product.outputs for name, product in zip(("gates", "ups"), fed, strict=False)})
+        if layer.mixture:
+            experts, router = layer.mixture
+            most |= Counter(experts.sizes(router.each)) | Counter(routing=experts.num_experts)
+    return {name: most[name] for name in (*MADE, *OWN)}
+
+
+def _experts(layers: list[LayerParts]) -> tuple[int, int] | None:
+    """To how many of how many a row goes. Raises ValueError where layers differ."""
+    found = {(each.mixture.router.each, each.mixture.experts.num_experts) for each in layers if each.mixture}
+    if len(found) > 1:
+        raise ValueError("its layers have more than one number of experts")
+    return next(iter(found), None)

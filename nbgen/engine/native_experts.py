@@ -5,14 +5,14 @@ goes to is decided before. A row's result never depends on the rows beside it, t
 """
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_int64, c_void_p
-from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import nn
 
+from nbgen.engine.expert_routes import RouteRoom
 from nbgen.engine.linear import Swap, swap
 from nbgen.engine.native import function
 from nbgen.engine.native_half_linear import NativeHalfLinear, as_float32
@@ -24,23 +24,14 @@ TRIED = torch.cartesian_prod(torch.linspace(-12, 12, 49), torch.linspace(-12, 12
 EVEN, ODD = slice(0, None, 2), slice(1, None, 2)
 #: Limit and slope of gpt-oss's gate.
 LIMIT, SLOPE = 7.0, 1.702
+#: Weight and bias of each expert's gate, up and down.
+Weights = Sequence[Sequence[tuple[torch.Tensor, torch.Tensor | None]]]
 
 
 class ExpertsFields(ctypes.Structure):
     """`Experts` of the C++."""
 
     _fields_ = [*((name, c_void_p) for name in ("gates", "ups", "downs")), ("count", c_int64), ("activation", c_int64)]
-
-
-class RoutesFields(ctypes.Structure):
-    """`Routes` of the C++."""
-
-    _fields_ = [
-        *((name, c_int64) for name in ("rows", "each", "threads")),
-        *((name, c_void_p) for name in ("chosen", "shares")),
-        *((name, c_void_p) for name in ("places", "ends", "used")),
-        *((name, c_void_p) for name in ("gathered", "gates", "ups", "made")),
-    ]
 
 
 class NativeExperts(nn.Module):
@@ -51,14 +42,12 @@ class NativeExperts(nn.Module):
         super().__init__()
         if (mix := function("mix", dtype)) is None:
             raise ValueError(f"no experts of our own for {dtype}")
-        self._mix, self._dtype, self._activation = mix, dtype, activation
+        self._mix, self.dtype, self._activation = mix, dtype, activation
         self.num_experts, self._experts = len(experts), experts
-        self._within, self._width = experts[0][0].out_features, experts[0][0].in_features
-        linears = [
-            (LinearFields * len(each))(*(product.fields() for product in each)) for each in zip(*experts, strict=True)
-        ]
-        self._linears = linears
-        self.fields = ExpertsFields(*map(ctypes.addressof, linears), self.num_experts, activation)
+        self.within, self.width = experts[0][0].out_features, experts[0][0].in_features
+        table = LinearFields * len(experts)
+        self._linears = [table(*(product.fields() for product in each)) for each in zip(*experts, strict=True)]
+        self.fields = ExpertsFields(*map(ctypes.addressof, self._linears), self.num_experts, activation)
 
     @property
     def products(self) -> Iterator[NativeProduct]:
@@ -72,46 +61,50 @@ class NativeExperts(nn.Module):
 
     def remade(self, make: Callable[[Any], Any]) -> "NativeExperts":
         """The same of other products, each made of one of these."""
-        return NativeExperts(
-            [[make(each) for each in expert] for expert in self._experts], self._activation, self._dtype
-        )
+        made = [[make(each) for each in expert] for expert in self._experts]
+        return NativeExperts(made, self._activation, self.dtype)
+
+    def sizes(self, each: int) -> dict[str, int]:
+        """Numbers of what they make of a row that goes to so many of them (`expert_routes`)."""
+        within, width = each * self.within, each * self.width
+        return {"gathered": width, "gates": within, "ups": within, "made": width}
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
         """`[rows, hidden]` of as many rows, the experts `[rows, each]` of each, and their shares."""
-        if hidden_states.dtype != self._dtype:
-            raise RuntimeError(f"expected rows of {self._dtype}, and got {hidden_states.dtype}")
+        if hidden_states.dtype != self.dtype:
+            raise RuntimeError(f"expected rows of {self.dtype}, and got {hidden_states.dtype}")
         rows, each = top_k_index.shape
-        given = hidden_states.contiguous(), top_k_index.long().contiguous(), top_k_weights.float().contiguous()
-        output, choices = torch.empty_like(given[0]), rows * each
-        counts = torch.empty(choices + 2 * self.num_experts + 1, dtype=torch.long)
-        numbers = torch.empty(choices * (2 * self._width + 2 * self._within), dtype=self._dtype)
-        routes = RoutesFields(
-            *(rows, each, torch.get_num_threads(), given[1].data_ptr(), given[2].data_ptr()),
-            *_parts(counts, choices, self.num_experts, self.num_experts + 1),
-            *_parts(numbers, *(choices * size for size in (self._width, self._within, self._within, self._width))),
+        hidden, sizes = hidden_states.contiguous(), self.sizes(each)
+        parts = torch.empty(rows * sum(sizes.values()), dtype=self.dtype).split(
+            [rows * size for size in sizes.values()]
         )
-        self._mix(ctypes.byref(self.fields), ctypes.byref(routes), given[0].data_ptr(), output.data_ptr())
+        at = {name: part.data_ptr() for name, part in zip(sizes, parts, strict=True)}
+        routes, output = RouteRoom(rows, each, self.num_experts, at), torch.empty_like(hidden)
+        routes.chosen.copy_(top_k_index)
+        routes.shares.copy_(top_k_weights)
+        self._mix(ctypes.byref(self.fields), ctypes.byref(routes.fields), hidden.data_ptr(), output.data_ptr())
         return output
 
 
 def replace(model: nn.Module) -> list[Swap]:
     """Replace the model's experts whose weights can be read as they are."""
-    return swap(model, lambda module: of(module) if known(module) and _lie_well(module) else None)
+    return swap(model, lambda module: of(module) if known(module) and _is_here(module) else None)
 
 
-def of(module: nn.Module, *, in_float32: bool = False) -> NativeExperts:
-    """Experts of our own with the weights of a family's, which are `known`; copies of them, where they lie otherwise.
+def of(module: nn.Module, weights: Weights | None = None, *, in_float32: bool = False) -> NativeExperts:
+    """Experts of our own in place of a family's, which are `known`, with their `weights` or these.
 
-    Weights of 16 bits may compute `in_float32`.
+    What lies otherwise than ours must is copied. Weights of 16 bits may compute `in_float32`.
     """
     experts: Any = module
     layer: Callable[..., NativeProduct] = NativeHalfLinear if in_float32 else NativeLinear
-    made = [[layer(*each) for each in _weights(experts, index)] for index in range(len(experts.down_proj))]
+    own = weights or (_weights(experts, index) for index in range(len(experts.down_proj)))
     activation = _activation(experts)
     assert activation is not None
-    return NativeExperts(made, activation, torch.float32 if in_float32 else experts.down_proj.dtype)
+    dtype = torch.float32 if in_float32 else experts.down_proj.dtype
+    return NativeExperts([[layer(*each) for each in expert] for expert in own], activation, dtype)
 
 
 def known(module: nn.Module, *, in_float32: bool = False) -> bool:
@@ -140,12 +133,15 @@ def _joined(module: Any, gates: torch.Tensor, ups: torch.Tensor) -> torch.Tensor
     return torch.cat([gates, ups]) if module.is_concatenated else torch.stack([gates, ups], -1).flatten()
 
 
-def _lie_well(module: Any) -> bool:
-    return not module.is_transposed and module.is_concatenated and all(map(_is_here, stored(module)))
+def lies_well(module: Any) -> bool:
+    """Whether a family's weights are those of gate, up and down as ours are, `[out, in]`, and nothing else."""
+    return not module.is_transposed and module.is_concatenated and not module.has_bias
 
 
-def _is_here(weight: torch.Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.is_contiguous()
+def _is_here(module: Any) -> bool:
+    """Whether nothing of its weights must be copied."""
+    weights = [weight for weight in stored(module) if weight.device.type == "cpu" and weight.is_contiguous()]
+    return lies_well(module) and len(weights) == len(stored(module))
 
 
 def _weights(module: Any, index: int) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
@@ -168,8 +164,3 @@ GATES: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = (
     lambda gate, up: nn.functional.gelu(gate, approximate="tanh") * up,
     _clamped,
 )
-
-
-def _parts(room: torch.Tensor, *sizes: int) -> list[int]:
-    """Where parts of so many numbers lie in it, one after the other."""
-    return [room.data_ptr() + start * room.element_size() for start in accumulate(sizes[:-1], initial=0)]

@@ -39,6 +39,11 @@ class NativeModel:
         self._kept: dict[int, NativeDecodes] = {}
         self._first: list[int] | None = None
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether a row reads weights that one beside it may not."""
+        return self._layers.has_experts
+
     def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether the step is of rows alone, and its attention and cache are what the layers read."""
         return of_rows(items) and self._layers.suits(step)

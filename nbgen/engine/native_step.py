@@ -4,7 +4,7 @@ Knows nothing of models.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_float, c_int64, c_void_p
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -14,12 +14,13 @@ from torch import nn
 
 from nbgen.engine import attention
 from nbgen.engine.decoder_parts import ModelParts, NormParts
+from nbgen.engine.expert_routes import RouteRoom
 from nbgen.engine.native import function
 from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.rotary_table import Rotary
 
 #: What a step makes meanwhile, in the order of the C++.
-MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups")
+MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups", "routing")
 
 
 class NormFields(ctypes.Structure):
@@ -45,6 +46,7 @@ class StepFields(ctypes.Structure):
     _fields_ = [
         *((name, c_int64) for name in ("rows", "threads", "turns")),
         *((name, c_void_p) for name in ("slots", "adapters", "positions", "cosines", "sines", *MADE, "scratch")),
+        ("routes", c_void_p),
         *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings")),
         *((name, c_void_p) for name in ("norm", "head", "rounded_scores", "scores")),
         ("scales", Scales),
@@ -66,19 +68,31 @@ class OuterLayers(NamedTuple):
 
 
 class Room:
-    """For so many rows of what is made meanwhile: `sizes` numbers a row in the order of `MADE`, and floats besides.
+    """For so many rows of what is made meanwhile: `sizes` numbers a row by the names of `MADE`, and floats besides.
 
-    It keeps what fields of a step here point to.
+    Where rows go to `experts`, to so many of so many, there are sizes of what these make too. It keeps what fields of
+    a step here point to.
     """
 
-    def __init__(self, rows: int, sizes: Sequence[int], floats: int, scales: Scales, dtype: torch.dtype) -> None:
-        self._made = torch.empty(rows * sum(sizes), dtype=dtype)
+    def __init__(
+        self,
+        rows: int,
+        sizes: Mapping[str, int],
+        floats: int,
+        scales: Scales,
+        dtype: torch.dtype,
+        experts: tuple[int, int] | None = None,
+    ) -> None:
+        self._made = torch.empty(rows * sum(sizes.values()), dtype=dtype)
         self._scratch = torch.empty(floats, dtype=torch.float32)
         first, size = self._made.data_ptr(), rows * self._made.element_size()
-        starts = accumulate(sizes[:-1], initial=0)
+        starts = accumulate([0, *sizes.values()])
+        at = {name: first + start * size for name, start in zip(sizes, starts, strict=False)}
         self._given: list[torch.Tensor | None] = []
         self._scales = scales
-        self._pointers = [*(first + start * size for start in starts), self._scratch.data_ptr()]
+        self._routes = None if experts is None else RouteRoom(rows, *experts, at)
+        routes = None if self._routes is None else ctypes.addressof(self._routes.fields)
+        self._pointers = [*(at[name] for name in MADE), self._scratch.data_ptr(), routes]
 
     def fields(self, step: attention.Step, adapters: torch.Tensor | None, rotary: Rotary) -> StepFields:
         """Of a step here, without its outer layers."""

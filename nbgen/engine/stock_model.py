@@ -17,6 +17,7 @@ from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.forward import of_ids
 from nbgen.engine.lora import LoraLayers
 from nbgen.engine.native_decoder import NativeDecoder
+from nbgen.engine.routed_experts import asks
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.upload import upload
 
@@ -79,7 +80,9 @@ class StockModel:
             return self._run({"input_ids": ids}, positions)[:, -1]
 
     def _layers_of(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> AbstractContextManager[None]:
-        return self.layers.of(step, items) if self.layers and self.layers.suits(step) else nullcontext()
+        """Ours, unless somebody looks at which experts are called."""
+        ours = self.layers and not any(map(asks, items)) and self.layers.suits(step)
+        return self.layers.of(step, items) if self.layers and ours else nullcontext()
 
     def _inputs(self, ids: torch.Tensor, items: Sequence[ScheduledSequence]) -> dict[str, torch.Tensor]:
         """Of `ids` `[B, T]`, and of what prompts are given as embeddings."""

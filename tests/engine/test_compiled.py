@@ -41,7 +41,7 @@ def texts(assembly: Assembly, asked: list[GenerateRequest]) -> dict[str, list[in
 #: One layer each that is not run in C++ of our own: with a window, and beside its feed-forward; with experts.
 CHANGES = {
     "cohere2": {"num_hidden_layers": 1, "layer_types": ["sliding_attention"], "tie_word_embeddings": False},
-    "mixtral": {"num_hidden_layers": 1},
+    "minimax_m2": {"num_hidden_layers": 1},
 }
 
 

@@ -132,7 +132,7 @@ def test_a_constrained_answer_is_the_same_and_what_is_the_grammars_alone_is_gues
 def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     """Windows and heads of all kinds, in a context of several chunks; by itself and beside others."""
     folder = save_model(tmp_path, family, **TAKEN[family], tie_word_embeddings=True)  # which repeats itself
-    assembly = build(folder)
+    assembly = build(folder, draft_tokens=7)
     prompts = [REPEATED * 3, REPEATED[5:], REPEATED[:33]]
     params = SamplingParams(**LOOSE, temperature=0.0)
     requests = [GenerateRequest(rid=str(i), input_ids=prompt, params=params) for i, prompt in enumerate(prompts)]
@@ -141,6 +141,12 @@ def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     assert [ids(together[str(i)]) for i in range(3)] == expected
     assert ids(generate(assembly, [requests[0]])["0"]) == expected[0]
     assert counts(assembly)[1] > 0, "no guess came true: nothing was tested"
+
+
+def test_nothing_is_guessed_where_each_token_has_experts_of_its_own(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, "mixtral", **TAKEN["mixtral"])
+    assembly = build(folder)
+    assert (assembly.model.layers_in, assembly.model.draft_tokens) == ("C++", 0)
 
 
 def test_what_ends_an_answer_ends_it_within_a_guess(pair: tuple[Assembly, Assembly]) -> None:

@@ -50,10 +50,20 @@ TAKEN = {
     "phi3": {"partial_rotary_factor": 0.5, "head_dim": 16},
     "glm4": {"partial_rotary_factor": 0.5, "head_dim": 16},
     "ernie4_5": {"use_bias": True},
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 3},
+    "qwen3_moe": {
+        "head_dim": 16,
+        "num_experts": 8,
+        "moe_intermediate_size": 32,
+        "mlp_only_layers": [1],
+        "norm_topk_prob": False,
+    },
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True},
+    "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 2, "residual_multiplier": 0.3, "logits_scaling": 4.0},
 }
 #: Those that kernels on a GPU know, too.
 LLAMA_LIKE = ["llama", "mistral", "qwen2", "qwen3"]
-LEFT = ["cohere", "exaone4", "mixtral", "olmo", "stablelm"]
+LEFT = ["cohere", "exaone4", "olmo", "qwen2_moe", "stablelm"]
 DTYPES = [dtype for dtype in native.KINDS if native_linear.readable(nn.Linear(64, 64, dtype=dtype))]
 
 

@@ -25,13 +25,16 @@ from tests.engine.conftest import build, generate, ids
 
 PROMPTS = [list(range(10, 10 + length)) for length in (30, 7, 1, 100)]
 PARAMS = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True)
-#: Hidden sizes that 4 bits suit; a family each with grouped queries, with tied scores, with joined weights of its own.
+#: Hidden sizes that 4 bits suit; a family each with grouped queries, with tied scores, with joined weights of its own,
+#: with experts.
 MODELS = {
     "llama": {},
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
     "gemma2": {"head_dim": 16, "sliding_window": 8},
     "phi3": {"head_dim": 16},
     "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_inner": 128, "n_positions": 512},
+    "qwen3_moe": {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "gpt_oss": {"head_dim": 16, "num_local_experts": 4, "sliding_window": 8, "rope_parameters": None},
 }
 
 
@@ -59,6 +62,9 @@ def reference(folder: Path, kind: str) -> nn.Module:
             rounded = dequantized(weight.T if flipped else weight, "int8" if module is head else kind)
             # A new parameter: the embedding that may share the old one stays as it is.
             module.weight = nn.Parameter(rounded.T.contiguous() if flipped else rounded)
+        for weight in (module.gate_up_proj, module.down_proj) if hasattr(module, "has_gate") else ():
+            for each in weight.detach().transpose(1, 2) if module.is_transposed else weight.detach():
+                each.copy_(dequantized(each, kind))
     return model
 
 
@@ -82,7 +88,7 @@ def test_text_and_scores_are_those_of_the_rounded_weights(name: str, kind: str, 
     expected, plain = reference(folder, kind), AutoModelForCausalLM.from_pretrained(folder).eval()
     assembly = build(folder, quantization=kind, prefill_chunk=16)
     assert (assembly.model.tier, assembly.model.quantization) == ("A", kind)
-    assert bool(assembly.engine._runner.stock.layers) == (name != "gpt2")
+    assert bool(assembly.engine._runner.stock.layers) == (name not in ("gpt2", "gpt_oss"))
     requests = [
         GenerateRequest(rid=f"r{i}", input_ids=prompt, params=PARAMS, logprobs=LogprobOptions(start=0))
         for i, prompt in enumerate(PROMPTS)

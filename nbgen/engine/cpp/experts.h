@@ -21,8 +21,8 @@ struct Experts {
 template <typename T>
 struct Routes {
     int64_t rows, each, threads;
-    const int64_t* chosen;
-    const float* shares;
+    int64_t* chosen;
+    float* shares;
     int64_t *places, *ends, *used;
     T *gathered, *gates, *ups, *made;
 };
@@ -44,19 +44,25 @@ class Mixture {
             const int64_t place = routes_.places[choice];
             if (place >= 0) std::copy_n(input + choice / routes_.each * width, width, routes_.gathered + place * width);
         });
-        each_panel(experts_.gates, routes_.gathered, [&](int64_t expert, const Inputs<T>& inputs, int64_t first, int64_t begin, int64_t end) {
-            T *gates = routes_.gates + first * within, *ups = routes_.ups + first * within;
-            multiply(experts_.gates[expert], inputs, gates, begin, end);
-            multiply(experts_.ups[expert], inputs, ups, begin, end);
-            for (int64_t at = 0; at < inputs.rows * within; at += within) gate(experts_.activation, gates + at, ups + at, begin, end);
+        each_panel(experts_.gates, routes_.gathered, [&](const Panel& panel, const Inputs<T>& inputs) {
+            T *gates = routes_.gates + panel.first * within, *ups = routes_.ups + panel.first * within;
+            multiply(experts_.gates[panel.expert], inputs, gates, panel.begin, panel.end);
+            multiply(experts_.ups[panel.expert], inputs, ups, panel.begin, panel.end);
+            for (int64_t at = 0; at < inputs.rows * within; at += within)
+                gate(experts_.activation, gates + at, ups + at, panel.begin, panel.end);
         });
-        each_panel(experts_.downs, routes_.gates, [&](int64_t expert, const Inputs<T>& inputs, int64_t first, int64_t begin, int64_t end) {
-            multiply(experts_.downs[expert], inputs, routes_.made + first * width, begin, end);
+        each_panel(experts_.downs, routes_.gates, [&](const Panel& panel, const Inputs<T>& inputs) {
+            multiply(experts_.downs[panel.expert], inputs, routes_.made + panel.first * width, panel.begin, panel.end);
         });
         member_.each(routes_.rows, [&](int64_t row) { add_up(row, width, output + row * width); });
     }
 
   private:
+    // The outputs `begin` to `end` of an expert, whose rows are those of all from the `first` on.
+    struct Panel {
+        int64_t expert, first, begin, end;
+    };
+
     // Choices by expert, and those of one expert in the order of their rows.
     void sort() {
         const int64_t choices = routes_.rows * routes_.each;
@@ -75,20 +81,22 @@ class Mixture {
             routes_.places[choice] = is_one(choice) ? ends[routes_.chosen[choice]]++ : -1;
     }
 
-    // `work(expert, inputs, first, begin, end)` for a panel of outputs at a time of the experts that have rows, the `first` of which
-    // is one of `input`'s.
+    // `work(panel, inputs)` for all panels of the experts that have rows, which are `input`'s. The number of units is one that a
+    // member who comes late finds as well, when others have sorted the next layer's rows.
     template <typename Work>
     void each_panel(const Linear<T>* linears, const T* input, const Work& work) {
         const PartTimer timer(member_, LINEAR_LAYERS);
         const int64_t cuts = panels(*linears), outputs = linears->outputs;
+        const int64_t most = std::min(experts_.count, routes_.rows * routes_.each);
         int64_t last = -1;
         std::optional<Inputs<T>> inputs;
-        member_.each(routes_.used[0] * cuts, [&](int64_t unit) {
+        member_.each(most * cuts, [&](int64_t unit) {
+            if (unit / cuts >= routes_.used[0]) return;
             const int64_t expert = routes_.used[1 + unit / cuts], begin = unit % cuts * PANEL;
             const int64_t first = expert ? routes_.ends[expert - 1] : 0;
             if (expert != std::exchange(last, expert))
                 inputs.emplace(routes_.ends[expert] - first, input + first * linears->inputs, linears[expert]);
-            work(expert, *inputs, first, begin, std::min(outputs, begin + PANEL));
+            work(Panel{expert, first, begin, std::min(outputs, begin + PANEL)}, *inputs);
         });
     }
 

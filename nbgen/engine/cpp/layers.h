@@ -1,21 +1,31 @@
 // A step through the layers of a decoder: norms of root mean squares before attention and feed-forward, after them or both,
-// rotary positions, a gated feed-forward; and where it is asked for, from ids to scores. Numbers are rounded where transformers'
-// modules round theirs.
+// rotary positions, a gated feed-forward or a few of many; and where it is asked for, from ids to scores. Numbers are rounded
+// where transformers' modules round theirs.
 
 #pragma once
 
 #include "activations.h"
 #include "attention.h"
+#include "experts.h"
 #include "norms.h"
 #include "part_timer.h"
 #include "products.h"
+#include "router.h"
 #include "scales.h"
 
 #define LAYERS
 
+// A feed-forward of many experts.
+template <typename T>
+struct SparseFeed {
+    Router<T> router;
+    Experts<T> experts;
+};
+
 // Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries and keys: of each head,
 // or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on: neighbours
-// `in_pairs`, or halves against each other. What is made of them on the way is rounded if that `rounds`.
+// `in_pairs`, or halves against each other. What is made of them on the way is rounded if that `rounds`. Where there are experts
+// (`sparse`), they are what stands in place of `gate`, `up` and `down`.
 template <typename T>
 struct DecoderLayer {
     Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm;
@@ -26,11 +36,13 @@ struct DecoderLayer {
     const Batch* batch;
     Activation activation;
     int64_t all_heads, turned, turn, rounds, in_pairs;
+    const SparseFeed<T>* sparse;
 };
 
 // `slots` `[rows]` is where new keys and values go; `adapters` `[rows, 2]` are each row's first column and one past its last of
 // the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, turns]`. What is made
-// meanwhile goes from `normed` on, with room for the widest layer. All that follows may be null. `last` is what is left of the
+// meanwhile goes from `normed` on, with room for the widest layer, and to the `routes` of a layer with experts. All that follows may
+// be null. `last` is what is left of the
 // step once the last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one
 // has it. Rows begin as those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens. In the end `norm` makes `normed` of
 // them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as `rounded_scores`, the same where T is float.
@@ -42,8 +54,9 @@ struct Step {
     const int64_t* positions;
     const float* cosines;
     const float* sines;
-    T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups;
+    T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups, *routing;
     float* scratch;
+    const Routes<T>* routes;
     const Step* last;
     const int64_t* wanted;
     const int64_t* ids;
@@ -83,7 +96,7 @@ void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, 
 template <typename T>
 class Walk {
   public:
-    static constexpr int64_t PHASES = 21;  // of a layer, at most: 10 to open it, 2 of attention, 9 to close it
+    static constexpr int64_t PHASES = 24;  // of a layer, at most: 10 to open it, 2 of attention, 12 to close it
     static constexpr int64_t ENDS = 2;     // before all layers and after them
 
     Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
@@ -167,7 +180,10 @@ class Walk {
     void close(const DecoderLayer<T>& layer, bool last) {
         multiply_all({{&layer.output, step_->projected}}, step_->attended);
         add_and_normalize(&layer.attended_norm, &layer.feed_norm, layer.query.inputs);
-        feed(layer);
+        if (layer.sparse)
+            mix(layer.sparse->router, layer.sparse->experts);
+        else
+            feed(layer);
         if (last) add_and_normalize(&layer.fed_norm, step_->norm, layer.query.inputs);
     }
 
@@ -237,6 +253,17 @@ class Walk {
     static const T* normed(const DecoderLayer<T>& layer, const Norm<T>& norm, const T* head, std::vector<T>& work) {
         normalize_if(layer.all_heads ? Norm<T>{} : norm, head, layer.attention.dim, work.data());
         return work.data();
+    }
+
+    void mix(const Router<T>& router, const Experts<T>& experts) {
+        Routes<T> routes = *step_->routes;
+        routes.rows = step_->rows;
+        multiply_all({{&router.scores, step_->routing}}, step_->normed);
+        member_.each(routes.rows, [&](int64_t row) {
+            const int64_t first = row * router.each;
+            route(router, step_->routing + row * experts.count, routes.chosen + first, routes.shares + first);
+        });
+        Mixture<T>(member_, experts, routes).run(step_->normed, step_->projected);
     }
 
     void feed(const DecoderLayer<T>& layer) {

@@ -5,7 +5,6 @@
 #include "draws.h"
 
 #if (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)) || defined(__aarch64__)
-#include "experts.h"
 #include "layers.h"
 #endif
 

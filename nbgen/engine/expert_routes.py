@@ -1,0 +1,39 @@
+"""Which experts rows go to, as the C++ takes it, and room for what these make meanwhile. CPU only.
+
+Knows nothing of models.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from ctypes import c_int64, c_void_p
+
+import torch
+
+NAMES = ("chosen", "shares", "places", "ends", "used")
+#: What experts make of rows, and what of that is theirs alone.
+MADE = ("gathered", "gates", "ups", "made")
+OWN = ("gathered", "made")
+
+
+class RoutesFields(ctypes.Structure):
+    """`Routes` of the C++."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("rows", "each", "threads")),
+        *((name, c_void_p) for name in (*NAMES, *MADE)),
+    ]
+
+
+class RouteRoom:
+    """For `rows` that go to `each` of `count` experts: those that are `chosen` `[rows, each]`, with their `shares`.
+
+    What experts make of rows has room `at` the names of `MADE`.
+    """
+
+    def __init__(self, rows: int, each: int, count: int, at: Mapping[str, int]) -> None:
+        self.chosen, self._places = torch.empty(2, rows, each, dtype=torch.long)
+        self.shares = torch.empty(rows, each)
+        self._ends, self._used = torch.empty(2, count + 1, dtype=torch.long)
+        own = (self.chosen, self.shares, self._places, self._ends, self._used)
+        pointers = {name: tensor.data_ptr() for name, tensor in zip(NAMES, own, strict=True)}
+        self.fields = RoutesFields(rows, each, torch.get_num_threads(), **pointers, **{name: at[name] for name in MADE})
