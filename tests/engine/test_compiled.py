@@ -122,7 +122,7 @@ def test_adapters_come_and_go(
 
 
 def test_released_weights_come_back_compiled(compile_once: Callable[[str], Assembly]) -> None:
-    compiled = compile_once("mixtral")
+    compiled = compile_once("minimax_m2")
     expected = texts(compiled, requests())
     weights = weakref.ref(next(compiled.engine._runner.model.parameters()))
     compiled.occupation.release({"weights", "kv_cache"})
