@@ -25,6 +25,7 @@ BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernor
 LAYERS = {
     "llama.LlamaDecoderLayer": BEFORE,
     "mixtral.MixtralDecoderLayer": BEFORE,
+    "gpt_oss.GptOssDecoderLayer": BEFORE,
     "granite.GraniteDecoderLayer": BEFORE,
     "granitemoe.GraniteMoeDecoderLayer": BEFORE,
     "phi3.Phi3DecoderLayer": BEFORE,
@@ -49,6 +50,7 @@ ATTENTION = {
     "smollm3.SmolLM3Attention": False,
     "phi3.Phi3Attention": False,
     "olmoe.OlmoeAttention": False,
+    "gpt_oss.GptOssAttention": False,
 }
 #: What a norm's weights have besides, and whether numbers are rounded before they are weighed.
 NORMS = {
@@ -60,13 +62,16 @@ NORMS = {
 }
 #: Their feed-forward, and what its activation is called.
 FEEDS = {"llama.LlamaMLP": "act_fn", "phi3.Phi3MLP": "activation_fn"}
-#: Whose way to turn heads: whether it rounds on the way, and turns neighbours in pairs.
+#: What of a head is turned against each other: halves, by numbers of their own or by the same; or neighbours.
+HALVES, PAIRS, SAME_HALVES = range(3)
+#: Whose way to turn heads: whether it rounds on the way, and what it turns.
 TURNS = {
-    "llama": (True, False),
-    "phi3": (True, False),
-    "olmo2": (False, False),
-    "glm4": (True, True),
-    "ernie4_5": (False, True),
+    "llama": (True, HALVES),
+    "phi3": (True, HALVES),
+    "olmo2": (False, HALVES),
+    "glm4": (True, PAIRS),
+    "ernie4_5": (False, PAIRS),
+    "gpt_oss": (True, SAME_HALVES),
 }
 #: Feed-forwards of many experts, and what is called what chooses them.
 MIXTURES = {
@@ -74,6 +79,7 @@ MIXTURES = {
     "qwen3_moe.Qwen3MoeSparseMoeBlock": "gate",
     "olmoe.OlmoeSparseMoeBlock": "gate",
     "granitemoe.GraniteMoeMoE": "router",
+    "gpt_oss.GptOssMLP": "router",
 }
 #: What chooses them: whether a softmax over all of them says what each counts, unless it is told to even them, and
 #: whether that is rounded.
@@ -81,6 +87,7 @@ ROUTERS = {
     "mixtral.MixtralTopKRouter": (False, False),
     "qwen3_moe.Qwen3MoeTopKRouter": (True, True),
     "granitemoe.GraniteMoeTopKRouter": (False, True),
+    "gpt_oss.GptOssTopKRouter": (False, True),
 }
 ACTIVATIONS = (nn.functional.silu, lambda numbers: nn.functional.gelu(numbers, approximate="tanh"))
 DECODERS = (
@@ -93,6 +100,7 @@ DECODERS = (
     "mixtral.MixtralModel",
     "qwen3_moe.Qwen3MoeModel",
     "olmoe.OlmoeModel",
+    "gpt_oss.GptOssModel",
     "granitemoe.GraniteMoeModel",
 )
 #: What a model makes of its scores: nothing, it divides them, or it bends them.
@@ -102,6 +110,7 @@ MODELS = {
     "mixtral.MixtralForCausalLM": PLAIN,
     "qwen3_moe.Qwen3MoeForCausalLM": PLAIN,
     "olmoe.OlmoeForCausalLM": PLAIN,
+    "gpt_oss.GptOssForCausalLM": PLAIN,
     "granite.GraniteForCausalLM": DIVIDED,
     "granitemoe.GraniteMoeForCausalLM": DIVIDED,
     "gemma2.Gemma2ForCausalLM": BENT,
@@ -141,12 +150,13 @@ class Product(NamedTuple):
 
 
 class RouterParts(NamedTuple):
-    """A row goes to `each` of the experts of which `weight` `[experts, in]` makes most.
+    """A row goes to `each` of the experts of which `weight` `[experts, in]`, and a `bias`, make most.
 
     What each counts is a softmax over them, or `among_all`, and is rounded if that `rounds`.
     """
 
     weight: torch.Tensor
+    bias: torch.Tensor | None
     each: int
     among_all: bool
     rounds: bool
@@ -169,16 +179,18 @@ class Mixture(NamedTuple):
             raise ValueError(f"its experts, or what chooses them ({type(router).__name__}), are not known")
         among_all, rounds = ROUTERS[chosen]
         among_all &= not getattr(router, "norm_topk_prob", False)
-        return cls(block.experts, RouterParts(router.weight, router.top_k, among_all, rounds))
+        return cls(
+            block.experts, RouterParts(router.weight, getattr(router, "bias", None), router.top_k, among_all, rounds)
+        )
 
 
 class LayerParts(NamedTuple):
     """`norms` are before attention and after it, before the feed-forward and after it, of queries and of keys.
 
-    Scores of attention are bent by `softcap`, if it is not 0. `turns` says whether positions turn heads, `rounds`
-    whether that rounds on the way, and `in_pairs` whether it turns neighbours; `activation` which of `ACTIVATIONS` it
-    is, `residual` by what the results are multiplied that are added. Where there is a `mixture`, there are no products
-    for gate, up and down.
+    Scores of attention are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether
+    positions turn heads, `rounds` whether that rounds on the way, and `way` what they turn; `activation` which of
+    `ACTIVATIONS` it is, `residual` by what the results are multiplied that are added. Where there is a `mixture`, there
+    are no products for gate, up and down.
     """
 
     attention: Any
@@ -186,9 +198,10 @@ class LayerParts(NamedTuple):
     norms: list[NormParts | None]
     window: Window
     softcap: float
+    sinks: torch.Tensor | None
     turns: bool
     rounds: bool
-    in_pairs: bool
+    way: int
     activation: int
     residual: float
     mixture: Mixture | None
@@ -218,6 +231,7 @@ class LayerParts(NamedTuple):
             [NormParts.of(norm) for norm in (*found, *heads)],
             window(attend),
             softcap or 0.0,
+            attend.sinks.detach().float().contiguous() if hasattr(attend, "sinks") else None,
             bool(getattr(attend, "use_rope", True)),
             *_turns(attend),
             _activation(getattr(feed, FEEDS[fed])) if fed else 0,
@@ -295,7 +309,7 @@ def _cut(linear: Any, *sizes: int) -> list[Product]:
     return [Product(linear, slice(start, end)) for start, end in pairwise(ends)]
 
 
-def _turns(attend: nn.Module) -> tuple[bool, bool]:
+def _turns(attend: nn.Module) -> tuple[bool, int]:
     for family, ways in TURNS.items():
         if turns_like(attend, family):
             return ways

@@ -13,7 +13,9 @@ from typing import Any
 
 from torch import nn
 
+#: Functions that turn heads, and those of a family that calls them otherwise.
 ROTARY = ("apply_rotary_pos_emb", "rotate_half")
+OTHERS = {"gpt_oss": ("apply_rotary_pos_emb", "_apply_rotary_emb")}
 
 
 def like(part: nn.Module, names: Iterable[str]) -> str | None:
@@ -26,7 +28,7 @@ def like(part: nn.Module, names: Iterable[str]) -> str | None:
 def turns_like(attend: Any, family: str) -> bool:
     """Whether an attention's heads are turned by the code of that family's, which needs even ones."""
     home = sys.modules[type(attend).__module__]
-    same = all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in ROTARY)
+    same = all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in OTHERS.get(family, ROTARY))
     return same and attend.head_dim % 2 == 0
 
 

@@ -21,7 +21,7 @@ from nbgen.engine import attention
 from nbgen.engine.attention import Window
 from nbgen.engine.attention_native import LayerFields, NativeAttention
 from nbgen.engine.attention_plan import Plan
-from nbgen.engine.decoder_parts import LayerParts, Mixture, Product, products
+from nbgen.engine.decoder_parts import SAME_HALVES, LayerParts, Mixture, Product, products
 from nbgen.engine.expert_routes import OWN
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.lora import LoraLayers, LoraLinear, concerns
@@ -60,8 +60,10 @@ class SparseFeedFields(ctypes.Structure):
     @classmethod
     def of(cls, mixture: Mixture, dtype: torch.dtype) -> "SparseFeedFields":
         """Where its experts lie, and what chooses them."""
-        weight, *told = mixture.router
-        return cls(RouterFields(LinearFields.of_table(weight, dtype), *told), mixture.experts.fields)
+        weight, bias, *told = mixture.router
+        scores = LinearFields.of_table(weight, dtype)
+        scores.bias = None if bias is None else bias.data_ptr()
+        return cls(RouterFields(scores, *told), mixture.experts.fields)
 
 
 class DecoderLayerFields(ctypes.Structure):
@@ -72,7 +74,7 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, LinearFields) for name in LINEARS),
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
-        *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "in_pairs")),
+        *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "turns")),
         ("sparse", c_void_p),
     ]
 
@@ -97,9 +99,9 @@ class NativeDecoder(nn.Module):
         self._scales = Scales(1.0, _residual(layers), 1.0, 0.0)
         self._stock, self._instead = list(found), nn.ModuleList([self])
         self._numbers = [layer.attention.layer_idx for layer in layers]
-        #: What the layers point to of adapters, and of experts.
+        #: What the layers point to of adapters, and besides.
         self._adapted: list[torch.Tensor] = []
-        self._sparse: list[SparseFeedFields] = []
+        self._kept: list[Any] = []
         self._fields = (DecoderLayerFields * len(found))(*map(self._of, layers))
         self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
         for layer, fields in zip(layers, self._fields, strict=True):
@@ -196,16 +198,18 @@ class NativeDecoder(nn.Module):
         """All of a layer but where its cache is."""
         kinds, width = self.rotary.kinds, self.rotary.width
         kind = kinds.index(self._decoder.config.layer_types[layer.attention.layer_idx]) if len(kinds) > 1 else 0
-        turned = width if layer.turns else 0
-        given = layer.activation, layer.norms_all_heads, turned, kind * width, layer.rounds, layer.in_pairs
+        turned = width * (2 if layer.way == SAME_HALVES else 1) if layer.turns else 0
+        given = layer.activation, layer.norms_all_heads, turned, kind * width, layer.rounds, layer.way
         linears = [_linear_fields(product, self._adapted) for product in layer.products]
         none = [LinearFields()] * (len(LINEARS) - len(linears))
-        fields = DecoderLayerFields(
-            *map(NormFields.of, layer.norms), *linears, *none, _shape(layer), None, None, None, *given
-        )
+        norms, shape = map(NormFields.of, layer.norms), _shape(layer)
+        if layer.sinks is not None:
+            self._kept.append(layer.sinks)
+            shape.sinks = layer.sinks.data_ptr()
+        fields = DecoderLayerFields(*norms, *linears, *none, shape, None, None, None, *given)
         if layer.mixture:
-            self._sparse.append(SparseFeedFields.of(layer.mixture, self._dtype))
-            fields.sparse = ctypes.addressof(self._sparse[-1])
+            self._kept.append(sparse := SparseFeedFields.of(layer.mixture, self._dtype))
+            fields.sparse = ctypes.addressof(sparse)
         return fields
 
     def _walk(self, fields: StepFields, hidden: torch.Tensor) -> None:

@@ -22,9 +22,11 @@ struct SparseFeed {
     Experts<T> experts;
 };
 
+// Of a head, against each other: its halves, by numbers of their own or by the same; or neighbours.
+enum Turns : int64_t { HALVES, PAIRS, SAME_HALVES };
+
 // Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries and keys: of each head,
-// or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on: neighbours
-// `in_pairs`, or halves against each other. What is made of them on the way is rounded if that `rounds`. Where there are experts
+// or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on. What is made of them on the way is rounded if that `rounds`. Where there are experts
 // (`sparse`), they are what stands in place of `gate`, `up` and `down`.
 template <typename T>
 struct DecoderLayer {
@@ -35,7 +37,8 @@ struct DecoderLayer {
     T* values;
     const Batch* batch;
     Activation activation;
-    int64_t all_heads, turned, turn, rounds, in_pairs;
+    int64_t all_heads, turned, turn, rounds;
+    Turns turns;
     const SparseFeed<T>* sparse;
 };
 
@@ -68,11 +71,12 @@ struct Step {
     Scales scales;
 };
 
-// Rotary positions (Su et al. 2021) of one head, whose first `turned` numbers they turn.
+// Rotary positions (Su et al. 2021) of one head, whose first `turned` numbers they turn. What turns the second of two numbers
+// stands `later` by so many.
 template <bool ROUNDS, bool IN_PAIRS, typename T>
-void turn(const T* input, const float* cosines, const float* sines, int64_t turned, T* output) {
+void turn(const T* input, const float* cosines, const float* sines, int64_t turned, int64_t later, T* output) {
     const auto passed = [](float number) { return ROUNDS ? rounded<T>(number) : number; };
-    const int64_t half = turned / 2, further = IN_PAIRS ? 1 : half, later = IN_PAIRS ? 0 : half;
+    const int64_t half = turned / 2, further = IN_PAIRS ? 1 : half;
 #pragma omp simd
     for (int64_t i = 0; i < half; i++) {
         const int64_t at = IN_PAIRS ? 2 * i : i;
@@ -88,7 +92,8 @@ template <typename T>
 void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, const float* sines, T* output) {
     const auto ways = layer.rounds ? std::array{&turn<true, false, T>, &turn<true, true, T>}
                                    : std::array{&turn<false, false, T>, &turn<false, true, T>};
-    ways[layer.in_pairs](input, cosines, sines, layer.turned, output);
+    const int64_t later = layer.turns == HALVES ? layer.turned / 2 : 0;
+    ways[layer.turns == PAIRS](input, cosines, sines, layer.turned, later, output);
     std::copy(input + layer.turned, input + layer.attention.dim, output + layer.turned);
 }
 
