@@ -1,6 +1,6 @@
 """Checkpoints in formats of GPUs whose weights transformers can write out while it reads them: fp8, mxfp4.
 
-Knows no format itself.
+Knows no format itself. Experts of ours keep those of mxfp4 (`expert_files`).
 """
 
 from importlib.util import find_spec

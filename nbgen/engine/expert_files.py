@@ -1,7 +1,8 @@
-"""Experts' weights of a checkpoint that has each in a tensor of its own, where they lie in its files. CPU only.
+"""Experts' weights as a checkpoint has them, for experts of ours: each in a tensor of its own, or in MXFP4. CPU only.
 
-transformers copies them into one tensor for all, which takes time, and memory for all of a mixture at once. While it
-loads a model, tensors without numbers stand for those; what is not ours in the end gets what transformers makes.
+transformers copies the former into one tensor for all, and writes the latter out in 16 bits, which takes time, and
+memory for all of a mixture at once. While it loads a model, tensors without numbers stand for those; what is not ours
+in the end gets what transformers makes.
 """
 
 from collections.abc import Iterator
@@ -11,13 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter
+from transformers.integrations.mxfp4 import Mxfp4Dequantize
 
 from nbgen.engine import native_experts
-from nbgen.engine.linear import swap
+from nbgen.engine.expert_weights import Apart, Mxfp4, Weights
+from nbgen.engine.linear import restore, swap
 from nbgen.engine.native_experts import NativeExperts
 
-#: Of each expert the tensors that lie below each other in its weight `[out, in]`.
-Parts = list[list[torch.Tensor]]
 #: What transformers does with experts' tensors, in order: it stacks them, those of gate and up beside each other.
 CHAINS = ([(MergeModulelist, 0)], [(MergeModulelist, 0), (Concatenate, 1)])
 #: Experts that are tried, with so many rows; and how far from transformers' own a result may be, as a share of it.
@@ -28,9 +29,11 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 class ExpertFiles:
     """Where the weights of one model's experts lie."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, written_out: bool) -> None:
+        """`written_out`: what is quantized becomes other numbers while it is read, of which only MXFP4's are known."""
+        self._chains = () if written_out else CHAINS
         #: By the address of what stands for them, which is kept so that nothing else gets it.
-        self._found: dict[int, tuple[torch.Tensor, Parts]] = {}
+        self._found: dict[int, tuple[torch.Tensor, Weights]] = {}
 
     @contextmanager
     def left_alone(self) -> Iterator[None]:
@@ -40,7 +43,9 @@ class ExpertFiles:
 
         def convert(converter: Any, *args: Any, **kwargs: Any) -> Any:
             own = converter.operations
-            if [(type(each), getattr(each, "dim", None)) for each in own] in CHAINS:
+            if [type(each) for each in own] == [Mxfp4Dequantize]:
+                converter.operations = [_Unwritten(self, own[0])]
+            elif [(type(each), getattr(each, "dim", None)) for each in own] in self._chains:
                 converter.operations = [_Merge(self), _Join(self)][: len(own)]
             try:
                 return stock(converter, *args, **kwargs)
@@ -55,59 +60,60 @@ class ExpertFiles:
 
     @torch.inference_mode()
     def settle(self, model: nn.Module, *, in_float32: bool) -> None:
-        """Experts of our own over weights as they lie, if they make what transformers' make; else its tensors.
+        """Experts of our own over these weights, if they make what transformers' make; else transformers' tensors.
 
         Weights of 16 bits may compute `in_float32`.
         """
         if not self._found:
             return
         swaps = swap(model, lambda module: self._ours(module, in_float32))
-        for parent, name, stock in swaps[: 0 if not swaps or self._agrees(*swaps[0]) else None]:
-            setattr(parent, name, stock)
+        if swaps and not self._agrees(*swaps[0]):
+            restore(swaps)
         for module in model.modules():
             for name, weight in list(module.named_parameters(recurse=False)):
-                if (parts := self.parts(weight)) is not None:
-                    setattr(module, name, nn.Parameter(_whole(parts), requires_grad=False))
+                if (found := self.found(weight)) is not None:
+                    setattr(module, name, nn.Parameter(found.whole(), requires_grad=False))
         self._found.clear()
 
-    def stand_in(self, parts: Parts) -> torch.Tensor:
-        """A tensor without numbers for the stack of these."""
-        rows, (first, *_) = sum(len(part) for part in parts[0]), parts[0]
-        number = torch.empty(1, dtype=first.dtype)
-        self._found[number.data_ptr()] = number, parts
-        return number.expand(len(parts), rows, *first.shape[1:])
+    def stand_in(self, weights: Weights) -> torch.Tensor:
+        """A tensor without numbers for these."""
+        number = torch.empty(1, dtype=weights.dtype)
+        self._found[number.data_ptr()] = number, weights
+        return number.expand(weights.shape)
 
-    def parts(self, weight: torch.Tensor) -> Parts | None:
+    def found(self, weight: torch.Tensor) -> Weights | None:
         """What the tensor stands for, if it has no numbers."""
         found = self._found.get(weight.data_ptr()) if weight.device.type == "cpu" else None
         return None if found is None else found[1]
 
     def _ours(self, module: Any, in_float32: bool) -> NativeExperts | None:
-        if not native_experts.known(module, in_float32=in_float32) or not native_experts.lies_well(module):
+        if not native_experts.known(module, in_float32=in_float32):
             return None
-        both, downs = map(self.parts, native_experts.stored(module))
+        both, downs = map(self.found, native_experts.stored(module))
         if both is None or downs is None:
             return None
-        weights = [[*_two(pieces), *down] for pieces, down in zip(both, downs, strict=True)]
-        if not all(weight.is_contiguous() for expert in weights for weight in expert):
+        dtype = torch.float32 if in_float32 else module.down_proj.dtype
+        two, one = both.products(module, dtype, two=True), downs.products(module, dtype, two=False)
+        if two is None or one is None:
             return None
-        bare = [[(weight, None) for weight in expert] for expert in weights]
-        return native_experts.of(module, bare, in_float32=in_float32)
+        return native_experts.with_products(
+            module, [[*gate, *down] for gate, down in zip(two, one, strict=True)], dtype
+        )
 
     def _agrees(self, parent: nn.Module, name: str, stock: Any) -> bool:
         """Whether a layer's experts make what those of transformers make of the same weights."""
-        both, downs = map(self.parts, native_experts.stored(stock))
+        stands = stock.gate_up_proj, stock.down_proj
+        both, downs = map(self.found, stands)
         ours, count, dtype = getattr(parent, name), stock.num_experts, stock.down_proj.dtype
         assert both is not None
         assert downs is not None
         generator = torch.Generator().manual_seed(0)
-        hidden = torch.randn(ROWS, downs[0][0].shape[0], generator=generator).to(dtype)
+        hidden = torch.randn(ROWS, ours.width, generator=generator).to(dtype)
         shares = torch.rand(ROWS, TRIED, generator=generator).to(dtype)
         chosen = torch.arange(TRIED).expand(ROWS, TRIED)
-        stands = stock.gate_up_proj, stock.down_proj
         try:
             stock.num_experts = TRIED
-            stock.gate_up_proj, stock.down_proj = (nn.Parameter(_whole(each[:TRIED])) for each in (both, downs))
+            stock.gate_up_proj, stock.down_proj = (nn.Parameter(each.whole(TRIED)) for each in (both, downs))
             expected = stock(hidden, chosen, shares).float()
         finally:
             stock.num_experts, (stock.gate_up_proj, stock.down_proj) = count, stands
@@ -125,7 +131,7 @@ class _Merge(MergeModulelist):
     def convert(self, input_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         for pattern, tensors in input_dict.items():
             if isinstance(tensors, list) and len({tensor.shape for tensor in tensors}) == 1:
-                input_dict[pattern] = self._files.stand_in([[tensor] for tensor in tensors])
+                input_dict[pattern] = self._files.stand_in(Apart([[tensor] for tensor in tensors]))
         merge: Any = super().convert
         return merge(input_dict, *args, **kwargs)
 
@@ -141,18 +147,28 @@ class _Join(Concatenate):
         self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **_: Any
     ) -> Any:
         found = [input_dict.pop(pattern) for pattern in source_patterns if pattern in input_dict]
-        parts = [self._files.parts(each) if isinstance(each, torch.Tensor) else None for each in found]
-        if len({each and len(each) for each in parts}) > 1 or parts[0] is None:
+        apart = [self._files.found(each) if isinstance(each, torch.Tensor) else None for each in found]
+        parts = [each.parts for each in apart if isinstance(each, Apart)]
+        if len(parts) < len(found) or len({len(each) for each in parts}) != 1:
             raise ValueError(f"experts of {target_patterns} lack some of {source_patterns}")
         joined = [[piece for pieces in expert for piece in pieces] for expert in zip(*parts, strict=True)]
-        return {self.get_target_pattern(target_patterns): self._files.stand_in(joined)}
+        return {self.get_target_pattern(target_patterns): self._files.stand_in(Apart(joined))}
 
 
-def _whole(parts: Parts) -> torch.Tensor:
-    """As transformers makes it: `[experts, out, in]`."""
-    return torch.stack([torch.cat(pieces) for pieces in parts])
+class _Unwritten(Mxfp4Dequantize):
+    """Blocks and scales, as what stands for what transformers writes out."""
 
+    def __init__(self, files: ExpertFiles, stock: Mxfp4Dequantize) -> None:
+        super().__init__(stock.hf_quantizer)
+        self._files = files
 
-def _two(pieces: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Gate and up."""
-    return list(pieces[0].chunk(2)) if len(pieces) == 1 else pieces
+    def convert(self, input_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        name, model = kwargs["full_layer_name"], kwargs["model"]
+        given = {
+            key.rpartition("_")[2]: each[0] if isinstance(each, list) else each for key, each in input_dict.items()
+        }
+        weight = model.get_parameter(name)
+        if len(given) == 2 and (weights := Mxfp4(given["blocks"], given["scales"], weight.dtype)).fits(weight):
+            return {name: self._files.stand_in(weights)}
+        write_out: Any = super().convert
+        return write_out(input_dict, *args, **kwargs)

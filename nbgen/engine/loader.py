@@ -173,8 +173,9 @@ def _model(folder: Path, held: dict[str, Any], config: EngineConfig, auto: Any) 
     with _foreign_errors(config.model, "weights"):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         model_size.check(architecture, auto, folder, held, config.model)
-        written_out, experts = dequantized.ask(architecture, on), ExpertFiles()
-        with experts.left_alone() if on.type == "cpu" and not written_out else nullcontext():
+        written_out = dequantized.ask(architecture, on)
+        experts = ExpertFiles(written_out=written_out)
+        with experts.left_alone() if on.type == "cpu" else nullcontext():
             model, loading = auto.from_pretrained(
                 folder,
                 output_loading_info=True,

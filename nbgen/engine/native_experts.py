@@ -5,7 +5,7 @@ goes to is decided before. A row's result never depends on the rows beside it, t
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from ctypes import c_int64, c_void_p
 from typing import Any
 
@@ -24,8 +24,6 @@ TRIED = torch.cartesian_prod(torch.linspace(-12, 12, 49), torch.linspace(-12, 12
 EVEN, ODD = slice(0, None, 2), slice(1, None, 2)
 #: Limit and slope of gpt-oss's gate.
 LIMIT, SLOPE = 7.0, 1.702
-#: Weight and bias of each expert's gate, up and down.
-Weights = Sequence[Sequence[tuple[torch.Tensor, torch.Tensor | None]]]
 
 
 class ExpertsFields(ctypes.Structure):
@@ -93,18 +91,22 @@ def replace(model: nn.Module) -> list[Swap]:
     return swap(model, lambda module: of(module) if known(module) and _is_here(module) else None)
 
 
-def of(module: nn.Module, weights: Weights | None = None, *, in_float32: bool = False) -> NativeExperts:
-    """Experts of our own in place of a family's, which are `known`, with their `weights` or these.
+def of(module: nn.Module, *, in_float32: bool = False) -> NativeExperts:
+    """Experts of our own with the weights of a family's, which are `known`; copies of them, where they lie otherwise.
 
-    What lies otherwise than ours must is copied. Weights of 16 bits may compute `in_float32`.
+    Weights of 16 bits may compute `in_float32`.
     """
     experts: Any = module
     layer: Callable[..., NativeProduct] = NativeHalfLinear if in_float32 else NativeLinear
-    own = weights or (_weights(experts, index) for index in range(len(experts.down_proj)))
-    activation = _activation(experts)
+    made = [[layer(*each) for each in _weights(experts, index)] for index in range(len(experts.down_proj))]
+    return with_products(module, made, torch.float32 if in_float32 else experts.down_proj.dtype)
+
+
+def with_products(module: nn.Module, products: list[list[NativeProduct]], dtype: torch.dtype) -> NativeExperts:
+    """The same with these products for each expert's gate, up and down, which take rows of `dtype`."""
+    activation = _activation(module)
     assert activation is not None
-    dtype = torch.float32 if in_float32 else experts.down_proj.dtype
-    return NativeExperts([[layer(*each) for each in expert] for expert in own], activation, dtype)
+    return NativeExperts(products, activation, dtype)
 
 
 def known(module: nn.Module, *, in_float32: bool = False) -> bool:

@@ -19,6 +19,7 @@ from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
 from nbgen.engine.native_int4_linear import fits, int4_layer
 from nbgen.engine.native_int8_linear import int8_layer
 from nbgen.engine.native_linear import NativeLinear
+from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear
 from nbgen.errors import ModelError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
             if suits(child):
                 _put(parent, name, child, layer(child, "int8" if child is head else kind))
             elif (experts := _experts(child)) is not None:
-                setattr(parent, name, experts.remade(lambda product: layer(product, kind)))
+                setattr(parent, name, experts.remade(lambda product: _kept(product) or layer(product, kind)))
                 for weight in _weights_of(child, ours=True):
                     memory.drop_pages(weight)
     return sum(layer.nbytes for layer in layers)
@@ -101,8 +102,13 @@ def _weights_of(module: nn.Module, *, ours: bool) -> list[torch.Tensor]:
     if suits(module):
         return [_stored(module)]
     if isinstance(module, NativeExperts):
-        return [_stored(product) for product in module.products]
+        return [_stored(product) for product in module.products if not _kept(product)]
     return native_experts.stored(module) if ours and native_experts.known(module) else []
+
+
+def _kept(product: nn.Module) -> nn.Module | None:
+    """A product whose weight has 4 bits already."""
+    return product if isinstance(product, NativeMxfp4Linear) else None
 
 
 def _experts(module: nn.Module) -> NativeExperts | None:

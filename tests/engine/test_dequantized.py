@@ -4,12 +4,16 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from nbgen.engine import native
+from nbgen.engine.native_experts import NativeExperts
+from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear
 from nbgen.errors import ModelError
 from nbgen.messages import GenerateRequest, LogprobOptions
 from nbgen.sampling_params import SamplingParams
@@ -115,7 +119,28 @@ def test_fp8_of_experts(tmp_path: Path) -> None:
 def test_mxfp4(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "model", "gpt_oss", **GPT_OSS)
     wanted = lambda name: name.endswith(("experts.gate_up_proj", "experts.down_proj"))  # noqa: E731
-    check(*write(folder, tmp_path, wanted, mxfp4, quant_method="mxfp4"))
+    quantized, plain = write(folder, tmp_path, wanted, mxfp4, quant_method="mxfp4")
+    check(quantized, plain)
+    check_kept(quantized)
+
+
+def check_kept(quantized: Path) -> None:
+    """Experts' weights keep their 4 bits, the rest may be rounded; and nothing is read that is not whole."""
+    if native.function("mix", torch.float32) is None:
+        return
+    whole, rounded = build(quantized), build(quantized, quantization="int8")
+    for assembly in (whole, rounded):
+        assert assembly.model.layers_in == "C++"
+        made = [m for m in assembly.engine._runner.model.modules() if isinstance(m, NativeExperts)]
+        assert {type(product) for each in made for product in each.products} == {NativeMxfp4Linear}
+    assert rounded.model.weight_bytes < whole.model.weight_bytes
+    with mock.patch.object(NativeExperts, "forward", lambda self, hidden, *_: hidden):
+        assert build(quantized).model.layers_in == "transformers"
+    held = load_file(quantized / "model.safetensors")
+    name = "model.layers.0.mlp.experts.down_proj_scales"
+    save_file(held | {name: held[name][:, :-4].contiguous()}, quantized / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match="cannot be read"):
+        build(quantized)
 
 
 @pytest.mark.parametrize("block", [[48, 48], [96, 96]])

@@ -59,7 +59,7 @@ template <typename Kind, typename T>
         const Kind later(linear, n + FURTHER);
         fetch_line(later.bytes(k));
         if constexpr (Kind::BITS == 4)
-            if (k % (LINE / sizeof(T) / 2 * GROUP) == 0) fetch_line(later.steps + k / GROUP * 2);
+            if (k % (LINE / decltype(later.levels)::BYTES * GROUP) == 0) fetch_line(later.levels.at(k / GROUP));
     }
 }
 

@@ -7,8 +7,9 @@
 #include "vectors.h"
 
 // A linear layer; no bias is null. Its weights are `weight`, or the same numbers in 16 bits, or `integers` times the `scales`
-// of each output, or, where there are `steps` `[outputs, groups, 2]`, four bits each: so many of its group's steps from its
-// middle. What adapters add (LoRA, Hu et al. 2021) goes through `down` `[columns, inputs]` and `up` `[columns, outputs]`, null where none does.
+// of each output; or four bits each: where there are `steps` `[outputs, groups, 2]`, so many of its group's steps from its
+// middle, and where there are `exponents` `[outputs, groups]`, numbers times its group's power of two. What adapters add (LoRA,
+// Hu et al. 2021) goes through `down` `[columns, inputs]` and `up` `[columns, outputs]`, null where none does.
 template <typename T>
 struct Linear {
     const T* weight;
@@ -20,6 +21,7 @@ struct Linear {
     const int8_t* integers;
     const float* scales;
     const T* steps;
+    const uint8_t* exponents;
     int64_t inputs, outputs;
 };
 

@@ -72,7 +72,9 @@ void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64
             return multiply_by<Halves<Float16>>(linear, inputs.rows, inputs.numbers, output, begin, end);
     }
     if (linear.steps)
-        multiply_by<Nibbles<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
+        multiply_by<Nibbles<T, Steps>>(linear, inputs.rows, inputs.numbers, output, begin, end);
+    else if (linear.exponents)
+        multiply_by<Nibbles<T, Powers>>(linear, inputs.rows, inputs.numbers, output, begin, end);
     else if (linear.integers)
         multiply_by<Integers<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
     else

@@ -147,19 +147,21 @@ struct Integers {
     }
 };
 
+// What the weights of a group may be, which have 4 bits each: 16 equal steps around a middle, or numbers of 4 bits times a power.
+// `BYTES` of it belong to a group, and lie `at` a place. It gives all 16 where a register holds them, or those at some places.
+
 #ifdef __AVX512F__
 
 constexpr Floats COUNTS = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 
-// What a group's weights may be, of its step and its middle.
 template <typename T>
-inline Floats levels(const T* own) {
+inline Floats steps_around(const T* own) {
     return COUNTS * all_of(widen(own[0])) + all_of(widen(own[1]));
 }
 
 #ifdef __AVX512BF16__
 // A pair by a pair: a count by the step, and 1 by the middle.
-inline Floats levels(const Bfloat16* own) {
+inline Floats steps_around(const Bfloat16* own) {
     int32_t pair;
     std::memcpy(&pair, own, sizeof pair);
     const __m512i counts = _mm512_srli_epi32(reinterpret_cast<__m512i>(COUNTS), 16);
@@ -172,30 +174,93 @@ inline Floats levels(const Bfloat16* own) {
 
 #endif
 
-// Of 4 bits, which are so many steps from the middle of their group, -8 to 7, rounded to a T. A group's weights `i`, `i + 8`,
-// `i + 16` and `i + 24` share the word `i` of its eight.
 template <typename T>
+struct Steps {
+    static constexpr int64_t BYTES = 2 * sizeof(T);
+    const T* first;
+
+    Steps(const Linear<T>& linear, int64_t output) : first(linear.steps + output * linear.inputs / GROUP * 2) {}
+
+    const void* at(int64_t group) const { return first + group * 2; }
+
+#ifdef __AVX512F__
+    Floats all(int64_t group) const { return steps_around(first + group * 2); }
+#else
+    template <typename Places>
+    Floats of(Places places, int64_t group) const {
+        const T* own = first + group * 2;
+        return (whole(places) - all_of(8.0f)) * all_of(widen(own[0])) + all_of(widen(own[1]));
+    }
+
+  private:
+#ifdef __AVX2__
+    static Floats whole(__m256i places) { return reinterpret_cast<Floats>(_mm256_cvtepi32_ps(places)); }
+#else
+    static Floats whole(uint32x4_t places) { return reinterpret_cast<Floats>(vcvtq_f32_u32(places)); }
+#endif
+#endif
+};
+
+// Numbers of a sign, two bits of exponent and one of mantissa; a byte for each group says two to which power less 127 they are
+// multiplied by (OCP Microscaling Formats 1.0: MXFP4).
+template <typename T>
+struct Powers {
+    static constexpr int64_t BYTES = 1;
+    const uint8_t* first;
+
+    Powers(const Linear<T>& linear, int64_t output) : first(linear.exponents + output * linear.inputs / GROUP) {}
+
+    const void* at(int64_t group) const { return first + group; }
+
+#ifdef __AVX512F__
+    Floats all(int64_t group) const {
+        constexpr Floats NUMBERS = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+        return NUMBERS * all_of(power(group));
+    }
+#elif defined(__AVX2__)
+    Floats of(__m256i places, int64_t group) const {
+        const __m256 numbers = _mm256_permutevar8x32_ps(_mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6), places);
+        const __m256i signs = _mm256_slli_epi32(_mm256_srli_epi32(places, 3), 31);
+        return reinterpret_cast<Floats>(_mm256_xor_ps(numbers, _mm256_castsi256_ps(signs))) * all_of(power(group));
+    }
+#else
+    Floats of(uint32x4_t places, int64_t group) const {
+        static constexpr float NUMBERS[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+        return Floats{NUMBERS[places[0]], NUMBERS[places[1]], NUMBERS[places[2]], NUMBERS[places[3]]} * all_of(power(group));
+    }
+#endif
+
+  private:
+    float power(int64_t group) const {
+        const uint32_t bits = first[group] ? static_cast<uint32_t>(first[group]) << 23 : 0x00400000;
+        float made;
+        std::memcpy(&made, &bits, sizeof made);
+        return made;
+    }
+};
+
+// Of 4 bits, which say which of its group's `Levels` a weight is, rounded to a T. A group's weights `i`, `i + 8`, `i + 16` and
+// `i + 24` share the word `i` of its eight.
+template <typename T, template <typename> typename Levels>
 struct Nibbles {
     static constexpr int BITS = 4;
     const uint16_t* first;
-    const T* steps;
+    Levels<T> levels;
 
     Nibbles(const Linear<T>& linear, int64_t output)
-        : first(reinterpret_cast<const uint16_t*>(linear.integers) + output * linear.inputs / 4),
-          steps(linear.steps + output * linear.inputs / GROUP * 2) {}
+        : first(reinterpret_cast<const uint16_t*>(linear.integers) + output * linear.inputs / 4), levels(linear, output) {}
 
     const char* bytes(int64_t k) const { return reinterpret_cast<const char*>(first + k / 4); }
 
     Numbers<T> read(int64_t k, int64_t part) const {
         const int64_t group = k / GROUP + part * STEP<T> / GROUP;
         [[maybe_unused]] const int from = part * STEP<T> % GROUP / 8 * 4;  // bits on the way to its first weight
-        const T* own = steps + group * 2;
         const uint16_t* words_of_group = first + group * GROUP / 4;
 #ifdef __AVX2__
         const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words_of_group));
 #endif
 #ifdef __AVX512F__
-        const __m512 all = reinterpret_cast<__m512>(levels(own));
+        const __m512 all = reinterpret_cast<__m512>(levels.all(group));
 #ifdef __AVX512BF16__
         if constexpr (std::is_same_v<T, Bfloat16>) {
             const __m512i twice = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(all, all));  // places have five bits
@@ -213,14 +278,10 @@ struct Nibbles {
         }
 #elif defined(__AVX2__)
         const __m256i shifted = _mm256_srli_epi32(_mm256_cvtepu16_epi32(words), from);
-        const __m256i places = _mm256_and_si256(shifted, _mm256_set1_epi32(15));
-        const __m256 away = _mm256_cvtepi32_ps(_mm256_sub_epi32(places, _mm256_set1_epi32(8)));
-        return reinterpret_cast<Floats>(away) * all_of(widen(own[0])) + all_of(widen(own[1]));
+        return levels.of(_mm256_and_si256(shifted, _mm256_set1_epi32(15)), group);
 #else
         const uint32x4_t words = vmovl_u16(vld1_u16(words_of_group + part * STEP<T> % 8));
-        const uint32x4_t places = vandq_u32(vshlq_u32(words, vdupq_n_s32(-from)), vdupq_n_u32(15));
-        const int32x4_t away = vsubq_s32(vreinterpretq_s32_u32(places), vdupq_n_s32(8));
-        return reinterpret_cast<Floats>(vcvtq_f32_s32(away)) * all_of(widen(own[0])) + all_of(widen(own[1]));
+        return levels.of(vandq_u32(vshlq_u32(words, vdupq_n_s32(-from)), vdupq_n_u32(15)), group);
 #endif
     }
 };

@@ -1,0 +1,97 @@
+"""Weights of many experts that are no one tensor, and products of them. CPU only.
+
+Knows nothing of how they are read.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from nbgen.engine import memory, native_experts
+from nbgen.engine.native_half_linear import NativeHalfLinear
+from nbgen.engine.native_linear import ALL, NativeLinear, NativeProduct
+from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear
+
+#: Of each expert: gate and up, or down.
+Products = list[list[NativeProduct]]
+
+
+class Weights(Protocol):
+    """One of a family's weights, in place of a tensor `[experts, …]`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of that tensor."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of that tensor."""
+
+    def whole(self, count: int | None = None) -> torch.Tensor:
+        """That tensor, of all experts or of so many."""
+
+    def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> Products | None:
+        """Of the experts of `module`, with rows of that type; None where there are none of our own.
+
+        `two`: for gate and up.
+        """
+
+
+class Apart(NamedTuple):
+    """Of each expert the tensors that lie below each other in its weight `[out, in]`."""
+
+    parts: list[list[torch.Tensor]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        first, *_ = self.parts
+        return len(self.parts), sum(map(len, first)), *first[0].shape[1:]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0][0].dtype
+
+    def whole(self, count: int | None = None) -> torch.Tensor:
+        return torch.stack([torch.cat(pieces) for pieces in self.parts[:count]])
+
+    def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> Products | None:
+        lies_well = all(piece.is_contiguous() for pieces in self.parts for piece in pieces)
+        if not lies_well or not native_experts.lies_well(module):
+            return None
+        layer: Any = NativeLinear if dtype == self.dtype else NativeHalfLinear
+        weights = [pieces[0].chunk(2) if two and len(pieces) == 1 else pieces for pieces in self.parts]
+        return [[layer(weight, None) for weight in pieces] for pieces in weights]
+
+
+class Mxfp4(NamedTuple):
+    """`blocks` `[experts, out, groups, 16]` and `scales` `[experts, out, groups]` of weights `[experts, in, out]`.
+
+    Where there are two to an output, gate and up lie by turns.
+    """
+
+    blocks: torch.Tensor
+    scales: torch.Tensor
+    dtype: torch.dtype
+
+    def fits(self, weight: torch.Tensor) -> bool:
+        """Whether these are the numbers of such a weight."""
+        return self.blocks.dim() == 4 and self.blocks.shape[:-1] == self.scales.shape and self.shape == weight.shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        experts, outputs, groups, half = self.blocks.shape
+        return experts, groups * half * 2, outputs
+
+    def whole(self, count: int | None = None) -> torch.Tensor:
+        return convert_moe_packed_tensors(self.blocks[:count], self.scales[:count], dtype=self.dtype)
+
+    def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> Products | None:
+        biases = module.gate_up_proj_bias if two else module.down_proj_bias
+        parts = (native_experts.EVEN, native_experts.ODD) if two else (ALL,)
+        made: Products = [
+            [NativeMxfp4Linear(blocks[part], scales[part], bias[part], dtype) for part in parts]
+            for blocks, scales, bias in zip(self.blocks, self.scales, biases, strict=True)
+        ]
+        memory.drop_pages(self.blocks)
+        return made
