@@ -15,6 +15,7 @@ from transformers.core_model_loading import Concatenate, MergeModulelist, Weight
 from transformers.integrations.mxfp4 import Mxfp4Dequantize
 
 from nbgen.engine import native_experts
+from nbgen.engine.checkpoint import Report
 from nbgen.engine.expert_weights import Apart, Mxfp4, Weights
 from nbgen.engine.linear import restore, swap
 from nbgen.engine.native_experts import NativeExperts
@@ -59,14 +60,23 @@ class ExpertFiles:
             transform.convert = stock
 
     @torch.inference_mode()
-    def settle(self, model: nn.Module, *, in_float32: bool) -> None:
+    def settle(self, model: nn.Module, report: Report, *, in_float32: bool) -> None:
         """Experts of our own over these weights, if they make what transformers' make; else transformers' tensors.
 
-        Weights of 16 bits may compute `in_float32`.
+        Weights of 16 bits may compute `in_float32`. `report` hears of weights done.
         """
         if not self._found:
             return
-        swaps = swap(model, lambda module: self._ours(module, in_float32))
+        done, total = 0, len(self._found)
+
+        def ours(module: nn.Module) -> NativeExperts | None:
+            nonlocal done
+            if (made := self._ours(module, in_float32)) is not None:
+                done += 2
+                report("laying out experts", done, total)
+            return made
+
+        swaps = swap(model, ours)
         if swaps and not self._agrees(*swaps[0]):
             restore(swaps)
         for module in model.modules():
@@ -85,6 +95,10 @@ class ExpertFiles:
         """What the tensor stands for, if it has no numbers."""
         found = self._found.get(weight.data_ptr()) if weight.device.type == "cpu" else None
         return None if found is None else found[1]
+
+    def take(self, weight: torch.Tensor) -> Weights | None:
+        """The same, of a tensor that will stand for nothing any more."""
+        return self._found.pop(weight.data_ptr(), (weight, None))[1]
 
     def _ours(self, module: Any, in_float32: bool) -> NativeExperts | None:
         if not native_experts.known(module, in_float32=in_float32):
@@ -147,7 +161,7 @@ class _Join(Concatenate):
         self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **_: Any
     ) -> Any:
         found = [input_dict.pop(pattern) for pattern in source_patterns if pattern in input_dict]
-        apart = [self._files.found(each) if isinstance(each, torch.Tensor) else None for each in found]
+        apart = [self._files.take(each) if isinstance(each, torch.Tensor) else None for each in found]
         parts = [each.parts for each in apart if isinstance(each, Apart)]
         if len(parts) < len(found) or len({len(each) for each in parts}) != 1:
             raise ValueError(f"experts of {target_patterns} lack some of {source_patterns}")

@@ -11,7 +11,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from nbgen.engine import memory, native_experts
 from nbgen.engine.native_half_linear import NativeHalfLinear
 from nbgen.engine.native_linear import ALL, NativeLinear, NativeProduct
-from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear
+from nbgen.engine.native_mxfp4_linear import NativeMxfp4Linear, packed_blocks
 
 #: Of each expert: gate and up, or down.
 Products = list[list[NativeProduct]]
@@ -87,11 +87,20 @@ class Mxfp4(NamedTuple):
         return convert_moe_packed_tensors(self.blocks[:count], self.scales[:count], dtype=self.dtype)
 
     def products(self, module: Any, dtype: torch.dtype, *, two: bool) -> Products | None:
-        biases = module.gate_up_proj_bias if two else module.down_proj_bias
+        bias = module.gate_up_proj_bias if two else module.down_proj_bias
         parts = (native_experts.EVEN, native_experts.ODD) if two else (ALL,)
-        made: Products = [
-            [NativeMxfp4Linear(blocks[part], scales[part], bias[part], dtype) for part in parts]
-            for blocks, scales, bias in zip(self.blocks, self.scales, biases, strict=True)
-        ]
+        made: Products = [[] for _ in self.blocks]
+        for part in parts:
+            words, scales = self._words(part), self.scales[:, part].contiguous()
+            for index, products in enumerate(made):
+                products.append(NativeMxfp4Linear(words[index], scales[index], bias[index, part], dtype))
         memory.drop_pages(self.blocks)
         return made
+
+    def _words(self, part: slice) -> torch.Tensor:
+        """All experts' in one tensor: a heap would have holes where each expert's copies were on the way."""
+        blocks = self.blocks[:, part]
+        words = torch.empty(*blocks.shape[:2], blocks.shape[2] * 8, dtype=torch.int16)
+        for index, own in enumerate(blocks):
+            words[index] = packed_blocks(own)
+        return words

@@ -86,7 +86,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     context = context_length(architecture, config)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
     with _weights_progress(held, size, report):
-        model, parameters = _model(folder, held, config, _class_of(architecture.model_type))
+        model, parameters = _model(folder, held, config, _class_of(architecture.model_type), report)
     processor = _processor(folder, model)
     defaults = sampling_defaults(generation, config)
     return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor)
@@ -103,7 +103,7 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     quantized_checkpoint.check(folder, held, config.model, None)
     tokenizer = _tokenizer(folder, config.model)
     with _weights_progress(held, size, report):
-        model, parameters = _model(folder, held, config, AutoModel)
+        model, parameters = _model(folder, held, config, AutoModel, report)
     said = embedding_checkpoint.longest(folder, config.model)
     own = min(context_length(model.config, config), _positions(model))
     context = min(own, tokenizer.model_max_length, said or sys.maxsize)
@@ -166,7 +166,9 @@ def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
     return {i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
 
 
-def _model(folder: Path, held: dict[str, Any], config: EngineConfig, auto: Any) -> tuple["PreTrainedModel", int]:
+def _model(
+    folder: Path, held: dict[str, Any], config: EngineConfig, auto: Any, report: checkpoint.Report
+) -> tuple["PreTrainedModel", int]:
     """The model on its device, and the number of its parameters; `held` are the files' tensors."""
     on = device.named(config.device)
     model_size.check_memory(folder, config.quantization, on, config.model)
@@ -191,7 +193,7 @@ def _model(folder: Path, held: dict[str, Any], config: EngineConfig, auto: Any) 
         parameters = sum(p.numel() for p in model.parameters())
         if on.type == "cpu":
             emulated = config.dtype == "auto" and not _computes_in(model.dtype, on)
-            experts.settle(model, in_float32=emulated and model.dtype in HALVES)
+            experts.settle(model, report, in_float32=emulated and model.dtype in HALVES)
             torchao_weights.replace(model, torch.float32 if emulated else model.dtype, config.model)
             if emulated:
                 half_weights.widen(model)

@@ -13,18 +13,17 @@ class NativeMxfp4Linear(NativeProduct):
     """A layer that computes in `dtype`, of a shape whose product this machine `suits`."""
 
     def __init__(
-        self, blocks: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
+        self, words: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> None:
-        """`blocks` `[out, groups, 16]` have two numbers a byte, the first in its low half; `scales` `[out, groups]`."""
-        super().__init__(shape_of(blocks, dtype), None if bias is None else bias.detach().to(dtype).contiguous())
-        self._packed = packed(torch.stack([blocks & 15, blocks >> 4], -1).flatten(1))
-        self._exponents = scales.contiguous()
+        """`words` `[out, in / 4]` are `packed`, `scales` `[out, in / 32]` bytes; both are read where they lie."""
+        weight = torch.empty(len(words), words.shape[1] * 4, dtype=dtype, device="meta")
+        super().__init__(weight, None if bias is None else bias.detach().to(dtype).contiguous())
+        self._words, self._scales = words, scales
 
     def _numbers(self) -> dict[str, torch.Tensor]:
-        return {"integers": self._packed, "exponents": self._exponents}
+        return {"integers": self._words, "exponents": self._scales}
 
 
-def shape_of(blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A weight `[out, in]` of that type, without numbers."""
-    outputs, groups, half = blocks.shape
-    return torch.empty(outputs, groups * half * 2, dtype=dtype, device="meta")
+def packed_blocks(blocks: torch.Tensor) -> torch.Tensor:
+    """The words of `blocks` `[out, groups, 16]`, which have two numbers a byte, the first in its low half."""
+    return packed(torch.stack([blocks & 15, blocks >> 4], -1).flatten(1))

@@ -36,8 +36,8 @@ def saved(folder: Path, family: str = "qwen3_moe", **changes: Any) -> Path:
     return save_model(folder, family, **FAMILIES[family].changes | SHAPE | changes)
 
 
-def loaded(folder: Path, dtype: str = "float32") -> Any:
-    return loader.load(EngineConfig(model=str(folder), dtype=dtype), lambda *_: None)
+def loaded(folder: Path, dtype: str = "float32", said: list[tuple[str, int, int]] | None = None) -> Any:
+    return loader.load(EngineConfig(model=str(folder), dtype=dtype), lambda *each: (said or []).append(each))
 
 
 def experts(model: nn.Module) -> list[Any]:
@@ -54,11 +54,12 @@ def check(model: Any, folder: Path) -> None:
 @pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "olmoe", "lfm2_moe"])
 def test_they_lie_in_their_file(tmp_path: Path, family: str) -> None:
     """Those of LFM2 have names of their own in it."""
-    folder = saved(tmp_path, family)
-    found = loaded(folder)
+    folder, said = saved(tmp_path, family), [("", 0, 0)]
+    found = loaded(folder, said=said)
     assert found.parameters == AutoModelForCausalLM.from_pretrained(folder).num_parameters()
     made = experts(found.model)
     assert {type(each) for each in made} == {NativeExperts}
+    assert said[-1][0] == "laying out experts"
     spans = [(p.weight.data_ptr(), p.weight.data_ptr() + p.weight.nbytes) for each in made for p in each.products]
     assert all(memory._mapped_from_weights(*span) for span in spans)
     check(found.model, folder)
