@@ -1,4 +1,4 @@
-"""Rows that two engines of one process do in turn, on one thread each, whose CPU time is what is compared.
+"""Rows that engines of one process do in turn, on one thread each, whose CPU time is what is compared.
 
 A few tokens in, one stream and several at once, and one prompt.
 """
@@ -15,14 +15,15 @@ ROWS = {"1 stream": (1, 4, 12), "4 streams": (4, 4, 8), "16 streams": (16, 4, 4)
 TURNS = 5
 
 
-def compared(one: Assembly, other: Assembly, *, alike: bool) -> dict[str, list[float]]:
+def compared(*engines: Assembly, alike: bool) -> dict[str, list[float]]:
     """Tokens a second of each, by row; where they are `alike` they must write the same tokens."""
     found = {}
     for name, row in ROWS.items():
-        turns = [[seconds(each, *row, turn) for each in (one, other)] for turn in range(TURNS + 1)][1:]
-        assert not alike or all(first[1] == second[1] for first, second in turns)
+        turns = [[seconds(each, *row, turn) for each in engines] for turn in range(TURNS + 1)][1:]
+        assert not alike or all(other[1] == first[1] for first, *others in turns for other in others)
         tokens = row[0] * row[2] if row[2] > 1 else row[1]
-        found[name] = [tokens / statistics.median(turn[side][0] for turn in turns) for side in (0, 1)]
+        sides = range(len(engines))
+        found[name] = [tokens / statistics.median(turn[side][0] for turn in turns) for side in sides]
     return found
 
 

@@ -65,7 +65,7 @@ class Row:
 def render(results: Results) -> str:
     facts = results.facts
     tables = "".join(_model(results, model) for model in _models(results))
-    others = [_drafts(facts), _own_layers(facts), _halves(facts), _rounded(results), _adapters(facts)]
+    others = [_drafts(facts), _own_layers(facts), _experts(facts), _halves(facts), _rounded(results), _adapters(facts)]
     return HEAD + f"\nOn {facts['machine']}.\n" + tables + "".join(others)
 
 
@@ -130,14 +130,24 @@ def _own_layers(facts: dict[str, Any]) -> str:
     return _compared(facts.get("own_layers"), words, ["", "transformers' layers", "nbgen's"])
 
 
+def _experts(facts: dict[str, Any]) -> str:
+    words = [
+        "\n## Mixtures of experts\n",
+        "Tokens for a CPU second of one thread, in bfloat16 and with experts and linear layers of fewer bits",
+        "(`python -m benchmarks.experts`). a400 has Granite-3.1-1B-A400M's shape with a vocabulary of 32,768: of 32",
+        "experts in each of its layers a token goes through 8.\n",
+    ]
+    return _compared(facts.get("experts"), words, ["", "transformers' experts and layers", "nbgen's", "int8", "int4"])
+
+
 def _compared(found: dict[str, Any] | None, words: list[str], head: list[str]) -> str:
-    """A section of what `cpu_rows` keeps: for each row one speed, and another with how many times as fast it is."""
+    """A section of what `cpu_rows` keeps: for each row one speed, and others with how many times as fast they are."""
     if not found:
         return ""
     rows = [
-        [f"{model}, {name}", f"{one:,.1f}", f"{other:,.1f} ({other / one:.2f})"]
+        [f"{model}, {name}", f"{one:,.1f}", *(f"{other:,.1f} ({other / one:.2f})" for other in others)]
         for model, speeds in found["models"].items()
-        for name, (one, other) in speeds.items()
+        for name, (one, *others) in speeds.items()
     ]
     return _section(words, head, rows, found["machine"])
 

@@ -50,6 +50,19 @@ SHAPES = {
         "vocab_size": 32768,
         "tie_word_embeddings": True,
     },
+    # Granite-3.1-1B-A400M with a vocabulary cut from 49,155 to 32,768: a mixture of 32 experts, of which a token has 8.
+    "a400": {
+        "model_type": "granitemoe",
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "intermediate_size": 512,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 8,
+        "vocab_size": 32768,
+        "tie_word_embeddings": True,
+    },
 }
 
 
