@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbgen.engine import fused_norms, linear, native_experts, native_linear, shared_linear, trial
+from nbgen.engine import fused_norms, linear, native_delta, native_experts, native_linear, shared_linear, trial
 from nbgen.engine.attention import ReferenceAttention
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.compiled import CompiledDecoder
@@ -96,9 +96,9 @@ def _chosen(model: "PreTrainedModel", copies_weights: bool, known: KnownScores |
 
 
 def _faster(model: "PreTrainedModel", ids: list[int]) -> list[linear.Swap]:
-    """Give the model the fastest linear layers, and experts, that this machine has for it."""
-    experts = native_experts.replace(model)
-    return experts + native_linear.replace(model) + shared_linear.share(model, ids) + linear.prepack(model)
+    """Give the model the fastest linear layers, experts and linear attention that this machine has for it."""
+    others = native_experts.replace(model) + native_delta.replace(model)
+    return others + native_linear.replace(model) + shared_linear.share(model, ids) + linear.prepack(model)
 
 
 def _give_native_layers(runner: ModelRunner, prompts: list[list[int]], expected: Expected) -> None:

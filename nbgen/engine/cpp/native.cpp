@@ -2,6 +2,7 @@
 // processors with AVX2 and later ones and those of ARM, those of bfloat16 where a processor multiplies it.
 
 #include "attention.h"
+#include "delta.h"
 #include "draws.h"
 
 #if (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)) || defined(__aarch64__)
@@ -33,6 +34,11 @@ EXPORTED void draw(const Draw* draws, int64_t count, int64_t threads, const floa
             tokens[i] = drawn(draws[i], scores + draws[i].row * vocab, vocab, weights.data());
         });
     });
+}
+
+EXPORTED void remember(const Delta<Number>* rule) {
+    const DeltaRule<Number> delta(*rule);
+    Team(rule->threads, 1).run([&](Team::Member& member) { delta.run(member); });
 }
 
 #if defined(LAYERS) && (!defined(BFLOAT16) || defined(__AVX512BF16__))

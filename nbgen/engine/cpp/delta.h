@@ -1,0 +1,103 @@
+// Layers that remember by the gated delta rule (Yang et al. 2024, "Gated Delta Networks"): a state of each head, `[keys, values]`,
+// fades with every token, and is corrected towards what the token's key should give.
+//
+// Columns of a state know nothing of each other: they are shared out to a team, and stay near while all tokens go by. A token's
+// result is the same to the bit whatever tokens are computed with it.
+
+#pragma once
+
+#include <vector>
+
+#include "team.h"
+#include "vectors.h"
+
+// Tokens `[batch, tokens]` have queries and keys of `key_heads` heads and values of as many `value_heads` or a multiple, whose
+// `states` `[batch, value_heads, key_dim, value_dim]` become those after the last token. From one of a batch, and from a token, to
+// the next it is so many numbers. Queries and keys may be normalized first; a logarithm of what is left of a state and the share
+// of a correction are given for each token's value heads.
+template <typename T>
+struct Delta {
+    int64_t batch, tokens, key_heads, value_heads, key_dim, value_dim, normalizes, threads;
+    const T *queries, *keys, *values;
+    int64_t query_strides[2], key_strides[2], value_strides[2];
+    const float *decays, *shares;
+    float* states;
+    T* output;
+};
+
+inline Floats floats_at(const float* from) { return *reinterpret_cast<const Floats*>(from); }
+
+template <typename T>
+class DeltaRule {
+  public:
+    explicit DeltaRule(const Delta<T>& rule) : rule_(rule) {}
+
+    void run(Team::Member& member) const {
+        const int64_t vectors = rule_.value_dim / LANES;
+        if (vectors % 4 == 0 && rule_.tokens == 1)
+            share_out<4>(member);
+        else if (vectors % 2 == 0)
+            share_out<2>(member);
+        else
+            share_out<1>(member);
+    }
+
+  private:
+    template <int W>
+    void share_out(Team::Member& member) const {
+        const int64_t blocks = rule_.value_dim / (W * LANES), heads = rule_.value_heads;
+        member.each(rule_.batch * heads * blocks, [&](int64_t unit) {
+            columns<W>(unit / blocks / heads, unit / blocks % heads, unit % blocks * W * LANES);
+        });
+    }
+
+    // `W` vectors of columns from the `first` on, of one head.
+    template <int W>
+    void columns(int64_t batch, int64_t head, int64_t first) const {
+        static thread_local std::vector<float> near;
+        const int64_t dim = rule_.key_dim, width = rule_.value_dim, from = head * rule_.key_heads / rule_.value_heads * dim;
+        near.resize(2 * dim);
+        float *query = near.data(), *key = query + dim;
+        float* state = rule_.states + (batch * rule_.value_heads + head) * dim * width + first;
+        for (int64_t token = 0; token < rule_.tokens; token++) {
+            const auto at = [&](const T* numbers, const int64_t* strides) { return numbers + batch * strides[0] + token * strides[1]; };
+            take(at(rule_.queries, rule_.query_strides) + from, 1.0f / std::sqrt(static_cast<float>(dim)), query);
+            take(at(rule_.keys, rule_.key_strides) + from, 1.0f, key);
+            const int64_t place = (batch * rule_.tokens + token) * rule_.value_heads + head;
+            const float left = std::exp(rule_.decays[place]);
+            step<W>(state, query, key, at(rule_.values, rule_.value_strides) + head * width + first, left, rule_.shares[place],
+                    rule_.output + place * width + first);
+        }
+    }
+
+    void take(const T* numbers, float scale, float* to) const {
+        float sum = 0;
+        for (int64_t i = 0; i < rule_.key_dim; i++) sum += widen(numbers[i]) * widen(numbers[i]);
+        const float norm = rule_.normalizes ? 1.0f / std::sqrt(sum + 1e-6f) : 1.0f;
+        for (int64_t i = 0; i < rule_.key_dim; i++) to[i] = widen(numbers[i]) * norm * scale;
+    }
+
+    template <int W>
+    void step(float* state, const float* query, const float* key, const T* value, float left, float share, T* output) const {
+        Floats known[W] = {}, found[W] = {}, change[W];
+        const Floats fades = all_of(left);
+        for (int64_t i = 0; i < rule_.key_dim; i++)
+#pragma GCC unroll 8
+            for (int w = 0; w < W; w++) known[w] += floats_at(state + i * rule_.value_dim + w * LANES) * fades * all_of(key[i]);
+        float numbers[W * LANES];
+        for (int64_t i = 0; i < W * LANES; i++) numbers[i] = widen(value[i]);
+        for (int w = 0; w < W; w++) change[w] = (floats_at(numbers + w * LANES) - known[w]) * all_of(share);
+        for (int64_t i = 0; i < rule_.key_dim; i++)
+#pragma GCC unroll 8
+            for (int w = 0; w < W; w++) {
+                float* own = state + i * rule_.value_dim + w * LANES;
+                const Floats now = floats_at(own) * fades + change[w] * all_of(key[i]);
+                *reinterpret_cast<Floats*>(own) = now;
+                found[w] += now * all_of(query[i]);
+            }
+        for (int w = 0; w < W; w++) *reinterpret_cast<Floats*>(numbers + w * LANES) = found[w];
+        for (int64_t i = 0; i < W * LANES; i++) narrow(numbers[i], output + i);
+    }
+
+    const Delta<T>& rule_;
+};

@@ -1,0 +1,101 @@
+"""The gated delta rule of linear attention (Yang et al. 2024) in C++ of our own, for families that have it. CPU only.
+
+transformers has a function for one token and one for many, in the module of each family; both become this one, which
+leaves to them what it does not know: other devices, training, sequences packed into one.
+"""
+
+import ctypes
+import sys
+from collections.abc import Callable
+from ctypes import c_int64, c_void_p
+from typing import Any
+
+import torch
+from torch import nn
+
+from nbgen.engine.linear import Swap
+from nbgen.engine.native import function
+
+#: Functions of a family's module.
+NAMES = ("torch_recurrent_gated_delta_rule", "torch_chunk_gated_delta_rule")
+#: Numbers in a register, whatever the processor, divide this or a state's width is left to transformers.
+LANES = 16
+
+Rule = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+
+
+class DeltaFields(ctypes.Structure):
+    """`Delta` of the C++."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("batch", "tokens", "key_heads", "value_heads", "key_dim", "value_dim")),
+        *((name, c_int64) for name in ("normalizes", "threads")),
+        *((name, c_void_p) for name in ("queries", "keys", "values")),
+        *((name, c_int64 * 2) for name in ("query_strides", "key_strides", "value_strides")),
+        *((name, c_void_p) for name in ("decays", "shares", "states", "output")),
+    ]
+
+
+def replace(model: nn.Module) -> list[Swap]:
+    """Replace the functions of the model's family; where each stood, for `linear.restore`."""
+    homes: list[Any] = list({id(home): home for home in map(_home, model.modules())}.values())
+    swaps = [(home, name, getattr(home, name)) for home in homes for name in NAMES if hasattr(home, name)]
+    for home, name, stock in swaps:
+        setattr(home, name, _instead_of(getattr(stock, "stock", stock)))
+    return swaps
+
+
+def _home(module: nn.Module) -> Any:
+    return sys.modules[type(module).__module__]
+
+
+def _instead_of(stock: Rule) -> Rule:
+    def rule(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        initial_state: torch.Tensor | None = None,
+        output_final_state: bool = False,
+        use_qk_l2norm_in_kernel: bool = False,
+        **more: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As transformers' own, which documents shapes; an initial state becomes the final one where it lies."""
+        remember = function("remember", query.dtype)
+        if remember is None or more.get("cu_seqlens") is not None or not _suits(query, key, value, initial_state):
+            given: dict[str, Any] = {"initial_state": initial_state, "output_final_state": output_final_state, **more}
+            return stock(query, key, value, g=g, beta=beta, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, **given)
+        batch, tokens, key_heads, key_dim = key.shape
+        value_heads, value_dim = value.shape[2:]
+        queries, keys, values = map(_heads_together, (query, key, value))
+        state, decays, shares = initial_state, g.float().contiguous(), beta.float().contiguous()
+        if state is None:
+            state = torch.zeros(batch, value_heads, key_dim, value_dim)
+        output = torch.empty(value.shape, dtype=query.dtype)
+        fields = DeltaFields(
+            *(batch, tokens, key_heads, value_heads, key_dim, value_dim),
+            *(use_qk_l2norm_in_kernel, torch.get_num_threads()),
+            *(each.data_ptr() for each in (queries, keys, values)),
+            *((c_int64 * 2)(*each.stride()[:2]) for each in (queries, keys, values)),
+            *(each.data_ptr() for each in (decays, shares, state, output)),
+        )
+        remember(ctypes.byref(fields))
+        return output, state if output_final_state else None
+
+    rule.stock = stock  # type: ignore[attr-defined]
+    return rule
+
+
+def _suits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, state: torch.Tensor | None) -> bool:
+    """Whether nothing is learned, and all is of one type, in shapes that the C++ knows."""
+    if torch.is_grad_enabled() or query.device.type != "cpu" or not query.dtype == key.dtype == value.dtype:
+        return False
+    if query.shape != key.shape or value.shape[2] % key.shape[2] or value.shape[3] % LANES:
+        return False
+    return state is None or (state.dtype == torch.float32 and state.is_contiguous())
+
+
+def _heads_together(tensor: torch.Tensor) -> torch.Tensor:
+    """`[batch, tokens, heads, dim]` with a token's heads one after the other."""
+    return tensor if tensor.stride()[2:] == (tensor.shape[3], 1) else tensor.contiguous()
