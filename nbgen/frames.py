@@ -17,10 +17,11 @@ MAX_FRAME = 256 * 2**20
 
 
 class Unreadable(msgspec.Struct, frozen=True, tag=True):
-    """What `rid` asked could not be read: `error` says which value is of another type than its message has."""
+    """What `rid` asked, or is answered, could not be read: `error` says why, as by which value of a wrong type."""
 
     rid: str
     error: str
+    status: int = 400
 
 
 #: What is asked of the process that runs plain modules.
@@ -47,6 +48,10 @@ class _Question(msgspec.Struct):
     rid: str = ""
 
 
+class _Answer(_Question):
+    outputs: list[_Question] = []
+
+
 _encoder = msgspec.msgpack.Encoder()
 to_engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
 from_engine_decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
@@ -65,6 +70,17 @@ def read_by_engine(body: bytes) -> ToEngine | Unreadable:
         return to_engine_decoder.decode(body)
     except msgspec.ValidationError as error:
         return Unreadable(rid=msgspec.msgpack.decode(body, type=_Question).rid, error=str(error))
+
+
+def read_by_server(body: bytes) -> list[FromEngine]:
+    """A frame's message, or whom it answers where there is no memory for it. Raises msgspec's DecodeError for none."""
+    try:
+        return [from_engine_decoder.decode(body)]
+    except MemoryError:
+        answer = msgspec.msgpack.decode(body, type=_Answer)
+        error = "no memory is left for this answer: ask for less beside its text, or again later"
+        rids = dict.fromkeys(each.rid for each in (answer, *answer.outputs) if each.rid)
+        return [Unreadable(rid=rid, error=error, status=503) for rid in rids]
 
 
 def frame_length(header: bytes | bytearray) -> int:

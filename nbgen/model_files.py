@@ -16,6 +16,10 @@ from nbgen.errors import ModelError
 from nbgen.safetensors_file import is_whole
 
 OTHERS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.npz")
+#: Where weights are: in one file, or in those that the index names.
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+#: What peft saves an adapter in.
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CODE_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
 #: What tokenizers keep their tokens in; `tokenizer_config.json` holds none.
 VOCABULARIES = ("tokenizer*.json", "*.model", "*vocab*", "*.spm", "*.tiktoken", "*tekken*", "*.codes", "*.tokenizer")
@@ -69,6 +73,7 @@ def _is_hub_id(name: str) -> bool:
 
 def check_files(folder: Path, name: str) -> None:
     """Raises ModelError for a folder without a configuration that can be read, a tokenizer and whole safetensors."""
+    _refuse_adapter(folder, name)
     _refuse_other_formats(folder, name)
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name} has no config.json: it is not a model in transformers' format")
@@ -80,6 +85,8 @@ def check_files(folder: Path, name: str) -> None:
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{name} has no weights: no *.safetensors file is there")
     _check_shards(folder, name)
+    if "transformers_weights" not in architecture:
+        _check_file_names(folder, name)
     _refuse_code(folder, name)
     _check_type(model_type, name)
     _check_tokenizer(folder, architecture, name)
@@ -107,6 +114,18 @@ def read_json(path: Path, name: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def _refuse_adapter(folder: Path, name: str) -> None:
+    weights = {path.name for path in folder.glob("*.safetensors")} - {ADAPTER_WEIGHTS}
+    if not (folder / ADAPTER).is_file() or (weights and (folder / "config.json").is_file()):
+        return
+    base = read_json(folder / ADAPTER, name).get("base_model_name_or_path")
+    of = f" ({base[:100]!r})" if isinstance(base, str) and base else ""
+    raise ModelError(
+        f"{name} is an adapter, not a model: load the model that it was made for{of}, and then the adapter, by "
+        "nbgen.load_adapter(NAME, FOLDER), /load_lora_adapter or --adapters NAME=FOLDER"
+    )
+
+
 def _refuse_other_formats(folder: Path, name: str) -> None:
     """Pickles run code as they are read, and of the others transformers makes something else than what is in them."""
     found = next((path.name for pattern in OTHERS for path in folder.glob(pattern)), None)
@@ -120,10 +139,20 @@ def _refuse_other_formats(folder: Path, name: str) -> None:
 
 def shards(folder: Path, name: str) -> list[str]:
     """The files that the index names; none where there is none. Raises ModelError for a damaged one."""
-    found = read_json(folder / (file := "model.safetensors.index.json"), name).get("weight_map", {})
+    found = read_json(folder / INDEX, name).get("weight_map", {})
     if not isinstance(found, dict) or not all(isinstance(shard, str) for shard in found.values()):
-        raise ModelError(f"{file} of {name} is damaged: its weight_map does not give each weight a file")
+        raise ModelError(f"{INDEX} of {name} is damaged: its weight_map does not give each weight a file")
     return sorted(set(found.values()))
+
+
+def _check_file_names(folder: Path, name: str) -> None:
+    """transformers reads no others than these."""
+    if (folder / WHOLE).is_file() or shards(folder, name):
+        return
+    first, *more = sorted(path.name for path in folder.glob("*.safetensors"))
+    if more:
+        raise ModelError(f"{name} has no {INDEX}, which says what is in {first} and {len(more)} more: download it too")
+    raise ModelError(f"the weights of {name} are in {first}, and are read from {WHOLE}: rename the file")
 
 
 def _check_shards(folder: Path, name: str) -> None:
@@ -134,7 +163,7 @@ def _check_shards(folder: Path, name: str) -> None:
 
 def weight_files(folder: Path) -> list[Path]:
     """Those that transformers reads of a checked folder: others beside them may hold the same weights once more."""
-    if (whole := folder / "model.safetensors").is_file():
+    if (whole := folder / WHOLE).is_file():
         return [whole]
     return [folder / shard for shard in shards(folder, folder.name)] or sorted(folder.glob("*.safetensors"))
 

@@ -12,6 +12,7 @@ from typing import Any
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.answer_reading import AnswerReading
+from nbgen.engine.answer_size import FLOAT32_BYTES, check_tensors, with_logprobs
 from nbgen.engine.chat_rounds import shortened
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.logit_processors import LogitProcessors
@@ -31,7 +32,6 @@ from nbgen.messages import (
     GenerateRequest,
     LogprobOptions,
     Tensor,
-    TensorOptions,
     TokenizerAnswer,
     TokenizeRequest,
 )
@@ -39,13 +39,6 @@ from nbgen.sampling_params import SamplingParams
 
 #: Tokens of the context that SGLang 0.5.23 leaves free.
 RESERVED_TOKENS = 2
-#: Log-probabilities of a prompt besides its own tokens': 64 MB of JSON or so.
-MAX_PROMPT_LOGPROBS = 2**22
-#: Bytes of tensors that one request may ask for.
-MAX_TENSOR_BYTES = 2**30
-FLOAT32_BYTES = 4
-#: Numbers of hidden states that one answer writes out as JSON: 160 MB of it.
-MAX_STATE_NUMBERS = 2**23
 #: The id that stands where an embedding was given.
 PLACEHOLDER = 1
 
@@ -92,8 +85,10 @@ class Admission:
             for name in ("bad_ids", "stop_ids"):
                 for word in getattr(request.words, name):
                     self._check_ids(word, name)
-        self._check_logprobs(request.logprobs, len(prompt), params.n)
-        self._check_tensors(request.tensors, len(prompt), self._budget(len(prompt), params))
+        self._check_logprobs(request.logprobs, len(prompt))
+        budget = self._budget(len(prompt) + len(request.prefix_ids), params)
+        params = with_logprobs(request.logprobs, params, len(prompt), budget)
+        check_tensors(request.tensors, self._model, len(prompt), budget)
         if request.logit_processor is not None:
             self._processors.load(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
@@ -240,21 +235,13 @@ class Admission:
                 field="max_new_tokens",
             )
 
-    def _check_logprobs(self, options: LogprobOptions | None, length: int, samples: int) -> None:
+    def _check_logprobs(self, options: LogprobOptions | None, length: int) -> None:
         if options is None:
             return
         self._check_ids(options.token_ids, "token_ids_logprob")
         if options.start is not None and options.start > length:
             raise InvalidRequest(
                 f"logprob_start_len is {options.start}; the prompt has {length} tokens", field="logprob_start_len"
-            )
-        rows = 0 if options.start is None else length - options.start
-        asked = samples * rows * (options.top + len(options.token_ids))
-        if asked > MAX_PROMPT_LOGPROBS:
-            raise InvalidRequest(
-                f"top_logprobs_num and token_ids_logprob over this prompt are {asked} log-probabilities; "
-                f"at most {MAX_PROMPT_LOGPROBS}",
-                field="top_logprobs_num",
             )
 
     def _check_embeds(self, embeds: Tensor) -> None:
@@ -265,37 +252,6 @@ class Admission:
             raise InvalidRequest(
                 f"input_embeds has rows of {embeds.shape[-1]} numbers; the embeddings of this model have {width}",
                 field="input_embeds",
-            )
-
-    def _check_tensors(self, options: TensorOptions | None, length: int, budget: int) -> None:
-        if options is None:
-            return
-        if options.routed_experts is not None:
-            self._check_routes(options.routed_experts, length)
-        if options.of_states and not self._model.hidden_size:
-            raise InvalidRequest("this model does not show its hidden states", field="hidden_states")
-        states = self._model.hidden_size * (length + budget)
-        if options.generation_hidden_states and states > MAX_STATE_NUMBERS:
-            raise InvalidRequest(
-                f"the hidden states of {length} prompt tokens and up to {budget} new ones are {states} numbers; one "
-                f"answer holds at most {MAX_STATE_NUMBERS}: ask for fewer tokens",
-                field="return_hidden_states",
-            )
-        rows = length * options.logits + budget * options.generation_logits
-        width = rows * self._model.vocab_size + length * options.hidden_states * self._model.hidden_size
-        if width * FLOAT32_BYTES > MAX_TENSOR_BYTES:
-            raise InvalidRequest(
-                f"the tensors of {length} prompt tokens and {budget} new ones may take {width * FLOAT32_BYTES} bytes; "
-                f"one request gets at most {MAX_TENSOR_BYTES}"
-            )
-
-    def _check_routes(self, start: int, length: int) -> None:
-        if not self._model.routed_experts:
-            raise InvalidRequest("this model has no experts to route to", field="return_routed_experts")
-        if start > length:
-            raise InvalidRequest(
-                f"routed_experts_start_len is {start}; the prompt has {length} tokens",
-                field="routed_experts_start_len",
             )
 
     def _check_ids(self, ids: list[int] | dict[int, float], field: str) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+
+DAY = 86_400
+#: After so long without use, in seconds, it is of a version or a machine that is gone.
+UNUSED = 60 * DAY
 
 
 @contextmanager
@@ -33,8 +39,63 @@ def private_folder() -> Iterator[Path]:
 
 
 def keep(file: Path, make: Callable[[Path], object]) -> None:
-    """Have the file made: whole or not at all, whoever else makes it now."""
-    with tempfile.TemporaryDirectory(dir=file.parent) as making:
-        made = Path(making, file.name)
-        make(made)
+    """Have the file made: whole or not at all, whoever else makes it now, and though the machine may stop."""
+    with _made(file.parent, file.name, make) as made:
         made.replace(file)
+
+
+def keep_sealed(folder: Path, name: str, make: Callable[[Path], object]) -> Path:
+    """The same of a file in whose own name, after the one given, stands what is in it."""
+    with _made(folder, name, make) as made:
+        return made.replace(folder / f"{made.stem}-{_digest(made)}{made.suffix}")
+
+
+def sealed(folder: Path, name: str) -> Path | None:
+    """What was kept so under this name, if it is still what it was; what is damaged goes."""
+    stem, _, suffix = name.rpartition(".")
+    for file in folder.glob(f"{stem}-*.{suffix}"):
+        with suppress(FileNotFoundError):  # another process has removed it
+            if file.stem == f"{stem}-{_digest(file)}":
+                _used(file)
+                return file
+        file.unlink(missing_ok=True)
+    return None
+
+
+def drop_unused(folder: Path, pattern: str) -> None:
+    """Remove files that no process has used for long; one that still has one of them open keeps it."""
+    for file in folder.glob(pattern):
+        with suppress(OSError):
+            if time.time() - file.stat().st_mtime > UNUSED:
+                file.unlink()
+
+
+@contextmanager
+def _made(folder: Path, name: str, make: Callable[[Path], object]) -> Iterator[Path]:
+    """The file, made in a place of its own to be moved from, and all of it on the disk."""
+    with tempfile.TemporaryDirectory(dir=folder) as making:
+        made = Path(making, name)
+        make(made)
+        _sync(made)
+        yield made
+    with suppress(OSError):  # not every system syncs folders
+        _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _used(file: Path) -> None:
+    """Note that it is in use, once a day."""
+    with suppress(OSError):
+        if time.time() - file.stat().st_mtime > DAY:
+            os.utime(file)

@@ -1,8 +1,8 @@
 """Text from tokens, as they come: never half a character, never the beginning of a stop string.
 
 Follows the two-offset window of text-generation servers, seeded with the end of the prompt and closed while the last
-token is a raw byte (sentencepiece's byte fallback changes text already shown otherwise). Knows no tokenizer: it is
-given a function from ids to text.
+token is a raw byte (sentencepiece's byte fallback changes text already shown otherwise). Where such bytes are text as
+they stand, stops are looked for in it before it is shown. Knows no tokenizer: it is given a function from ids to text.
 """
 
 from collections.abc import Callable, Sequence, Set
@@ -32,6 +32,8 @@ class Detokenizer:
         self._window = 0
         self._read = len(self._ids)
         self._length = 0
+        #: What is held back and would be text if nothing followed: whole characters only.
+        self.ahead = ""
         # A prompt may end inside a character: the whole of it is then part of the answer.
         while self._read and decode(self._ids[: self._read]).endswith(REPLACEMENT):
             self._read -= 1
@@ -46,11 +48,13 @@ class Detokenizer:
         """Add a token; the text that is now certain."""
         if token_id not in self._skipped:
             self._ids.append(token_id)
-        held = len(self._ids) - self._read
-        if not held or (self._is_byte(token_id) and held < MAX_HELD_TOKENS):
+        self.ahead = ""
+        if (held := len(self._ids) - self._read) == 0:
             return ""
         text = self._pending()
-        if text.endswith(REPLACEMENT) and held < MAX_HELD_TOKENS:
+        broken = text.endswith(REPLACEMENT)
+        if held < MAX_HELD_TOKENS and (broken or self._is_byte(token_id)):
+            self.ahead = "" if broken else text
             return ""
         return self._advance(text)
 
@@ -85,6 +89,13 @@ class StopStrings:
         self._longest = max(map(len, self._hidden), default=0)
         self._held = ""
         self.matched: str | None = None
+
+    def match_in(self, ahead: str) -> bool:
+        """Whether a stop is whole with this text, which is not certain yet, if nothing follows."""
+        if not ahead:
+            return False
+        text = self._held + ahead
+        return any(stop in text for stop in self._stops) or bool(self._regexes and self._regexes.find(ahead))
 
     def append(self, text: str) -> str:
         """Add text; what may be shown. `matched` is the stop string once one is whole."""

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from nbgen.engine import grammar_limits
 from nbgen.engine.grammar import LABELS, Backend, Compiled, Grammar, GrammarError, refusal
 from nbgen.engine.grammar_worker import Answer, Start
-from nbgen.engine.worker_process import WorkerProcess
+from nbgen.engine.worker_process import Halted, WorkerProcess
 from nbgen.errors import NbgenError, Unavailable
 
 COMPILE_SECONDS = 5.0
@@ -142,9 +142,23 @@ class CompilerProcess:
         self._process.kill()
 
     def compile(self, backend: Backend, grammar: Grammar) -> bytes:
-        """Raises GrammarError also where the process takes too long, too much memory, or ends."""
+        """Raises GrammarError also where the process takes too long, too much memory, or ends.
+
+        Tries once more where that was not the grammar's doing; Unavailable where it was not again.
+        """
+        self._begin(backend)
+        try:
+            return self._ask(grammar)
+        except Halted as error:
+            log.warning("a %s grammar is compiled once more: %s", LABELS[grammar.kind], error.message)
+            self._begin(backend)
+            return self._ask(grammar)
+
+    def _begin(self, backend: Backend) -> None:
         if not self._process.begun:
             self._process.begin(Start(vocabulary=backend.vocabulary))
+
+    def _ask(self, grammar: Grammar) -> bytes:
         try:
             answer = self._process.ask(grammar, Answer, self._seconds)
         except TimeoutError:

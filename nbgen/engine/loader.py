@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMultimodalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import (
@@ -21,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from nbgen.engine import (
     audio,
     checkpoint,
+    config_fault,
     container,
     dequantized,
     device,
@@ -57,6 +59,20 @@ DTYPES: dict[str, torch.dtype | str] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+#: What libraries raise at a file that they cannot take.
+FOREIGN = (
+    ArithmeticError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    StrictDataclassError,
+    TypeError,
+    ValueError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +141,7 @@ def _architecture(folder: Path, name: str) -> Any:
         if model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
             raise two_parts(name, model_type)
         raise unknown(name, model_type)
-    with _foreign_errors(name, "configuration"):
+    with _foreign_errors(name, "configuration", folder):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if getattr(architecture, "is_encoder_decoder", False):
         raise two_parts(name, model_type)
@@ -172,9 +188,10 @@ def _model(
     """The model on its device, and the number of its parameters; `held` are the files' tensors."""
     on = device.named(config.device)
     model_size.check_memory(folder, config.quantization, on, config.model)
-    with _foreign_errors(config.model, "weights"):
+    with _foreign_errors(config.model, "configuration", folder):
         architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         model_size.check(architecture, auto, folder, held, config.model)
+    with _foreign_errors(config.model, "weights"):
         written_out = dequantized.ask(architecture, on)
         experts = ExpertFiles(written_out=written_out)
         with experts.left_alone() if on.type == "cpu" else nullcontext():
@@ -258,8 +275,11 @@ def sampling_defaults(generation: dict[str, Any], config: EngineConfig) -> dict[
 
 
 @contextmanager
-def _foreign_errors(name: str, part: str) -> Iterator[None]:
-    """Say which part of which model failed; what the library said goes to the log."""
+def _foreign_errors(name: str, part: str, configured: Path | None = None) -> Iterator[None]:
+    """Say which part of which model failed; what the library said goes to the log.
+
+    Where it read config.json of the folder `configured`, what is wrong in that is said as well, as far as it tells.
+    """
     try:
         yield
     except SafetensorError as error:
@@ -269,10 +289,12 @@ def _foreign_errors(name: str, part: str) -> Iterator[None]:
         raise ModelError(
             f"{name} does not fit into the free memory of the GPU: free some, or use a smaller model"
         ) from error
-    except (OSError, MemoryError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError) as error:
+    except FOREIGN as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch's and the system's own words
             raise ModelError(f"{name} does not fit into the free memory: free some, or use a smaller model") from error
         log.exception("loading the %s of %s", part, name)
+        if configured and (fault := config_fault.told(error, read_json(configured / "config.json", name))):
+            raise ModelError(f"the {part} of {name} cannot be read: in config.json {fault}") from error
         raise ModelError(f"the {part} of {name} cannot be read by transformers; the server's log says why") from error
 
 

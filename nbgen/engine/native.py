@@ -1,7 +1,7 @@
 """C++ of our own, compiled once for a machine and a type of number: without a compiler, torch does what it does.
 
-Libraries are kept in the user's cache folder under the hash of all that they depend on. Knows names of what is in them
-and how it is called, not what it does.
+Libraries are kept in the user's cache folder under the hash of all that they depend on, and under one of what is in
+them: a damaged one would end the process. Knows names of what is in them and how it is called, not what it does.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from nbgen.engine.cache_folder import cache_folder, keep, private_folder
+from nbgen.engine.cache_folder import cache_folder, drop_unused, keep_sealed, private_folder, sealed
 
 #: What has a compiler use all that the processor of this machine has; Apple's do so, and know no such flag.
 NATIVE = {"x86_64": ("-march=native",), "aarch64": ("-mcpu=native",)}
@@ -137,10 +137,10 @@ def _built(compiler: list[str], kind: tuple[str, ...], folder: Path) -> Path:
     sources = [path.read_bytes() for path in sorted(SOURCE.parent.iterdir())]
     parts = (*FLAGS, *kind, *compiler[1:], version, platform.machine(), _processor())
     key = hashlib.sha256(b"\0".join([*sources, *map(os.fsencode, parts)])).hexdigest()[:16]
-    target = folder / f"{SOURCE.stem}-{key}.so"
-    if not target.exists():
-        keep(target, lambda made: _run(*compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made)))
-    return target
+    if (kept := sealed(folder, name := f"{SOURCE.stem}-{key}.so")) is not None:
+        return kept
+    drop_unused(folder, f"{SOURCE.stem}-*.so")
+    return keep_sealed(folder, name, lambda made: _run(*compiler, *FLAGS, *kind, str(SOURCE), "-o", str(made)))
 
 
 def _run(*command: str) -> str:

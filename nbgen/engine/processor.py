@@ -18,7 +18,7 @@ from PIL import Image
 from transformers.processing_utils import ProcessorMixin
 
 from nbgen.bytes_elements import unpack_bytes
-from nbgen.engine import given_media, media_options, unread_media, video, video_clip
+from nbgen.engine import given_media, media_options, template_fault, unread_media, video, video_clip
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.image import PROMPT_PIXELS
 from nbgen.engine.media_decoder import MediaDecoder
@@ -178,13 +178,17 @@ class Processor:
                 return run(sanitize_control_tokens=True)
         except (NotImplementedError, ValueError, TypeError, StrictDataclassError):
             pass  # not every processor can
-        except jinja2.TemplateError:
-            raise _refusal(messages) from None
+        except jinja2.TemplateError as error:
+            raise self._refusal(error, messages) from None
         self._refuse_placeholders(messages)
         try:
             return run()
-        except (jinja2.TemplateError, *REFUSALS):
-            raise _refusal(messages) from None
+        except (jinja2.TemplateError, *REFUSALS) as error:
+            raise self._refusal(error, messages) from None
+
+    def _refusal(self, error: Exception, messages: list[ChatMessage]) -> InvalidRequest:
+        template = self._processor.chat_template
+        return template_fault.refusal(error, template, messages, "chat template or processor")
 
     def _conversation(
         self, messages: list[ChatMessage], media: list[Media], found: Mapping[str, list[Any]]
@@ -318,13 +322,6 @@ class Processor:
 def _plain(medium: Any) -> Any:
     """What a processor is given of a decoded medium."""
     return medium.frames if isinstance(medium, VideoClip) else medium
-
-
-def _refusal(messages: list[ChatMessage]) -> InvalidRequest:
-    roles = ", ".join(m.role for m in messages)
-    return InvalidRequest(
-        f"the model's chat template or processor refuses these messages (roles: {roles})", field="messages"
-    )
 
 
 def _of_type(media: list[Media], kind: str) -> list[Media]:

@@ -33,7 +33,8 @@ WRITTEN_OUT = {"fp8", "mxfp4", "mxfp8"}
 def description(folder: Path, name: str) -> dict[str, Any] | None:
     """What a checkpoint says of how it was quantized, if it was. Raises ModelError for a damaged file."""
     config = read_json(folder / "config.json", name)
-    found = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
+    text = config.get("text_config")
+    found = config.get("quantization_config") or (isinstance(text, dict) and text.get("quantization_config"))
     return found if isinstance(found, dict) else None
 
 

@@ -206,18 +206,24 @@ class Sequence:
         self.token_ids.append(token_id)
         stops = token_id in self.stop_token_ids and not self.params.ignore_eos
         hidden = stops and not self.params.no_stop_trim
-        text = self.stop_strings.append("" if hidden else self.detokenizer.append(token_id))
-        if self.stop_strings.matched is not None:
-            self.finish_reason = FinishReason(type="stop", matched=self.stop_strings.matched)
-        elif stops:
+        text = self.stop_strings.append("" if hidden else self._text_of(token_id))
+        if stops:
             self.finish_reason = FinishReason(type="stop", matched=token_id)
         elif self.num_output >= self.budget:
             incomplete = self.matcher is not None and not complete and not self.matcher.may_end
             self.finish_reason = FinishReason(type="length", length=self.budget, incomplete=incomplete)
         elif complete:
             self.finish_reason = FinishReason(type="stop", matched=token_id)
+        text += self.flush() if self.finish_reason else ""
+        if self.stop_strings.matched is not None:  # in what was held back, too
+            self.finish_reason = FinishReason(type="stop", matched=self.stop_strings.matched)
         text, self.prefix_text = self.prefix_text + text, ""
-        return text + self.flush() if self.finish_reason else text
+        return text
+
+    def _text_of(self, token_id: int) -> str:
+        """What is certain with this token: all of it where a stop ends it, also in bytes that wait for others."""
+        text = self.detokenizer.append(token_id)
+        return text + self.detokenizer.flush() if self.stop_strings.match_in(self.detokenizer.ahead) else text
 
     @property
     def why_no_token(self) -> str:

@@ -63,14 +63,25 @@ class StopRegexes:
         """
         if self._tail and not text:
             return None
-        self._tail += text
-        self._marked += marked(text) if self._marks else ""
-        if len(self._tail) > TAIL:
-            # One character stays in front, so that `^` and `\\b` see that the text began earlier.
-            self._tail, self._cut = self._tail[-TAIL - 1 :], True
-            self._marked = self._marked[-MARKED * (TAIL + 1) :]
+        self._tail, self._marked, self._cut = self._with(text)
+        return self._search(self._tail, self._marked, self._cut)
+
+    def find(self, ahead: str) -> str | None:
+        """The same of text that may still come otherwise, and is not added."""
+        return self._search(*self._with(ahead))
+
+    def _with(self, text: str) -> tuple[str, str, bool]:
+        """The end part that text leads to, the same with marks, and whether that was cut off."""
+        tail = self._tail + text
+        marks = self._marked + marked(text) if self._marks else ""
+        if len(tail) <= TAIL:
+            return tail, marks, self._cut
+        # One character stays in front, so that `^` and `\\b` see that the text began earlier.
+        return tail[-TAIL - 1 :], marks[-MARKED * (TAIL + 1) :], True
+
+    def _search(self, tail: str, marks: str, cut: bool) -> str | None:
         began = time.thread_time()
-        found = (each.pattern for each in self._regexes if each.matches(self._tail, self._marked, self._cut))
+        found = (each.pattern for each in self._regexes if each.matches(tail, marks, cut))
         matched = next(found, None)
         self._patience.spend(time.thread_time() - began)
         return matched

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Set
 from functools import cached_property, partial
 from typing import Any
 
-import jinja2
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from nbgen.engine import template_fault
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.template_messages import template_message
 from nbgen.errors import InvalidRequest
@@ -77,11 +77,8 @@ class Tokenizer:
                 continue_final_message=continues_last,
                 **(options or {}),
             )
-        except (jinja2.TemplateError, ValueError, TypeError):
-            raise InvalidRequest(
-                f"the model's chat template refuses these messages (roles: {', '.join(m.role for m in messages)})",
-                field="messages",
-            ) from None
+        except template_fault.ERRORS as error:
+            raise template_fault.refusal(error, self._tokenizer.chat_template, messages) from None
         return self.encode(text, add_special_tokens=False)
 
     @cached_property

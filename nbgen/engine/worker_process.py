@@ -6,10 +6,12 @@ Knows no work: its module says what it does with what comes (`worker_channel`).
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -20,7 +22,16 @@ from nbgen.errors import Unavailable
 START_SECONDS = 60.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
+#: Signals of a process's own faults; all others come from outside, as from Linux where memory is short.
+FAULTS = {-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL, -signal.SIGSEGV}
+#: Of the time that it had: one that computed for less was kept from it, by a machine that is busy or was suspended.
+LEAST_SHARE = 0.5
+
 T = TypeVar("T")
+
+
+class Halted(Unavailable):
+    """Something else than its work ended the process or held it up: no fault of what it was asked."""
 
 
 class Started(msgspec.Struct):
@@ -67,16 +78,21 @@ class WorkerProcess:
         self._begun = True
 
     def ask(self, message: object, kind: type[T], seconds: float) -> T:
-        """Its answer, once begun. Raises TimeoutError after `seconds`, EOFError where it ends: then it is gone."""
+        """Its answer, once begun. Raises TimeoutError after `seconds`, EOFError where it ends: then it is gone.
+
+        Raises Halted where neither is its own doing.
+        """
         return self._exchange(message, kind, seconds)
 
-    def kill(self) -> None:
-        """End the process, whatever it does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._pipes.close()
-            self._process, self._begun = None, False
+    def kill(self) -> int | None:
+        """End the process, whatever it does; how it ended, as `subprocess` says it."""
+        if (process := self._process) is None:
+            return None
+        process.kill()  # one that ends already does so as it would have
+        process.wait()
+        self._pipes.close()
+        self._process, self._begun = None, False
+        return process.returncode
 
     def interrupt(self) -> None:
         """End what another thread waits for."""
@@ -94,22 +110,57 @@ class WorkerProcess:
         """Whatever waits here for the process goes on at its end, so that a clock that kills it is enough."""
         if self._process is None:
             raise EOFError
-        late, process = threading.Event(), self._process
-
-        def overrun() -> None:
-            late.set()
-            process.kill()
-
-        clock = threading.Timer(seconds, overrun)
-        clock.start()
+        clock = _Clock(self._process, seconds)
         try:
             if message is not None:
                 self._pipes.send(message)
             return self._pipes.receive(kind)
-        except (EOFError, OSError, ValueError, msgspec.MsgspecError):
+        except (EOFError, OSError):
+            raise clock.judged(self.kill()) from None
+        except (ValueError, msgspec.MsgspecError):
             self.kill()
-            if late.is_set():
-                raise TimeoutError from None
             raise EOFError from None
         finally:
             clock.cancel()
+
+
+class _Clock(threading.Timer):
+    """Kills a process that does not answer in time, and tells whose doing an end was."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        super().__init__(seconds, self._kill)
+        self._process, self._seconds, self._began = process, seconds, _cpu_seconds(process.pid)
+        self._late = self._idle = False
+        self.start()
+
+    def judged(self, ended: int | None) -> Exception:
+        """What to raise for a process that ended so."""
+        if self._idle:
+            return Halted(
+                f"a process that this needs computed for less than half of the {self._seconds:g} s that it had: the "
+                "machine is busy, or was suspended; ask again"
+            )
+        if self._late:
+            return TimeoutError()
+        if ended is not None and ended < 0 and ended not in FAULTS:
+            return Halted(
+                f"a process that this needs was ended from outside (signal {-ended}), perhaps for want of memory: free "
+                "some, or ask again"
+            )
+        return EOFError()
+
+    def _kill(self) -> None:
+        now = _cpu_seconds(self._process.pid)
+        if now is not None and self._began is not None:
+            self._idle = now - self._began < LEAST_SHARE * self._seconds
+        self._late = True
+        self._process.kill()
+
+
+def _cpu_seconds(pid: int) -> float | None:
+    """What a process has computed so far; None where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -12,7 +12,6 @@ import gc
 import os
 import secrets
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -41,6 +40,7 @@ from nbgen.server.life_options import LifeOptions
 from nbgen.server.media_options import MediaOptions
 from nbgen.server.metrics import Metrics
 from nbgen.server.models import Models
+from nbgen.server.private_repository import PrivateRepository
 from nbgen.server.responses import Responses
 from nbgen.server.runs import Runs
 from nbgen.server.runtime_file import RuntimeFile
@@ -58,7 +58,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
     """Run a language model: an engine process, and the routes that ask it."""
 
     _grpc: Any = None
-    _private: tempfile.TemporaryDirectory[str] | None = None
+    _private: PrivateRepository | None = None
     _loading: asyncio.Future[Any] | None = None
     _off = False
     name = "nbgen"
@@ -224,7 +224,7 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         """The configured folder of modules, or one of this server's own that nobody else can write."""
         if self.model_repository:
             return Path(self.model_repository).expanduser().resolve()
-        self._private = tempfile.TemporaryDirectory(prefix="nbgen-models-")
+        self._private = PrivateRepository()
         return Path(self._private.name)
 
     def current_activity(self) -> dict[str, int] | None:

@@ -231,9 +231,10 @@ class EngineClient(EngineLife):
                 if (listener := self._listeners.get(message.rid)) is not None:
                     listener.add(message)
             case Unreadable():
-                self._log.error("The engine could not read what %s asks: %s", message.rid, message.error)
+                self._log.error("A message about %s could not be read: %s", message.rid, message.error)
                 if (listener := self._listeners.get(message.rid)) is not None:
-                    listener.fail(InvalidRequest(message.error))
+                    listener.fail(from_status(message.status, message.error))
+                    process.send(AbortRequest(rid=message.rid))
                 self._memory_replies.answer(message.rid, MemoryState(rid=message.rid, error=message.error))
                 self.adapters.heard(AdapterState(rid=message.rid, name="", error=message.error))
             case EngineStatus():

@@ -25,6 +25,8 @@ COMMAND = ("-m", "nbgen.engine")
 LAST_LINES = 50
 LONGEST_LINE = 4096
 TERM_SECONDS = 1.5
+#: For what was killed with a child, until it is gone.
+GROUP_SECONDS = 1.0
 
 _PRIVATE = re.compile(r"(?:[A-Za-z]:)?(?:[\\/][^\s\\/:'\",]+)+|0x[0-9a-fA-F]+")
 
@@ -77,6 +79,7 @@ class EngineProcess(EngineChannel):
                 self._signal(force)
         self._signal(signal.SIGKILL)  # what the child may have left in its group
         await self._log_pump
+        await self._reap_group()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
         code = self._popen.returncode
@@ -92,6 +95,20 @@ class EngineProcess(EngineChannel):
         while self._popen.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # a poll reaps on every system; waiting would take a thread
         return self._popen.returncode is not None
+
+    async def _reap_group(self) -> None:
+        """What the child has left belongs to the first process of a container, which this may be, and is killed."""
+        deadline = time.monotonic() + GROUP_SECONDS
+        while self._popen.returncode is not None and self._reaps() and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    def _reaps(self) -> bool:
+        """Reap what has ended of the child's group; whether there is more."""
+        try:
+            os.waitpid(-self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        return True
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

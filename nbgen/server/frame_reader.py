@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from nbgen.frames import FRAME_HEADER, FromEngine, frame_length, from_engine_decoder
+from nbgen.frames import FRAME_HEADER, FromEngine, frame_length, read_by_server
 
 Receive = Callable[[list[FromEngine]], None]
 
@@ -69,13 +69,13 @@ class FrameReader(asyncio.StreamReader):
 
     def _whole(self) -> list[FromEngine]:
         """The messages that are whole."""
-        messages = []
+        messages: list[FromEngine] = []
         try:
             while (end := self._end()) <= len(self._held):
                 with memoryview(self._held) as view:
                     body = bytes(view[FRAME_HEADER:end])
                 del self._held[:end]
-                messages.append(from_engine_decoder.decode(body))
+                messages += read_by_server(body)
         except (ValueError, msgspec.DecodeError) as error:
             self._log.error("The engine sent something that is no message: %s", error)
             self._receive = None

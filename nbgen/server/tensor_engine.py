@@ -158,7 +158,7 @@ class TensorEngine:
             case InferOutput():
                 self._answers.answer(message.rid, Result(message, dict(self._pieces.pop(message.rid, {}))))
             case Unreadable():
-                refusal = InferOutput(rid=message.rid, error=message.error, status=400)
+                refusal = InferOutput(rid=message.rid, error=message.error, status=message.status)
                 self._answers.answer(message.rid, Result(refusal, {}))
                 self._loads.answer(message.rid, ModuleState(rid=message.rid, error=message.error))
             case ModuleState():

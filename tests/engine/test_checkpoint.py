@@ -96,6 +96,34 @@ def test_missing_parts_are_named(folder: Path, tmp_path: Path) -> None:
         find(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("file", ["weights.safetensors", "model-00001-of-00001.safetensors"])
+def test_weights_under_another_name_are_told_their_name(folder: Path, file: str) -> None:
+    (folder / "model.safetensors").rename(folder / file)
+    with pytest.raises(ModelError, match=rf"are in {file}, and are read from model\.safetensors: rename the file"):
+        find(folder)
+    edit(folder / "config.json", transformers_weights=file)
+    assert build(folder).model.parameters, "transformers can be told"
+
+
+def test_several_files_need_their_index(folder: Path) -> None:
+    shutil.copy(folder / "model.safetensors", folder / "model-00002-of-00002.safetensors")
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    with pytest.raises(ModelError, match=r"no model\.safetensors\.index\.json, which says what is in .* and 1 more"):
+        find(folder)
+
+
+@pytest.mark.parametrize("weights", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_an_adapter_is_said_to_be_one(folder: Path, weights: str) -> None:
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    (folder / weights).write_bytes(b"x")
+    assert find(folder) == folder, "a whole model may lie beside one"
+    (folder / "model.safetensors").unlink()
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"is an adapter, not a model: load the .*'org/base'.*load_adapter"):
+            find(folder)
+        (folder / "config.json").unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize("shards", [[], "x", {"a": 1}, {"a": None}])
 def test_a_damaged_index_is_said_to_be_damaged(shards: object, folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))

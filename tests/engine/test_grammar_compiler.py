@@ -2,9 +2,10 @@
 
 import json
 import resource
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import psutil
 import pytest
 from transformers import AutoTokenizer
 
-from nbgen.engine import grammar_compiler
+from nbgen.engine import grammar_compiler, worker_process
 from nbgen.engine.grammar import Compiled, Grammar
 from nbgen.engine.grammar_compiler import GrammarCompiler
 from nbgen.engine.grammar_xgrammar import XGrammarBackend
@@ -122,6 +123,73 @@ def test_a_process_that_dies_is_started_again(compiler: GrammarCompiler) -> None
         child.kill()
         child.wait(PATIENCE)
     assert all(compiler.submit(Grammar("regex", f"b{i}")).result() for i in range(3))
+
+
+@pytest.fixture
+def single(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GrammarCompiler]:
+    """One with one process, which has begun."""
+    monkeypatch.setattr(grammar_compiler, "WORKERS", 1)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    compiler = GrammarCompiler("xgrammar", lambda: XGrammarBackend.from_tokenizer(tokenizer, 264, {0}), seconds=2.0)
+    assert compiler.submit(Grammar("regex", "a")).result()
+    yield compiler
+    compiler.close()
+
+
+def process_of(compiler: GrammarCompiler) -> psutil.Process:
+    return psutil.Process(compiler._processes[0]._process._process.pid)
+
+
+def once_asked(compiler: GrammarCompiler, grammar: Grammar, then: Callable[[psutil.Process], None]) -> Future[Compiled]:
+    """What becomes of a grammar to whose process this happens before it has begun on it."""
+    process = process_of(compiler)
+    process.suspend()
+    future = compiler.submit(grammar)
+    time.sleep(0.3)
+    then(process)
+    return future
+
+
+@pytest.mark.parametrize("end", [psutil.Process.suspend, psutil.Process.kill, psutil.Process.terminate])
+def test_what_something_else_ends_or_halts_is_compiled_once_more(
+    single: GrammarCompiler, end: Callable[[psutil.Process], None]
+) -> None:
+    def then(process: psutil.Process) -> None:
+        end(process)
+        if end == psutil.Process.terminate:
+            process.resume()
+
+    before = process_of(single)
+    assert once_asked(single, Grammar("regex", "ab"), then).result().matcher()
+    assert process_of(single) != before
+
+
+@pytest.mark.parametrize(
+    ("end", "words"), [(psutil.Process.suspend, "machine is busy, or was suspended"), (psutil.Process.kill, "signal 9")]
+)
+def test_what_is_ended_or_halted_twice_is_no_fault_of_the_grammar(
+    single: GrammarCompiler, end: Callable[[psutil.Process], None], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Linux ends it where memory is short, or a suspended machine halts it."""
+    monkeypatch.setattr(worker_process, "START_SECONDS", 2.0)
+    future = single.submit(SLOW)
+    while not future.done():
+        for child in children():
+            end(child)
+        time.sleep(0.02)
+    with pytest.raises(Unavailable, match=words):
+        future.result()
+    assert single.submit(SLOW) is not future, "and may be sent again"
+
+
+@pytest.mark.parametrize("number", [signal.SIGBUS, signal.SIGABRT])
+def test_a_process_that_a_grammar_ends_is_its_own_fault(single: GrammarCompiler, number: int) -> None:
+    def crash(process: psutil.Process) -> None:
+        process.send_signal(number)
+        process.resume()
+
+    with pytest.raises(InvalidRequest, match="too much memory, or is too deep"):
+        once_asked(single, Grammar("regex", "ab"), crash).result()
 
 
 def test_a_process_that_cannot_be_started_is_no_fault_of_the_grammar(tiny_model: Path) -> None:

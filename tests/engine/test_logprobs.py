@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from nbgen.engine import admission
+from nbgen.engine import answer_size
 from nbgen.engine.assembly import Assembly
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions, TokenLogprobs
@@ -168,8 +168,30 @@ def test_what_cannot_be_described_is_refused(tiny_engine: Assembly, options, wor
         tiny_engine.admission.sequences(request(**options))
 
 
-def test_the_log_probabilities_of_all_samples_count(tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MAX_PROMPT_LOGPROBS", 2 * 4 * len(PROMPT))
-    assert tiny_engine.admission.sequences(request(start=0, top=4, params={"n": 2}))
-    with pytest.raises(InvalidRequest, match="top_logprobs_num"):
-        tiny_engine.admission.sequences(request(start=0, top=4, params={"n": 3}))
+@pytest.mark.parametrize(
+    ("start", "params", "most"),
+    [(0, {"max_new_tokens": 0, "n": 2}, 2 * 150), (145, {"n": 3}, 3 * 11), (None, {"n": 4}, 4 * 6), (None, {}, 6)],
+)
+def test_the_log_probabilities_of_a_prompt_and_of_all_answers_have_a_limit(
+    tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch, start: int | None, params: dict, most: int
+) -> None:
+    asked = request(start=start, top=3, token_ids=[7], params=params)
+    monkeypatch.setattr(answer_size, "MAX_LOGPROBS", 4 * most)
+    assert tiny_engine.admission.sequences(asked)
+    monkeypatch.setattr(answer_size, "MAX_LOGPROBS", 4 * most - 1)
+    with pytest.raises(
+        InvalidRequest, match=f"are {4 * most} log-probabilities; one request gets at most {4 * most - 1}"
+    ):
+        tiny_engine.admission.sequences(asked)
+    assert tiny_engine.admission.sequences(msgspec.structs.replace(asked, logprobs=LogprobOptions(start=start)))
+
+
+def test_where_nobody_said_how_long_an_answer_may_be_its_log_probabilities_do(
+    tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_size, "MAX_LOGPROBS", 4 * 2 * 11)
+    asked = request(start=145, top=4, params={"max_new_tokens": None, "n": 2})
+    assert [len(ids(generate(tiny_engine, [asked])["a"], index)) for index in range(2)] == [6, 6]
+    monkeypatch.setattr(answer_size, "MAX_LOGPROBS", 4 * 2 * 5)
+    with pytest.raises(InvalidRequest, match="ask for fewer"):
+        tiny_engine.admission.sequences(asked)

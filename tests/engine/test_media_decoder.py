@@ -2,6 +2,7 @@
 
 import gc
 import io
+import signal
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,7 @@ from PIL import Image
 
 from nbgen.engine import audio, image
 from nbgen.engine.media_decoder import MediaDecoder
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, Unavailable
 from tests.conftest import PATIENCE
 from tests.engine.test_audio import RATE, media, sound
 from tests.engine.test_images import picture
@@ -120,10 +121,25 @@ def once_busy(decoder: MediaDecoder, call: Callable[[], None]) -> None:
 def test_a_decoder_that_dies_is_that_files_fault_and_the_next_is_decoded(make: Callable[..., MediaDecoder]) -> None:
     decoder = make(seconds=60.0)
     decoder.image(encoded(picture(1)), "image 1")
-    once_busy(decoder, process_of(decoder).kill)
+    process = process_of(decoder)
+
+    def crash() -> None:
+        process.send_signal(signal.SIGSEGV)
+        process.resume()
+
+    once_busy(decoder, crash)
     with pytest.raises(InvalidRequest, match="cannot be decoded within 2048 MiB"):
         decoder.image(encoded(picture(2)), "image 1")
     assert decoder.image(encoded(picture(1)), "image 1").size == picture(1).size
+
+
+def test_a_decoder_that_something_else_ends_is_no_fault_of_the_file(make: Callable[..., MediaDecoder]) -> None:
+    decoder = make(seconds=60.0)
+    decoder.image(encoded(picture(1)), "image 1")
+    once_busy(decoder, process_of(decoder).kill)
+    with pytest.raises(Unavailable, match="ended from outside"):
+        decoder.image(encoded(picture(2)), "image 1")
+    assert decoder.image(encoded(picture(2)), "image 1").size == picture(2).size
 
 
 def test_one_that_was_lost_meanwhile_is_started_again(make: Callable[..., MediaDecoder]) -> None:
@@ -139,7 +155,7 @@ def test_closing_ends_what_is_being_decoded(make: Callable[..., MediaDecoder]) -
     decoder = make(seconds=60.0)
     decoder.image(encoded(picture(1)), "image 1")
     once_busy(decoder, decoder.close)
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(Unavailable):
         decoder.image(encoded(picture(2)), "image 1")
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,39 @@ def test_it_is_built_once_into_the_user_s_own_folder(tmp_path: Path, monkeypatch
     assert (tmp_path / "nbgen").stat().st_mode & 0o077 == 0, "nobody else writes what is run here"
 
 
+@pytest.mark.parametrize("damage", [lambda _: b"", lambda whole: whole[:4096], lambda whole: whole[:999] + bytes(4096)])
+@pytest.mark.usefixtures("short")
+def test_a_damaged_library_is_built_anew_in_its_place(
+    damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert library().attend
+    (built,) = (tmp_path / "nbgen").iterdir()
+    whole = built.read_bytes()
+    built.unlink()  # this process goes on with what it has loaded
+    built.write_bytes(damage(whole))
+    assert library().attend
+    assert [path.read_bytes() for path in (tmp_path / "nbgen").iterdir()] == [whole]
+
+
+@pytest.mark.usefixtures("short")
+def test_libraries_that_nobody_uses_go_when_one_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert library().attend
+    (used,) = (tmp_path / "nbgen").iterdir()
+    unused, other = used.with_name("native-0123.so"), used.with_name("models-0123.msgpack")
+    long_ago = time.time() - 61 * 86_400
+    for file in (used, unused, other):
+        file.touch()
+        os.utime(file, (long_ago, long_ago))
+    assert library().attend
+    assert unused.exists(), "a start that builds nothing looks at nothing"
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DANOTHER"))
+    assert library().attend
+    assert not unused.exists()
+    assert {used, other} < set((tmp_path / "nbgen").iterdir())
+
+
 @pytest.mark.usefixtures("short")
 def test_a_home_that_cannot_be_written_costs_a_build_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
@@ -48,13 +82,13 @@ def test_a_home_that_cannot_be_written_costs_a_build_only(tmp_path: Path, monkey
 
 @pytest.mark.usefixtures("short")
 def test_a_full_home_costs_a_build_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(file: Path, make: Callable[[Path], object]) -> None:
-        if file.is_relative_to(tmp_path):
+    def keep(folder: Path, name: str, make: Callable[[Path], object]) -> Path:
+        if folder.is_relative_to(tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        cache_folder.keep(file, make)
+        return cache_folder.keep_sealed(folder, name, make)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native, "keep", keep)
+    monkeypatch.setattr(native, "keep_sealed", keep)
     assert library().attend
 
 

@@ -6,8 +6,10 @@ import pytest
 
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.sequence import LOGPROB_CHUNK, Sequence
+from nbgen.engine.stop_regex import StopRegexes
 from nbgen.messages import FinishReason, LogprobOptions, TensorOptions
 from nbgen.sampling_params import SamplingParams
+from tests.engine.test_detokenizer import decode_fallback
 
 STOP_TOKEN = ord("!")
 
@@ -59,6 +61,56 @@ def answer(s: Sequence, tokens: str) -> tuple[str, FinishReason | None]:
 )
 def test_why_an_answer_ends(tokens: str, text: str, reason: FinishReason | None) -> None:
     assert answer(sequence(stops=("ST",)), tokens) == (text, reason)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "stops", "regexes", "text", "matched"),
+    [
+        ("bc\n", ("\n",), (), "bc", "\n"),
+        ("bc\n", ("d", "\n"), (), "bc", "\n"),
+        ("bc\n\n", ("\n\n",), (), "bc", "\n\n"),
+        ("bc\n", (), (r"\s",), "bc\n", r"\s"),
+        ("b\nc", (), (r"\nc",), "b\nc", r"\nc"),
+        ("bé", ("é",), (), "b", "é"),
+        ("b\n€", (), (r"\W{2}",), "b\n€", r"\W{2}"),
+    ],
+)
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_stop_in_raw_bytes_ends_it_with_their_last(
+    tokens: str, stops: tuple[str, ...], regexes: tuple[str, ...], text: str, matched: str, spare: int
+) -> None:
+    s = fallback_sequence(stops, regexes, budget=sum(map(len, tokens_of(tokens))) + spare)
+    shown = ""
+    for token in [token for each in tokens_of(tokens) for token in each]:
+        assert s.finish_reason is None
+        shown += s.append(token)
+    assert (shown, s.finish_reason) == (text, FinishReason(type="stop", matched=matched))
+
+
+def test_bytes_that_are_no_stop_are_shown_once_they_are_certain() -> None:
+    s = fallback_sequence(("\n\n",), (r"\n\s*\n",), budget=9)
+    shown = [s.append(token) for each in tokens_of("b\n€c") for token in each]
+    assert shown == ["b", "", "", "", "", "\n€c"]
+
+
+def test_a_stop_that_is_found_as_an_answer_ends_is_why_it_ended() -> None:
+    """A token may be a stop string and half a character, which the next token would complete."""
+    pieces = ["a", "\n\ufffd"]
+    text = Detokenizer(lambda ids: "".join(pieces[token] for token in ids), lambda _: False, [])
+    s = Sequence("r", 0, [0], SamplingParams(), 2, 0, text, StopStrings(("\n",)))
+    assert s.append(0) + s.append(1) == "a"
+    assert s.finish_reason == FinishReason(type="stop", matched="\n")
+
+
+def tokens_of(text: str) -> list[list[int]]:
+    """Of a vocabulary that has letters from b on, and bytes for all else."""
+    return [[256 + ord(c) - ord("a")] if c.isascii() and c.isalpha() else list(c.encode()) for c in text]
+
+
+def fallback_sequence(stops: tuple[str, ...], regexes: tuple[str, ...], budget: int) -> Sequence:
+    text = Detokenizer(decode_fallback, lambda token: token < 256, [])
+    strings = StopStrings(stops, regexes=StopRegexes(regexes) if regexes else None)
+    return Sequence("r", 0, [300], SamplingParams(), budget, 0, text, strings)
 
 
 def test_a_stop_token_is_text_where_it_is_not_trimmed_and_nothing_where_it_is_ignored() -> None:

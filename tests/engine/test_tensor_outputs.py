@@ -104,7 +104,7 @@ def test_an_echo_is_the_prompts_text_and_fit_cuts_what_is_too_much(tiny_engine: 
 
 
 def test_more_than_one_request_may_have_is_refused(tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nbgen.engine.admission.MAX_TENSOR_BYTES", 1000)
+    monkeypatch.setattr("nbgen.engine.answer_size.MAX_TENSOR_BYTES", 1000)
     with pytest.raises(InvalidRequest, match="at most 1000"):
         tiny_engine.admission.sequences(request(TensorOptions(logits=True), new=0))
 

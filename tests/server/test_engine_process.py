@@ -1,8 +1,9 @@
-"""What a child says, line by line."""
+"""What a child says, line by line, and what it leaves."""
 
 import logging
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -36,3 +37,33 @@ async def test_what_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="Too many"):
         await EngineProcess.spawn(logging.getLogger("test"))
     assert [end.fileno() for end in pair] == [-1, -1]
+
+
+#: Run as the first process of a container: an engine whose workers outlive it, and which processes are left in the end.
+FIRST = """
+import asyncio, logging, os, sys
+from nbgen.server import engine_process
+
+START = "import subprocess, time; [subprocess.Popen(['sleep', '60']) for _ in range(3)]; print('begun'); time.sleep(60)"
+
+async def main():
+    engine_process.COMMAND = ("-c", START)
+    process = await engine_process.EngineProcess.spawn(logging.getLogger("test"))
+    while not process.last_words():
+        await asyncio.sleep(0.01)
+    os.kill(process.pid, 9)
+    await process.end(5.0)
+    print(*(entry for entry in os.listdir("/proc") if entry.isdigit()))
+
+asyncio.run(main())
+"""
+
+
+def test_in_a_container_nothing_of_an_engine_is_left_as_a_zombie() -> None:
+    container = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    try:
+        subprocess.run([*container, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no container can be made here")
+    done = subprocess.run([*container, sys.executable, "-c", FIRST], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["1"]

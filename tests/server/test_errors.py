@@ -105,6 +105,11 @@ CASES: list[tuple[Any, str, str]] = [
         C,
         "at most 4194304",
     ),
+    (
+        {**sampling(n=16, max_new_tokens=900), "return_logprob": True, "top_logprobs_num": 500},
+        C,
+        "are 7200000 log-probabilities",
+    ),
     ({"text": "x" * 20_000}, C, "is longer than the model's context length"),
     ({"text": "x" * 300_000}, C, "is longer than the model's context length"),
     (sampling(max_new_tokens=16_384), C, "exceeds the model's maximum context length"),

@@ -115,7 +115,7 @@ def test_streams_may_hold_only_what_is_new(strict: Server) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_reader_who_never_reads_is_cut_off_and_slows_nobody(strict: Server, stream: bool) -> None:
     wide = {"return_logprob": True, "top_logprobs_num": 260, "token_ids_logprob": [5] * 1024}  # 36 kB a token
-    body = {"text": "a", "stream": stream, **wide, "sampling_params": BUSY}
+    body = {"text": "a", "stream": stream, **wide, "sampling_params": {**BUSY, "max_new_tokens": 3000}}
     if not stream:
         prompt = {"input_ids": [5] * 4000, "logprob_start_len": 0, "sampling_params": {"max_new_tokens": 1}}
         body = {"return_logprob": True, "top_logprobs_num": 100, **prompt}

@@ -1,0 +1,29 @@
+"""Why a chat does not go through a model's template: what is wrong with that, or else with the messages."""
+
+from collections.abc import Sequence
+
+import jinja2
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ChatMessage
+
+#: What rendering may raise: a template computes.
+ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+#: The one of several templates that chats go through.
+DEFAULT = "default"
+
+
+def refusal(
+    error: Exception, template: object, messages: Sequence[ChatMessage], who: str = "chat template"
+) -> InvalidRequest:
+    """What whoever sent the messages is told. `template` is the tokenizer's or processor's, which `who` says."""
+    instead = "in the model's folder, or send the text to continue instead"
+    if isinstance(template, dict) and DEFAULT not in template:
+        named = ", ".join(map(str, template))[:200]
+        words = f"this model has chat templates named {named}, and none named {DEFAULT!r} for plain chats: name one so"
+        return InvalidRequest(f"{words} {instead}", field="messages")
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        words = f"this model's chat template is no valid Jinja (line {error.lineno}): mend it {instead}"
+        return InvalidRequest(words, field="messages")
+    roles = ", ".join(message.role for message in messages)
+    return InvalidRequest(f"the model's {who} refuses these messages (roles: {roles})", field="messages")

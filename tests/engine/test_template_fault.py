@@ -1,0 +1,34 @@
+"""Whose fault it is that a chat cannot be rendered: the template's, or the messages'."""
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from nbgen.engine.tokenizer import Tokenizer
+from nbgen.errors import InvalidRequest
+from nbgen.messages import ChatMessage
+from tests.conftest import save_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ({"rag": "{{ 1 }}", "tool_use": "{{ 2 }}"}, "has chat templates named rag, tool_use, and none named 'default'"),
+        ("line\n{% for x in %}", r"chat template is no valid Jinja \(line 2\): mend it in the model's folder"),
+        ("{{ messages | odd }}", r"chat template is no valid Jinja \(line 1\)"),
+        ("{{ raise_exception('roles must alternate') }}", r"refuses these messages \(roles: user, tool\)"),
+        ("{{ 1 / 0 }}", "refuses these messages"),
+        ("{{ messages[0]['content'].odd.odd }}", "refuses these messages"),
+    ],
+)
+def test_a_template_that_cannot_work_is_told_from_messages_that_it_refuses(
+    template: str | dict[str, str], words: str, tmp_path: Path
+) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = template
+    tokenizer = Tokenizer(pretrained, {0}, 512)
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        tokenizer.encode_chat([ChatMessage(role=role, content="hi") for role in ("user", "tool")])
+    assert refused.value.field == "messages"
