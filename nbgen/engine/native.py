@@ -48,6 +48,7 @@ ARGUMENTS = {
     "multiply": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
     "mix": [c_void_p] * 4,
     "remember": [c_void_p],
+    "scan": [c_void_p],
     "run_layers": [c_void_p, c_void_p, c_int64, c_void_p],
     "finish": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
 }

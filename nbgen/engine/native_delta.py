@@ -5,7 +5,6 @@ leaves to them what it does not know: other devices, training, sequences packed 
 """
 
 import ctypes
-import sys
 from collections.abc import Callable
 from ctypes import c_int64, c_void_p
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from nbgen.engine import family_functions
+from nbgen.engine.family_functions import heads_together, is_state, nobody_learns
 from nbgen.engine.linear import Swap
 from nbgen.engine.native import function
 
@@ -37,16 +38,8 @@ class DeltaFields(ctypes.Structure):
 
 
 def replace(model: nn.Module) -> list[Swap]:
-    """Replace the functions of the model's family; where each stood, for `linear.restore`."""
-    homes: list[Any] = list({id(home): home for home in map(_home, model.modules())}.values())
-    swaps = [(home, name, getattr(home, name)) for home in homes for name in NAMES if hasattr(home, name)]
-    for home, name, stock in swaps:
-        setattr(home, name, _instead_of(getattr(stock, "stock", stock)))
-    return swaps
-
-
-def _home(module: nn.Module) -> Any:
-    return sys.modules[type(module).__module__]
+    """Replace the functions of the model's family."""
+    return family_functions.replace(model, dict.fromkeys(NAMES, _instead_of))
 
 
 def _instead_of(stock: Rule) -> Rule:
@@ -68,7 +61,7 @@ def _instead_of(stock: Rule) -> Rule:
             return stock(query, key, value, g=g, beta=beta, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, **given)
         batch, tokens, key_heads, key_dim = key.shape
         value_heads, value_dim = value.shape[2:]
-        queries, keys, values = map(_heads_together, (query, key, value))
+        queries, keys, values = map(heads_together, (query, key, value))
         state, decays, shares = initial_state, g.float().contiguous(), beta.float().contiguous()
         if state is None:
             state = torch.zeros(batch, value_heads, key_dim, value_dim)
@@ -83,19 +76,11 @@ def _instead_of(stock: Rule) -> Rule:
         remember(ctypes.byref(fields))
         return output, state if output_final_state else None
 
-    rule.stock = stock  # type: ignore[attr-defined]
     return rule
 
 
 def _suits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, state: torch.Tensor | None) -> bool:
     """Whether nothing is learned, and all is of one type, in shapes that the C++ knows."""
-    if torch.is_grad_enabled() or query.device.type != "cpu" or not query.dtype == key.dtype == value.dtype:
-        return False
     if query.shape != key.shape or value.shape[2] % key.shape[2] or value.shape[3] % LANES:
         return False
-    return state is None or (state.dtype == torch.float32 and state.is_contiguous())
-
-
-def _heads_together(tensor: torch.Tensor) -> torch.Tensor:
-    """`[batch, tokens, heads, dim]` with a token's heads one after the other."""
-    return tensor if tensor.stride()[2:] == (tensor.shape[3], 1) else tensor.contiguous()
+    return nobody_learns(query, key, value) and is_state(state)

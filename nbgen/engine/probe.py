@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nbgen.engine import fused_norms, linear, native_delta, native_experts, native_linear, shared_linear, trial
+from nbgen.engine import (
+    fused_norms,
+    linear,
+    native_delta,
+    native_experts,
+    native_linear,
+    native_scan,
+    shared_linear,
+    trial,
+)
 from nbgen.engine.attention import ReferenceAttention
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.compiled import CompiledDecoder
@@ -97,7 +106,7 @@ def _chosen(model: "PreTrainedModel", copies_weights: bool, known: KnownScores |
 
 def _faster(model: "PreTrainedModel", ids: list[int]) -> list[linear.Swap]:
     """Give the model the fastest linear layers, experts and linear attention that this machine has for it."""
-    others = native_experts.replace(model) + native_delta.replace(model)
+    others = native_experts.replace(model) + native_delta.replace(model) + native_scan.replace(model)
     return others + native_linear.replace(model) + shared_linear.share(model, ids) + linear.prepack(model)
 
 

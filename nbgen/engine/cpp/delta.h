@@ -25,8 +25,6 @@ struct Delta {
     T* output;
 };
 
-inline Floats floats_at(const float* from) { return *reinterpret_cast<const Floats*>(from); }
-
 template <typename T>
 class DeltaRule {
   public:
@@ -60,7 +58,9 @@ class DeltaRule {
         float *query = near.data(), *key = query + dim;
         float* state = rule_.states + (batch * rule_.value_heads + head) * dim * width + first;
         for (int64_t token = 0; token < rule_.tokens; token++) {
-            const auto at = [&](const T* numbers, const int64_t* strides) { return numbers + batch * strides[0] + token * strides[1]; };
+            const auto at = [&](const T* numbers, const int64_t* strides) {
+                return numbers + batch * strides[0] + token * strides[1];
+            };
             take(at(rule_.queries, rule_.query_strides) + from, 1.0f / std::sqrt(static_cast<float>(dim)), query);
             take(at(rule_.keys, rule_.key_strides) + from, 1.0f, key);
             const int64_t place = (batch * rule_.tokens + token) * rule_.value_heads + head;

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "delta.h"
 #include "draws.h"
+#include "scan.h"
 
 #if (defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)) || defined(__aarch64__)
 #include "layers.h"
@@ -39,6 +40,11 @@ EXPORTED void draw(const Draw* draws, int64_t count, int64_t threads, const floa
 EXPORTED void remember(const Delta<Number>* rule) {
     const DeltaRule<Number> delta(*rule);
     Team(rule->threads, 1).run([&](Team::Member& member) { delta.run(member); });
+}
+
+EXPORTED void scan(const Scan<Number>* scan) {
+    const StateScan<Number> states(*scan);
+    Team(scan->threads, 1).run([&](Team::Member& member) { states.run(member); });
 }
 
 #if defined(LAYERS) && (!defined(BFLOAT16) || defined(__AVX512BF16__))

@@ -26,6 +26,8 @@ typedef float Floats __attribute__((vector_size(VECTOR), aligned(4)));
 typedef float Four __attribute__((vector_size(16), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(VECTOR), aligned(4)));
 
+inline Floats floats_at(const float* from) { return *reinterpret_cast<const Floats*>(from); }
+
 // One number in every lane. To take nothing away leaves it as it is; to add nothing would make 0 of -0, which costs an addition.
 inline Floats all_of(float number) { return number - Floats{}; }
 

@@ -1,0 +1,102 @@
+// Layers that remember by a selective state space (Dao and Gu 2024, "Transformers are SSMs": Mamba 2): a state of each head, a row
+// of numbers for each of its inputs, fades with every token, and has what the token brings added.
+//
+// Rows know nothing of each other: they are shared out to a team, and stay near while all tokens go by. A token's result is the
+// same to the bit whatever tokens are computed with it.
+
+#pragma once
+
+#include <vector>
+
+#include "team.h"
+#include "vectors.h"
+
+// Tokens `[batch, tokens]` have `inputs` of `heads` heads with so many rows, and what of a state they write to (`into`) and read
+// (`from`), `size` numbers for each of some `groups` of heads. From one of a batch, and from a token, to the next it is so many
+// numbers. How far a token steps `[batch, tokens, heads]`, with a `bias` `[heads]` or none, made positive or not, within limits, and
+// at which rate a head fades `[heads]` say what is left of the `states` `[batch, heads, rows, size]`, which become those after the
+// last token. What comes of an input besides is its product with its
+// head's number of `direct`, if there are any. Of `wide` and `output` one is null.
+template <typename T>
+struct Scan {
+    int64_t batch, tokens, heads, groups, rows, size, threads;
+    const T *inputs, *into, *from;
+    int64_t input_strides[2], into_strides[2], from_strides[2];
+    const T *steps, *bias;
+    int64_t positive;
+    float least, most;
+    const float *rates, *direct;
+    float* states;
+    float* wide;
+    T* output;
+};
+
+template <typename T>
+class StateScan {
+  public:
+    explicit StateScan(const Scan<T>& scan) : scan_(scan) {}
+
+    void run(Team::Member& member) const {
+        const int64_t blocks = (scan_.rows + BLOCK - 1) / BLOCK;
+        member.each(scan_.batch * scan_.heads * blocks, [&](int64_t unit) {
+            const int64_t first = unit % blocks * BLOCK;
+            rows(unit / blocks / scan_.heads, unit / blocks % scan_.heads, first, std::min(scan_.rows, first + BLOCK));
+        });
+    }
+
+  private:
+    static constexpr int64_t BLOCK = 16;
+
+    void rows(int64_t batch, int64_t head, int64_t begin, int64_t end) const {
+        static thread_local std::vector<float> near;
+        const int64_t size = scan_.size, group = head * scan_.groups / scan_.heads * size;
+        near.resize(2 * size);
+        float *into = near.data(), *from = into + size;
+        float* states = scan_.states + (batch * scan_.heads + head) * scan_.rows * size;
+        for (int64_t token = 0; token < scan_.tokens; token++) {
+            const auto at = [&](const T* numbers, const int64_t* strides) {
+                return numbers + batch * strides[0] + token * strides[1];
+            };
+            const T* inputs = at(scan_.inputs, scan_.input_strides) + head * scan_.rows;
+            const T *writes = at(scan_.into, scan_.into_strides) + group, *reads = at(scan_.from, scan_.from_strides) + group;
+            for (int64_t i = 0; i < size; i++) into[i] = widen(writes[i]);
+            for (int64_t i = 0; i < size; i++) from[i] = widen(reads[i]);
+            const int64_t place = (batch * scan_.tokens + token) * scan_.heads + head;
+            const float step = step_of(place, head), left = std::exp(step * scan_.rates[head]);
+            for (int64_t row = begin; row < end; row++) {
+                const float input = widen(inputs[row]);
+                float found = advance(states + row * size, left, step * input, into, from);
+                if (scan_.direct) found += scan_.direct[head] * input;
+                if (scan_.wide)
+                    scan_.wide[place * scan_.rows + row] = found;
+                else
+                    narrow(found, scan_.output + place * scan_.rows + row);
+            }
+        }
+    }
+
+    float step_of(int64_t place, int64_t head) const {
+        float step = widen(scan_.steps[place]);
+        if (scan_.bias) step = rounded<T>(step + widen(scan_.bias[head]));
+        if (scan_.positive) step = rounded<T>(step > 20.0f ? step : std::log1p(std::exp(step)));
+        return rounded<T>(std::min(std::max(step, scan_.least), scan_.most));
+    }
+
+    // A row's state after a token, and what is read of it.
+    float advance(float* state, float left, float brought, const float* into, const float* from) const {
+        Floats sum = {};
+        const Floats fades = all_of(left), brings = all_of(brought);
+        for (int64_t i = 0; i < scan_.size; i += LANES) {
+            const Floats now = floats_at(state + i) * fades + brings * floats_at(into + i);
+            *reinterpret_cast<Floats*>(state + i) = now;
+            sum += now * floats_at(from + i);
+        }
+        float lanes[LANES];
+        *reinterpret_cast<Floats*>(lanes) = sum;
+        for (int64_t width = LANES / 2; width; width /= 2)
+            for (int64_t i = 0; i < width; i++) lanes[i] += lanes[i + width];
+        return lanes[0];
+    }
+
+    const Scan<T>& scan_;
+};
