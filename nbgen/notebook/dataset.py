@@ -6,16 +6,14 @@ What a row asks is the rows' own, how prompts reach the server the batch's.
 from __future__ import annotations
 
 import operator
-import time
 from collections.abc import Iterable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.batch import Batch
-from nbgen.notebook.display import ProgressLine
+from nbgen.notebook.job import Job
 from nbgen.notebook.request import beside
 from nbgen.notebook.row_cache import RowCache
 from nbgen.notebook.rows import Column, Rows, Template
@@ -55,21 +53,21 @@ def map(
     become columns. Further columns: text, finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s,
     error. A row that fails says why in `error` and leaves the others alone.
     Ctrl-C stops all and returns what is done; `resume=` takes such a DataFrame, and `cache=` the name of a file, to do
-    only the rest the next time. `concurrency` requests are in flight at once.
-    Options are those of `nbgen.generate`. Raises InvalidRequest for options that no row can have.
+    only the rest the next time. `concurrency` requests are in flight at once, and a few more rows are read ahead.
+    Options are those of `nbgen.generate`. Raises InvalidRequest for options that no row can have, and where the first
+    row shows the prompt to be wrong for all.
     """
     media = {"images": images, "audio": audio, "videos": videos}
     work = Rows(data, prompt, None if schema is None else Schema(schema), media)
-    work.prepare(complete=complete, system=system, options=options)
     if resume is not None:
         work.take(resume)
+    work.prepare(complete=complete, system=system, options=options)
     workers = max(1, min(_count(concurrency), len(work.results)))
     extras = beside(adapter, logit_processor)
     client = session.default_client()
     kept = RowCache(cache, str(client.hello()["model"]["name"]), extras) if cache is not None else None
-    batch = Batch(client, workers, extras)
     try:
-        _run(work, batch, kept, progress)
+        Job(work, Batch(client, workers, extras), kept).run(progress)
     finally:
         if kept is not None:
             kept.close()
@@ -81,45 +79,3 @@ def _count(concurrency: Any) -> int:
         return operator.index(concurrency)
     except TypeError:
         raise InvalidRequest(f"concurrency is a whole number, got {concurrency!r}", field="concurrency") from None
-
-
-def _run(work: Rows, batch: Batch, kept: RowCache | None, progress: bool) -> None:
-    """Do what is open, with a line that says how far it is and goes when all is done."""
-    keys = {number: kept.key(result) for number, result in enumerate(work.results)} if kept else {}
-    rows = [(number, result) for number, result in work.open() if not (kept and kept.fill(keys[number], result))]
-    line = ProgressLine() if progress and rows else None
-    started = time.monotonic()
-
-    def ended(number: int) -> None:
-        if kept is not None and number in batch.results:
-            kept.keep(keys[number], batch.results[number])
-
-    def tick() -> None:
-        if line is not None:
-            line.show(*_progress(work, len(rows), batch, time.monotonic() - started))
-
-    try:
-        whole = batch.run(rows, ended, tick)
-    finally:
-        if line is not None:
-            line.clear()
-    work.errors |= batch.errors
-    if kept is not None and kept.failure is not None:
-        print(f"The cache takes no more rows, which only this result has: {kept.failure}")
-    if not whole:
-        left = len(rows) - len(batch.results) - len(batch.errors)
-        print(f"Stopped with {left} of {len(work.results)} rows to do: pass this result as resume= to do the rest.")
-
-
-def _progress(work: Rows, asked: int, batch: Batch, seconds: float) -> tuple[str, float]:
-    """How far the rows are after so many seconds, in words and as a fraction."""
-    total, now = len(work.results), len(batch.results) + len(batch.errors)
-    done, failed = total - asked + now, len(work.errors) + len(batch.errors)
-    left = timedelta(seconds=round(seconds * (asked - now) / now)) if now else None
-    parts = [
-        f"{done} of {total} rows",
-        f"{failed} failed" if failed else None,
-        f"{batch.tokens / max(seconds, 1e-9):.0f} tokens/s",
-        f"{left} left" if left else None,
-    ]
-    return " · ".join(part for part in parts if part), done / total

@@ -65,6 +65,10 @@ class Result(Turns):
         self.text, self.reasoning, self.tool_calls, self.others, self.usage = "", "", [], [], {}
         self.finish_reason = self.ttft_s = self.tokens_per_s = None
 
+    def let_go(self) -> None:
+        """Forget what was asked, with its images and sounds; the answer stays."""
+        self.messages, self.prompt, self.media = None, None, []
+
     def __str__(self) -> str:
         return self.text
 

@@ -19,20 +19,38 @@ class UnknownName(InvalidRequest):
     """An expression uses a name that is not there."""
 
 
-def fill(template: str, names: Mapping[str, Any], whole: bool = False) -> str:
-    """The text with every `{{expression}}` replaced. Raises InvalidRequest naming the one that fails.
+#: A template's texts and expressions, in their order.
+Parts = list[str | CodeType]
 
-    With `whole` none of them may be a missing value.
-    """
-    parts: list[str] = []
+
+def fill(template: str, names: Mapping[str, Any]) -> str:
+    """The text with every `{{expression}}` replaced. Raises InvalidRequest naming the one that fails."""
+    return filled(parsed(template), names)
+
+
+def parsed(template: str) -> Parts:
+    """What a template is made of. Raises InvalidRequest naming what is no expression."""
+    parts: Parts = []
     rest = template
     while True:
         before, opening, after = rest.partition("{{")
         parts.append(before)
         if not opening:
-            return "".join(parts)
+            return parts
         code, rest = _expression(after)
-        parts.append(opening if code is None else as_text(_value(code, names, whole)))
+        parts.append(opening if code is None else code)
+
+
+def filled(parts: Parts, names: Mapping[str, Any], whole: bool = False) -> str:
+    """The text with every expression replaced; with `whole` none of them may be a missing value."""
+    return "".join(part if isinstance(part, str) else as_text(_value(part, names, whole)) for part in parts)
+
+
+def check_names(parts: Parts, names: Mapping[str, Any]) -> None:
+    """Raise UnknownName where a name alone is an expression, and not there."""
+    for part in parts:
+        if not isinstance(part, str):
+            _check_name(part, names)
 
 
 def as_text(value: Any) -> str:
@@ -69,8 +87,7 @@ def _expression(text: str) -> tuple[CodeType | None, str]:
 
 def _value(code: CodeType, names: Mapping[str, Any], whole: bool) -> Any:
     source = code.co_filename
-    if source.isidentifier() and set(code.co_names).difference(names):  # also what Python itself calls so: id, input
-        raise UnknownName(str(_wrong(source, f"name {source!r} is not defined")))
+    _check_name(code, names)
     try:
         value = eval(code, dict(names))
     except NameError as error:
@@ -82,6 +99,12 @@ def _value(code: CodeType, names: Mapping[str, Any], whole: bool) -> Any:
     if whole and missing(value):
         raise InvalidRequest(f"{source} is missing")
     return value
+
+
+def _check_name(code: CodeType, names: Mapping[str, Any]) -> None:
+    source = code.co_filename
+    if source.isidentifier() and set(code.co_names).difference(names):  # also what Python itself calls so: id, input
+        raise UnknownName(str(_wrong(source, f"name {source!r} is not defined")))
 
 
 def _wrong(source: str, reason: str) -> InvalidRequest:

@@ -5,11 +5,13 @@ import json
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import psutil
 import pytest
@@ -171,6 +173,46 @@ def test_an_interrupt_in_a_prompt_stops_all(connected: PrivateServer) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         nbgen.map(["a"], prompt, **OPTIONS)
+
+
+def test_an_interrupt_while_a_row_is_read_returns_what_is_done(
+    connected: PrivateServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows, and their images, are read as they are sent, and not all of them before the first answer."""
+    read: list[int] = []
+    cache = tmp_path / "rows.jsonl"
+
+    def image(row: int) -> None:
+        read.append(row)
+        if row == 100:
+            wait_for(lambda: cache.read_text().count("\n") > 50, "answers")
+            raise KeyboardInterrupt
+
+    answers = nbgen.map(list(range(1000)), images=image, concurrency=4, cache=cache, **OPTIONS)
+    assert read == list(range(101))
+    assert 50 < answers.finish_reason.eq("length").sum() <= 100
+    left = answers.finish_reason.ne("length").sum()
+    assert f"Stopped with {left} of 1000 rows to do" in capsys.readouterr().out
+
+
+def test_a_row_is_let_go_with_its_image_when_it_ends(connected: PrivateServer) -> None:
+    """Else hundreds of large ones are in memory until the last has an answer."""
+    most = 0
+    taken = np.zeros((400, 400, 3), np.uint8)
+    taken[:] = np.random.default_rng(0).integers(0, 255, taken.shape)
+
+    def image(row: int) -> np.ndarray:
+        nonlocal most
+        most = max(most, tracemalloc.get_traced_memory()[0])
+        return taken
+
+    tracemalloc.start()
+    try:
+        answers = nbgen.map(list(range(200)), images=image, concurrency=2, **OPTIONS)
+    finally:
+        tracemalloc.stop()
+    assert "takes no image" in answers.error[0]
+    assert most < 60 * taken.nbytes
 
 
 def test_what_no_row_can_have_is_refused_at_once(connected: PrivateServer) -> None:

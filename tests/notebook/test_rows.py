@@ -17,6 +17,13 @@ PLAIN = {"complete": True, "system": None, "options": {}}
 def prepared(data: Any, prompt: Any = "{{value}}", schema: Any = None, **options: Any) -> Rows:
     rows = Rows(data, prompt, Schema(schema) if schema else None, {})
     rows.prepare(**{**PLAIN, **options})
+    return written(rows)
+
+
+def written(rows: Rows) -> Rows:
+    """As when each has had its turn."""
+    for number in range(len(rows.results)):
+        rows.write(number)
     return rows
 
 
@@ -87,6 +94,7 @@ def test_media_come_from_a_column_or_a_function_and_may_be_missing() -> None:
     for column in ("photo", lambda row: row["photo"]):
         rows = Rows(frame, "what?", None, {"images": column})
         rows.prepare(complete=False, system=None, options={})
+        written(rows)
         assert rows.errors == {}
         contents = [result.messages[-1]["content"] for result in rows.results if result.messages]
         assert [as_text(content) for content in contents] == ["[image]\nwhat?", "what?", "what?"]
