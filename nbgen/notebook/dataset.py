@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def map(
     goes with it: `images`, `audio` and `videos` are columns with each row's image or images, sound or sounds, video or
     videos, as `nbgen.generate` takes them ("value" of a list or a Series), or functions. With a `schema` its fields
     become columns. Further columns: text, finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s,
-    error. A row that fails says why in `error` and leaves the others alone.
+    error. A row that fails says why in `error` and leaves the others alone; how many did is said at the end. With a
+    `sampling_seed` rows that ask the same have the same answer.
     Ctrl-C stops all and returns what is done; `resume=` takes such a DataFrame, and `cache=` the name of a file, to do
     only the rest the next time. `concurrency` requests are in flight at once, and a few more rows are read ahead.
     Options are those of `nbgen.generate`. Raises InvalidRequest for options that no row can have, and where the first
@@ -65,17 +67,34 @@ def map(
     workers = max(1, min(_count(concurrency), len(work.results)))
     extras = beside(adapter, logit_processor)
     client = session.default_client()
-    kept = RowCache(cache, str(client.hello()["model"]["name"]), extras) if cache is not None else None
+    kept = None if cache is None else RowCache(_file(cache), str(client.hello()["model"]["name"]), extras)
     try:
         Job(work, Batch(client, workers, extras), kept).run(progress)
     finally:
         if kept is not None:
             kept.close()
-    return work.to_df()
+    answers = work.to_df()
+    _tell_failures(answers)
+    return answers
 
 
 def _count(concurrency: Any) -> int:
     try:
-        return operator.index(concurrency)
+        count = operator.index(concurrency)
     except TypeError:
-        raise InvalidRequest(f"concurrency is a whole number, got {concurrency!r}", field="concurrency") from None
+        count = 0
+    if count < 1:
+        raise InvalidRequest(f"concurrency is a whole number from 1, got {concurrency!r}", field="concurrency")
+    return count
+
+
+def _file(cache: Any) -> Path:
+    if not isinstance(cache, str | PathLike):
+        raise InvalidRequest(f"cache is the name of a file, got {cache!r:.80}", field="cache")
+    return Path(cache)
+
+
+def _tell_failures(answers: Any) -> None:
+    """Say it beside the table, where nobody may look for it."""
+    if len(failed := answers["error"].dropna()):
+        print(f"{len(failed)} of {len(answers)} rows failed: {failed.iloc[0]:.300}")

@@ -17,7 +17,7 @@ from nbgen.notebook.result import Result
 from nbgen.notebook.row_data import RowData
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.table import plain
-from nbgen.notebook.template import UnknownName, check_names, filled, missing, parsed
+from nbgen.notebook.template import UnknownName, WrongExpression, check_names, filled, missing, parsed
 
 DONE = ("stop", "length")
 COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -50,12 +50,15 @@ class Rows:
         if not self.results:
             return
         names = self._data.names(0)
+        self._check_media(names)
         try:
             self._check_template(names)
             for number, _ in islice(self.open(), 1):
                 self.write(number, refused=UnknownName)
-        except UnknownName as error:
-            raise InvalidRequest(f"{error} There {_listed(names)}.") from None
+        except WrongExpression as error:
+            raise InvalidRequest(
+                f"{error} {self._data.remedy(error.source) or _listed(names)}", field="prompt"
+            ) from None
 
     def write(self, number: int, refused: type[Exception] | tuple[()] = ()) -> bool:
         """Put what a row asks into its result. False if that cannot be: `errors` says why, unless that is `refused`."""
@@ -120,6 +123,11 @@ class Rows:
         row["error"] = error
         return {**_apart(fields, row), **row}
 
+    def _check_media(self, names: Mapping[str, Any]) -> None:
+        for name, column in self._media.items():
+            if isinstance(column, str) and column not in names:
+                raise InvalidRequest(f"{name}: there is no column {column!r}. {_listed(names)}", field=name)
+
     def _check_template(self, names: Mapping[str, Any]) -> None:
         """Refuse one that asks the same of every row; where each has media of its own, it may."""
         if not isinstance(self._prompt, str):
@@ -145,12 +153,7 @@ class Rows:
         column = self._media[name]
         if column is None:
             return None
-        if callable(column):
-            given = column(names.get("row", names.get("value")))
-        elif column in names:
-            given = names[column]
-        else:
-            raise UnknownName(f"{name}: there is no column {column!r}.", field=name)
+        given = names[column] if isinstance(column, str) else column(names.get("row", names.get("value")))
         return None if missing(given) else given
 
     def _asked(self, names: Mapping[str, Any]) -> Prompt:
@@ -162,8 +165,8 @@ class Rows:
 def _listed(names: Mapping[str, Any]) -> str:
     """What a template may name, in words."""
     if "row" not in names:
-        return "is only value, the item"
-    return f"are row and the columns {', '.join(name for name in names if name != 'row')}"
+        return "There is only value, the item."
+    return f"There are row and the columns {', '.join(name for name in names if name != 'row')}."
 
 
 def _apart(fields: Mapping[str, Any], taken: Iterable[str]) -> dict[str, Any]:

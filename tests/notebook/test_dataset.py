@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import nbgen
@@ -102,17 +103,33 @@ def test_a_cache_is_of_one_model_and_of_what_goes_with_all_rows(echo: Echo, tmp_
     assert echo.asked == ["a"] * 4
 
 
-@pytest.mark.parametrize(("concurrency", "workers"), [(3, 3), (100, 5), (0, 1), (-1, 1), (True, 1)])
+@pytest.mark.parametrize(("concurrency", "workers"), [(3, 3), (100, 5), (np.int64(2), 2), (True, 1)])
 def test_no_more_are_in_flight_than_there_are_rows(echo: Echo, concurrency: int, workers: int) -> None:
     mapped(list("abcde"), concurrency=concurrency)
     assert echo.most == workers
 
 
-@pytest.mark.parametrize("concurrency", ["5", 2.5, None])
+@pytest.mark.parametrize("concurrency", ["5", 2.5, None, 0, -1])
 def test_concurrency_is_a_whole_number(echo: Echo, concurrency: Any) -> None:
-    with pytest.raises(InvalidRequest, match="concurrency is a whole number"):
+    with pytest.raises(InvalidRequest, match=f"concurrency is a whole number from 1, got {concurrency!r}"):
         mapped(["a"], concurrency=concurrency)
     assert echo.asked == []
+
+
+@pytest.mark.parametrize("cache", [True, 5, b"rows.jsonl", ["rows.jsonl"]])
+def test_a_cache_is_the_name_of_a_file(echo: Echo, cache: Any) -> None:
+    with pytest.raises(InvalidRequest, match="cache is the name of a file, got"):
+        mapped(["a"], cache=cache)
+    assert echo.asked == []
+
+
+def test_how_many_rows_failed_and_why_is_said_when_all_is_over(echo: Echo, capsys: pytest.CaptureFixture[str]) -> None:
+    mapped(["a", "b"])
+    assert capsys.readouterr().out == ""
+    mapped(["a", "bad", None])
+    assert capsys.readouterr().out == "2 of 3 rows failed: no\n"
+    mapped(["a"], schema={"type": "object"})
+    assert capsys.readouterr().out.startswith("1 of 1 rows failed: ")
 
 
 def test_no_rows_make_an_empty_table(echo: Echo) -> None:
