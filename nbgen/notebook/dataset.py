@@ -6,7 +6,7 @@ What a row asks is the rows' own, how prompts reach the server the batch's.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from nbgen.notebook.rows import Column, Rows, Template
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.signatures import takes_sampling
+from nbgen.notebook.tools import chat_body
 
 CONCURRENCY = 128
 
@@ -38,6 +39,7 @@ def map(
     audio: Column = None,
     videos: Column = None,
     adapter: str = "",
+    template_options: Mapping[str, Any] | None = None,
     logit_processor: Any = None,
     concurrency: int = CONCURRENCY,
     cache: str | Path | None = None,
@@ -51,13 +53,13 @@ def map(
     DataFrame, or a function of the item or row. A template has something of the row in it, unless an image or the like
     goes with it: `images`, `audio` and `videos` are columns with each row's image or images, sound or sounds, video or
     videos, as `nbgen.generate` takes them ("value" of a list or a Series), or functions. With a `schema` its fields
-    become columns. Further columns: text, finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s,
-    error. A row that fails says why in `error` and leaves the others alone; how many did is said at the end. With a
-    `sampling_seed` rows that ask the same have the same answer.
+    become columns. Further columns: text, reasoning (where the model told thoughts apart), finish_reason,
+    prompt_tokens, completion_tokens, cached_tokens, ttft_s, error. A row that fails says why in `error` and leaves the
+    others alone; how many did is said at the end. With a `sampling_seed` rows that ask the same have the same answer.
     Ctrl-C stops all and returns what is done; `resume=` takes such a DataFrame, and `cache=` the name of a file, to do
     only the rest the next time. `concurrency` requests are in flight at once, and a few more rows are read ahead.
-    Options are those of `nbgen.generate`. Raises InvalidRequest for options that no row can have, and where the first
-    row shows the prompt to be wrong for all.
+    Options are those of `nbgen.generate` but for tools. Raises InvalidRequest for options that no row can have, and
+    where the first row shows the prompt to be wrong for all.
     """
     media = {"images": images, "audio": audio, "videos": videos}
     work = Rows(data, prompt, None if schema is None else Schema(schema), media)
@@ -65,7 +67,7 @@ def map(
         work.take(resume)
     work.prepare(complete=complete, system=system, options=options)
     workers = max(1, min(_count(concurrency), len(work.results)))
-    extras = beside(adapter, logit_processor)
+    extras = beside(adapter, logit_processor) | chat_body((), template_options=template_options)
     client = session.default_client()
     kept = None if cache is None else RowCache(_file(cache), str(client.hello()["model"]["name"]), extras)
     try:

@@ -20,7 +20,7 @@ from nbgen.notebook.rows import DONE
 
 #: How each line begins.
 _START = b'{"key": "'
-_KEPT = ("text", "finish_reason", "usage", "ttft_s", "tokens_per_s", "model")
+_KEPT = ("text", "reasoning", "finish_reason", "usage", "ttft_s", "tokens_per_s", "model")
 
 
 class RowCache:
@@ -29,7 +29,7 @@ class RowCache:
     `failure` says why the file takes no more rows, once it does not.
     """
 
-    def __init__(self, path: str | Path, model: str, extras: Mapping[str, str]) -> None:
+    def __init__(self, path: str | Path, model: str, extras: Mapping[str, Any]) -> None:
         """Raises InvalidRequest for a file that cannot be read and written, or that is something else."""
         self.failure: OSError | None = None
         self._common = [model, *([dict(extras)] if extras else [])]

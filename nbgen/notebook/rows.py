@@ -87,11 +87,13 @@ class Rows:
             )
         if not (earlier.index.is_unique and self.index.is_unique):
             raise InvalidRequest("resume needs an index whose labels are unique", field="resume")
+        thoughts = self._tells_thoughts(earlier)
         places = {label: place for place, label in enumerate(self.index)}
         for label, row in earlier[earlier["finish_reason"].isin(DONE)].iterrows():
             if label in places:
                 result = self.results[places[label]]
                 result.text = "" if missing(row["text"]) else row["text"]
+                result.reasoning = "" if not thoughts or missing(row["reasoning"]) else row["reasoning"]
                 result.finish_reason, result.ttft_s = row["finish_reason"], row["ttft_s"]
                 result.usage = {name: int(row[name]) for name in COUNTS if not missing(row[name])}
 
@@ -104,13 +106,15 @@ class Rows:
     def to_df(self) -> Any:
         import pandas
 
-        rows = [self._row(number, result) for number, result in enumerate(self.results)]
-        last = [*Result().row(), "error"]
+        thoughts = any(result.reasoning for result in self.results)
+        rows = [self._row(number, result, thoughts) for number, result in enumerate(self.results)]
+        text, *numbers = Result().row()
+        last = [text, *(["reasoning"] if thoughts else []), *numbers, "error"]
         fields = dict.fromkeys(name for row in rows for name in row if name not in last)
         frame = pandas.DataFrame(rows, index=self.index, columns=[*fields, *last])
         return frame.astype(dict.fromkeys(COUNTS, "Int64"))
 
-    def _row(self, number: int, result: Result) -> dict[str, Any]:
+    def _row(self, number: int, result: Result, thoughts: bool) -> dict[str, Any]:
         row, error = result.row(), self.errors.get(number)
         fields: dict[str, Any] = {}
         if self._schema is not None and result.finish_reason:
@@ -120,8 +124,14 @@ class Rows:
                 error = error or in_words(failure)
         row["text"] = row["text"] if row["text"] or result.finish_reason in DONE else None
         row["finish_reason"] = row["finish_reason"] or (error and "error")
+        row |= {"reasoning": result.reasoning or None} if thoughts else {}
         row["error"] = error
         return {**_apart(fields, row), **row}
+
+    def _tells_thoughts(self, earlier: Any) -> bool:
+        """Whether the reasoning in a table is what models thought, and no field of the schema."""
+        own = self._schema is not None and '"reasoning"' in self._schema.json
+        return "reasoning" in earlier.columns and (not own or "value_reasoning" in earlier.columns)
 
     def _check_media(self, names: Mapping[str, Any]) -> None:
         for name, column in self._media.items():

@@ -22,6 +22,7 @@ import nbgen
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import display
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.remote import AnyClient
 from tests.conftest import wait_for
 
 OPTIONS = {"temperature": 0, "max_new_tokens": 3, "progress": False}
@@ -286,6 +287,17 @@ def test_adapters_and_logit_processors_are_as_in_generate(connected: PrivateServ
     assert "poet" in nbgen.map(["a"], adapter="poet", **OPTIONS).error[0]
     with pytest.raises(InvalidRequest, match="logit_processor"):
         nbgen.map(["a"], logit_processor=5)
+
+
+def test_variables_of_the_template_are_as_in_generate(calling_client: AnyClient, tmp_path: Path) -> None:
+    cache = tmp_path / "rows.jsonl"
+    tokens = [
+        nbgen.map(["hi"], template_options=options, cache=cache, **OPTIONS).prompt_tokens[0]
+        for options in (None, {}, {"thinks": True})
+    ]
+    assert tokens[0] == tokens[1] == tokens[2] - len("<think>\n")
+    with pytest.raises(InvalidRequest, match="template_options are a dict"):
+        nbgen.map(["hi"], template_options=True)
 
 
 def test_a_map_works_inside_a_running_event_loop(connected: PrivateServer) -> None:

@@ -17,7 +17,13 @@ def asked(prompt: str | None = "a", **fields: Any) -> Result:
 
 def answered(text: str, reason: str = "stop") -> Result:
     return Result(
-        text=text, finish_reason=reason, usage={"completion_tokens": 1}, ttft_s=0.5, tokens_per_s=2.0, model="m"
+        text=text,
+        reasoning="so",
+        finish_reason=reason,
+        usage={"completion_tokens": 1},
+        ttft_s=0.5,
+        tokens_per_s=2.0,
+        model="m",
     )
 
 

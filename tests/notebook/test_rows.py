@@ -186,6 +186,26 @@ def test_typed_fields_come_first_and_what_is_no_value_is_an_error() -> None:
     assert table.error.isna().tolist() == [True, False, True]
 
 
+def test_thoughts_have_a_column_where_there_are_some() -> None:
+    schema = {"type": "object", "properties": {"reasoning": {"type": "string"}}}
+    for given, columns in ((None, ["text", "reasoning"]), (schema, ["value_reasoning", "text", "reasoning"])):
+        rows = prepared(["a", "b"], schema=given)
+        for place, thoughts in enumerate(("so", "")):
+            ended(rows, place, '{"reasoning": "field"}')
+            rows.results[place].reasoning = thoughts
+        table = rows.to_df()
+        assert list(table)[: len(columns)] == columns
+        assert table.reasoning.fillna("none").tolist() == ["so", "none"]
+        again = prepared(["a", "b"], schema=given)
+        again.take(table)
+        assert again.to_df().equals(table)
+    rows = prepared(["a"], schema=schema)
+    ended(rows, 0, '{"reasoning": "field"}')
+    again = prepared(["a"], schema=schema)
+    again.take(rows.to_df())
+    assert again.results[0].reasoning == ""
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
