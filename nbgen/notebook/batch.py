@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nbgen.errors import NbgenError, in_words
+from nbgen.errors import Conflict, NbgenError, in_words
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.result import Result
 from nbgen.notebook.room import Room, characters_in
@@ -33,22 +33,25 @@ Row = tuple[int, Result]
 class Batch:
     """The rows of one job. `results` fills as they end; `errors` says in words why a row has none.
 
-    `extras` go with every run.
+    All are answered by one model: `change` says in words what became of it where that ended the job. `extras` go with
+    every run.
     """
 
     def __init__(self, client: AnyClient, concurrency: int, extras: Mapping[str, Any]) -> None:
         self.results: dict[int, Result] = {}
         self.errors: dict[int, str] = {}
+        self.change = ""
         self.tokens = 0
         self._client = client
         self._concurrency = concurrency
         self._extras = extras
+        self._models: dict[str, str] = {}
         self._made: asyncio.Queue[Row | None] = asyncio.Queue()
         ahead = min(concurrency, AHEAD)
         self._room = Room(concurrency + ahead, max(1, ahead // 2), MOST_CHARACTERS)
 
     def run(self, rows: Iterable[Row], ended: Callable[[int], None], tick: Callable[[], None]) -> bool:
-        """Do `rows`: numbers and the results to fill. False if Ctrl-C stopped it; what had ended then stays.
+        """Do `rows`: numbers and the results to fill. False if Ctrl-C or a `change` ended it: what had ended stays.
 
         `rows` are taken one after another, as there is room for them. `ended` is told each row on the loop's thread;
         `tick` is called now and then on this one.
@@ -66,10 +69,21 @@ class Batch:
             if thread.running:
                 thread.cancel()  # ends every run on the server: each is attached to a connection that closes now
                 thread.wait()
-        if thread.failure is not None:
-            failure = thread.failure
-            raise failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
-        return True
+        if (failure := thread.failure) is not None:
+            failure = failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
+            if not isinstance(failure, Conflict):
+                raise failure
+            self.change = failure.message
+        return not self.change
+
+    @property
+    def model(self) -> str:
+        """What tells the model of these rows from others; empty until one has been answered, or `is_of` was asked."""
+        return self._models.get("", "")
+
+    def is_of(self, model: str) -> bool:
+        """Whether that is the one model of all rows, which the first row settles. Any thread may ask."""
+        return self._models.setdefault("", model) == model
 
     def _hand_over(self, rows: Iterable[Row], thread: TaskThread, tick: Callable[[], None]) -> None:
         for row in rows:
@@ -92,8 +106,12 @@ class Batch:
             while (row := await self._made.get()) is not None:
                 number, result = row
                 try:
-                    self.results[number] = await self._answer(result)
+                    await self._answer(result)
+                    self._check(result)
+                    self.results[number] = result
                     self.tokens += result.usage.get("completion_tokens", 0)
+                except Conflict:
+                    raise  # it is none of the row's
                 except Exception as error:  # Whatever is wrong with a row, the others are answered.
                     self.errors[number] = in_words(error)
                 ended(number)
@@ -101,17 +119,23 @@ class Batch:
                 result.let_go()
         self._made.put_nowait(None)  # for the next worker
 
-    async def _answer(self, result: Result) -> Result:
+    def _check(self, result: Result) -> None:
+        """Raise Conflict for the answer of another model; a server may not say which one that is."""
+        if result.identity and not self.is_of(result.identity):
+            result.clear()
+            raise Conflict("another model answers now than answered first")
+
+    async def _answer(self, result: Result) -> None:
         for tries in range(1, TRIES + 1):
             try:
-                return await TextStream(iter(()), result, None, self._client.arun(self._body(result))).read()
+                await TextStream(iter(()), result, None, self._client.arun(self._body(result))).read()
+                return
             except NbgenError as error:
                 # What broke off in its middle may be what breaks the engine: it gets one more try.
                 if not error.retryable or tries == TRIES or (result.text and tries > 1):
                     raise
                 await asyncio.sleep(PAUSE_SECONDS * 2 ** (tries - 1))
                 result.clear()
-        raise AssertionError("unreachable")
 
     def _body(self, result: Result) -> dict[str, Any]:
         asked: dict[str, Any] = {"prompt": result.prompt} if result.messages is None else {"messages": result.messages}

@@ -57,9 +57,12 @@ def map(
     prompt_tokens, completion_tokens, cached_tokens, ttft_s, error. A row that fails says why in `error` and leaves the
     others alone; how many did is said at the end. With a `sampling_seed` rows that ask the same have the same answer.
     Ctrl-C stops all and returns what is done; `resume=` takes such a DataFrame, and `cache=` the name of a file, to do
-    only the rest the next time. `concurrency` requests are in flight at once, and a few more rows are read ahead.
-    Options are those of `nbgen.generate` but for tools. Raises InvalidRequest for options that no row can have, and
-    where the first row shows the prompt to be wrong for all.
+    only the rest the next time. All that are asked are of one model: where it is unloaded or another one takes its
+    place, that stops all too, and `error` of the rest says so. The file keeps answers of each model apart, by its files
+    and how they are read (of servers of other kinds by its name alone), and takes none of one that is being trained.
+    `concurrency` requests are in flight at once, and a few more rows are read ahead. Options are those of
+    `nbgen.generate` but for tools. Raises InvalidRequest for options that no row can have, and where the first row
+    shows the prompt to be wrong for all.
     """
     media = {"images": images, "audio": audio, "videos": videos}
     work = Rows(data, prompt, None if schema is None else Schema(schema), media)
@@ -68,15 +71,19 @@ def map(
     work.prepare(complete=complete, system=system, options=options)
     workers = max(1, min(_count(concurrency), len(work.results)))
     extras = beside(adapter, logit_processor) | chat_body((), template_options=template_options)
+    file = None if cache is None else _file(cache)
     client = session.default_client()
-    kept = None if cache is None else RowCache(_file(cache), str(client.hello()["model"]["name"]), extras)
+    model = client.hello()["model"]
+    kept = None if file is None else RowCache(file, _identity(model, adapter), extras)
+    batch = Batch(client, workers, extras | {name: model[name] for name in ("changes",) if name in model})
     try:
-        Job(work, Batch(client, workers, extras), kept).run(progress)
+        Job(work, batch, kept).run(progress)
     finally:
         if kept is not None:
             kept.close()
     answers = work.to_df()
-    _tell_failures(answers)
+    if not batch.change:
+        _tell_failures(answers)
     return answers
 
 
@@ -94,6 +101,18 @@ def _file(cache: Any) -> Path:
     if not isinstance(cache, str | PathLike):
         raise InvalidRequest(f"cache is the name of a file, got {cache!r:.80}", field="cache")
     return Path(cache)
+
+
+def _identity(model: Mapping[str, Any], adapter: str) -> str:
+    """What tells the model that the server has from others, or only its name. Raises InvalidRequest for a live one."""
+    if model.get("identity") == "":
+        raise InvalidRequest(
+            f"cache: {model['name']!r} is trained here, and no answer of before is one of its present weights; "
+            "resume= takes an earlier result",
+            field="cache",
+        )
+    known = model.get("adapters", {}).get(adapter) if adapter else model.get("identity")
+    return str(known or model["name"])
 
 
 def _tell_failures(answers: Any) -> None:

@@ -80,11 +80,14 @@ class Job:
     def _is_kept(self, number: int, result: Result) -> bool:
         if self._kept is None:
             return False
-        self._keys[number] = self._kept.key(result)
-        if known := self._kept.fill(self._keys[number], result):
-            self._known += 1
-            result.let_go()
-        return known
+        key = self._keys[number] = self._kept.key(result)
+        model = self._batch.model or self._kept.model
+        if not self._kept.knows(key, model) or not self._batch.is_of(model):
+            return False
+        self._kept.fill(key, model, result)
+        self._known += 1
+        result.let_go()
+        return True
 
     def _ended(self, number: int) -> None:
         if self._kept is not None and number in self._batch.results:
@@ -94,5 +97,7 @@ class Job:
         if self._kept is not None and self._kept.failure is not None:
             print(f"The cache takes no more rows, which only this result has: {self._kept.failure}")
         if not whole:
-            left, total = sum(1 for _ in self._work.open()), len(self._work.results)
-            print(f"Stopped with {left} of {total} rows to do: pass this result as resume= to do the rest.")
+            left, change = dict(self._work.open()), self._batch.change
+            rows = f"{len(left)} of {len(self._work.results)} rows to do{f', as {change}' if change else ''}"
+            print(f"Stopped with {rows}: pass this result as resume= to do the rest.")
+            self._work.errors |= dict.fromkeys(left, change) if change else {}

@@ -40,6 +40,8 @@ class Result(Turns):
     ttft_s: float | None = None
     tokens_per_s: float | None = None
     model: str | None = None
+    #: What tells the model, with its adapter, from another of its name, where the server says so.
+    identity: str = ""
     params: dict[str, Any] = field(default_factory=dict)
     #: What was asked: messages, or a text that was continued as it stood.
     messages: list[dict[str, Any]] | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.errors import Conflict, InvalidRequest, Unavailable
 from nbgen.notebook import batch as module
 from nbgen.notebook.batch import TRIES, Batch
 from nbgen.notebook.result import Result
@@ -191,6 +191,28 @@ def test_a_failure_of_whoever_is_told_is_raised_as_it_is() -> None:
 
     with pytest.raises(OSError, match="No space left"):
         Batch(Asked(), 4, {}).run(rows(*"abcdefgh"), full, lambda: None)
+
+
+def test_what_is_asked_of_another_model_ends_all() -> None:
+    client = Asked(lambda body: [Conflict("it was unloaded")] if body["prompt"] == "b" else said("x"))
+    batch = Batch(client, 1, {})
+    assert batch.run(rows(*"abc"), lambda number: None, lambda: None) is False
+    assert (list(batch.results), batch.errors, batch.change) == ([0], {}, "it was unloaded")
+    assert (client.together, client.connections, len(client.bodies)) == (0, 0, 2)
+
+
+def test_all_answers_are_of_the_model_of_the_first() -> None:
+    def answer(body: dict[str, Any]) -> list[Any]:
+        (_, done) = said("x")
+        return [("delta", {"text": "x"}), (done[0], {**done[1], "identity": body["prompt"]})]
+
+    for prompts, known, count in (("mmnm", "", 2), ("mmm", "m", 3), ("mm", "n", 0), (["", "m", "", "n"], "", 3)):
+        batch = Batch(Asked(answer), 1, {})
+        assert not known or batch.is_of(known)
+        whole = batch.run(rows(*prompts), lambda number: None, lambda: None)
+        assert (len(batch.results), whole) == (count, count == len(prompts))
+        assert batch.change == ("" if whole else "another model answers now than answered first")
+        assert batch.model == (known or "m")
 
 
 def test_an_interrupt_ends_what_is_in_flight_and_keeps_what_had_ended() -> None:
