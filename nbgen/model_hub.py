@@ -31,9 +31,20 @@ def check(name: str) -> None:
         raise ModelError(f"{absent} the hub has no such model that is public: check the name, or log in")
 
 
+def commit(name: str) -> str:
+    """Which state of a hub's model is in the local cache; empty where none is."""
+    try:
+        return (_copy(name) / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def _cached(name: str) -> bool:
-    snapshots = _cache() / f"models--{name.replace('/', '--')}" / "snapshots"
-    return any(snapshots.glob("*/config.json"))
+    return any((_copy(name) / "snapshots").glob("*/config.json"))
+
+
+def _copy(name: str) -> Path:
+    return _cache() / f"models--{name.replace('/', '--')}"
 
 
 def _cache() -> Path:

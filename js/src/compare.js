@@ -110,11 +110,9 @@ export class Compare {
     }
   }
 
-  #ask({ params, adapter, server }, prompt, id) {
-    const { complete, system } = { complete: this.#model.get("complete"), system: this.#model.get("system") };
-    const messages = [...(system ? [{ role: "system", content: system }] : []), { role: "user", content: prompt }];
-    const body = { id, chat: this.#model.get("chat"), params, ...(adapter && { adapter }), ...(complete ? { prompt } : { messages }) };
-    this.#transportOf({ server }).start(body, { server });
+  #ask(cell, prompt, id) {
+    const said = { prompt, complete: this.#model.get("complete"), system: this.#model.get("system") };
+    this.#transportOf(cell).start({ id, chat: this.#model.get("chat"), ...asked(cell, said) }, { server: cell.server });
   }
 
   /** Have the server load a model for these cells. */
@@ -183,6 +181,12 @@ export class Compare {
   }
 }
 
+/** What the body of a cell's run has of the cell, and of what is said to all. */
+export function asked({ params, adapter, template_options }, { prompt, complete, system }) {
+  const messages = [...(system ? [{ role: "system", content: system }] : []), { role: "user", content: prompt }];
+  return { params, ...(adapter && { adapter }), ...(template_options && { template_options }), ...(complete ? { prompt } : { messages }) };
+}
+
 /** What came of all cells, in words. */
 export function ready(cells) {
   const failed = cells.filter((cell) => cell.failed).length;
@@ -201,8 +205,8 @@ class Cell {
   #ends;
   #following;
 
-  constructor({ label, params, server, load = "", adapter }) {
-    Object.assign(this, { params, server, load, adapter });
+  constructor({ label, params, server, load = "", adapter, template_options }) {
+    Object.assign(this, { params, server, load, adapter, template_options });
     this.element = h("section", { class: "nbgen-cell", "aria-label": label }, h("div", { class: "nbgen-label" }, label));
     this.#following = new Following(this.element);
   }

@@ -1,89 +1,147 @@
 """Many prompts at once: all in flight together, so that the engine batches them; results in the order of the rows.
 
-One thread of its own runs the event loop, for a kernel's main thread has a loop already and must hear Ctrl-C. Knows
-bodies of runs and rows by number; nothing of templates or tables.
+One thread of its own runs the event loop, for a kernel's main thread has a loop already and must hear Ctrl-C. Rows are
+made on the caller's thread, a few ahead of those in flight, and let go when they end. Knows bodies of runs and rows by
+number; nothing of templates or tables.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nbgen.errors import NbgenError, in_words
+from nbgen.errors import Conflict, NbgenError, in_words
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.result import Result
+from nbgen.notebook.room import Room, characters_in
 from nbgen.notebook.task_thread import TaskThread
 from nbgen.notebook.text_stream import TextStream
 
 #: Tries of a row that the server cannot take just now, and the first pause between them.
 TRIES = 4
 PAUSE_SECONDS = 1.0
+#: Rows that are ready to be asked, so that no connection waits for one.
+AHEAD = 16
+#: Of the texts and the media of all that is under way, which are in memory twice.
+MOST_CHARACTERS = 2**27
+TICK_SECONDS = 0.1
+
+Row = tuple[int, Result]
 
 
 class Batch:
     """The rows of one job. `results` fills as they end; `errors` says in words why a row has none.
 
-    `extras` go with every run.
+    All are answered by one model: `change` says in words what became of it where that ended the job. `extras` go with
+    every run.
     """
 
-    def __init__(self, client: AnyClient, concurrency: int, extras: Mapping[str, str]) -> None:
+    def __init__(self, client: AnyClient, concurrency: int, extras: Mapping[str, Any]) -> None:
         self.results: dict[int, Result] = {}
         self.errors: dict[int, str] = {}
+        self.change = ""
         self.tokens = 0
         self._client = client
         self._concurrency = concurrency
         self._extras = extras
+        self._models: dict[str, str] = {}
+        self._made: asyncio.Queue[Row | None] = asyncio.Queue()
+        ahead = min(concurrency, AHEAD)
+        self._room = Room(concurrency + ahead, max(1, ahead // 2), MOST_CHARACTERS)
 
-    def run(self, rows: list[tuple[int, Result]], ended: Callable[[int], None], tick: Callable[[], None]) -> bool:
-        """Do `rows`: numbers and the results to fill. False if Ctrl-C stopped it; what had ended then stays.
+    def run(self, rows: Iterable[Row], ended: Callable[[int], None], tick: Callable[[], None]) -> bool:
+        """Do `rows`: numbers and the results to fill. False if Ctrl-C or a `change` ended it: what had ended stays.
 
-        `ended` is told each row on the loop's thread; `tick` is called now and then on this one.
+        `rows` are taken one after another, as there is room for them. `ended` is told each row on the loop's thread;
+        `tick` is called now and then on this one.
         """
-        open_rows = iter(rows)
-        thread = TaskThread(lambda: self._all(open_rows, ended))
+        thread = TaskThread(lambda: self._all(ended))
         try:
             thread.start()
+            self._hand_over(rows, thread, tick)
             while thread.running:
-                thread.wait(0.1)
+                thread.wait(TICK_SECONDS)
                 tick()
         except KeyboardInterrupt:
-            thread.cancel()  # ends every run on the server: each is attached to a connection that closes now
-            thread.wait()
             return False
-        if thread.failure is not None:
-            failure = thread.failure
-            raise failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
-        return True
+        finally:
+            if thread.running:
+                thread.cancel()  # ends every run on the server: each is attached to a connection that closes now
+                thread.wait()
+        if (failure := thread.failure) is not None:
+            failure = failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
+            if not isinstance(failure, Conflict):
+                raise failure
+            self.change = failure.message
+        return not self.change
 
-    async def _all(self, rows: Iterator[tuple[int, Result]], ended: Callable[[int], None]) -> None:
+    @property
+    def model(self) -> str:
+        """What tells the model of these rows from others; empty until one has been answered, or `is_of` was asked."""
+        return self._models.get("", "")
+
+    def is_of(self, model: str) -> bool:
+        """Whether that is the one model of all rows, which the first row settles. Any thread may ask."""
+        return self._models.setdefault("", model) == model
+
+    def _hand_over(self, rows: Iterable[Row], thread: TaskThread, tick: Callable[[], None]) -> None:
+        for row in rows:
+            tick()
+            size = _size(row[1])
+            while not self._room.take(size, TICK_SECONDS):
+                if not thread.running:
+                    return
+                tick()
+            thread.call(self._made.put_nowait, row)
+        thread.call(self._made.put_nowait, None)
+
+    async def _all(self, ended: Callable[[int], None]) -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
-                group.create_task(self._worker(rows, ended))
+                group.create_task(self._worker(ended))
 
-    async def _worker(self, rows: Iterator[tuple[int, Result]], ended: Callable[[int], None]) -> None:
+    async def _worker(self, ended: Callable[[int], None]) -> None:
         async with self._client.kept():
-            for number, result in rows:
+            while (row := await self._made.get()) is not None:
+                number, result = row
                 try:
-                    self.results[number] = await self._answer(result)
+                    await self._answer(result)
+                    self._check(result)
+                    self.results[number] = result
                     self.tokens += result.usage.get("completion_tokens", 0)
+                except Conflict:
+                    raise  # it is none of the row's
                 except Exception as error:  # Whatever is wrong with a row, the others are answered.
                     self.errors[number] = in_words(error)
                 ended(number)
+                self._room.give_back(_size(result))
+                result.let_go()
+        self._made.put_nowait(None)  # for the next worker
 
-    async def _answer(self, result: Result) -> Result:
+    def _check(self, result: Result) -> None:
+        """Raise Conflict for the answer of another model; a server may not say which one that is."""
+        if result.identity and not self.is_of(result.identity):
+            result.clear()
+            raise Conflict("another model answers now than answered first")
+
+    async def _answer(self, result: Result) -> None:
         for tries in range(1, TRIES + 1):
             try:
-                return await TextStream(iter(()), result, None, self._client.arun(self._body(result))).read()
+                await TextStream(iter(()), result, None, self._client.arun(self._body(result))).read()
+                return
             except NbgenError as error:
                 # What broke off in its middle may be what breaks the engine: it gets one more try.
                 if not error.retryable or tries == TRIES or (result.text and tries > 1):
                     raise
                 await asyncio.sleep(PAUSE_SECONDS * 2 ** (tries - 1))
                 result.clear()
-        raise AssertionError("unreachable")
 
     def _body(self, result: Result) -> dict[str, Any]:
         asked: dict[str, Any] = {"prompt": result.prompt} if result.messages is None else {"messages": result.messages}
         asked |= {"media": result.media} if result.media else {}
         return {**asked, **self._extras, "params": result.params, "stream": False}
+
+
+def _size(result: Result) -> int:
+    return characters_in([result.messages or result.prompt, result.media])

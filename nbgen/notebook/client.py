@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
-from nbgen.errors import NbgenError, ServerNotFound
+from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound
 from nbgen.notebook.connection import CONNECT_SECONDS, Call, Connection, parse_object
 
 API = "api/v1/"
@@ -25,6 +25,8 @@ class Client(Connection):
     """Talks to one nbgen server. `url` may be that of the Jupyter server, as the browser shows it."""
 
     def __init__(self, url: str, token: str = "", *, direct: bool = False, certificate: str = "") -> None:
+        """Raises InvalidRequest for what is no address."""
+        url = address(url)
         super().__init__(api_root(url), token or token_in(url), direct=direct, certificate=certificate)
 
     def hello(self, timeout: float = CONNECT_SECONDS) -> dict[str, Any]:
@@ -139,6 +141,19 @@ def answering(client: C, seconds: float = CONNECT_SECONDS) -> C:
         client.close()
         raise
     return client
+
+
+def address(url: str) -> str:
+    """A URL of http, from what a person writes. Raises InvalidRequest for what is none."""
+    whole = url if not isinstance(url, str) or "://" in url else f"http://{url.strip()}"
+    try:
+        parts = urlsplit(whole)
+        good = parts.scheme in ("http", "https", "http+unix") and parts.hostname and (parts.port or True)
+    except (ValueError, TypeError, AttributeError):
+        good = False
+    if not good:
+        raise InvalidRequest(f"a server's address is like http://127.0.0.1:8888/, got {url!r}", field="url")
+    return whole
 
 
 def api_root(url: str) -> str:

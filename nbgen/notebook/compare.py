@@ -21,6 +21,7 @@ from nbgen.notebook.request import builtin, chat_messages, chat_options, one_ans
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.signatures import takes_sampling
+from nbgen.notebook.tools import chat_body
 from nbgen.notebook.transcript import Bundle, comparison
 
 MAX_CELLS = 16
@@ -29,6 +30,8 @@ POLL_SECONDS = 0.1
 PAGE_SECONDS = 3.0
 #: Options whose value is a list by itself; a list of lists makes a grid of them.
 LISTS = ("stop", "stop_token_ids")
+#: What a cell says of its run's body.
+CHOSEN = ("params", "adapter", "template_options")
 
 
 class Compare(Panel):
@@ -121,7 +124,7 @@ class Compare(Panel):
                 session.load(load)
             for place in places:
                 cell = self.cells[place]
-                chosen: dict[str, Any] = {name: cell[name] for name in ("params", "adapter") if name in cell}
+                chosen: dict[str, Any] = {name: cell[name] for name in CHOSEN if name in cell}
                 body = {"id": f"{asked}.{place}", "chat": self.chat, **said, **chosen}
                 self._runs.start(body, cell.get("server"), attached=self._ends_here(body))
 
@@ -134,6 +137,7 @@ def compare(
     model: Any = None,
     system: str | None = None,
     complete: bool = False,
+    template_options: Any = None,
     transport: str = "auto",
     **options: Any,
 ) -> Compare:
@@ -141,6 +145,7 @@ def compare(
 
     Every option given as a list, an array or a range makes the grid wider: `compare("Hi", temperature=[0, 0.7, 1.2],
     top_p=[0.5, 1])` shows six answers. All have the same seed unless `sampling_seed` is such a list.
+    `template_options` are the chat template's own variables, or a list of such: `[{"enable_thinking": True}, {}]`.
 
     `model` is a list, too, or a mapping with labels as its keys. A text names a loaded adapter, or a model as
     `nbgen.load` takes it: one server loads such models one after the other, and the last one stays. What
@@ -150,14 +155,13 @@ def compare(
     if not isinstance(prompt, str):
         raise InvalidRequest(f"one text is the prompt of all answers, got {type(prompt).__name__}", field="prompt")
     named, servers = ([Contender()], []) if model is None else contenders(model, session.default_client())
-    given = builtin(options)
+    given = builtin(options | ({} if template_options is None else {"template_options": template_options}))
     axes = {name: value for name, value in given.items() if _is_axis(name, value)}
     fixed = {"sampling_seed": secrets.randbelow(2**31), **{k: v for k, v in given.items() if k not in axes}}
-    checked = sampling_options if complete else chat_options
     cells = []
     for one, *values in itertools.product(named, *axes.values()):
         chosen = dict(zip(axes, values, strict=True))
-        cells.append(_cell(one, chosen, one_answer(checked({**fixed, **chosen}))))
+        cells.append(_cell(one, chosen, _run_fields({**fixed, **chosen}, complete)))
     if not 0 < len(cells) <= MAX_CELLS:
         raise InvalidRequest(f"these settings make {len(cells)} answers; 1 to {MAX_CELLS} can be compared")
     return Compare(
@@ -179,10 +183,22 @@ def _is_axis(name: str, value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _cell(one: Contender, chosen: Mapping[str, Any], params: dict[str, Any]) -> dict[str, Any]:
-    settings = [f"{name} {'default' if value is None else value}" for name, value in chosen.items()]
+def _run_fields(options: dict[str, Any], complete: bool) -> dict[str, Any]:
+    """What a run's body has of the options. Raises InvalidRequest for a wrong one."""
+    template = chat_body((), template_options=options.pop("template_options", None))
+    return {"params": one_answer((sampling_options if complete else chat_options)(options)), **template}
+
+
+def _cell(one: Contender, chosen: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    settings = [f"{name} {_in_words(value)}" for name, value in chosen.items()]
     label = " · ".join([one.label, *settings] if one.label else settings)
-    return {"label": label or "answer", "params": params, **one.fields()}
+    return {"label": label or "answer", **fields, **one.fields()}
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{name} {item}" for name, item in value.items()) or None
+    return "default" if value is None else str(value)
 
 
 def _result(turn: Mapping[str, Any], params: dict[str, Any]) -> Result:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import ssl
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 #: The server sends a comment every ten seconds, so a silent minute is a dead connection.
 SILENCE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
+LET_GO_SECONDS = 1.0
 #: OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for.
 NO_CHECK_TIME = 0x200000
 #: Of KServe's binary tensor data extension.
@@ -165,10 +167,10 @@ class Connection:
     def _http(self) -> httpx.Client:
         """This process's own: on connections of one that it was forked from, each would read the other's answers."""
         if self._process != os.getpid():
-            closed = self._own.is_closed
-            self._own, self._process = self._client(), os.getpid()
-            if closed:
+            inherited, self._own, self._process = self._own, self._client(), os.getpid()
+            if inherited.is_closed:
                 self._own.close()
+            _let_go(inherited)
         return self._own
 
     def _client(self) -> httpx.Client:
@@ -213,6 +215,16 @@ class Connection:
         if isinstance(error, httpx.TimeoutException):
             return NoAnswer(f"{self.url} did not answer in time")
         return NoAnswer(f"the connection to {self.url} was lost")
+
+
+def _let_go(inherited: httpx.Client) -> None:
+    """Close a parent's connections on this side of a fork; the parent's own side stays as it is.
+
+    A thread of the parent's may have held their lock, which nobody here gives back: that is not waited for.
+    """
+    closing = threading.Thread(target=inherited.close, daemon=True)
+    closing.start()
+    closing.join(LET_GO_SECONDS)
 
 
 def split_socket(url: str) -> tuple[str, str]:

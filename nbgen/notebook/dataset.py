@@ -6,22 +6,22 @@ What a row asks is the rows' own, how prompts reach the server the batch's.
 from __future__ import annotations
 
 import operator
-import time
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.batch import Batch
-from nbgen.notebook.display import ProgressLine
+from nbgen.notebook.job import Job
 from nbgen.notebook.request import beside
 from nbgen.notebook.row_cache import RowCache
 from nbgen.notebook.rows import Column, Rows, Template
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.signatures import takes_sampling
+from nbgen.notebook.tools import chat_body
 
 CONCURRENCY = 128
 
@@ -39,6 +39,7 @@ def map(
     audio: Column = None,
     videos: Column = None,
     adapter: str = "",
+    template_options: Mapping[str, Any] | None = None,
     logit_processor: Any = None,
     concurrency: int = CONCURRENCY,
     cache: str | Path | None = None,
@@ -52,74 +53,69 @@ def map(
     DataFrame, or a function of the item or row. A template has something of the row in it, unless an image or the like
     goes with it: `images`, `audio` and `videos` are columns with each row's image or images, sound or sounds, video or
     videos, as `nbgen.generate` takes them ("value" of a list or a Series), or functions. With a `schema` its fields
-    become columns. Further columns: text, finish_reason, prompt_tokens, completion_tokens, cached_tokens, ttft_s,
-    error. A row that fails says why in `error` and leaves the others alone.
+    become columns. Further columns: text, reasoning (where the model told thoughts apart), finish_reason,
+    prompt_tokens, completion_tokens, cached_tokens, ttft_s, error. A row that fails says why in `error` and leaves the
+    others alone; how many did is said at the end. With a `sampling_seed` rows that ask the same have the same answer.
     Ctrl-C stops all and returns what is done; `resume=` takes such a DataFrame, and `cache=` the name of a file, to do
-    only the rest the next time. `concurrency` requests are in flight at once.
-    Options are those of `nbgen.generate`. Raises InvalidRequest for options that no row can have.
+    only the rest the next time. All that are asked are of one model: where it is unloaded or another one takes its
+    place, that stops all too, and `error` of the rest says so. The file keeps answers of each model apart, by its files
+    and how they are read (of servers of other kinds by its name alone), and takes none of one that is being trained.
+    `concurrency` requests are in flight at once, and a few more rows are read ahead. Options are those of
+    `nbgen.generate` but for tools. Raises InvalidRequest for options that no row can have, and where the first row
+    shows the prompt to be wrong for all.
     """
     media = {"images": images, "audio": audio, "videos": videos}
     work = Rows(data, prompt, None if schema is None else Schema(schema), media)
-    work.prepare(complete=complete, system=system, options=options)
     if resume is not None:
         work.take(resume)
+    work.prepare(complete=complete, system=system, options=options)
     workers = max(1, min(_count(concurrency), len(work.results)))
-    extras = beside(adapter, logit_processor)
+    extras = beside(adapter, logit_processor) | chat_body((), template_options=template_options)
+    file = None if cache is None else _file(cache)
     client = session.default_client()
-    kept = RowCache(cache, str(client.hello()["model"]["name"]), extras) if cache is not None else None
-    batch = Batch(client, workers, extras)
+    model = client.hello()["model"]
+    kept = None if file is None else RowCache(file, _identity(model, adapter), extras)
+    batch = Batch(client, workers, extras | {name: model[name] for name in ("changes",) if name in model})
     try:
-        _run(work, batch, kept, progress)
+        Job(work, batch, kept).run(progress)
     finally:
         if kept is not None:
             kept.close()
-    return work.to_df()
+    answers = work.to_df()
+    if not batch.change:
+        _tell_failures(answers)
+    return answers
 
 
 def _count(concurrency: Any) -> int:
     try:
-        return operator.index(concurrency)
+        count = operator.index(concurrency)
     except TypeError:
-        raise InvalidRequest(f"concurrency is a whole number, got {concurrency!r}", field="concurrency") from None
+        count = 0
+    if count < 1:
+        raise InvalidRequest(f"concurrency is a whole number from 1, got {concurrency!r}", field="concurrency")
+    return count
 
 
-def _run(work: Rows, batch: Batch, kept: RowCache | None, progress: bool) -> None:
-    """Do what is open, with a line that says how far it is and goes when all is done."""
-    keys = {number: kept.key(result) for number, result in enumerate(work.results)} if kept else {}
-    rows = [(number, result) for number, result in work.open() if not (kept and kept.fill(keys[number], result))]
-    line = ProgressLine() if progress and rows else None
-    started = time.monotonic()
-
-    def ended(number: int) -> None:
-        if kept is not None and number in batch.results:
-            kept.keep(keys[number], batch.results[number])
-
-    def tick() -> None:
-        if line is not None:
-            line.show(*_progress(work, len(rows), batch, time.monotonic() - started))
-
-    try:
-        whole = batch.run(rows, ended, tick)
-    finally:
-        if line is not None:
-            line.clear()
-    work.errors |= batch.errors
-    if kept is not None and kept.failure is not None:
-        print(f"The cache takes no more rows, which only this result has: {kept.failure}")
-    if not whole:
-        left = len(rows) - len(batch.results) - len(batch.errors)
-        print(f"Stopped with {left} of {len(work.results)} rows to do: pass this result as resume= to do the rest.")
+def _file(cache: Any) -> Path:
+    if not isinstance(cache, str | PathLike):
+        raise InvalidRequest(f"cache is the name of a file, got {cache!r:.80}", field="cache")
+    return Path(cache)
 
 
-def _progress(work: Rows, asked: int, batch: Batch, seconds: float) -> tuple[str, float]:
-    """How far the rows are after so many seconds, in words and as a fraction."""
-    total, now = len(work.results), len(batch.results) + len(batch.errors)
-    done, failed = total - asked + now, len(work.errors) + len(batch.errors)
-    left = timedelta(seconds=round(seconds * (asked - now) / now)) if now else None
-    parts = [
-        f"{done} of {total} rows",
-        f"{failed} failed" if failed else None,
-        f"{batch.tokens / max(seconds, 1e-9):.0f} tokens/s",
-        f"{left} left" if left else None,
-    ]
-    return " · ".join(part for part in parts if part), done / total
+def _identity(model: Mapping[str, Any], adapter: str) -> str:
+    """What tells the model that the server has from others, or only its name. Raises InvalidRequest for a live one."""
+    if model.get("identity") == "":
+        raise InvalidRequest(
+            f"cache: {model['name']!r} is trained here, and no answer of before is one of its present weights; "
+            "resume= takes an earlier result",
+            field="cache",
+        )
+    known = model.get("adapters", {}).get(adapter) if adapter else model.get("identity")
+    return str(known or model["name"])
+
+
+def _tell_failures(answers: Any) -> None:
+    """Say it beside the table, where nobody may look for it."""
+    if len(failed := answers["error"].dropna()):
+        print(f"{len(failed)} of {len(answers)} rows failed: {failed.iloc[0]:.300}")

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from nbgen import __version__
-from nbgen.errors import NbgenError, ServerNotFound
-from nbgen.notebook.client import Client, answering, api_roots, root_below, token_in
+from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound
+from nbgen.notebook.client import Client, address, answering, api_roots, root_below, token_in
 from nbgen.notebook.connection import LOOPBACK
 from nbgen.notebook.passed_on import own_environment
 from nbgen.notebook.remote import AnyClient, open_client
@@ -118,14 +118,20 @@ def _from_variables(env: Mapping[str, str], runtime: Path) -> Iterator[Candidate
     if token := env.get("NBGEN_TOKEN"):
         yield from _named("NBGEN_URL", url, token)
         return
-    roots = api_roots(url)
+    named = list(_named("NBGEN_URL", url, ""))
+    roots = [candidate.url for candidate in named]
     entries = [entry for path in sorted(runtime.glob("nbgen-*.json")) if (entry := _read(path))]
     written = [_as_written("NBGEN_URL", entry) for entry in entries if root_below(str(entry.get("url", ""))) in roots]
-    yield from written or _named("NBGEN_URL", url, "")
+    yield from written or named
 
 
 def _named(source: str, url: str, token: str) -> Iterator[Candidate]:
     """What a person calls the server's address. Theirs may be a server behind a proxy."""
+    try:
+        url = address(url)
+    except InvalidRequest:  # which it is refused with when it is asked
+        yield Candidate(source, url, token, direct=False)
+        return
     for root in api_roots(url):
         yield Candidate(source, root, token or token_in(url), direct=False)
 

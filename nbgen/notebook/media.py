@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import re
 import sys
 import wave
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import numpy as np
 
 from nbgen.errors import InvalidRequest
 from nbgen.media_types import MAX_BYTES, MediaType
+from nbgen.notebook.arrays import as_array, as_bytes, as_samples
 
 Part = dict[str, Any]
 Content = str | list[Part]
@@ -192,7 +195,7 @@ def _image(given: Any) -> bytes | None:
         return file.getvalue()
     if hasattr(given, "figure") and hasattr(given.figure, "savefig"):  # its axes
         return _image(given.figure)
-    return _png(_pixels(np.asarray(given))) if hasattr(given, "__array__") else None
+    return _png(_pixels(as_array(given))) if hasattr(given, "__array__") else None
 
 
 def _pixels(array: np.ndarray) -> Any:
@@ -204,23 +207,21 @@ def _pixels(array: np.ndarray) -> Any:
         raise InvalidRequest(
             f"an array {list(array.shape)} of {array.dtype} is no image: give [height, width] or [height, width, 3]"
         )
-    if array.dtype.kind in "fb":
-        array = np.nan_to_num(array.astype(float)).clip(0, 1) * 255
-    array = array.clip(0, 255).round().astype(np.uint8)
-    return Image.fromarray(array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array)
+    pixels = as_bytes(array)
+    return Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
 
 
 def _frames(given: Any) -> tuple[Sequence[Any], float | None]:
     """A video's frames and their number in a second: `[time, height, width, 1, 3 or 4]`, images, or a pair of both."""
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int | float):
-        frames, _ = _frames(given[0])
-        if not frames or not given[1] > 0:
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Real):
+        frames, fps = _frames(given[0])[0], float(given[1])
+        if not frames or not 0 < fps < math.inf:
             raise InvalidRequest("a video is (frames, fps): an array [time, height, width, 3] or images, and a number")
-        return frames, given[1]
+        return frames, int(fps) if isinstance(given[1], Integral) else fps
     if isinstance(given, Sequence) and given and all(map(_is_image, given)):
         return given, None
-    if hasattr(given, "__array__") and (array := np.asarray(given)).ndim == 4:
-        return list(array), None
+    if hasattr(given, "__array__") and np.ndim(given) == 4:
+        return list(as_array(given)), None
     return (), None
 
 
@@ -232,32 +233,39 @@ def _is_image(given: Any) -> bool:
 
 
 def _jpeg(frame: Any) -> bytes:
-    image = frame if hasattr(frame, "convert") else _pixels(np.asarray(frame))
+    image = _usual(frame) if hasattr(frame, "convert") else _pixels(as_array(frame))
     image.convert("RGB").save(file := io.BytesIO(), format="JPEG", quality=95)
     return file.getvalue()
 
 
 def _png(image: Any) -> bytes:
-    usual = image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else image.convert("RGB")
-    usual.save(file := io.BytesIO(), format="PNG")
+    _usual(image).save(file := io.BytesIO(), format="PNG")
     return file.getvalue()
+
+
+def _usual(image: Any) -> Any:
+    """An image of bytes. One of wider numbers is read as an array of them is: Pillow would cut them off."""
+    if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA"):
+        return image
+    return _pixels(np.asarray(image)) if image.mode[0] in "IF" else image.convert("RGB")
 
 
 def _is_samples(given: Any) -> bool:
     """Whether this is a pair of samples and their rate."""
-    return isinstance(given, tuple) and len(given) == 2 and hasattr(given[0], "__array__") and isinstance(given[1], int)
+    return (
+        isinstance(given, tuple) and len(given) == 2 and hasattr(given[0], "__array__") and isinstance(given[1], Real)
+    )
 
 
 def _sound(given: Any) -> bytes | None:
     """A WAV file of `(samples, rate)`: `[time]` or `[channels, time]`, numbers of -1 to 1, or integers of 16 bits."""
     if not _is_samples(given):
         return None
-    samples, rate = np.atleast_2d(np.asarray(given[0])), given[1]
-    if samples.ndim != 2 or samples.dtype.kind not in "if" or not 0 < rate <= 384_000 or len(samples) > 16:
-        raise InvalidRequest("a sound is (samples, rate): samples [time] or [channels, time], and Hz")
-    if samples.dtype.kind == "f":
-        samples = np.nan_to_num(samples).clip(-1, 1) * 32_767
-    return wav(samples.T, rate)
+    samples, rate = np.atleast_2d(as_array(given[0])), given[1]
+    fits = samples.ndim == 2 and samples.dtype.kind in "uif" and len(samples) <= 16
+    if not fits or not 0 < rate <= 384_000 or rate % 1:
+        raise InvalidRequest("a sound is (samples, rate): samples [time] or [channels, time], and Hz, a whole number")
+    return wav(as_samples(samples).T, int(rate))
 
 
 def wav(samples: np.ndarray, rate: int) -> bytes:

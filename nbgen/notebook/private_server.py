@@ -1,7 +1,7 @@
 """An nbgen server of this kernel's own, for where no Jupyter server has the extension.
 
-Starts `python -m nbgen` and waits for it; it ends with the kernel, as its standard input does. Knows nothing
-of what the server does.
+Starts `python -m nbgen` and waits for it; it ends with the kernel, as its standard input does, and its folder with it.
+Knows nothing of what the server does.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class PrivateServer:
             self._folder = PrivateFolder()
         self._log = self._folder.path / "server.log"
         try:
+            chosen = {**({"model": model} if model else {}), "private_folder": self._folder.path, **options}
             with _in_words():
-                self._process = self._spawn(_command({**({"model": model} if model else {}), **options}))
+                self._process = self._spawn(_command(chosen))
         except ServerNotFound:
             self._folder.remove()
             raise

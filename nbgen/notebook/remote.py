@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, ServerNotFound, Unauthorized
 from nbgen.notebook.backend import Backend
-from nbgen.notebook.client import Client, Event, answering, api_roots, token_in
+from nbgen.notebook.client import Client, Event, address, answering, api_roots, token_in
 from nbgen.notebook.connection import CONNECT_SECONDS, Call, Connection, NoAnswer
 from nbgen.notebook.openai_backend import OpenAIBackend
 from nbgen.notebook.sglang_backend import SGLangBackend
@@ -145,7 +145,7 @@ def open_client(url: str, token: str = "", kind: str = "auto", model: str | None
     """
     if kind not in ("auto", *KINDS):
         raise InvalidRequest(f"a server's kind is auto, {', '.join(KINDS)}; got {kind!r}")
-    url, tried = _address(url), []
+    url, tried = address(url), []
     for name in KINDS if kind == "auto" else (kind,):
         try:
             return _OPENERS[name](url, token or token_in(url), model)
@@ -160,19 +160,6 @@ def open_client(url: str, token: str = "", kind: str = "auto", model: str | None
     if len(tried) == 1:
         raise tried[0]
     raise ServerNotFound(f"{url} answers, but neither as nbgen nor as SGLang, Triton or OpenAI's API")
-
-
-def _address(url: str) -> str:
-    """A URL of http, from what a person writes. Raises InvalidRequest for what is none."""
-    whole = url if not isinstance(url, str) or "://" in url else f"http://{url.strip()}"
-    try:
-        parts = urlsplit(whole)
-        good = parts.scheme in ("http", "https", "http+unix") and parts.hostname and (parts.port or True)
-    except (ValueError, TypeError, AttributeError):
-        good = False
-    if not good:
-        raise InvalidRequest(f"a server's address is like http://127.0.0.1:8888/, got {url!r}", field="url")
-    return whole
 
 
 def server_root(url: str) -> str:

@@ -32,13 +32,19 @@ def run_body(
 
     `media` are parts that go with the last message, or with the text.
     """
-    if complete:
-        if not isinstance(prompt, str) or system:
-            raise InvalidRequest("complete=True continues one text: it takes no messages and no system prompt")
-        asked: dict[str, Any] = {"prompt": prompt, "params": sampling_options(options)}
-        return asked | ({"media": media} if media else {})
-    messages = with_media(chat_messages(prompt, system), media or [])
-    return {"messages": messages, "params": chat_options(options)}
+    body = asked(prompt, complete=complete, system=system, media=media)
+    return {**body, "params": (sampling_options if complete else chat_options)(options)}
+
+
+def asked(
+    prompt: Prompt, *, complete: bool = False, system: str | None = None, media: list[Part] | None = None
+) -> dict[str, Any]:
+    """The part of a run's body that may differ where options do not: `messages`, or `prompt` and `media`."""
+    if not complete:
+        return {"messages": with_media(chat_messages(prompt, system), media or [])}
+    if not isinstance(prompt, str) or system:
+        raise InvalidRequest("complete=True continues one text: it takes no messages and no system prompt")
+    return {"prompt": prompt, **({"media": media} if media else {})}
 
 
 def question(text: Any, media: list[Part]) -> dict[str, Any]:

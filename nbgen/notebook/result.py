@@ -40,6 +40,8 @@ class Result(Turns):
     ttft_s: float | None = None
     tokens_per_s: float | None = None
     model: str | None = None
+    #: What tells the model, with its adapter, from another of its name, where the server says so.
+    identity: str = ""
     params: dict[str, Any] = field(default_factory=dict)
     #: What was asked: messages, or a text that was continued as it stood.
     messages: list[dict[str, Any]] | None = None
@@ -64,6 +66,10 @@ class Result(Turns):
         """Forget the answer; what was asked stays."""
         self.text, self.reasoning, self.tool_calls, self.others, self.usage = "", "", [], [], {}
         self.finish_reason = self.ttft_s = self.tokens_per_s = None
+
+    def let_go(self) -> None:
+        """Forget what was asked, with its images and sounds; the answer stays."""
+        self.messages, self.prompt, self.media = None, None, []
 
     def __str__(self) -> str:
         return self.text

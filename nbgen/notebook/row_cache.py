@@ -1,7 +1,7 @@
 """Finished rows of a map in a file, so that the same map goes on where it was stopped, also in another kernel.
 
 A line of JSON a row, written when the row ends. Knows what makes two rows the same: prompt, options, schema,
-adapter, logit processor, model.
+adapter, logit processor, and the model that answered.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from nbgen.notebook.rows import DONE
 
 #: How each line begins.
 _START = b'{"key": "'
-_KEPT = ("text", "finish_reason", "usage", "ttft_s", "tokens_per_s", "model")
+_KEPT = ("text", "reasoning", "finish_reason", "usage", "ttft_s", "tokens_per_s", "model")
 
 
 class RowCache:
     """The rows of one file. The second row that asks the same has an answer of its own.
 
-    `failure` says why the file takes no more rows, once it does not.
+    `model` is what tells the model that is there from others. `failure` says why the file takes no more rows, once it
+    does not.
     """
 
-    def __init__(self, path: str | Path, model: str, extras: Mapping[str, str]) -> None:
+    def __init__(self, path: str | Path, model: str, extras: Mapping[str, Any]) -> None:
         """Raises InvalidRequest for a file that cannot be read and written, or that is something else."""
+        self.model = model
         self.failure: OSError | None = None
-        self._common = [model, *([dict(extras)] if extras else [])]
+        self._extras = dict(extras)
         self._asked: Counter[str] = Counter()
         try:
             self._file = _opened(Path(path))
@@ -41,24 +43,25 @@ class RowCache:
             raise InvalidRequest(f"cache: rows cannot be kept in {path}: {error}", field="cache") from None
 
     def key(self, result: Result) -> str:
-        """What this row is kept under; ask once a row."""
-        body = [result.messages, result.prompt, *result.media, result.params, *self._common]
-        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:32]
+        """What this row is kept under, beside the model that answers; ask once a row."""
+        digest = _digest([result.messages, result.prompt, result.media, result.params, self._extras])
         self._asked[digest] += 1
         return f"{digest}-{self._asked[digest]}"
 
-    def fill(self, key: str, result: Result) -> bool:
-        """Put the kept answer into `result`, if there is one."""
-        known = self._known.get(key)
-        for name, value in (known or {}).items():
+    def knows(self, key: str, model: str) -> bool:
+        """Whether there is an answer of this model."""
+        return _full(key, model) in self._known
+
+    def fill(self, key: str, model: str, result: Result) -> None:
+        """Put the kept answer into `result`."""
+        for name, value in self._known[_full(key, model)].items():
             setattr(result, name, value)
-        return known is not None
 
     def keep(self, key: str, result: Result) -> None:
         """Write a row that has ended, as long as the file takes them; one that was broken off is to be asked again."""
         if self.failure is not None or result.finish_reason not in DONE:
             return
-        row = {"key": key, **{name: getattr(result, name) for name in _KEPT}}
+        row = {"key": _full(key, result.identity or self.model), **{name: getattr(result, name) for name in _KEPT}}
         line = json.dumps(row, ensure_ascii=False)
         try:
             self._file.write(line.encode(errors="backslashreplace") + b"\n")  # JSON's way with half a character
@@ -85,6 +88,14 @@ class RowCache:
             yield key, kept
         if not line.endswith(b"\n"):
             self._file.write(b"\n")
+
+
+def _digest(asked: Any) -> str:
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _full(key: str, model: str) -> str:
+    return f"{_digest(model)}-{key}"
 
 
 def _opened(path: Path) -> BinaryIO:

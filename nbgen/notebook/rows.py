@@ -5,17 +5,19 @@ Knows data, templates and tables; nothing of servers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from nbgen.errors import InvalidRequest, in_words
-from nbgen.notebook.frames import import_pandas
 from nbgen.notebook.media import media_parts
-from nbgen.notebook.request import Prompt, one_answer, run_body
+from nbgen.notebook.request import Prompt, asked, one_answer, run_body
 from nbgen.notebook.result import Result
+from nbgen.notebook.row_data import RowData
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.table import plain
-from nbgen.notebook.template import UnknownName, fill, missing
+from nbgen.notebook.template import UnknownName, WrongExpression, check_names, filled, missing, parsed
 
 DONE = ("stop", "length")
 COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -32,31 +34,49 @@ class Rows:
         self, data: Iterable[Any], prompt: Template, schema: Schema | None, media: Mapping[str, Column]
     ) -> None:
         self._media = media
-        self.index, self._names = _rows(data)
+        self._data = RowData.of(data)
+        self.index = self._data.index
         self._prompt = prompt
         self._schema = schema
-        self.results: list[Result] = []
+        self.results = [Result(schema=schema) for _ in range(len(self._data))]
         self.errors: dict[int, str] = {}
 
     def prepare(self, *, complete: bool, system: str | None, options: Mapping[str, Any]) -> None:
-        """Write every prompt. Options are checked first, for they are the same for all rows."""
+        """Check what is the same for all rows, and write what the first one asks that is open."""
         if self._schema is not None:
             options = {**options, "json_schema": self._schema.json}
-        one_answer(run_body("-", complete=complete, system=system, options=options)["params"])
-        self._check_template()
-        for number, names in enumerate(self._names):
-            result = Result(schema=self._schema)
+        self._params = one_answer(run_body("-", complete=complete, system=system, options=options)["params"])
+        self._turns = partial(asked, complete=complete, system=system)
+        if not self.results:
+            return
+        names = self._data.names(0)
+        self._check_media(names)
+        try:
+            self._check_template(names)
+            for number, _ in islice(self.open(), 1):
+                self.write(number, refused=UnknownName)
+        except WrongExpression as error:
+            raise InvalidRequest(
+                f"{error} {self._data.remedy(error.source) or _listed(names)}", field="prompt"
+            ) from None
+
+    def write(self, number: int, refused: type[Exception] | tuple[()] = ()) -> bool:
+        """Put what a row asks into its result. False if that cannot be: `errors` says why, unless that is `refused`."""
+        result = self.results[number]
+        if number not in self.errors and result.prompt is None and result.messages is None:
             try:
-                media = media_parts(**{name: self._medium(name, names) for name in self._media})
-                body = run_body(self._asked(names), complete=complete, system=system, media=media, options=options)
-                result.messages, result.prompt = body.get("messages"), body.get("prompt")
-                result.media = body.get("media", [])
-                result.params = body["params"]
-            except UnknownName as error:
-                raise InvalidRequest(f"{error} There {_listed(names)}.") from None
+                question = self._question(number)
+                result.messages, result.prompt = question.get("messages"), question.get("prompt")
+                result.media, result.params = question.get("media", []), self._params
+            except refused:
+                raise
             except Exception as error:  # A row, or a function of the user's, may be wrong in any way.
                 self.errors[number] = in_words(error)
-            self.results.append(result)
+        return number not in self.errors
+
+    def question(self, number: int) -> Result:
+        """What a row asks, or asked, whatever its result is. Raises what is wrong with it."""
+        return Result(**self._question(number), params=self._params)
 
     def take(self, earlier: Any) -> None:
         """The rows that an earlier result has whole, found by their index."""
@@ -67,32 +87,34 @@ class Rows:
             )
         if not (earlier.index.is_unique and self.index.is_unique):
             raise InvalidRequest("resume needs an index whose labels are unique", field="resume")
+        thoughts = self._tells_thoughts(earlier)
         places = {label: place for place, label in enumerate(self.index)}
         for label, row in earlier[earlier["finish_reason"].isin(DONE)].iterrows():
             if label in places:
                 result = self.results[places[label]]
                 result.text = "" if missing(row["text"]) else row["text"]
+                result.reasoning = "" if not thoughts or missing(row["reasoning"]) else row["reasoning"]
                 result.finish_reason, result.ttft_s = row["finish_reason"], row["ttft_s"]
                 result.usage = {name: int(row[name]) for name in COUNTS if not missing(row[name])}
 
-    def open(self) -> list[tuple[int, Result]]:
+    def open(self) -> Iterator[tuple[int, Result]]:
         """The rows that are still to be asked."""
-        return [
-            (number, result)
-            for number, result in enumerate(self.results)
-            if result.finish_reason not in DONE and number not in self.errors
-        ]
+        for number, result in enumerate(self.results):
+            if result.finish_reason not in DONE and number not in self.errors:
+                yield number, result
 
     def to_df(self) -> Any:
         import pandas
 
-        rows = [self._row(number, result) for number, result in enumerate(self.results)]
-        last = [*Result().row(), "error"]
+        thoughts = any(result.reasoning for result in self.results)
+        rows = [self._row(number, result, thoughts) for number, result in enumerate(self.results)]
+        text, *numbers = Result().row()
+        last = [text, *(["reasoning"] if thoughts else []), *numbers, "error"]
         fields = dict.fromkeys(name for row in rows for name in row if name not in last)
         frame = pandas.DataFrame(rows, index=self.index, columns=[*fields, *last])
         return frame.astype(dict.fromkeys(COUNTS, "Int64"))
 
-    def _row(self, number: int, result: Result) -> dict[str, Any]:
+    def _row(self, number: int, result: Result, thoughts: bool) -> dict[str, Any]:
         row, error = result.row(), self.errors.get(number)
         fields: dict[str, Any] = {}
         if self._schema is not None and result.finish_reason:
@@ -102,74 +124,59 @@ class Rows:
                 error = error or in_words(failure)
         row["text"] = row["text"] if row["text"] or result.finish_reason in DONE else None
         row["finish_reason"] = row["finish_reason"] or (error and "error")
+        row |= {"reasoning": result.reasoning or None} if thoughts else {}
         row["error"] = error
         return {**_apart(fields, row), **row}
 
-    def _check_template(self) -> None:
+    def _tells_thoughts(self, earlier: Any) -> bool:
+        """Whether the reasoning in a table is what models thought, and no field of the schema."""
+        own = self._schema is not None and '"reasoning"' in self._schema.json
+        return "reasoning" in earlier.columns and (not own or "value_reasoning" in earlier.columns)
+
+    def _check_media(self, names: Mapping[str, Any]) -> None:
+        for name, column in self._media.items():
+            if isinstance(column, str) and column not in names:
+                raise InvalidRequest(f"{name}: there is no column {column!r}. {_listed(names)}", field=name)
+
+    def _check_template(self, names: Mapping[str, Any]) -> None:
         """Refuse one that asks the same of every row; where each has media of its own, it may."""
-        if not self._names or not isinstance(self._prompt, str) or "{{" in self._prompt:
+        if not isinstance(self._prompt, str):
             return
-        single = next((name for name in self._names[0] if f"{{{name}}}" in self._prompt), None)
+        self._parts = parsed(self._prompt)
+        check_names(self._parts, names)
+        if not all(isinstance(part, str) for part in self._parts):
+            return
+        single = next((name for name in names if f"{{{name}}}" in self._prompt), None)
         if single or not any(column is not None for column in self._media.values()):
-            name = single or next(iter(self._names[0]))
             raise InvalidRequest(
-                f"the prompt has nothing of the rows in it: write {{{{{name}}}}}, in two braces. A function, "
-                "lambda row: …, may ask the same of all",
+                f"the prompt has nothing of the rows in it: write {{{{{single or next(iter(names))}}}}}, in two "
+                "braces. A function, lambda row: …, may ask the same of all",
                 field="prompt",
             )
 
-    def _medium(self, name: str, names: dict[str, Any]) -> Any:
+    def _question(self, number: int) -> dict[str, Any]:
+        names = self._data.names(number)
+        media = media_parts(**{name: self._medium(name, names) for name in self._media})
+        return self._turns(self._asked(names), media=media)
+
+    def _medium(self, name: str, names: Mapping[str, Any]) -> Any:
         column = self._media[name]
         if column is None:
             return None
-        if callable(column):
-            given = column(names.get("row", names.get("value")))
-        elif column in names:
-            given = names[column]
-        else:
-            raise UnknownName(f"{name}: there is no column {column!r}.", field=name)
+        given = names[column] if isinstance(column, str) else column(names.get("row", names.get("value")))
         return None if missing(given) else given
 
-    def _asked(self, names: dict[str, Any]) -> Prompt:
+    def _asked(self, names: Mapping[str, Any]) -> Prompt:
         if isinstance(self._prompt, str):
-            return fill(self._prompt, names, whole=True)
+            return filled(self._parts, names, whole=True)
         return self._prompt(names.get("row", names.get("value")))
-
-
-def _rows(data: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
-    """The index, and for each row the names that its prompt may use."""
-    pandas = import_pandas("nbgen.map")
-    if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
-        raise InvalidRequest(
-            f"nbgen.map takes a list, a Series or a DataFrame, got {type(data).__name__}; for one text there is "
-            "nbgen.generate",
-            field="data",
-        )
-    if isinstance(data, pandas.DataFrame):
-        return data.index, [_names(data.columns, values) for values in data.itertuples(index=False, name=None)]
-    if hasattr(data, "iter_rows") and hasattr(data, "columns"):  # a DataFrame of polars', which iterates over columns
-        rows = [_names(data.columns, values) for values in data.iter_rows()]
-        return pandas.RangeIndex(len(rows)), rows
-    if isinstance(data, Mapping):
-        data = pandas.Series(data, dtype=object)
-    values = list(data)
-    index = data.index if isinstance(data, pandas.Series) else pandas.RangeIndex(len(values))
-    return index, [{"value": value} for value in values]
-
-
-def _names(columns: Any, values: tuple[Any, ...]) -> dict[str, Any]:
-    """A DataFrame's row by its columns, and whole; values keep their columns' types beside each other."""
-    import pandas
-
-    row = pandas.Series(list(values), index=columns, dtype=object)
-    return {**dict(zip(map(str, columns), values, strict=True)), "row": row}
 
 
 def _listed(names: Mapping[str, Any]) -> str:
     """What a template may name, in words."""
     if "row" not in names:
-        return "is only value, the item"
-    return f"are row and the columns {', '.join(name for name in names if name != 'row')}"
+        return "There is only value, the item."
+    return f"There are row and the columns {', '.join(name for name in names if name != 'row')}."
 
 
 def _apart(fields: Mapping[str, Any], taken: Iterable[str]) -> dict[str, Any]:

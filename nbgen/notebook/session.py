@@ -65,8 +65,8 @@ def generate(
 
     It waits for the answer; in asynchronous code `await nbgen.stream(…)` does so without holding up the others.
     `images=`, `audio=` and `videos=` go with it, where the model takes them: one or a list of paths, bytes, PIL images,
-    arrays `[height, width, 3]`, figures, `(samples, rate)`, data URLs; a video is a list of images too, an array
-    `[time, height, width, 3]`, or a pair of these and their number in a second.
+    arrays `[height, width, 3]` of bytes or fractions of 1, figures, `(samples, rate)`, data URLs; a video is a list of
+    images too, an array `[time, height, width, 3]`, or a pair of these and their number in a second.
     With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
     of that type. `tools` are functions that the model may want called: they are described by their signatures and
     docstrings, called here, and the model is told what they return, until it answers. A tool given as OpenAI's JSON is

@@ -56,6 +56,13 @@ class TaskThread:
             with suppress(RuntimeError):  # the loop is closed: it has ended
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have it called on the loop, once that runs; nothing where it has ended."""
+        self._started.wait()
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(function, *arguments)
+
     def _run(self, work: Work, ended: Ended) -> None:
         try:
             asyncio.run(self._main(work))

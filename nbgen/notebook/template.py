@@ -15,24 +15,51 @@ from nbgen.errors import InvalidRequest
 from nbgen.notebook.table import markdown_table
 
 
-class UnknownName(InvalidRequest):
+class WrongExpression(InvalidRequest):
+    """What stands in two braces can be no expression: `source`."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"{{{{{source}}}}}: {reason}.")
+        self.source = source
+
+
+class UnknownName(WrongExpression):
     """An expression uses a name that is not there."""
 
 
-def fill(template: str, names: Mapping[str, Any], whole: bool = False) -> str:
-    """The text with every `{{expression}}` replaced. Raises InvalidRequest naming the one that fails.
+#: A template's texts and expressions, in their order.
+Parts = list[str | CodeType]
 
-    With `whole` none of them may be a missing value.
-    """
-    parts: list[str] = []
+
+def fill(template: str, names: Mapping[str, Any]) -> str:
+    """The text with every `{{expression}}` replaced. Raises InvalidRequest naming the one that fails."""
+    return filled(parsed(template), names)
+
+
+def parsed(template: str) -> Parts:
+    """What a template is made of. Raises InvalidRequest naming what is no expression."""
+    parts: Parts = []
     rest = template
     while True:
         before, opening, after = rest.partition("{{")
         parts.append(before)
         if not opening:
-            return "".join(parts)
+            return parts
         code, rest = _expression(after)
-        parts.append(opening if code is None else as_text(_value(code, names, whole)))
+        parts.append(opening if code is None else code)
+
+
+def filled(parts: Parts, names: Mapping[str, Any], whole: bool = False) -> str:
+    """The text with every expression replaced; with `whole` none of them may be a missing value."""
+    return "".join(part if isinstance(part, str) else as_text(_value(part, names, whole)) for part in parts)
+
+
+def check_names(parts: Parts, names: Mapping[str, Any]) -> None:
+    """Raise UnknownName where a name alone is an expression and not there, or something else is that is called so."""
+    for code in (part for part in parts if not isinstance(part, str)):
+        _check_name(code, names)
+        if not code.co_names and code.co_filename in names:
+            raise UnknownName(code.co_filename, "is no name in Python")
 
 
 def as_text(value: Any) -> str:
@@ -63,29 +90,30 @@ def _expression(text: str) -> tuple[CodeType | None, str]:
         except (SyntaxError, ValueError):
             continue
     if ends:
-        raise _wrong(text[: ends[0]].strip(), "is not a Python expression")
+        raise WrongExpression(text[: ends[0]].strip(), "is not a Python expression")
     return None, text
 
 
 def _value(code: CodeType, names: Mapping[str, Any], whole: bool) -> Any:
     source = code.co_filename
-    if source.isidentifier() and set(code.co_names).difference(names):  # also what Python itself calls so: id, input
-        raise UnknownName(str(_wrong(source, f"name {source!r} is not defined")))
+    _check_name(code, names)
     try:
         value = eval(code, dict(names))
     except NameError as error:
-        raise UnknownName(str(_wrong(source, str(error)))) from None
+        raise UnknownName(source, str(error)) from None
     except Exception as error:  # The user's own code may raise anything.
-        raise _wrong(source, f"{type(error).__name__}: {error}") from error
+        raise InvalidRequest(f"{{{{{source}}}}}: {type(error).__name__}: {error}.") from error
     if isroutine(value):
-        raise _wrong(source, "it is a function, not what one returns")
+        raise InvalidRequest(f"{{{{{source}}}}}: it is a function, not what one returns.")
     if whole and missing(value):
         raise InvalidRequest(f"{source} is missing")
     return value
 
 
-def _wrong(source: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{{{{{source}}}}}: {reason}.")
+def _check_name(code: CodeType, names: Mapping[str, Any]) -> None:
+    source = code.co_filename
+    if source.isidentifier() and set(code.co_names).difference(names):  # also what Python itself calls so: id, input
+        raise UnknownName(source, f"name {source!r} is not defined")
 
 
 def _table(frame: Any) -> str:

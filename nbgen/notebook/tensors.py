@@ -14,6 +14,7 @@ import numpy as np
 from nbgen.bytes_elements import unpack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
+from nbgen.notebook.arrays import as_array
 from nbgen.notebook.short_traceback import short_traceback
 
 _DATATYPES = {
@@ -45,7 +46,7 @@ def to_tensors(arrays: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bytes]:
         raise InvalidRequest(f"inputs are arrays by their names, {{'x': …}}, got {kind}", field="inputs")
     tensors, parts = [], []
     for name, value in arrays.items():
-        tensor, data = _tensor(name, _array(value))
+        tensor, data = _tensor(name, as_array(value))
         tensors.append(tensor)
         parts.append(data)
     return tensors, b"".join(parts)
@@ -62,13 +63,6 @@ def from_tensors(tensors: list[dict[str, Any]], data: bytes = b"") -> dict[str, 
             flat, rest = _from_bytes(rest[:size], tensor["datatype"]), rest[size:]
         arrays[tensor["name"]] = flat.reshape(tensor["shape"])
     return arrays
-
-
-def _array(value: Any) -> np.ndarray[Any, Any]:
-    if hasattr(value, "detach"):  # torch's, known without importing it
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    return np.asarray(value)
 
 
 def _tensor(name: str, array: np.ndarray[Any, Any]) -> tuple[dict[str, Any], bytes]:

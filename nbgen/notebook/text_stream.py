@@ -174,6 +174,7 @@ class TextStream:
     def _done(self, data: dict[str, Any]) -> None:
         self.result.finish_reason = data["finish_reason"]["type"]
         self.result.usage = data["usage"]
+        self.result.identity = data.get("identity", "")
         self.result.ttft_s = data.get("ttft_s", self.result.ttft_s)
         self.result.tokens_per_s = data["tokens_per_s"] if "tokens_per_s" in data else self._rate()
         self.close()

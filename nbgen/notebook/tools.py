@@ -83,6 +83,9 @@ def chat_body(tools: Any, choice: Any = None, template_options: Mapping[str, Any
     box = tools if isinstance(tools, Tools) else Tools(tools)
     if isinstance(choice, str) and choice not in ("auto", "required", "none"):
         choice = {"type": "function", "function": {"name": choice}}
+    if not isinstance(template_options, Mapping | None):
+        words = f'template_options are a dict, as {{"enable_thinking": False}}; got {template_options!r:.80}'
+        raise InvalidRequest(words, field="template_options")
     body = {"tools": box.json, "tool_choice": choice, "template_options": dict(template_options or {})}
     return {name: value for name, value in body.items() if value}
 

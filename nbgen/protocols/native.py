@@ -54,6 +54,7 @@ class RunBody(Body):
     `custom_logit_processor`. `adapter` names a LoRA adapter. Messages are OpenAI's, with images and sounds as parts;
     those of a prompt are `media`, parts of the same kind. `tools` and `tool_choice` are OpenAI's, too: an answer to
     messages comes with thoughts and calls apart from its text. `template_options` are the template's own variables.
+    With `changes`, as `hello` tells it, no other model than the one of then answers, and none that was unloaded since.
     """
 
     messages: list[Message] | None = None
@@ -67,6 +68,7 @@ class RunBody(Body):
     logprobs: int | None = None
     logit_processor: str | None = None
     adapter: str = ""
+    changes: int | None = None
     id: str | None = None
     chat: str | None = None
     stream: bool = True
@@ -162,6 +164,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     ttft_s: float | None
     tokens_per_s: float | None
     model: str
+    identity: str
     params: SamplingParams
     created: float
 

@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from nbgen import model_files
 from nbgen.commands import AdapterCommand, AdapterState, LoadAdapter, UnloadAdapter
 from nbgen.errors import EngineStopped, InvalidRequest, from_status
+from nbgen.server import model_identity
+from nbgen.server.model_identity import Stamp
 from nbgen.server.replies import Replies
 
 
@@ -22,6 +25,8 @@ class Known:
 
     folders: dict[str, str] = field(default_factory=dict)
     loaded: set[str] = field(default_factory=set)
+    #: Of the files in the folder of each that was loaded, as its engine has read them.
+    stamps: dict[str, Stamp] = field(default_factory=dict)
 
 
 class Asked(NamedTuple):
@@ -66,6 +71,18 @@ class Adapters:
             raise InvalidRequest(
                 f"{field}: the adapter {name!r:.200} has never been loaded; loaded: {loaded}", field=field
             )
+
+    def identities(self, model: str) -> dict[str, str]:
+        """What tells each from another of its name, above the model of this identity."""
+        return {name: self.identity(name, model) for name in tuple(self._present.folders)}
+
+    def identity(self, name: str, model: str) -> str:
+        """The same of one; empty for a name that was never loaded."""
+        known = self._present
+        if (folder := known.folders.get(name)) is None:
+            return ""
+        stamp = known.stamps.get(name) if name in known.loaded else None  # or else it is loaded as it is now
+        return model_identity.with_adapter(model, folder, model_files.stamp(folder) if stamp is None else stamp)
 
     # --- what the engine is told
 
@@ -113,6 +130,7 @@ class Adapters:
             return
         if isinstance(asked.command, LoadAdapter) and state.error is None:
             asked.known.folders[state.name] = asked.command.folder
+            asked.known.stamps[state.name] = model_files.stamp(asked.command.folder)
             asked.known.loaded.add(state.name)
         self._replies.answer(state.rid, state)
 
@@ -122,4 +140,6 @@ class Adapters:
         self._replies.lost(EngineStopped("the engine stopped"))
 
     def _load(self, name: str) -> LoadAdapter:
-        return LoadAdapter(rid=uuid.uuid4().hex, name=name, folder=self._present.folders[name])
+        folder = self._present.folders[name]
+        self._present.stamps[name] = model_files.stamp(folder)
+        return LoadAdapter(rid=uuid.uuid4().hex, name=name, folder=folder)

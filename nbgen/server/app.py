@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 import secrets
+import shutil
 import sys
 import threading
 import time
@@ -331,6 +332,8 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         # os.read holds no lock of sys.stdin, which an exiting interpreter would wait for.
         while os.read(sys.stdin.fileno(), 4096):
             pass
+        if self.private_folder:
+            atexit.register(shutil.rmtree, self.private_folder, ignore_errors=True)
         self._server.io_loop.add_callback(self._server.stop)
 
 

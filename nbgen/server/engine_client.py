@@ -28,6 +28,7 @@ from nbgen.messages import (
     StepOutputs,
     TokenizerAnswer,
 )
+from nbgen.server import model_identity
 from nbgen.server.adapters import Adapters
 from nbgen.server.delivery import Deliveries, suited
 from nbgen.server.engine_channel import EngineChannel
@@ -60,6 +61,8 @@ class EngineClient(EngineLife):
         self.load_seconds = 0.0
         self.loadable = [config.model] if attach else list(dict.fromkeys([config.model, BUNDLED]))
         self._own_quantization = config.quantization
+        #: Of the model that is loaded.
+        self._identity = ""
 
     # --- requests
 
@@ -176,6 +179,10 @@ class EngineClient(EngineLife):
             return await self.occupy(ResumeMemory, ["kv_cache", "weights"])
         if changes or self.state == "failed":
             check_unchanged()  # while there is a model to lose
+            if changes:
+                again = "the model was loaded anew meanwhile, from other files or with another quantization"
+                other = f"another model was loaded meanwhile: {wanted.model!r}"
+                self._note_change(again if wanted.model == self.config.model else other)
             self.config = wanted
             self.adapters.of(wanted.model)
             self._restarts.forget()
@@ -183,6 +190,21 @@ class EngineClient(EngineLife):
         await self.start()
         if self.config != wanted:
             raise Unavailable(f"another model was loaded meanwhile: {self.config.model!r}")
+
+    def identity(self, adapter: str = "") -> str:
+        """What tells the model, with an adapter on top, from another of its name: of what is loaded, or would be.
+
+        Empty for a live model, which is another one after each step of its training.
+        """
+        if self._attached:
+            return ""
+        model = self._identity or model_identity.of_model(self.config, model_files.stamp(self.config.model))
+        return self.adapters.identity(adapter, model) if adapter else model
+
+    def identities(self) -> dict[str, object]:
+        """The same of the model and of each of its adapters."""
+        model = self.identity()
+        return {"identity": model, "adapters": self.adapters.identities(model) if model else {}}
 
     def _is_outdated(self) -> bool:
         """Whether the files of the model that the process has, or is loading, have changed since."""
@@ -248,6 +270,7 @@ class EngineClient(EngineLife):
                 self._set("loading")
             case EngineReady():
                 self.model, self.progress, self.load_seconds = message.model, None, message.load_seconds
+                self._identity = model_identity.of_model(self.config, self._stamp)
                 if self.config.model not in self.loadable:
                     self.loadable.append(self.config.model)
                 self._set("ready")
@@ -278,6 +301,7 @@ class EngineClient(EngineLife):
         )
 
     def _lost(self) -> None:
+        self._identity = ""
         self._memory_replies.lost(EngineStopped("the engine stopped"))
         self._deliveries.lost()
         self.adapters.lost()

@@ -14,7 +14,7 @@ from typing import Literal
 from nbgen import model_files
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineStatus, LoadModel, LoadProgress, ModelInfo
-from nbgen.errors import EngineStopped, InternalError, ModelError, NbgenError, Unavailable
+from nbgen.errors import Conflict, EngineStopped, InternalError, ModelError, NbgenError, Unavailable
 from nbgen.frames import FromEngine
 from nbgen.messages import Request
 from nbgen.server import silence
@@ -66,6 +66,9 @@ class EngineLife:
         self._activity = Activity()
         self._closed = False
         self._stops = 0
+        #: How often somebody had another model loaded, or this one unloaded; and what was done last.
+        self.changes = 0
+        self._last_change = ""
         self._drained = asyncio.Event()
 
     @property
@@ -113,12 +116,23 @@ class EngineLife:
         Requests in flight end with an error.
         """
         self._stops += 1
+        if unasked_seconds is None:
+            self._note_change("the model was unloaded meanwhile")
         self.unasked_seconds = unasked_seconds
         closing = asyncio.create_task(self._standby.close())
         try:
             await self._stop()  # at once, so that no request comes between a decision to stop and this
         finally:
             await closing
+
+    def check_changes(self, known: int) -> None:
+        """Raise Conflict where another model than when there were `known` changes is loaded, or none."""
+        if known != self.changes:
+            raise Conflict(self._last_change, field="changes")
+
+    def _note_change(self, words: str) -> None:
+        self.changes += 1
+        self._last_change = words
 
     async def _stop(self) -> None:
         if self._life is not None and not self._life.done():

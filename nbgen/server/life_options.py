@@ -33,3 +33,8 @@ class LifeOptions(Configurable):
     stop_on_eof = Bool(False, help="Stop when standard input ends: for a server that another program started.").tag(
         config=True
     )
+    private_folder = Unicode(
+        "",
+        help="With stop_on_eof: a folder of this server's alone, which is removed with all that is in it once standard "
+        "input has ended.",
+    ).tag(config=True)

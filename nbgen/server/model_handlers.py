@@ -24,12 +24,14 @@ class HelloHandler(NbgenHandler):
         if not self.token_authenticated:
             self.xsrf_token  # noqa: B018  reading it sets the cookie
         app, engine = self.settings["nbgen"], self.engine
+        identities = await asyncio.get_running_loop().run_in_executor(None, engine.identities)  # it may look at files
+        model = {"name": engine.config.model, "state": engine.state, "changes": engine.changes, **identities}
         hello = {
             "version": __version__,
             "server_id": app.server_id,
             "base_url": self.base_url,
             "model_repository": str(app.repository),
-            "model": {"name": engine.config.model, "state": engine.state},
+            "model": model,
             "features": FEATURES,
         }
         self.finish(msgspec.json.encode(hello))

@@ -84,6 +84,7 @@ class RunEvents:
             usage=run.usage,
             ttft_s=run.ttft_s,
             tokens_per_s=run.tokens_per_s,
+            identity=run.identity,
         )
 
     def _event(self, name: str, **fields: object) -> bytes:

@@ -31,6 +31,8 @@ class RunsRoute(NbgenHandler):
         self.check_code(request)
         (request,) = await self.with_media([request], [media])
         run = Run(request, chat=body.chat, kept=True, messages=body.messages)
+        if body.changes is not None:
+            self.engine.check_changes(body.changes)
         try:
             self.runs.start(run)
         except InvalidRequest as error:
@@ -56,6 +58,7 @@ class RunsRoute(NbgenHandler):
             ttft_s=run.ttft_s,
             tokens_per_s=run.tokens_per_s,
             model=run.model,
+            identity=run.identity,
             params=run.request.params,
             created=run.created,
         )

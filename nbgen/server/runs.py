@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -46,6 +47,9 @@ class Run:
         self.chat = chat
         self.kept = kept
         self.model = ""
+        #: What tells the model that answered from another of its name, and what tells it when the answer ends.
+        self.identity = ""
+        self.identify: Callable[[], str] = lambda: ""
         self.outputs: list[GenerateOutput] = []
         self.samples = [Sample() for _ in range(request.params.n)]
         self.error: NbgenError | None = None
@@ -135,6 +139,7 @@ class Run:
         self.samples[output.index].add(output)
         if reason is not None and all(sample.finish_reason for sample in self.samples):
             self.ended = time.monotonic()
+            self.identity = self.identify()
 
     def fail(self, error: NbgenError) -> None:
         """The run is over, with an error; what it produced before stays valid."""
@@ -180,6 +185,7 @@ class Runs:
         if waiting and waiting + run.media_bytes > MAX_MEDIA_BYTES:
             raise Unavailable(f"the queue is full: the images and sounds in it have {waiting} bytes")
         run.model = self._engine.config.model
+        run.identify = partial(self._engine.identity, run.request.adapter)
         self._on_start(run)
         run.watchers.add(lambda: self._settle(run))
         self._live[run.id] = run

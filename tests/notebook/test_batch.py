@@ -3,13 +3,13 @@
 import _thread
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.errors import Conflict, InvalidRequest, Unavailable
 from nbgen.notebook import batch as module
 from nbgen.notebook.batch import TRIES, Batch
 from nbgen.notebook.result import Result
@@ -82,9 +82,51 @@ def test_every_row_is_asked_once_and_told_when_it_ends() -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 2, 7])
 def test_as_many_are_in_flight_as_may_be(concurrency: int) -> None:
-    client = Asked()
+    full = asyncio.Event()
+
+    def answer(body: dict[str, Any]) -> list[Any]:
+        if client.together == concurrency:
+            full.set()
+        return [full, *said("x")]
+
+    client = Asked(answer)
     run(client, rows(*"abcdefghij"), concurrency)
     assert client.most == concurrency
+
+
+def test_rows_are_taken_as_there_is_room_for_them_and_let_go_when_they_end() -> None:
+    """Of a large one no other is beside it, and of small ones a few are ready."""
+    taken: list[Result] = []
+
+    def written(*sizes: int) -> Iterator[tuple[int, Result]]:
+        for number, size in enumerate(sizes):
+            taken.append(Result(messages=[{"role": "user", "content": [{"url": "x" * size}]}]))
+            yield number, taken[-1]
+
+    def answer(body: dict[str, Any]) -> list[Any]:
+        ahead.append(len(taken) - len(client.bodies) + 1)
+        return said("x")
+
+    for sizes, most in (([1] * 100, 2 + 2 + 1), ([module.MOST_CHARACTERS // 2 + 1] * 6, 1 + 1)):
+        ahead: list[int] = []
+        taken.clear()
+        client = Asked(answer)
+        batch = Batch(client, 2, {})
+        assert batch.run(written(*sizes), lambda number: None, lambda: None)
+        assert len(batch.results) == len(sizes)
+        assert max(ahead) <= most
+        assert not any(result.messages for result in taken)
+
+
+def test_a_failure_where_rows_come_from_ends_what_is_in_flight() -> None:
+    def written() -> Iterator[tuple[int, Result]]:
+        yield from rows("a")
+        raise LookupError("no more")
+
+    client = Asked(lambda body: [asyncio.Event()])
+    with pytest.raises(LookupError):
+        Batch(client, 2, {}).run(written(), lambda number: None, lambda: None)
+    assert (client.together, client.connections) == (0, 0)
 
 
 def test_no_rows_are_none() -> None:
@@ -149,6 +191,28 @@ def test_a_failure_of_whoever_is_told_is_raised_as_it_is() -> None:
 
     with pytest.raises(OSError, match="No space left"):
         Batch(Asked(), 4, {}).run(rows(*"abcdefgh"), full, lambda: None)
+
+
+def test_what_is_asked_of_another_model_ends_all() -> None:
+    client = Asked(lambda body: [Conflict("it was unloaded")] if body["prompt"] == "b" else said("x"))
+    batch = Batch(client, 1, {})
+    assert batch.run(rows(*"abc"), lambda number: None, lambda: None) is False
+    assert (list(batch.results), batch.errors, batch.change) == ([0], {}, "it was unloaded")
+    assert (client.together, client.connections, len(client.bodies)) == (0, 0, 2)
+
+
+def test_all_answers_are_of_the_model_of_the_first() -> None:
+    def answer(body: dict[str, Any]) -> list[Any]:
+        (_, done) = said("x")
+        return [("delta", {"text": "x"}), (done[0], {**done[1], "identity": body["prompt"]})]
+
+    for prompts, known, count in (("mmnm", "", 2), ("mmm", "m", 3), ("mm", "n", 0), (["", "m", "", "n"], "", 3)):
+        batch = Batch(Asked(answer), 1, {})
+        assert not known or batch.is_of(known)
+        whole = batch.run(rows(*prompts), lambda number: None, lambda: None)
+        assert (len(batch.results), whole) == (count, count == len(prompts))
+        assert batch.change == ("" if whole else "another model answers now than answered first")
+        assert batch.model == (known or "m")
 
 
 def test_an_interrupt_ends_what_is_in_flight_and_keeps_what_had_ended() -> None:

@@ -28,7 +28,8 @@ def kept(path: Path, *prompts: str) -> list[str]:
     """What the file says of each prompt; nothing where it knows no answer."""
     cache, results = RowCache(path, "m", {}), [Result(prompt=prompt) for prompt in prompts]
     for result in results:
-        cache.fill(cache.key(result), result)
+        if cache.knows(key := cache.key(result), "m"):
+            cache.fill(key, "m", result)
     cache.close()
     return [result.text for result in results]
 

@@ -187,7 +187,7 @@ def test_what_is_an_axis(name: str, value: Any, axis: bool) -> None:
     ],
 )
 def test_a_cell_says_what_is_its_own(one: Contender, chosen: dict[str, Any], label: str, more: dict[str, Any]) -> None:
-    assert _cell(one, chosen, {"n": 1}) == {"label": label, "params": {"n": 1}, **more}
+    assert _cell(one, chosen, {"params": {"n": 1}}) == {"label": label, "params": {"n": 1}, **more}
 
 
 @pytest.mark.parametrize(
@@ -235,6 +235,25 @@ def test_the_newest_round_counts_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -
     assert grid._asked() == [{"role": "user", "content": "changed"}]
     assert grid.wait(seconds=0) == grid.results
     grid.close()
+
+
+def test_variables_of_the_template_are_an_axis_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_client", client := Told())
+    options = [{"enable_thinking": True, "effort": "low"}, {}]
+    grid = nbgen.compare("hi", template_options=options, sampling_seed=1)
+    labels = [cell["label"] for cell in grid.cells]
+    assert labels == ["template_options enable_thinking True, effort low", "template_options default"]
+    grid.wait()
+    assert [body.get("template_options") for body in sorted(client.runs, key=lambda body: body["id"])] == [
+        options[0],
+        None,
+    ]
+    grid.close()
+    grid = nbgen.compare("hi", template_options=options[0])
+    assert [cell["template_options"] for cell in grid.cells] == [options[0]]
+    grid.close()
+    with pytest.raises(InvalidRequest, match="template_options are a dict"):
+        nbgen.compare("hi", template_options=["low"])
 
 
 def test_whoever_waits_without_a_page_asks_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nbgen.notebook import session
+from nbgen.notebook import connection, session
 from nbgen.notebook.client import Client
 from nbgen.notebook.comm import CommRuns
 from nbgen.notebook.connection import Call, NoAnswer
@@ -109,6 +111,38 @@ def test_a_forked_child_has_connections_of_its_own(telling: str, closed: Client)
     assert client.json(call) == port
     assert in_a_fork(lambda: closed._http.is_closed)
     client.close()
+
+
+FORK = """
+import os, sys
+from nbgen.notebook.client import Client
+from nbgen.notebook.connection import Call
+client = Client(sys.argv[1])
+client.json(Call("GET", ""))
+if os.fork():
+    os.wait()
+else:
+    client.json(Call("GET", ""))
+client.close()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_waits_for_no_thread_of_its_parent_that_uses_a_connection(
+    telling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, call = Client(telling), Call("GET", "")
+    client.json(call)
+    monkeypatch.setattr(connection, "LET_GO_SECONDS", 0.1)
+    monkeypatch.setattr(client._own, "close", threading.Event().wait)
+    assert in_a_fork(lambda: client.json(call))
+    monkeypatch.undo()
+    client.close()
+
+
+def test_a_forked_child_says_nothing_of_its_parents_connections(telling: str) -> None:
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", FORK, telling], capture_output=True, check=True)
+    assert ran.stderr == b""
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

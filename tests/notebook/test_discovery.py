@@ -17,8 +17,8 @@ from urllib.parse import quote
 import pytest
 
 import nbgen
-from nbgen.errors import ServerNotFound
-from nbgen.notebook.client import api_root
+from nbgen.errors import InvalidRequest, ServerNotFound
+from nbgen.notebook.client import Client, api_root
 from nbgen.notebook.discovery import candidates, find_server
 from nbgen.notebook.private_server import PrivateServer
 from tests.certificates import Identity
@@ -45,6 +45,26 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 )
 def test_any_address_of_a_server_leads_to_its_routes(url: str) -> None:
     assert api_root(url) == "http://h:1/user/x/nbgen/"
+
+
+@pytest.mark.parametrize("url", ["http://", "/user/x", "ftp://h/", "http://[1", "http://h:port/"])
+@pytest.mark.parametrize("token", ["", "t"])
+def test_what_is_no_address_is_refused_in_words(tmp_path: Path, url: str, token: str) -> None:
+    said: list[str] = []
+    with pytest.raises(ServerNotFound, match=r"NBGEN_URL .*a server's address is like http://127"):
+        find_server(environment(tmp_path, NBGEN_URL=url, NBGEN_TOKEN=token), said.append)
+    assert said == [f"your nbgen server cannot be used: a server's address is like http://127.0.0.1:8888/, got {url!r}"]
+    with pytest.raises(InvalidRequest, match="a server's address is like"):
+        Client(url)
+
+
+def test_an_address_may_leave_out_its_scheme(tmp_path: Path) -> None:
+    with greeting() as url:
+        found = find_server(environment(tmp_path, NBGEN_URL=url.removeprefix("http://")))
+        assert found.url == f"{url}/nbgen/"
+        found.close()
+    with pytest.raises(ServerNotFound, match=r"nothing answers at http://nonsense\.invalid/nbgen/"):
+        find_server(environment(tmp_path, NBGEN_URL="nonsense.invalid"))
 
 
 def test_the_variable_without_a_secret_takes_the_key_of_the_runtime_file(tmp_path: Path) -> None:

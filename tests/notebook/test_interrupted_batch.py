@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,11 +20,17 @@ class Slow:
 
     def __init__(self) -> None:
         self.asked = threading.Event()
-        self.closed = 0
+        self.connected = threading.Event()
+        self.closed = self.connections = 0
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        yield
+        self.connections += 1
+        self.connected.set()
+        try:
+            yield
+        finally:
+            self.connections -= 1
 
     async def arun(self, body: dict[str, Any]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         self.asked.set()
@@ -53,6 +59,25 @@ def test_an_interrupted_batch_ends_when_its_rows_have() -> None:
     assert batch.results == batch.errors == {}
 
 
+def test_an_interrupt_while_a_row_is_written_keeps_those_that_ended() -> None:
+    class Quick(Slow):
+        async def arun(self, body: dict[str, Any]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+            yield "done", {"finish_reason": {"type": "stop"}, "usage": {}}
+            self.asked.set()
+
+    client = Quick()
+
+    def written() -> Iterator[tuple[int, Result]]:
+        yield 0, Result(prompt="a")
+        client.asked.wait()
+        raise KeyboardInterrupt
+
+    batch = Batch(client, 2, {})  # type: ignore[arg-type]
+    assert not batch.run(written(), lambda number: None, lambda: None)
+    assert list(batch.results) == [0]
+    assert client.connections == 0
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_an_interrupt_while_its_thread_starts_leaves_nothing_running(
     begun: bool, monkeypatch: pytest.MonkeyPatch
@@ -62,9 +87,9 @@ def test_an_interrupt_while_its_thread_starts_leaves_nothing_running(
     def interrupted(thread: threading.Thread) -> None:
         if begun:
             start(thread)
-            client.asked.wait()
+            client.connected.wait()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     assert not Batch(client, 2, {}).run([(0, Result(prompt="a"))], lambda number: None, lambda: None)  # type: ignore[arg-type]
-    assert client.closed == begun
+    assert (client.connected.is_set(), client.connections, client.asked.is_set()) == (begun, 0, False)

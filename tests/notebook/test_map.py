@@ -5,11 +5,13 @@ import json
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import psutil
 import pytest
@@ -20,6 +22,7 @@ import nbgen
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import display
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.remote import AnyClient
 from tests.conftest import wait_for
 
 OPTIONS = {"temperature": 0, "max_new_tokens": 3, "progress": False}
@@ -173,6 +176,46 @@ def test_an_interrupt_in_a_prompt_stops_all(connected: PrivateServer) -> None:
         nbgen.map(["a"], prompt, **OPTIONS)
 
 
+def test_an_interrupt_while_a_row_is_read_returns_what_is_done(
+    connected: PrivateServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows, and their images, are read as they are sent, and not all of them before the first answer."""
+    read: list[int] = []
+    cache = tmp_path / "rows.jsonl"
+
+    def image(row: int) -> None:
+        read.append(row)
+        if row == 100:
+            wait_for(lambda: cache.read_text().count("\n") > 50, "answers")
+            raise KeyboardInterrupt
+
+    answers = nbgen.map(list(range(1000)), images=image, concurrency=4, cache=cache, **OPTIONS)
+    assert read == list(range(101))
+    assert 50 < answers.finish_reason.eq("length").sum() <= 100
+    left = answers.finish_reason.ne("length").sum()
+    assert f"Stopped with {left} of 1000 rows to do" in capsys.readouterr().out
+
+
+def test_a_row_is_let_go_with_its_image_when_it_ends(connected: PrivateServer) -> None:
+    """Else hundreds of large ones are in memory until the last has an answer."""
+    most = 0
+    taken = np.zeros((400, 400, 3), np.uint8)
+    taken[:] = np.random.default_rng(0).integers(0, 255, taken.shape)
+
+    def image(row: int) -> np.ndarray:
+        nonlocal most
+        most = max(most, tracemalloc.get_traced_memory()[0])
+        return taken
+
+    tracemalloc.start()
+    try:
+        answers = nbgen.map(list(range(200)), images=image, concurrency=2, **OPTIONS)
+    finally:
+        tracemalloc.stop()
+    assert "takes no image" in answers.error[0]
+    assert most < 60 * taken.nbytes
+
+
 def test_what_no_row_can_have_is_refused_at_once(connected: PrivateServer) -> None:
     with pytest.raises(InvalidRequest, match="did you mean 'temperature'"):
         nbgen.map(["a"], temprature=0)
@@ -244,6 +287,17 @@ def test_adapters_and_logit_processors_are_as_in_generate(connected: PrivateServ
     assert "poet" in nbgen.map(["a"], adapter="poet", **OPTIONS).error[0]
     with pytest.raises(InvalidRequest, match="logit_processor"):
         nbgen.map(["a"], logit_processor=5)
+
+
+def test_variables_of_the_template_are_as_in_generate(calling_client: AnyClient, tmp_path: Path) -> None:
+    cache = tmp_path / "rows.jsonl"
+    tokens = [
+        nbgen.map(["hi"], template_options=options, cache=cache, **OPTIONS).prompt_tokens[0]
+        for options in (None, {}, {"thinks": True})
+    ]
+    assert tokens[0] == tokens[1] == tokens[2] - len("<think>\n")
+    with pytest.raises(InvalidRequest, match="template_options are a dict"):
+        nbgen.map(["hi"], template_options=True)
 
 
 def test_a_map_works_inside_a_running_event_loop(connected: PrivateServer) -> None:

@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from IPython.display import Audio, Video
 from IPython.display import Image as Shown
 from PIL import Image
@@ -54,6 +55,10 @@ def pixels(part: dict[str, Any]) -> np.ndarray:
         RED,
         RED.astype(float) / 255,
         RED.astype(np.float32)[:, :, :] / 255,
+        RED.astype(np.uint16) * 257,
+        RED.astype(np.uint32) * 16_843_009,
+        RED.astype(np.int64),
+        torch.tensor(RED / 255, dtype=torch.bfloat16, requires_grad=True),
         np.dstack([RED, np.full((40, 60), 255, np.uint8)]),
         png(),
         bytearray(png()),

@@ -3,10 +3,13 @@
 import json
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nbgen.errors import ServerNotFound
@@ -15,6 +18,7 @@ from nbgen.notebook.connection import Call
 from nbgen.notebook.private_client import PrivateClient
 from nbgen.notebook.private_folder import PrivateFolder
 from nbgen.notebook.private_server import PrivateServer
+from tests.conftest import wait_for
 
 
 def test_files_of_the_notebook_and_the_users_configuration_do_not_keep_it_from_starting(
@@ -65,6 +69,24 @@ def test_a_fork_leaves_the_server_and_its_folder_alone(server: PrivateServer, mo
         server._folder.remove()
     assert server.running
     assert server._log.is_file()
+
+
+KILLED = """
+import os, signal
+from nbgen.notebook.private_server import PrivateServer
+from tests.conftest import wait_for
+server = PrivateServer("no-such-model", options={"autoload": False})
+print(server._log.parent, server._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_folder_goes_with_a_server_whose_process_was_killed() -> None:
+    """As pools end theirs."""
+    said = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, encoding="utf-8", check=False).stdout
+    folder, pid = said.split()
+    wait_for(lambda: not Path(folder).exists(), "the folder is gone")
+    wait_for(lambda: not psutil.pid_exists(int(pid)), "the server is gone")
 
 
 def test_a_private_folder_is_private_and_goes(tmp_path: Path) -> None:

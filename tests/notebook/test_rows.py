@@ -17,6 +17,13 @@ PLAIN = {"complete": True, "system": None, "options": {}}
 def prepared(data: Any, prompt: Any = "{{value}}", schema: Any = None, **options: Any) -> Rows:
     rows = Rows(data, prompt, Schema(schema) if schema else None, {})
     rows.prepare(**{**PLAIN, **options})
+    return written(rows)
+
+
+def written(rows: Rows) -> Rows:
+    """As when each has had its turn."""
+    for number in range(len(rows.results)):
+        rows.write(number)
     return rows
 
 
@@ -70,6 +77,57 @@ def test_a_prompt_with_nothing_of_the_rows_is_refused(data: Any, prompt: str, co
         Rows(data, prompt, None, {"images": column}).prepare(**PLAIN)
 
 
+ODD = pd.DataFrame({"my col": ["x"], "class": ["y"], "a-b": ["z"], 2020: [1], "user.name": ["u"], "a": [None]})
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ("{{my col}}", '{{my col}}: is not a Python expression. Write {{row["my col"]}}.'),
+        ("{{ class }}?", 'Write {{row["class"]}}.'),
+        ("{{b}}", "name 'b' is not defined. There are row and the columns my col, class, a-b, 2020, user.name, a."),
+        ("{{a}} {{b}}", "name 'b' is not defined"),
+        ("{{2020}}", "{{2020}}: is no name in Python. Write {{row[2020]}}."),
+        ("{{user.name}}", 'Write {{row["user.name"]}}.'),
+        ("{{is here}}", "{{is here}}: is not a Python expression. There are row and the columns my col"),
+        ("{{a}} or {{}}", "is not a Python expression"),
+        ("{{ unclosed", "nothing of the rows in it"),
+    ],
+)
+def test_a_prompt_that_is_wrong_for_every_row_is_refused_with_what_to_write(prompt: str, words: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        prepared(ODD, prompt)
+    assert words in str(refused.value)
+
+
+def test_what_is_to_be_written_works() -> None:
+    prompt = '{{row["my col"]}}{{row["class"]}}{{row["a-b"]}}{{row[2020]}}{{row["user.name"]}}'
+    assert prepared(ODD, prompt).results[0].prompt == "xyz1u"
+    with pytest.raises(InvalidRequest, match="There is only value, the item"):
+        prepared(["a"], "{{the value}}")
+
+
+def test_columns_that_cannot_be_told_apart_are_refused() -> None:
+    for columns in (["a", "b", "a"], ["1", 1]):
+        with pytest.raises(InvalidRequest, match=f"two columns are called '{columns[0]}': rename one"):
+            prepared(pd.DataFrame([[1] * len(columns)], columns=columns), "{{a}}")
+
+
+class Lazy:
+    """As polars' LazyFrame is: a table that is not there yet."""
+
+    def collect(self) -> None:
+        raise AssertionError
+
+    def __getitem__(self, item: Any) -> None:
+        raise TypeError("LazyFrame is not subscriptable")
+
+
+def test_a_table_that_is_not_there_yet_is_refused_in_words() -> None:
+    with pytest.raises(InvalidRequest, match=r"Lazy is a query.*give its \.collect\(\)"):
+        prepared(Lazy())
+
+
 def test_a_function_may_ask_the_same_of_all_and_braces_are_text_beside_something_of_the_row() -> None:
     assert prepared(["a", "b"], lambda item: "joke").results[1].prompt == "joke"
     assert prepared(["a"], "{value} {{value}}").results[0].prompt == "{value} a"
@@ -87,6 +145,7 @@ def test_media_come_from_a_column_or_a_function_and_may_be_missing() -> None:
     for column in ("photo", lambda row: row["photo"]):
         rows = Rows(frame, "what?", None, {"images": column})
         rows.prepare(complete=False, system=None, options={})
+        written(rows)
         assert rows.errors == {}
         contents = [result.messages[-1]["content"] for result in rows.results if result.messages]
         assert [as_text(content) for content in contents] == ["[image]\nwhat?", "what?", "what?"]
@@ -125,6 +184,26 @@ def test_typed_fields_come_first_and_what_is_no_value_is_an_error() -> None:
     assert table.value_text.tolist()[0] == "x"
     assert "before it was whole" in table.error[1]
     assert table.error.isna().tolist() == [True, False, True]
+
+
+def test_thoughts_have_a_column_where_there_are_some() -> None:
+    schema = {"type": "object", "properties": {"reasoning": {"type": "string"}}}
+    for given, columns in ((None, ["text", "reasoning"]), (schema, ["value_reasoning", "text", "reasoning"])):
+        rows = prepared(["a", "b"], schema=given)
+        for place, thoughts in enumerate(("so", "")):
+            ended(rows, place, '{"reasoning": "field"}')
+            rows.results[place].reasoning = thoughts
+        table = rows.to_df()
+        assert list(table)[: len(columns)] == columns
+        assert table.reasoning.fillna("none").tolist() == ["so", "none"]
+        again = prepared(["a", "b"], schema=given)
+        again.take(table)
+        assert again.to_df().equals(table)
+    rows = prepared(["a"], schema=schema)
+    ended(rows, 0, '{"reasoning": "field"}')
+    again = prepared(["a"], schema=schema)
+    again.take(rows.to_df())
+    assert again.results[0].reasoning == ""
 
 
 @pytest.mark.parametrize(

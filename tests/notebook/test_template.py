@@ -4,7 +4,7 @@ import pandas
 import pytest
 
 from nbgen.errors import InvalidRequest
-from nbgen.notebook.template import as_text, fill
+from nbgen.notebook.template import as_text, fill, filled, parsed
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_an_expression_that_fails_is_named(template: str, words: str) -> None:
 def test_a_missing_value_is_refused_only_where_none_may_be(value: object) -> None:
     assert fill("{{x}}", {"x": value}) == str(value)
     with pytest.raises(InvalidRequest, match="x is missing"):
-        fill("{{x}}", {"x": value}, whole=True)
+        filled(parsed("{{x}}"), {"x": value}, whole=True)
 
 
 @pytest.mark.parametrize("value", [0, "", [], [None], pandas.Series([None])])
 def test_what_is_empty_is_not_missing(value: object) -> None:
-    assert fill("{{x}}", {"x": value}, whole=True) == as_text(value)
+    assert filled(parsed("{{x}}"), {"x": value}, whole=True) == as_text(value)
 
 
 def test_a_table_becomes_markdown() -> None:

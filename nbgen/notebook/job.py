@@ -1,0 +1,103 @@
+"""The rows of one map on their way: written one after another, found in the cache or asked, and told of meanwhile.
+
+Knows how far they are; nothing of what they ask.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+
+from nbgen.notebook.batch import TICK_SECONDS, Batch
+from nbgen.notebook.display import ProgressLine
+from nbgen.notebook.result import Result
+from nbgen.notebook.row_cache import RowCache
+from nbgen.notebook.rows import DONE, Rows
+
+
+class Job:
+    """What is open of `work`, done by `batch`; `kept` has rows of before."""
+
+    def __init__(self, work: Rows, batch: Batch, kept: RowCache | None) -> None:
+        self._work = work
+        self._batch = batch
+        self._kept = kept
+        self._keys: dict[int, str] = {}
+        #: Rows that need not be asked, as there are answers.
+        self._known = len(work.results) - sum(1 for _ in work.open()) - len(work.errors)
+        self._next_line = 0.0
+
+    def run(self, progress: bool) -> None:
+        """Do it, with a line that says how far it is and goes when all is done."""
+        line = ProgressLine() if progress and any(self._work.open()) else None
+        started = time.monotonic()
+
+        def tick() -> None:
+            if line is not None and time.monotonic() >= self._next_line:
+                line.show(*self.progress(time.monotonic() - started))
+                self._next_line = time.monotonic() + TICK_SECONDS
+
+        try:
+            tick()
+            whole = self._batch.run(self._rows(), self._ended, tick)
+        finally:
+            if line is not None:
+                line.clear()
+        self._work.errors |= self._batch.errors
+        self._tell(whole)
+
+    def progress(self, seconds: float) -> tuple[str, float]:
+        """How far the rows are after so many seconds, in words and as a fraction."""
+        batch, total = self._batch, len(self._work.results)
+        asked, failed = len(batch.results) + len(batch.errors), len(self._work.errors)
+        done = self._known + failed + asked
+        left = timedelta(seconds=round(seconds * (total - done) / asked)) if asked else None
+        failed += len(batch.errors)
+        parts = [
+            f"{done} of {total} rows",
+            f"{failed} failed" if failed else None,
+            f"{batch.tokens / max(seconds, 1e-9):.0f} tokens/s",
+            f"{left} left" if left else None,
+        ]
+        return " · ".join(part for part in parts if part), done / total
+
+    def _rows(self) -> Iterator[tuple[int, Result]]:
+        """Those that have to be asked, each written when it is its turn."""
+        for number, result in enumerate(self._work.results):
+            if result.finish_reason in DONE:
+                self._count(number)
+            elif self._work.write(number) and not self._is_kept(number, result):
+                yield number, result
+
+    def _count(self, number: int) -> None:
+        """A row that an earlier result has is one of those that ask the same, in the cache too."""
+        if self._kept is not None:
+            with suppress(Exception):  # it has an answer, whatever is wrong with it now
+                self._kept.key(self._work.question(number))
+
+    def _is_kept(self, number: int, result: Result) -> bool:
+        if self._kept is None:
+            return False
+        key = self._keys[number] = self._kept.key(result)
+        model = self._batch.model or self._kept.model
+        if not self._kept.knows(key, model) or not self._batch.is_of(model):
+            return False
+        self._kept.fill(key, model, result)
+        self._known += 1
+        result.let_go()
+        return True
+
+    def _ended(self, number: int) -> None:
+        if self._kept is not None and number in self._batch.results:
+            self._kept.keep(self._keys[number], self._batch.results[number])
+
+    def _tell(self, whole: bool) -> None:
+        if self._kept is not None and self._kept.failure is not None:
+            print(f"The cache takes no more rows, which only this result has: {self._kept.failure}")
+        if not whole:
+            left, change = dict(self._work.open()), self._batch.change
+            rows = f"{len(left)} of {len(self._work.results)} rows to do{f', as {change}' if change else ''}"
+            print(f"Stopped with {rows}: pass this result as resume= to do the rest.")
+            self._work.errors |= dict.fromkeys(left, change) if change else {}

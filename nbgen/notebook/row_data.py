@@ -1,0 +1,75 @@
+"""A list, a Series or a DataFrame as rows: what each of them may be called in a prompt. Knows nothing of prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nbgen.errors import InvalidRequest
+from nbgen.notebook.frames import import_pandas
+
+
+class RowData:
+    """Values by their place, with the `index` of their table and the labels of its `columns`, if it has some."""
+
+    def __init__(self, index: Any, values: list[Any], columns: Any = None) -> None:
+        self.index = index
+        self.columns = columns
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @classmethod
+    def of(cls, data: Iterable[Any]) -> RowData:
+        """Raises InvalidRequest for what has no rows."""
+        pandas = import_pandas("nbgen.map")
+        if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+            raise InvalidRequest(
+                f"nbgen.map takes a list, a Series or a DataFrame, got {type(data).__name__}; for one text there is "
+                "nbgen.generate",
+                field="data",
+            )
+        if hasattr(type(data), "collect") and not hasattr(type(data), "iter_rows"):  # polars' LazyFrame, Spark's
+            words = f"{type(data).__name__} is a query, which has no rows yet: give its .collect()"
+            raise InvalidRequest(words, field="data")
+        if isinstance(data, pandas.DataFrame):
+            return cls(data.index, list(data.itertuples(index=False, name=None)), _apart(data.columns))
+        if hasattr(data, "iter_rows") and hasattr(data, "columns"):  # polars' DataFrame, which iterates over columns
+            rows = list(data.iter_rows())
+            return cls(pandas.RangeIndex(len(rows)), rows, data.columns)
+        if isinstance(data, Mapping):
+            data = pandas.Series(data, dtype=object)
+        values = list(data)
+        return cls(data.index if isinstance(data, pandas.Series) else pandas.RangeIndex(len(values)), values)
+
+    def remedy(self, source: str) -> str:
+        """How a prompt names a column whose own name is none in Python; empty for what is no column."""
+        label = (
+            next((label for label in self.columns if str(label) == source), None) if self.columns is not None else None
+        )
+        written = json.dumps(label, ensure_ascii=False) if isinstance(label, str) else repr(label)
+        return "" if label is None else f"Write {{{{row[{written}]}}}}."
+
+    def names(self, number: int) -> dict[str, Any]:
+        """What the prompt of a row may name: the item as `value`, or the columns, and all of the row as `row`.
+
+        Values keep their columns' types beside each other.
+        """
+        if self.columns is None:
+            return {"value": self._values[number]}
+        import pandas
+
+        values = self._values[number]
+        row = pandas.Series(list(values), index=self.columns, dtype=object)
+        return {**dict(zip(map(str, self.columns), values, strict=True)), "row": row}
+
+
+def _apart(columns: Any) -> Any:
+    """The columns. Raises InvalidRequest for two that are called the same."""
+    names = [str(label) for label in columns]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        words = f"two columns are called {twice!r}: rename one, or a prompt could mean either"
+        raise InvalidRequest(words, field="data")
+    return columns

@@ -1,0 +1,36 @@
+"""What tells a model, or one with an adapter, from another of its name: its files, and how the owner has them read.
+
+Of files it knows names, sizes and times. Knows nothing of what is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from nbgen import model_files, model_hub
+from nbgen.engine_config import EngineConfig
+from nbgen.errors import ModelError
+
+#: Of a folder, as `model_files.stamp` has it.
+Stamp = frozenset[tuple[str, int, int]]
+
+
+def of_model(config: EngineConfig, files: Stamp) -> str:
+    """`files` are those of its folder; a hub's model is told by what has been downloaded of it."""
+    try:
+        folder = model_files.model_folder(config.model)
+    except ModelError:  # loading says what is wrong with it
+        folder = None
+    place = str(folder.resolve()) if folder else f"{config.model}@{model_hub.commit(config.model)}"
+    read = (config.dtype, config.quantization, config.sampling_defaults, config.context_length)
+    return _digest(place, sorted(files), read)
+
+
+def with_adapter(model: str, folder: str, files: Stamp) -> str:
+    """`model` is what tells the one below from others."""
+    return _digest(model, str(Path(folder).resolve()), sorted(files))
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
