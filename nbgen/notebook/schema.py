@@ -34,13 +34,19 @@ class Schema:
     """`json` is the schema as the server takes it; `parse` makes the typed value of an answer."""
 
     def __init__(self, kind: Any) -> None:
-        self.kind, schema = _known(kind)
+        try:
+            self.kind, schema = described(kind)
+        except TypeError as error:
+            raise InvalidRequest(
+                f"schema must be a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model: {error}",
+                field="schema",
+            ) from None
         self.json = json.dumps(schema)
 
     def parse(self, text: str) -> Any:
         """The value that `text` spells. Raises InvalidAnswer if it is not one of this schema."""
         try:
-            return _read(text, self.kind)
+            return read_as(text, self.kind)
         except ValueError as error:
             raise InvalidAnswer(f"the answer does not fit the schema: {error}") from None
 
@@ -52,8 +58,8 @@ class Record(dict[str, Any]):
         return html_table(self)
 
 
-def _known(kind: Any) -> tuple[Any, dict[str, Any]]:
-    """What reads the answers, and the schema to ask with. Raises InvalidRequest for what is no type."""
+def described(kind: Any) -> tuple[Any, dict[str, Any]]:
+    """What reads values of this kind, and their schema. Raises TypeError that says why it is no type."""
     if isinstance(kind, Mapping):
         return kind, dict(kind)
     if hasattr(kind, "model_json_schema"):
@@ -65,11 +71,21 @@ def _known(kind: Any) -> tuple[Any, dict[str, Any]]:
     except TypeError as error:
         if adapted := _adapted(kind):
             return adapted, _asked(adapted.json_schema())
-        raise InvalidRequest(
-            "schema must be a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model: "
-            + str(error).splitlines()[-1],  # what comes before it is for programs that call msgspec
-            field="schema",
-        ) from None
+        raise TypeError(str(error).splitlines()[-1]) from None  # what comes before is for programs that call msgspec
+
+
+def read_as(text: str, kind: Any, strict: bool = True) -> Any:
+    """The value of this kind that a JSON text spells. Unless `strict`, a number may stand in quotes. Raises ValueError.
+
+    pydantic's models say themselves how strict they are.
+    """
+    if isinstance(kind, Mapping):
+        value = json.loads(text)
+        return Record(value) if isinstance(value, dict) else value
+    for name in ("model_validate_json", "validate_json"):  # a model's, an adapter's
+        if read := getattr(kind, name, None):
+            return read(text)
+    return msgspec.json.decode(text, type=kind, strict=strict)
 
 
 def _name_keys(node: Any, kind: Any, defs: Mapping[str, Any], seen: set[int]) -> None:
@@ -150,13 +166,3 @@ def _held(node: Any) -> Any:
     unheld += ["format"] if isinstance(form, str) and form not in STRING_FORMATS else []
     pattern = {"pattern": DECIMAL} if form == "decimal" else {}
     return {name: _held(value) for name, value in node.items() if name not in unheld} | pattern
-
-
-def _read(text: str, kind: Any) -> Any:
-    if isinstance(kind, Mapping):
-        value = json.loads(text)
-        return Record(value) if isinstance(value, dict) else value
-    for name in ("model_validate_json", "validate_json"):  # a model's, an adapter's
-        if read := getattr(kind, name, None):
-            return read(text)
-    return msgspec.json.decode(text, type=kind)

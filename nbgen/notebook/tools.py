@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field, fields, make_dataclass
 from typing import Any, get_type_hints
 
-import msgspec
-
 from nbgen.errors import InvalidRequest
+from nbgen.notebook.json_value import json_text
 from nbgen.notebook.result import Result
-from nbgen.notebook.schema import Schema
+from nbgen.notebook.schema import described, read_as
 from nbgen.notebook.text_stream import TextStream
 
 #: Asks again, after an answer and messages with what the functions that it called have returned.
@@ -101,25 +100,26 @@ class _Function:
         self._function = function
         self.name = getattr(function, "__name__", type(function).__name__)
         self.asynchronous = inspect.iscoroutinefunction(function)
-        self._arguments = msgspec.defstruct("Arguments", _fields(function, self.name), kw_only=True)
+        arguments = make_dataclass("Arguments", _fields(function, self.name), kw_only=True)
+        self._names = [each.name for each in fields(arguments)]
+        try:
+            self._arguments, self._schema = described(arguments)
+        except TypeError as error:
+            raise InvalidRequest(f"the tool {self.name} cannot be described: {error}", field="tools") from None
 
     @property
     def json(self) -> dict[str, Any]:
         """As OpenAI's API has it. The description is the docstring."""
-        try:
-            schema = json.loads(Schema(self._arguments).json)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"the tool {self.name} cannot be described: {error}", field="tools") from None
-        schema.pop("title", None)
+        schema = {name: value for name, value in self._schema.items() if name != "title"}
         told = {"name": self.name, "description": inspect.getdoc(self._function) or "", "parameters": schema}
         return {"type": "function", "function": {name: value for name, value in told.items() if value}}
 
     def __call__(self, arguments: str) -> str:
         """What it returns, as text; what went wrong, for the model to read."""
         try:
-            given = msgspec.json.decode(arguments or "{}", type=self._arguments, strict=False)
-            value = _waited_for(self._function(**msgspec.structs.asdict(given)))
-            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+            given = read_as(arguments or "{}", self._arguments, strict=False)
+            value = _waited_for(self._function(**{name: getattr(given, name) for name in self._names}))
+            return value if isinstance(value, str) else json_text(value)
         except Exception as error:  # the model may do better the next time
             return f"{type(error).__name__}: {error}"
 
@@ -153,5 +153,5 @@ def _fields(function: Callable[..., Any], name: str) -> list[Any]:
 
 
 def _default(value: Any) -> Any:
-    """A default as msgspec takes it: a list or a dict is made anew for each call."""
-    return msgspec.field(default_factory=lambda: copy.copy(value)) if isinstance(value, list | dict | set) else value
+    """A default as dataclasses take it: what can change is made anew for each call."""
+    return field(default=value) if isinstance(value, Hashable) else field(default_factory=lambda: copy.copy(value))
