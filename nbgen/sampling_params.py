@@ -38,6 +38,9 @@ STRING_FORMATS = frozenset(
     }
 )
 
+#: In a JSON schema, in words of llguidance's: its JSON is as Python writes it, no white space is the model's choice.
+SPACED = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+
 #: What applies when neither the request nor the model's `generation_config.json` says otherwise.
 MODEL_DEFAULTS: dict[str, float | int] = {
     "temperature": 1.0,

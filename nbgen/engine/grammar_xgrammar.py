@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 import xgrammar
 
-from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
+from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError, spaced
 from nbgen.engine.grammar_limits import ANY_JSON, schemas
 from nbgen.engine.structural_tag import OF_SCHEMAS, current, parts
 from nbgen.engine.xgrammar_schema import enforceable
+from nbgen.sampling_params import SPACED
 
 if TYPE_CHECKING:
     import torch
@@ -69,8 +70,8 @@ class XGrammarBackend:
     def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:
         match grammar.kind:
             case "json_schema":
-                schema = {} if grammar.text == ANY_JSON else _prepared(json.loads(grammar.text))
-                return self._compiler.compile_json_schema(json.dumps(schema), max_whitespace_cnt=MAX_WHITESPACE)
+                schema = {} if grammar.text == ANY_JSON else json.loads(grammar.text)
+                return self._compiler.compile_json_schema(json.dumps(_prepared(schema)), **_written(schema))
             case "regex":
                 return self._compiler.compile_regex(grammar.text)
             case "ebnf":
@@ -154,8 +155,15 @@ def _told_of_memory() -> Iterator[None]:
         raise MemoryError from None
 
 
+def _written(schema: Any) -> dict[str, Any]:
+    """How its JSON is written, in xgrammar's words."""
+    return {"any_whitespace": False} if spaced(schema) else {"max_whitespace_cnt": MAX_WHITESPACE}
+
+
 def _prepared(schema: Any) -> Any:
     """All that is enforced, lengths as patterns: xgrammar's own count lets control characters and half pairs in."""
+    if spaced(schema):  # which it would take for a reason to keep an object empty
+        schema = {name: value for name, value in schema.items() if name not in SPACED}
     schema = enforceable(schema)
     for node in schemas(schema):
         low, high = node.get("minLength"), node.get("maxLength")
