@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: A character that stands for itself in a JSON string.
 PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
+#: The end of a group that may be left out, or an escape or a class of characters that is none.
+OPTIONAL = re.compile(r"(?P<other>\\.|\[(?:\\.|[^\]\\])*\])|\)\?\??", re.DOTALL)
 
 
 class XGrammarBackend:
@@ -166,8 +169,17 @@ def _prepared(schema: Any) -> Any:
         schema = {name: value for name, value in schema.items() if name not in SPACED}
     schema = enforceable(schema)
     for node in schemas(schema):
+        if "pattern" in node:
+            node["pattern"] = _with_optional(node["pattern"])
+        if named := node.get("patternProperties"):
+            node["patternProperties"] = {_with_optional(name): value for name, value in named.items()}
         low, high = node.get("minLength"), node.get("maxLength")
         if isinstance(low or high, int):
             node.pop("minLength", None), node.pop("maxLength", None)
             node["pattern"] = f"^{PLAIN}{{{low or 0},{'' if high is None else high}}}$"
     return schema
+
+
+def _with_optional(pattern: str) -> str:
+    """The pattern with `(…|)` for `(…)?`, of which xgrammar lets the end stand alone if that may be repeated."""
+    return OPTIONAL.sub(lambda found: found["other"] or "|)", pattern)
