@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Unpack
 
 import traitlets
 
@@ -16,6 +16,7 @@ from nbgen.notebook import session
 from nbgen.notebook.chat_name import chat_id
 from nbgen.notebook.comm import told
 from nbgen.notebook.media import media_parts
+from nbgen.notebook.options import SamplingOptions
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import chat_messages, chat_options, one_answer, question
@@ -62,7 +63,7 @@ class Chat(Turns, Panel):
         tools: Any = (),
         tool_choice: Any = None,
         template_options: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[SamplingOptions],
     ) -> None:
         box, lasting = Tools(tools), "" if name in (None, "") else chat_id(name)
         self._rounds = Rounds(box, self._ended, self._begin, self.send)

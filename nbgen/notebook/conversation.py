@@ -5,10 +5,11 @@ Knows turns; nothing of HTTP or displays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
 
 from nbgen.notebook.media import as_text, media_parts
+from nbgen.notebook.options import Options
 from nbgen.notebook.request import question
 from nbgen.notebook.result import Result
 from nbgen.notebook.shown_text import visible
@@ -26,7 +27,7 @@ class Conversation(Turns):
     Functions given as `tools` are called as the model wants, and it is told what they return, until it answers.
     """
 
-    def __init__(self, ask: Ask, system: str | None = None, options: dict[str, Any] | None = None) -> None:
+    def __init__(self, ask: Ask, system: str | None = None, options: Mapping[str, Any] | None = None) -> None:
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self.options = dict(options or {})
         self._tools = Tools(self.options.pop("tools", ()))
@@ -37,7 +38,7 @@ class Conversation(Turns):
         return self.messages
 
     @takes_sampling(*STREAMED)
-    def __call__(self, text: str, **options: Any) -> Result:
+    def __call__(self, text: str, **options: Unpack[Options]) -> Result:
         """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn."""
         tools = Tools(options.pop("tools")) if "tools" in options else self._tools
         first = self.stream(text, tools=tools, **options)

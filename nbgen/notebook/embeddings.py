@@ -17,6 +17,7 @@ from nbgen.notebook.client import Client
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.request import Prompt
 from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.tokens import tokenize
 
 #: Texts of one call, and of one that answers with the states of all their tokens.
 MOST = 256
@@ -54,7 +55,7 @@ def hidden_states(prompt: Prompt) -> np.ndarray:
 
     A text is taken as it stands; chat messages go through the chat template. Needs a server of nbgen or SGLang.
     """
-    asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": session.tokenize(prompt)}
+    asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": tokenize(prompt)}
     return _states(session.default_client().generate({**asked, **HIDDEN_STATES}))
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Unpack
 
 import traitlets
 
 from nbgen.notebook import session
+from nbgen.notebook.options import SamplingOptions
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import one_answer, sampling_options
 from nbgen.notebook.short_traceback import short_traceback
@@ -41,7 +42,7 @@ class Stream(Panel):
         alternatives: int = 6,
         height: int = 440,
         transport: str = "auto",
-        **options: Any,
+        **options: Unpack[SamplingOptions],
     ) -> None:
         super().__init__(
             panel="stream",
