@@ -19,7 +19,7 @@ from nbgen.notebook.media import media_parts
 from nbgen.notebook.options import SamplingOptions
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
-from nbgen.notebook.request import chat_messages, chat_options, one_answer, question
+from nbgen.notebook.request import beside, chat_messages, chat_options, one_answer, question
 from nbgen.notebook.rounds import Rounds
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.signatures import takes_sampling
@@ -48,7 +48,9 @@ class Chat(Turns, Panel):
 
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
     placeholder = traitlets.Unicode("Message the model", help="Shown in the empty input.").tag(sync=True)
-    beside = traitlets.Dict(help="What goes with every question: tools, the template's options.").tag(sync=True)
+    beside = traitlets.Dict(help="What goes with every question: tools, an adapter, options of the template.").tag(
+        sync=True
+    )
     owner = traitlets.Unicode(help="How the ids of runs begin whose calls this kernel makes.").tag(sync=True)
 
     @takes_sampling()
@@ -60,6 +62,7 @@ class Chat(Turns, Panel):
         system: str | None = None,
         height: int = 440,
         transport: str = "auto",
+        adapter: str = "",
         tools: Any = (),
         tool_choice: Any = None,
         template_options: Mapping[str, Any] | None = None,
@@ -69,7 +72,7 @@ class Chat(Turns, Panel):
         self._rounds = Rounds(box, self._ended, self._begin, self.send)
         super().__init__(
             panel="chat",
-            beside=chat_body(box, tool_choice, template_options),
+            beside=beside(adapter) | chat_body(box, tool_choice, template_options),
             owner=self._rounds.owner,
             chat=lasting or uuid.uuid4().hex,
             lasting=lasting,

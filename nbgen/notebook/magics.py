@@ -100,6 +100,7 @@ class NbgenMagics(Magics):
     @argument("--frequency-penalty", type=float, help="above 0: the same by how often it was written")
     @argument("--presence-penalty", type=float, help="above 0: the same once it was written at all")
     @argument("--system", help="the system prompt")
+    @argument("--adapter", default="", metavar="NAME", help="a LoRA adapter that is loaded")
     @argument("--schema", metavar="NAME", help="the answer's type: a variable (dataclass, model, dict) or a .json file")
     @argument(
         "--image", action="append", metavar="NAME", help="an image for the model: a variable or a file; may be repeated"
@@ -143,7 +144,7 @@ class NbgenMagics(Magics):
         media = {name: self._named(names) for name, names in given.items()}
         tools = Tools(self._named(options.tool))
         asked = {"complete": options.complete, "system": options.system, **media}
-        later = {"schema": schema, "tools": tools, **sampling}
+        later = {"schema": schema, "tools": tools, "adapter": options.adapter, **sampling}
         answer = first = session.stream(prompt, **asked, **later)
         if options.background:
             self._keep(_in_background(answer), options.out)

@@ -56,6 +56,11 @@ def beside(adapter: str = "", logit_processor: Any = None) -> dict[str, str]:
     return {name: text for name, text in (("adapter", adapter), ("logit_processor", code)) if text}
 
 
+def of_adapter(adapter: str) -> dict[str, str]:
+    """A LoRA adapter's name as SGLang's API has it, if there is one."""
+    return {"lora_path": adapter} if adapter else {}
+
+
 def processor_text(processor: Any) -> str:
     """A logit processor as the API takes it. Raises InvalidRequest for what is none."""
     try:

@@ -8,28 +8,29 @@ from typing import Any
 from nbgen.errors import InvalidRequest, renamed
 from nbgen.notebook import session
 from nbgen.notebook.logprobs import Logprobs
-from nbgen.notebook.request import Prompt, builtin, chat_messages, one_answer, sampling_options
+from nbgen.notebook.request import Prompt, builtin, chat_messages, of_adapter, one_answer, sampling_options
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.signatures import takes_sampling
 
 
 @takes_sampling()
 @short_traceback
-def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options: Any) -> Logprobs:
+def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, adapter: str = "", **options: Any) -> Logprobs:
     """How likely each token of a text was, and which `top` others were likely there.
 
     A text is taken as it stands; chat messages go through the chat template. With `max_new_tokens` the model goes on
-    for so many tokens, which follow with their own probabilities. Needs a server of nbgen or SGLang.
+    for so many tokens, which follow with their own probabilities; `adapter` names a loaded LoRA adapter. Needs a server
+    of nbgen or SGLang.
     """
     asked = {"text": prompt} if isinstance(prompt, str) and prompt else {"input_ids": tokenize(chat_messages(prompt))}
     params = one_answer(sampling_options({**options, "max_new_tokens": max_new_tokens}))
     wanted = {"return_logprob": True, "logprob_start_len": 0, "return_text_in_logprobs": True}
-    body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top)}
+    body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top), **of_adapter(adapter)}
     client = session.default_client()
     try:
         return Logprobs.read(client.generate(body), max_new_tokens > 0, client.detokenize)
     except InvalidRequest as error:
-        raise renamed(error, {"top_logprobs_num": "top"}) from None
+        raise renamed(error, {"top_logprobs_num": "top", "lora_path": "adapter"}) from None
 
 
 @short_traceback
