@@ -230,8 +230,9 @@ def connect(url: str | None = None, token: str = "", *, kind: str = "auto", mode
     """Use the server at `url` from now on; without one, the server that this kernel belongs to. Raises when it does
     not answer.
 
-    It may be of another kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it.
-    `model` names one of several that it serves.
+    The `token` may stand in the address, as Jupyter prints it: `http://…/lab?token=…`. The server may be of another
+    kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it. `model` names one of
+    several that it serves.
     """
     global _client, _chosen
     client = find_server() if url is None else open_client(url, token, kind, model)
