@@ -26,13 +26,13 @@ if TYPE_CHECKING:  # what follows does at run time, where it is asked for
     from nbgen.notebook.client import Client as Client
     from nbgen.notebook.compare import Compare as Compare
     from nbgen.notebook.compare import compare as compare
+    from nbgen.notebook.conversation import chat as chat
     from nbgen.notebook.dataset import map as map
     from nbgen.notebook.embeddings import embed as embed
     from nbgen.notebook.embeddings import hidden_states as hidden_states
     from nbgen.notebook.monitor import monitor as monitor
     from nbgen.notebook.register import register as register
     from nbgen.notebook.result import Result as Result
-    from nbgen.notebook.session import chat as chat
     from nbgen.notebook.session import connect as connect
     from nbgen.notebook.session import generate as generate
     from nbgen.notebook.session import load as load
@@ -55,7 +55,7 @@ _HOMES = {
     "Compare": "nbgen.notebook.compare",
     "Result": "nbgen.notebook.result",
     "Stream": "nbgen.notebook.stream",
-    "chat": "nbgen.notebook.session",
+    "chat": "nbgen.notebook.conversation",
     "compare": "nbgen.notebook.compare",
     "connect": "nbgen.notebook.session",
     "detokenize": "nbgen.notebook.tokens",

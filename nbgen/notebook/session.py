@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from nbgen import model_hub
 from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status
 from nbgen.notebook import passed_on
-from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import answers, find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
 from nbgen.notebook.media import media_parts
@@ -171,12 +170,6 @@ def stream(
     result.media = body.get("media", [])
     client = default_client()
     return TextStream(client.run(body), result, LoadProgress(), client.arun(body))
-
-
-@takes_sampling(*STREAMED)
-def chat(system: str | None = None, **options: Unpack[Options]) -> Conversation:
-    """A conversation: `talk = nbgen.chat(); talk("Hello")` answers, and the next call remembers. See Conversation."""
-    return Conversation(stream, system, options)
 
 
 @short_traceback
