@@ -18,7 +18,7 @@ from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.shown_text import visible
 from nbgen.notebook.signatures import STREAMED, takes_sampling
 from nbgen.notebook.text_stream import TextStream
-from nbgen.notebook.tools import Tools
+from nbgen.notebook.tools import Tools, chat_body
 from nbgen.notebook.turns import ENDED, Turns, answered, markdown_of, named, shown, spoken
 
 Ask = Callable[..., TextStream]
@@ -40,6 +40,7 @@ def chat(
     conversation, a chat panel or a Result. A `schema` holds for every answer: `value` of the result is its object.
     """
     sampling_options({name: value for name, value in options.items() if name not in STREAMED})
+    chat_body(options.get("tools"), options.get("tool_choice"), options.get("template_options"))
     asked = {**options, "schema": schema} if schema is not None else options
     return Conversation(session.stream, system, asked, messages)
 

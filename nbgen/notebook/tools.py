@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.json_value import json_text
+from nbgen.notebook.request import in_json
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import described, read_as
 from nbgen.notebook.text_stream import TextStream
@@ -82,8 +83,11 @@ def chat_body(tools: Any, choice: Any = None, template_options: Mapping[str, Any
     box = tools if isinstance(tools, Tools) else Tools(tools)
     if isinstance(choice, str) and choice not in ("auto", "required", "none"):
         choice = {"type": "function", "function": {"name": choice}}
-    body = {"tools": box.json, "tool_choice": choice, "template_options": dict(template_options or {})}
-    return {name: value for name, value in body.items() if value}
+    if not isinstance(template_options or {}, Mapping):
+        words = f'template_options are a dict, as {{"enable_thinking": False}}, got {type(template_options).__name__}'
+        raise InvalidRequest(words, field="template_options")
+    body = {"tools": box.json, "tool_choice": choice, "template_options": template_options}
+    return {name: in_json(value, name) for name, value in body.items() if value}
 
 
 def _several(given: Any) -> Iterable[Any]:

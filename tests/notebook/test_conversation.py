@@ -46,6 +46,8 @@ def test_wrong_options_are_refused_when_a_conversation_is_made() -> None:
         nbgen.chat(temprature=1)
     with pytest.raises(InvalidRequest, match="temperature must be at least 0"):
         nbgen.chat(temperature=-1)
+    with pytest.raises(InvalidRequest, match="template_options are a dict"):
+        nbgen.chat(template_options=["thinks"])
 
 
 def test_a_conversation_may_have_a_schema(connected: PrivateServer) -> None:
