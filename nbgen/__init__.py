@@ -17,7 +17,35 @@ Names are loaded on first use, so that `import nbgen` stays light and never impo
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what follows does at run time, where it is asked for
+    from nbgen.notebook.adapters import load_adapter as load_adapter
+    from nbgen.notebook.adapters import unload_adapter as unload_adapter
+    from nbgen.notebook.chat import Chat as Chat
+    from nbgen.notebook.client import Client as Client
+    from nbgen.notebook.compare import Compare as Compare
+    from nbgen.notebook.compare import compare as compare
+    from nbgen.notebook.conversation import chat as chat
+    from nbgen.notebook.dataset import map as map
+    from nbgen.notebook.embeddings import embed as embed
+    from nbgen.notebook.embeddings import hidden_states as hidden_states
+    from nbgen.notebook.monitor import monitor as monitor
+    from nbgen.notebook.register import register as register
+    from nbgen.notebook.result import Result as Result
+    from nbgen.notebook.session import connect as connect
+    from nbgen.notebook.session import generate as generate
+    from nbgen.notebook.session import load as load
+    from nbgen.notebook.session import models as models
+    from nbgen.notebook.session import serve as serve
+    from nbgen.notebook.session import status as status
+    from nbgen.notebook.session import stream as stream
+    from nbgen.notebook.session import unload as unload
+    from nbgen.notebook.stream import Stream as Stream
+    from nbgen.notebook.tensors import infer as infer
+    from nbgen.notebook.tokens import detokenize as detokenize
+    from nbgen.notebook.tokens import logprobs as logprobs
+    from nbgen.notebook.tokens import tokenize as tokenize
 
 __version__ = "0.1.0"
 
@@ -27,17 +55,17 @@ _HOMES = {
     "Compare": "nbgen.notebook.compare",
     "Result": "nbgen.notebook.result",
     "Stream": "nbgen.notebook.stream",
-    "chat": "nbgen.notebook.session",
+    "chat": "nbgen.notebook.conversation",
     "compare": "nbgen.notebook.compare",
     "connect": "nbgen.notebook.session",
-    "detokenize": "nbgen.notebook.session",
+    "detokenize": "nbgen.notebook.tokens",
     "embed": "nbgen.notebook.embeddings",
     "generate": "nbgen.notebook.session",
     "hidden_states": "nbgen.notebook.embeddings",
     "infer": "nbgen.notebook.tensors",
     "load": "nbgen.notebook.session",
     "load_adapter": "nbgen.notebook.adapters",
-    "logprobs": "nbgen.notebook.session",
+    "logprobs": "nbgen.notebook.tokens",
     "map": "nbgen.notebook.dataset",
     "models": "nbgen.notebook.session",
     "monitor": "nbgen.notebook.monitor",
@@ -45,7 +73,7 @@ _HOMES = {
     "serve": "nbgen.notebook.session",
     "status": "nbgen.notebook.session",
     "stream": "nbgen.notebook.session",
-    "tokenize": "nbgen.notebook.session",
+    "tokenize": "nbgen.notebook.tokens",
     "unload": "nbgen.notebook.session",
     "unload_adapter": "nbgen.notebook.adapters",
 }
@@ -53,10 +81,12 @@ _HOMES = {
 __all__ = [*_HOMES, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'nbgen' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'nbgen' has no attribute {name!r}")
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ import torch
 from torch.export.passes import move_to_device_pass
 
 from nbgen.engine.tensor_module import DTYPES
-from nbgen.errors import ModelError
+from nbgen.errors import InvalidRequest, ModelError
 
 #: Sizes that stand for a batch and for a dimension of any size while the graph is recorded.
 BATCH, VARIABLE_SIZE = 2, 5
@@ -56,8 +56,12 @@ class FileForTorch(io.FileIO):
 def export(folder: Path, module: torch.nn.Module, inputs: Tensors, max_batch_size: int) -> None:
     """Write `model.pt2` of the module, as on the CPU.
 
-    Raises ModelError where its graph cannot be recorded, OSError where the file cannot be written.
+    Raises InvalidRequest for what is no module, ModelError where its graph cannot be recorded, OSError where the file
+    cannot be written.
     """
+    if not isinstance(module, torch.nn.Module):
+        words = f"a module is a torch.nn.Module, got {type(module).__name__}: put a function into the forward of one"
+        raise InvalidRequest(words, field="module")
     for name, (datatype, _) in inputs.items():
         if datatype not in DTYPES:
             hint = "; BYTES need a module of the model repository (model.py)" if datatype == "BYTES" else ""

@@ -38,6 +38,9 @@ STRING_FORMATS = frozenset(
     }
 )
 
+#: In a JSON schema, in words of llguidance's: its JSON is as Python writes it, no white space is the model's choice.
+SPACED = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+
 #: What applies when neither the request nor the model's `generation_config.json` says otherwise.
 MODEL_DEFAULTS: dict[str, float | int] = {
     "temperature": 1.0,
@@ -230,11 +233,12 @@ def _refusal(text: str) -> WrongType:
     """msgspec's sentence, led by the field's own name where its path stood (`at $.top_p`)."""
     what, name = place_of(text)
     if unknown := re.search("unknown field `(.*)`", what):
-        return no_option(unknown[1], SamplingParams.__struct_fields__)
+        refused = no_option(unknown[1], SamplingParams.__struct_fields__)
+        return WrongType(refused.message, field=refused.field)
     return WrongType(f"{name}: {what}" if name else what, field=name.partition("[")[0] or None)
 
 
-def no_option(name: str, known: Sequence[str]) -> WrongType:
+def no_option(name: str, known: Sequence[str]) -> InvalidRequest:
     """The refusal of an option that is none of those known.
 
     It names what was probably meant, which is spelt alike or contains the name's words, or else all of them.
@@ -243,4 +247,4 @@ def no_option(name: str, known: Sequence[str]) -> WrongType:
     slips, alike = (difflib.get_close_matches(name, known, 1, likeness) for likeness in (0.8, 0.6))
     meant = [*slips, *(each for each in known if all(word in each for word in words)), *alike]
     more = f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(known)}"
-    return WrongType(f"there is no option {name!r}; {more}", field=name)
+    return InvalidRequest(f"there is no option {name!r}; {more}", field=name)

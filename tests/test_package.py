@@ -28,6 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 @pytest.mark.parametrize(
     "name",
     [
+        "nbgen/py.typed",
         "nbgen/demo/model/model.safetensors",
         "nbgen/demo/model/tokenizer.json",
         "nbgen/demo/model/README.md",

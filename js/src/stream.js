@@ -110,7 +110,7 @@ export class Stream {
     this.#kept = [...kept];
     const prefix_ids = kept.map(({ id }) => id);
     const body = { id: newId(), chat: this.#model.get("chat"), prompt, prefix_ids, params: this.#model.get("params") };
-    this.#transport.start({ ...body, logprobs: this.#model.get("alternatives") });
+    this.#transport.start({ ...body, ...this.#model.get("beside"), logprobs: this.#model.get("alternatives") });
   }
 
   /** Go on from all tokens but the one that ended the text. */

@@ -8,6 +8,7 @@ from collections.abc import Sequence, Set
 from typing import Any, NamedTuple, Protocol, Self
 
 from nbgen.errors import InvalidRequest
+from nbgen.sampling_params import SPACED
 
 #: How a refusal names what could not be compiled, by sampling option.
 LABELS = {"json_schema": "json", "regex": "regex", "ebnf": "ebnf", "structural_tag": "structural_tag"}
@@ -41,6 +42,11 @@ class GrammarError(Exception):
 def refusal(kind: str, error: object) -> InvalidRequest:
     """What whoever sent a grammar of this kind is told of why it cannot be compiled."""
     return InvalidRequest(f"Failed to compile {LABELS[kind]} grammar: {error}", field=kind)
+
+
+def spaced(schema: Any) -> bool:
+    """Whether a schema's JSON is to be as Python writes it; else white space may stand wherever the model puts some."""
+    return isinstance(schema, dict) and schema.items() >= SPACED.items()
 
 
 class Matcher(Protocol):

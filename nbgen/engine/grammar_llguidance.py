@@ -15,7 +15,7 @@ import llguidance.numpy
 import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
-from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
+from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError, spaced
 from nbgen.engine.grammar_limits import ANY_JSON
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _own_form(grammar: Grammar) -> str:
     match grammar.kind:
         case "json_schema":
             schema = {} if grammar.text == ANY_JSON else json.loads(grammar.text)
-            return LLMatcher.grammar_from_json_schema(schema, overrides=WHITESPACE)
+            return LLMatcher.grammar_from_json_schema(schema, overrides={} if spaced(schema) else WHITESPACE)
         case "regex":
             return LLMatcher.grammar_from_regex(_unanchored(grammar.text))
         case "ebnf":

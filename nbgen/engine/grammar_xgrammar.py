@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ import msgspec
 import numpy as np
 import xgrammar
 
-from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError
+from nbgen.engine.grammar import MAX_WHITESPACE, Grammar, GrammarError, spaced
 from nbgen.engine.grammar_limits import ANY_JSON, schemas
 from nbgen.engine.structural_tag import OF_SCHEMAS, current, parts
 from nbgen.engine.xgrammar_schema import enforceable
+from nbgen.sampling_params import SPACED
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 #: A character that stands for itself in a JSON string.
 PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
+#: The end of a group that may be left out, or an escape or a class of characters that is none.
+OPTIONAL = re.compile(r"(?P<other>\\.|\[(?:\\.|[^\]\\])*\])|\)\?\??", re.DOTALL)
 
 
 class XGrammarBackend:
@@ -69,8 +73,8 @@ class XGrammarBackend:
     def _compile(self, grammar: Grammar) -> xgrammar.CompiledGrammar:
         match grammar.kind:
             case "json_schema":
-                schema = {} if grammar.text == ANY_JSON else _prepared(json.loads(grammar.text))
-                return self._compiler.compile_json_schema(json.dumps(schema), max_whitespace_cnt=MAX_WHITESPACE)
+                schema = {} if grammar.text == ANY_JSON else json.loads(grammar.text)
+                return self._compiler.compile_json_schema(json.dumps(_prepared(schema)), **_written(schema))
             case "regex":
                 return self._compiler.compile_regex(grammar.text)
             case "ebnf":
@@ -154,12 +158,28 @@ def _told_of_memory() -> Iterator[None]:
         raise MemoryError from None
 
 
+def _written(schema: Any) -> dict[str, Any]:
+    """How its JSON is written, in xgrammar's words."""
+    return {"any_whitespace": False} if spaced(schema) else {"max_whitespace_cnt": MAX_WHITESPACE}
+
+
 def _prepared(schema: Any) -> Any:
     """All that is enforced, lengths as patterns: xgrammar's own count lets control characters and half pairs in."""
+    if spaced(schema):  # which it would take for a reason to keep an object empty
+        schema = {name: value for name, value in schema.items() if name not in SPACED}
     schema = enforceable(schema)
     for node in schemas(schema):
+        if "pattern" in node:
+            node["pattern"] = _with_optional(node["pattern"])
+        if named := node.get("patternProperties"):
+            node["patternProperties"] = {_with_optional(name): value for name, value in named.items()}
         low, high = node.get("minLength"), node.get("maxLength")
         if isinstance(low or high, int):
             node.pop("minLength", None), node.pop("maxLength", None)
             node["pattern"] = f"^{PLAIN}{{{low or 0},{'' if high is None else high}}}$"
     return schema
+
+
+def _with_optional(pattern: str) -> str:
+    """The pattern with `(…|)` for `(…)?`, of which xgrammar lets the end stand alone if that may be repeated."""
+    return OPTIONAL.sub(lambda found: found["other"] or "|)", pattern)

@@ -7,20 +7,22 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Unpack
 
 import traitlets
 
-from nbgen.errors import NbgenError, from_status
+from nbgen.errors import InvalidRequest, NbgenError, from_status
 from nbgen.notebook import session
 from nbgen.notebook.chat_name import chat_id
 from nbgen.notebook.comm import told
 from nbgen.notebook.media import media_parts
+from nbgen.notebook.options import SamplingOptions
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.remote import RemoteClient
-from nbgen.notebook.request import chat_messages, chat_options, one_answer, question
+from nbgen.notebook.request import beside, chat_messages, chat_options, one_answer, question
+from nbgen.notebook.result import Result
 from nbgen.notebook.rounds import Rounds
-from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.short_traceback import short_traceback, shortened
 from nbgen.notebook.signatures import takes_sampling
 from nbgen.notebook.tools import Tools, chat_body
 from nbgen.notebook.transcript import Bundle, bundle
@@ -47,7 +49,9 @@ class Chat(Turns, Panel):
 
     system = traitlets.Unicode(help="The system prompt.").tag(sync=True)
     placeholder = traitlets.Unicode("Message the model", help="Shown in the empty input.").tag(sync=True)
-    beside = traitlets.Dict(help="What goes with every question: tools, the template's options.").tag(sync=True)
+    beside = traitlets.Dict(help="What goes with every question: tools, an adapter, options of the template.").tag(
+        sync=True
+    )
     owner = traitlets.Unicode(help="How the ids of runs begin whose calls this kernel makes.").tag(sync=True)
 
     @takes_sampling()
@@ -59,16 +63,17 @@ class Chat(Turns, Panel):
         system: str | None = None,
         height: int = 440,
         transport: str = "auto",
+        adapter: str = "",
         tools: Any = (),
         tool_choice: Any = None,
         template_options: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[SamplingOptions],
     ) -> None:
         box, lasting = Tools(tools), "" if name in (None, "") else chat_id(name)
         self._rounds = Rounds(box, self._ended, self._begin, self.send)
         super().__init__(
             panel="chat",
-            beside=chat_body(box, tool_choice, template_options),
+            beside=beside(adapter) | chat_body(box, tool_choice, template_options),
             owner=self._rounds.owner,
             chat=lasting or uuid.uuid4().hex,
             lasting=lasting,
@@ -94,7 +99,7 @@ class Chat(Turns, Panel):
 
     @short_traceback
     def ask(self, text: str, *, images: Any = None, audio: Any = None, videos: Any = None) -> None:
-        """Send `text` as if it had been typed into the panel; returns before the answer is there.
+        """Send `text` as if it had been typed into the panel; returns before the answer is there, which `wait` returns.
 
         An answer that is still being written is waited for first, functions that it calls included, so that questions
         in a row follow each other. Images, sounds and videos are what `nbgen.generate` takes.
@@ -105,21 +110,38 @@ class Chat(Turns, Panel):
         self._begin(chat_messages(answered([*turns, asked]), self.system or None))
 
     @short_traceback
-    def wait(self) -> None:
-        """Return once no answer is being written, and the transcript has it. Raises the error that ended the last.
+    def wait(self) -> Result | None:
+        """The last answer, once none is being written and the transcript has it; None where nothing has been asked.
 
-        Functions that answers call are called here, if nobody has done so. Ctrl-C ends the answer.
+        Functions that answers call are called here, if nobody has done so. Ctrl-C ends the answer. Raises the error
+        that ended the last.
         """
         self._until_answered()
         self._write_down()
         run = session.default_client().chat(self.chat)["run"]
         if error := run["error"] if run else self._runs.failure():
             raise from_status(int(error.get("code") or 500), error["message"])
+        return self._answer()
+
+    def send(self, content: Any, buffers: Any = None) -> None:
+        """A message of ipywidgets' to the page. What is meant for the model goes through `ask`."""
+        if isinstance(content, str):
+            raise shortened(InvalidRequest('send is for the page that shows the panel; chat.ask("…") asks the model'))
+        super().send(content, buffers)
 
     def stop(self) -> None:
         """End the answer that is being written, if any."""
         if run := self._rounds.calling or self._live():
             self._runs.stop(self._rounds.stop(run))
+
+    def _answer(self) -> Result | None:
+        """The newest, as far as it has come."""
+        turns = session.default_client().chat(self.chat)["turns"] or self._runs.turns()
+        if not turns:
+            return None
+        messages = self.messages or self._runs.messages(turns[-1]["run"]) or []
+        answered = bool(messages) and messages[-1]["role"] == "assistant"
+        return Result.of_turn(turns[-1], dict(self.params), messages[:-1] if answered else messages)
 
     def _until_answered(self) -> None:
         """Return once no answer is being written or calls functions, however it has ended."""

@@ -16,6 +16,7 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.notebook import session
 from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.display import in_page
+from nbgen.notebook.frames import import_pandas
 from nbgen.notebook.panel import Panel
 from nbgen.notebook.request import builtin, chat_messages, chat_options, one_answer, sampling_options
 from nbgen.notebook.result import Result
@@ -58,7 +59,18 @@ class Compare(Panel):
     def results(self) -> list[Result]:
         """The newest answer of each cell as far as it has come, in the order of the grid."""
         newest = {turn["run"].rpartition(".")[2]: turn for turn in self._turns() if turn.get("run")}
-        return [_result(newest.get(str(place), {}), cell["params"]) for place, cell in enumerate(self.cells)]
+        return [Result.of_turn(newest.get(str(place), {}), cell["params"]) for place, cell in enumerate(self.cells)]
+
+    def to_df(self) -> Any:
+        """A pandas DataFrame with a row a cell: its label, the settings that differ, the answer and its numbers."""
+        pandas = import_pandas("to_df")
+        params = [cell["params"] for cell in self.cells]
+        names = dict.fromkeys(name for each in params for name in each)
+        differing = [name for name in names if any(each.get(name) != params[0].get(name) for each in params)]
+        return pandas.DataFrame(
+            {"label": cell["label"], **{name: cell["params"].get(name) for name in differing}, **result.row()}
+            for cell, result in zip(self.cells, self.results, strict=True)
+        )
 
     @short_traceback
     def wait(self, seconds: float = 60.0) -> list[Result]:
@@ -199,15 +211,3 @@ def _in_words(value: Any) -> str:
     if isinstance(value, Mapping):
         value = ", ".join(f"{name} {item}" for name, item in value.items()) or None
     return "default" if value is None else str(value)
-
-
-def _result(turn: Mapping[str, Any], params: dict[str, Any]) -> Result:
-    reason = turn.get("finish_reason") or {}
-    return Result(
-        text=turn.get("content", ""),
-        finish_reason=reason.get("type") or ("error" if turn.get("error") else None),
-        usage=dict(turn.get("usage") or {}),
-        ttft_s=turn.get("ttft_s"),
-        tokens_per_s=turn.get("tokens_per_s"),
-        params=params,
-    )

@@ -33,6 +33,12 @@ NO_CHECK_TIME = 0x200000
 JSON_LENGTH = "Inference-Header-Content-Length"
 BINARY = {"Content-Type": "application/octet-stream"}
 
+#: How a token is given.
+TOKEN_GIVEN = (
+    "nbgen.connect(url, token), %nbgen connect URL --token TOKEN, or either with the address as Jupyter prints it, "
+    "…?token=…"
+)
+
 
 class NoAnswer(Unavailable):
     """Something is there, but no answer of HTTP came."""
@@ -106,7 +112,7 @@ class Connection:
         self.lost = False
         if response.is_success:
             return response
-        raise error_of(response.status_code, response.content, self.url)
+        raise self._refusal(response.status_code, response.content)
 
     async def afields(self, call: Call) -> dict[str, Any]:
         """As `fields`, awaited, however long it takes."""
@@ -116,14 +122,14 @@ class Connection:
                 response = await http.request(call.method, call.path, **call.sent(), timeout=patience)
         if response.is_success:
             return parse_object(response.content)
-        raise error_of(response.status_code, response.content, self.url)
+        raise self._refusal(response.status_code, response.content)
 
     def stream(self, call: Call) -> Iterator[sse.Event]:
         """The events that a call answers. Closing the iterator closes the connection."""
         decoder = sse.Decoder()
         with self._in_words(), self._http.stream(call.method, call.path, **call.sent()) as response:
             if not response.is_success:
-                raise error_of(response.status_code, response.read(), self.url)
+                raise self._refusal(response.status_code, response.read())
             for chunk in response.iter_bytes():
                 yield from decoder.feed(chunk)
 
@@ -133,7 +139,7 @@ class Connection:
         with self._in_words():
             async with self._async() as http, http.stream(call.method, call.path, **call.sent()) as response:
                 if not response.is_success:
-                    raise error_of(response.status_code, await response.aread(), self.url)
+                    raise self._refusal(response.status_code, await response.aread())
                 async for chunk in response.aiter_bytes():
                     for event in decoder.feed(chunk):
                         yield event
@@ -203,6 +209,12 @@ class Connection:
             self.lost = True
             raise NoAnswer(f"the connection to {self.url} has been closed") from None
 
+    def _refusal(self, status: int, body: bytes) -> NbgenError:
+        if status == 401:  # a server's words are of headers
+            said = "refused the token" if self.token else "wants its token"
+            return Unauthorized(f"{self.url} {said}: {TOKEN_GIVEN}")
+        return error_of(status, body, self.url)
+
     def _unreachable(self, error: httpx.HTTPError) -> NbgenError:
         self.lost = True
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -252,8 +264,8 @@ def error_of(status: int, body: bytes, url: str) -> NbgenError:
     stated = answer.get("error")
     if isinstance(stated, dict):
         return from_status(status, str(stated.get("message", "")), stated.get("field") or stated.get("param"))
-    if status in (401, 403):
-        return Unauthorized(f"{url} refused the token; give the right one: nbgen.connect(url, token)")
+    if status == 403:
+        return Unauthorized(f"{url} refused the token: {TOKEN_GIVEN}")
     if isinstance(stated, str):
         return from_status(status, stated)
     words = next(

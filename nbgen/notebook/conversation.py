@@ -5,19 +5,44 @@ Knows turns; nothing of HTTP or displays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
 
+from nbgen.errors import InvalidRequest
+from nbgen.notebook import session
 from nbgen.notebook.media import as_text, media_parts
-from nbgen.notebook.request import question
+from nbgen.notebook.options import Options
+from nbgen.notebook.request import chat_messages, question, sampling_options
 from nbgen.notebook.result import Result
+from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.shown_text import visible
 from nbgen.notebook.signatures import STREAMED, takes_sampling
 from nbgen.notebook.text_stream import TextStream
-from nbgen.notebook.tools import Tools
+from nbgen.notebook.tools import Tools, chat_body
 from nbgen.notebook.turns import ENDED, Turns, answered, markdown_of, named, shown, spoken
 
 Ask = Callable[..., TextStream]
+Said = Sequence[Mapping[str, Any]] | Turns
+
+
+@takes_sampling(*STREAMED, alone=True)
+@short_traceback
+def chat(
+    system: str | None = None,
+    *,
+    messages: Said = (),
+    schema: Any = None,
+    **options: Unpack[Options],
+) -> Conversation:
+    """A conversation: `talk = nbgen.chat(); talk("Hello")` answers, and the next call remembers. See Conversation.
+
+    `messages` bring one back: what `talk.messages` or `to_openai()` had, whatever OpenAI's API takes, another
+    conversation, a chat panel or a Result. A `schema` holds for every answer: `value` of the result is its object.
+    """
+    sampling_options({name: value for name, value in options.items() if name not in STREAMED})
+    chat_body(options.get("tools"), options.get("tool_choice"), options.get("template_options"))
+    asked = {**options, "schema": schema} if schema is not None else options
+    return Conversation(session.stream, system, asked, messages)
 
 
 class Conversation(Turns):
@@ -26,8 +51,18 @@ class Conversation(Turns):
     Functions given as `tools` are called as the model wants, and it is told what they return, until it answers.
     """
 
-    def __init__(self, ask: Ask, system: str | None = None, options: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        system: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        messages: Said = (),
+    ) -> None:
+        """`messages` are what has been said before, or whatever has such. Raises InvalidRequest for what are none."""
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+        self.messages += _said(messages)
+        if system and any(turn["role"] == "system" for turn in self.messages[1:]):
+            raise InvalidRequest("the messages have a system prompt already: leave system= out", field="system")
         self.options = dict(options or {})
         self._tools = Tools(self.options.pop("tools", ()))
         self._ask = ask
@@ -37,7 +72,7 @@ class Conversation(Turns):
         return self.messages
 
     @takes_sampling(*STREAMED)
-    def __call__(self, text: str, **options: Any) -> Result:
+    def __call__(self, text: str, **options: Unpack[Options]) -> Result:
         """The answer to `text`, with images, sounds and videos as in `nbgen.generate`; options hold for this turn."""
         tools = Tools(options.pop("tools")) if "tools" in options else self._tools
         first = self.stream(text, tools=tools, **options)
@@ -82,3 +117,11 @@ class Conversation(Turns):
     def _keep(self, asked: list[dict[str, Any]], result: Result) -> None:
         if result.text or result.finish_reason in ENDED:
             self.messages += [*asked, result.turn]
+
+
+def _said(messages: Said) -> list[dict[str, Any]]:
+    """What has been said before, as the API takes it."""
+    turns = messages.turns if isinstance(messages, Turns) else messages
+    if isinstance(turns, str):
+        raise InvalidRequest('messages are a list of {"role": "user", "content": "…"} and the like', field="messages")
+    return chat_messages(turns) if turns else []

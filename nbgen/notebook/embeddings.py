@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, renamed
 from nbgen.notebook import session
 from nbgen.notebook.client import Client
 from nbgen.notebook.remote import RemoteClient
-from nbgen.notebook.request import Prompt
+from nbgen.notebook.request import Prompt, of_adapter
 from nbgen.notebook.short_traceback import short_traceback
+from nbgen.notebook.tokens import tokenize
 
 #: Texts of one call, and of one that answers with the states of all their tokens.
 MOST = 256
@@ -26,11 +28,12 @@ HIDDEN_STATES = {"sampling_params": {"max_new_tokens": 0}, "return_hidden_states
 
 
 @short_traceback
-def embed(texts: str | Sequence[str], *, pooling: str | None = None) -> np.ndarray:
+def embed(texts: str | Sequence[str], *, pooling: str | None = None, adapter: str = "") -> np.ndarray:
     """The embeddings of texts, float32 `[texts, width]`; of one text `[width]`. Needs an embedding model.
 
     Any other language model has its hidden states: `pooling="mean"` is their mean over the tokens of each text, "last"
-    that of its last token, neither of them normalised. Needs a server of nbgen or SGLang.
+    that of its last token, neither of them normalised, and `adapter` names a LoRA adapter that has been loaded for it.
+    Needs a server of nbgen or SGLang.
     """
     several = [texts] if isinstance(texts, str) else _listed(texts)
     if not several:
@@ -40,22 +43,37 @@ def embed(texts: str | Sequence[str], *, pooling: str | None = None) -> np.ndarr
         raise InvalidRequest(f"texts: the text{which} is empty", field="texts")
     if pooling not in (None, *POOLS):
         raise InvalidRequest(f"pooling is {' or '.join(map(repr, POOLS))}, got {pooling!r}", field="pooling")
+    if adapter and pooling is None:
+        words = "adapter goes with a pooling, of any other language model: embedding models take no adapters"
+        raise InvalidRequest(words, field="adapter")
     client = session.default_client()
-    if pooling is None or isinstance(client, Client):
-        found = array([client.embeddings(body) for body in bodies(several, pooling)])
-    else:
-        found = np.array([POOLS[pooling](states) for states in _states_of_texts(client, several)])
+    with _adapter_named():
+        if pooling is None or isinstance(client, Client):
+            found = array([client.embeddings(body) for body in bodies(several, pooling, adapter)])
+        else:
+            found = np.array([POOLS[pooling](states) for states in _states_of_texts(client, several, adapter)])
     return found[0] if isinstance(texts, str) else found
 
 
 @short_traceback
-def hidden_states(prompt: Prompt) -> np.ndarray:
+def hidden_states(prompt: Prompt, *, adapter: str = "") -> np.ndarray:
     """What the model has made of each token of a text after its last layer and norm, float32 `[tokens, width]`.
 
-    A text is taken as it stands; chat messages go through the chat template. Needs a server of nbgen or SGLang.
+    A text is taken as it stands; chat messages go through the chat template. `adapter` names a loaded LoRA adapter.
+    Needs a server of nbgen or SGLang.
     """
-    asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": session.tokenize(prompt)}
-    return _states(session.default_client().generate({**asked, **HIDDEN_STATES}))
+    asked = {"text": prompt} if isinstance(prompt, str) else {"input_ids": tokenize(prompt)}
+    with _adapter_named():
+        return _states(session.default_client().generate({**asked, **HIDDEN_STATES, **of_adapter(adapter)}))
+
+
+@contextmanager
+def _adapter_named() -> Iterator[None]:
+    """Around a call: a refusal of SGLang's word for it names the option as it is here."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise renamed(error, {"lora_path": "adapter"}) from None
 
 
 def _listed(texts: Any) -> list[str]:
@@ -71,10 +89,10 @@ def _listed(texts: Any) -> list[str]:
     return several
 
 
-def _states_of_texts(client: RemoteClient, texts: Sequence[str]) -> Iterator[np.ndarray]:
+def _states_of_texts(client: RemoteClient, texts: Sequence[str], adapter: str) -> Iterator[np.ndarray]:
     """From a server that cannot pool."""
     for start in range(0, len(texts), MOST_STATES):
-        body = {"text": list(texts[start : start + MOST_STATES]), **HIDDEN_STATES}
+        body = {"text": list(texts[start : start + MOST_STATES]), **HIDDEN_STATES, **of_adapter(adapter)}
         yield from map(_states, client.generate(body))
 
 
@@ -82,9 +100,9 @@ def _states(answer: Any) -> np.ndarray:
     return np.array(answer["meta_info"]["hidden_states"][0], dtype=np.float32)
 
 
-def bodies(texts: Sequence[str], pooling: str | None = None) -> Iterator[dict[str, Any]]:
+def bodies(texts: Sequence[str], pooling: str | None = None, adapter: str = "") -> Iterator[dict[str, Any]]:
     """Calls for all texts, in order."""
-    pooled = {} if pooling is None else {"pooling": pooling}
+    pooled = {} if pooling is None else {"pooling": pooling, **of_adapter(adapter)}
     for start in range(0, len(texts), MOST):
         yield {"input": list(texts[start : start + MOST]), "encoding_format": "base64", **pooled}
 

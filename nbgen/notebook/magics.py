@@ -5,12 +5,13 @@ Options are declared by decorators, which also make the help. Knows nothing of H
 
 from __future__ import annotations
 
+import builtins
 import difflib
-import glob
 import json
 import shlex
+import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,15 @@ from nbgen.notebook import session
 from nbgen.notebook.background import BackgroundRun
 from nbgen.notebook.cell_errors import CellErrors
 from nbgen.notebook.code_blocks import as_cell, code_blocks
+from nbgen.notebook.completion import matcher
 from nbgen.notebook.display import Answer, can_change, in_notebook
+from nbgen.notebook.options import LINES
 from nbgen.notebook.repair import SYSTEM, question
 from nbgen.notebook.template import fill
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import Tools
 
 ACTIONS = ("status", "load", "unload", "models", "monitor", "fix", "connect")
-#: Options that name a variable.
-VARIABLES = ("schema", "image", "audio", "video", "tool")
 TARGETED = ("load", "fix", "connect")
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "max_new_tokens", "sampling_seed", "stop"),
@@ -49,6 +50,7 @@ class NbgenMagics(Magics):
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self.errors = CellErrors()
+        self.matcher = matcher(shell, {"%nbgen": self.manage.parser, "%%nbgen": self.ask.parser}, ACTIONS)
 
     @no_var_expand
     @magic_arguments("nbgen")
@@ -66,6 +68,7 @@ class NbgenMagics(Magics):
         metavar="KIND",
         help="load: int8 or int4 rounds the weights of the linear layers, none leaves them",
     )
+    @argument("--token", default="", help="connect: the server's token; it may stand in the URL, too, as ?token=…")
     @line_magic("nbgen")  # type: ignore[arg-type]  # IPython's types know of no name
     def manage(self, line: str) -> Any:
         """Show, load or unload the model, watch it, choose the server, or repair the cell that failed last."""
@@ -76,31 +79,37 @@ class NbgenMagics(Magics):
             _check_action(line.split()[0])  # before a question's words are taken for arguments
         options = _parse(self.manage, line)
         _check_action(options.action)
-        if options.quantization and options.action != "load":
-            raise UsageError("--quantization goes with load")
+        for name, action in (("quantization", "load"), ("token", "connect")):
+            if getattr(options, name) and options.action != action:
+                raise UsageError(f"--{name} goes with {action}")
         if options.target and options.action not in TARGETED:
             raise UsageError(f"%nbgen {options.action} {options.target}: {options.action} takes nothing more")
         try:
             if options.action == "load":
                 return session.load(options.target, options.quantization)
+            if options.action == "connect":
+                return self._connect(options.target, options.token)
             return getattr(self, f"_{options.action}")(options.target)
         except NbgenError as error:
             raise _short(error) from None
 
     @no_var_expand
     @magic_arguments("%nbgen")
-    @argument("--temperature", "-t", type=float, help="0 always takes the likeliest token; higher is more varied")
+    @argument("--temperature", "-t", type=float, help=LINES["temperature"])
     @argument("--max-new-tokens", type=int, help="the longest answer, in tokens")
-    @argument("--top-p", type=float, help="sample from the likeliest tokens that make up this probability")
-    @argument("--top-k", type=int, help="sample from so many of the likeliest tokens")
-    @argument("--min-p", type=float, help="leave out tokens below this share of the likeliest one's probability")
-    @argument("--seed", dest="sampling_seed", type=int, help="the same seed gives the same answer")
+    @argument("--top-p", type=float, help=LINES["top_p"])
+    @argument("--top-k", type=int, help=LINES["top_k"])
+    @argument("--min-p", type=float, help=LINES["min_p"])
+    @argument("--seed", dest="sampling_seed", type=int, help=LINES["sampling_seed"])
     @argument("--stop", action="append", metavar="TEXT", help="end before this text; may be given several times")
-    @argument("--repetition-penalty", type=float, help="above 1: what stands there already is less likely")
-    @argument("--frequency-penalty", type=float, help="above 0: the same by how often it was written")
-    @argument("--presence-penalty", type=float, help="above 0: the same once it was written at all")
+    @argument("--repetition-penalty", type=float, help=LINES["repetition_penalty"])
+    @argument("--frequency-penalty", type=float, help=LINES["frequency_penalty"])
+    @argument("--presence-penalty", type=float, help=LINES["presence_penalty"])
     @argument("--system", help="the system prompt")
-    @argument("--schema", metavar="NAME", help="the answer's type: a variable (dataclass, model, dict) or a .json file")
+    @argument("--adapter", default="", metavar="NAME", help=LINES["adapter"])
+    @argument(
+        "--schema", metavar="NAME", help="the answer's type: a class or dict by its name, bool …, or a .json file"
+    )
     @argument(
         "--image", action="append", metavar="NAME", help="an image for the model: a variable or a file; may be repeated"
     )
@@ -135,15 +144,16 @@ class NbgenMagics(Magics):
             raise _short(error) from None
 
     def _ask(self, options: Namespace, cell: str) -> None:
+        names = _names(self.shell)
         prompt = cell.removesuffix("\n")
-        prompt = prompt if options.raw else self._filled(prompt)
+        prompt = prompt if options.raw else self._filled(prompt, names)
         sampling = {name: getattr(options, name) for name in SAMPLING if getattr(options, name) is not None}
-        schema = self._schema(options.schema) if options.schema else None
+        schema = _schema(options.schema, names) if options.schema else None
         given = {"images": options.image, "audio": options.audio, "videos": options.video}
-        media = {name: self._named(names) for name, names in given.items()}
-        tools = Tools(self._named(options.tool))
+        media = {kind: [names.get(each, each) for each in chosen or ()] for kind, chosen in given.items()}
+        tools = Tools([_named("tool", name, names) for name in options.tool or ()])
         asked = {"complete": options.complete, "system": options.system, **media}
-        later = {"schema": schema, "tools": tools, **sampling}
+        later = {"schema": schema, "tools": tools, "adapter": options.adapter, **sampling}
         answer = first = session.stream(prompt, **asked, **later)
         if options.background:
             self._keep(_in_background(answer), options.out)
@@ -156,25 +166,11 @@ class NbgenMagics(Magics):
         if options.to_cell and answer.result.text:
             self.shell.set_next_input(as_cell(answer.result.text), replace=False)
 
-    def _filled(self, prompt: str) -> str:
+    def _filled(self, prompt: str, names: Mapping[str, Any]) -> str:
         try:
-            return fill(prompt, {"Err": self.errors, **self.shell.user_ns})
+            return fill(prompt, {"Err": self.errors, **names})
         except InvalidRequest as error:
             raise InvalidRequest(f"{error} Nothing was sent; --raw leaves braces as they are.") from None
-
-    def _named(self, names: list[str] | None) -> list[Any]:
-        """The variables of these names, or the files."""
-        return [self.shell.user_ns.get(name, name) for name in names or ()]
-
-    def _schema(self, name: str) -> Any:
-        if name.endswith(".json"):
-            try:
-                return json.loads(Path(name).read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise UsageError(f"--schema {name}: {error}") from None
-        if name not in self.shell.user_ns:
-            raise UsageError(f"--schema {name}: there is no variable of this name")
-        return self.shell.user_ns[name]
 
     def _keep(self, value: Any, name: str | None) -> None:
         """As `_` and `Out[n]`, without being displayed a second time."""
@@ -196,10 +192,10 @@ class NbgenMagics(Magics):
 
         return monitor() if in_notebook() else session.status()
 
-    def _connect(self, url: str | None) -> Any:
+    def _connect(self, url: str | None, token: str) -> Any:
         if not url:
             raise UsageError("%nbgen connect needs the server's URL")
-        session.connect(url)
+        session.connect(url, token)
         return session.status()
 
     def _fix(self, number: str | None) -> None:
@@ -217,6 +213,33 @@ class NbgenMagics(Magics):
             self._keep(answer.result, None)
         if code := code_blocks(answer.result.text):
             self.shell.set_next_input(code[-1], replace=False)
+
+
+def _names(shell: Any) -> dict[str, Any]:
+    """The names that whoever called the magic sees: a function's own come before the notebook's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("nbgen", "IPython"):
+        frame = frame.f_back
+    return {**shell.user_ns, **frame.f_locals}
+
+
+def _named(option: str, name: str, names: Mapping[str, Any]) -> Any:
+    """The variable of this name, or what Python itself calls so."""
+    known = {**vars(builtins), **names}
+    if name not in known:
+        alike = difflib.get_close_matches(name, names, 1)
+        meant = f"; did you mean {alike[0]}?" if alike else ""
+        raise UsageError(f"--{option} {name}: there is no variable of this name{meant}")
+    return known[name]
+
+
+def _schema(name: str, names: Mapping[str, Any]) -> Any:
+    if not name.endswith(".json"):
+        return _named("schema", name, names)
+    try:
+        return json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--schema {name}: {error}") from None
 
 
 def show(answer: TextStream) -> None:
@@ -249,8 +272,7 @@ def register(shell: Any) -> None:
     shell.register_magics(magics)
     shell.input_transformers_cleanup.insert(0, help_without_body)
     shell.events.register("post_run_cell", magics.errors.record)
-    for key in ("%nbgen", "%%nbgen"):
-        shell.set_hook("complete_command", complete, str_key=key)
+    shell.Completer.custom_matchers.append(magics.matcher)
 
 
 def unregister(shell: Any) -> None:
@@ -260,32 +282,9 @@ def unregister(shell: Any) -> None:
     if magics is not None:
         shell.events.unregister("post_run_cell", magics.errors.record)
         shell.input_transformers_cleanup.remove(help_without_body)
+        shell.Completer.custom_matchers.remove(magics.matcher)
     for kind in ("line", "cell"):
         manager.magics[kind].pop("nbgen", None)
-    hooks = shell.strdispatchers.get("complete_command")
-    for key in ("%nbgen", "%%nbgen"):
-        if hooks is not None:
-            hooks.strs.pop(key, None)
-
-
-def complete(shell: Any, event: Any) -> list[str]:
-    """What may stand where the cursor is, of the first line of a magic."""
-    before = event.line.removesuffix(event.symbol).split()
-    return [word for word in _words(shell, before, event.symbol) if word.startswith(event.symbol)]
-
-
-def _words(shell: Any, before: list[str], beginning: str) -> Iterable[str]:
-    """What may follow these words of a magic's line."""
-    whole_cell = before[0].startswith("%%")
-    known = (NbgenMagics.ask if whole_cell else NbgenMagics.manage).parser._option_string_actions
-    option = known.get(before[-1])
-    if option is not None and option.nargs != 0:  # it takes a value
-        return option.choices or (_variables(shell) if option.dest in VARIABLES else ())
-    if not whole_cell and before[1:] == ["load"] and not beginning.startswith("-"):
-        return ["bundled", *_folders(beginning)]
-    if whole_cell or before[1:2] == ["load"]:
-        return sorted(name for name in known if name.startswith("--"))
-    return () if before[1:] else ACTIONS
 
 
 def help_without_body(lines: list[str]) -> list[str]:
@@ -303,16 +302,6 @@ def _help(magic: Any) -> str:
     return str(magic.parser.format_help()).removeprefix("::").strip("\n")
 
 
-def _variables(shell: Any) -> list[str]:
-    """The user's own."""
-    return sorted(name for name in shell.user_ns.keys() - shell.user_ns_hidden if not name.startswith("_"))
-
-
-def _folders(beginning: str) -> list[str]:
-    """Folders that a model could be in."""
-    return sorted(f"{path}/" for path in glob.glob(f"{glob.escape(beginning)}*") if Path(path).is_dir())
-
-
 def _check_action(action: str) -> None:
     if action not in ACTIONS:
         known = f"choose from {', '.join(ACTIONS)}"
@@ -322,20 +311,27 @@ def _check_action(action: str) -> None:
 def _parse(magic: Any, line: str) -> Namespace:
     """As IPython's own, but quotes around a value are not part of it."""
     try:
-        options: Namespace = magic.parser.parse_args(shlex.split(line))
+        words = shlex.split(line)
+        options: Namespace = magic.parser.parse_args(words)
     except ValueError as error:
         raise UsageError(f"{line}: {error}") from None
     except UsageError as error:
-        raise UsageError(f"{error}{_suggestion(magic, str(error))}") from None
+        unknown = str(error).removeprefix("unrecognized arguments: ")
+        more = "" if unknown == str(error) else _suggestion(magic.parser._option_string_actions, words, unknown.split())
+        raise UsageError(f"{error}{more}") from None
     return options
 
 
-def _suggestion(magic: Any, refusal: str) -> str:
-    """The option that was probably meant by one that there is not."""
-    unknown = refusal.removeprefix("unrecognized arguments: ").split()[0].removeprefix("--")
-    known = [option[2:] for option in magic.parser._option_string_actions if option.startswith("--")]
-    alike = difflib.get_close_matches(unknown, known, 1) if refusal.startswith("unrecognized") else []
-    return f"; did you mean --{alike[0]}?" if alike else ""
+def _suggestion(known: Mapping[str, Any], words: list[str], unknown: list[str]) -> str:
+    """What was probably meant by words that are none: an option that is spelt alike, or a value of several words."""
+    if unknown[0].startswith("-"):
+        names = [name[2:] for name in known if name.startswith("--")]
+        alike = difflib.get_close_matches(unknown[0].lstrip("-"), names, 1)
+        return f"; did you mean --{alike[0]}?" if alike else ""
+    place = words.index(unknown[0]) if unknown[0] in words else 0
+    option, value = words[max(place - 2, 0) : place] if place > 1 else ("", "")
+    takes = option in known and known[option].nargs != 0
+    return f"; quote a value of several words: {option} {shlex.quote(' '.join([value, *unknown]))}" if takes else ""
 
 
 def _short(error: NbgenError) -> Exception:

@@ -13,6 +13,7 @@ from typing import Any
 from nbgen import sse
 from nbgen.notebook.backend import Event, Words, refuse, renamed
 from nbgen.notebook.connection import Call, parse_object
+from nbgen.sampling_params import SPACED
 
 _SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
 _ALSO = ("stop", "stop_token_ids", "ignore_eos", "logit_bias", "skip_special_tokens", "n", "regex", "ebnf")
@@ -100,5 +101,7 @@ class OpenAIReader(Words):
 
 
 def _format(schema: str) -> dict[str, Any]:
-    wanted = {"name": "answer", "schema": json.loads(schema), "strict": True}
+    """Without what only nbgen and llguidance read."""
+    kept = {name: value for name, value in json.loads(schema).items() if name not in SPACED}
+    wanted = {"name": "answer", "schema": kept, "strict": True}
     return {"type": "json_schema", "json_schema": wanted}

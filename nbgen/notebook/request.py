@@ -5,6 +5,7 @@ Names and ranges of options belong to SamplingParams.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 from nbgen.errors import InvalidRequest, no_character
 from nbgen.logit_processor import wire
 from nbgen.notebook.media import Part, is_content, with_media
-from nbgen.sampling_params import SamplingParams
+from nbgen.sampling_params import SamplingParams, WrongType
 
 #: Of a message; calls and their results have more than others.
 MEMBERS = {"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"}
@@ -60,6 +61,11 @@ def beside(adapter: str = "", logit_processor: Any = None) -> dict[str, str]:
     """What goes with a run beside its prompt and its options, as far as it is given."""
     code = "" if logit_processor is None else processor_text(logit_processor)
     return {name: text for name, text in (("adapter", adapter), ("logit_processor", code)) if text}
+
+
+def of_adapter(adapter: str) -> dict[str, str]:
+    """A LoRA adapter's name as SGLang's API has it, if there is one."""
+    return {"lora_path": adapter} if adapter else {}
 
 
 def processor_text(processor: Any) -> str:
@@ -123,10 +129,13 @@ def sampling_options(options: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidRequest("stop: an empty text is no place to stop at", field="stop")
     if isinstance(given.get("json_schema"), Mapping):
         raise InvalidRequest("json_schema is a text; schema=… takes a dict, and reads the answer", field="json_schema")
+    in_json(given.get("custom_params"), "custom_params")
     try:
         return dict(msgspec.to_builtins(SamplingParams.parse(given), str_keys=True))
     except UnicodeEncodeError as error:
         raise no_character(error) from None
+    except WrongType as error:  # a difference that only SGLang's clients hear of
+        raise InvalidRequest(error.message, field=error.field) from None
 
 
 def one_answer(params: dict[str, Any]) -> dict[str, Any]:
@@ -146,3 +155,11 @@ def builtin(value: Any) -> Any:
     if isinstance(value, list | tuple | range):
         return [builtin(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def in_json(value: Any, name: str) -> Any:
+    """The value as JSON has it. Raises InvalidRequest, with this name, for what JSON has not."""
+    try:
+        return json.loads(json.dumps(builtin(value), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{name} cannot be sent as JSON: {error}", field=name) from None

@@ -6,6 +6,7 @@ Knows nothing of how the text arrived.
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from nbgen.notebook.media import Part, text_of, with_media
 from nbgen.notebook.shown_media import media_html, media_markdown
 from nbgen.notebook.shown_text import text_bundle
 from nbgen.notebook.table import html_table
-from nbgen.notebook.turns import Turns, openai_call, spoken
+from nbgen.notebook.turns import Turns, calls_of, openai_call, spoken
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS
 
 if TYPE_CHECKING:
@@ -51,6 +52,24 @@ class Result(Turns):
     schema: Schema | None = None
     #: The further samples of `n`.
     others: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of_turn(
+        cls, turn: Mapping[str, Any], params: dict[str, Any], messages: list[dict[str, Any]] | None = None
+    ) -> Result:
+        """An answer as servers tell the turns of their chats."""
+        reason = turn.get("finish_reason") or {}
+        return cls(
+            text=turn.get("content", ""),
+            reasoning=turn.get("reasoning", ""),
+            tool_calls=calls_of(turn),
+            finish_reason=reason.get("type") or ("error" if turn.get("error") else None),
+            usage=dict(turn.get("usage") or {}),
+            ttft_s=turn.get("ttft_s"),
+            tokens_per_s=turn.get("tokens_per_s"),
+            params=params,
+            messages=messages,
+        )
 
     @property
     def texts(self) -> list[str]:

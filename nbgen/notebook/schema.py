@@ -6,41 +6,45 @@ pydantic's models, types with these in them, and TypeAdapters. Knows nothing of 
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from inspect import isroutine
 from typing import Any
 
 import msgspec
 
 from nbgen.errors import InvalidAnswer, InvalidRequest
+from nbgen.notebook.request import builtin
 from nbgen.notebook.table import html_table
-from nbgen.sampling_params import STRING_FORMATS
+from nbgen.notebook.type_spelling import BASE64, spell_out
+from nbgen.sampling_params import SPACED, STRING_FORMATS
 
 #: How a Decimal is written, which msgspec calls a format.
 DECIMAL = r"^-?[0-9]+(\.[0-9]+)?$"
-#: The keys of dictionaries, which JSON has as texts, by their types.
-KEYS = {
-    msgspec.inspect.IntType: {"pattern": r"^-?(0|[1-9][0-9]*)$"},
-    msgspec.inspect.FloatType: {"pattern": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$"},
-    msgspec.inspect.DateType: {"format": "date"},
-    msgspec.inspect.UUIDType: {"format": "uuid"},
-}
+#: What texts of a format look like that no grammar knows by its name.
+SPELT = {"decimal": DECIMAL, "base64": BASE64}
 
 
 class Schema:
     """`json` is the schema as the server takes it; `parse` makes the typed value of an answer."""
 
     def __init__(self, kind: Any) -> None:
-        self.kind, schema = _known(kind)
-        self.json = json.dumps(schema)
+        try:
+            self.kind, schema = described(kind)
+        except TypeError as error:
+            raise InvalidRequest(
+                f"schema must be a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model: {error}",
+                field="schema",
+            ) from None
+        # White space of a model's own choice throws small ones off.
+        self.json = json.dumps({**SPACED, **schema})
 
     def parse(self, text: str) -> Any:
         """The value that `text` spells. Raises InvalidAnswer if it is not one of this schema."""
         try:
-            return _read(text, self.kind)
+            return read_as(text, self.kind)
         except ValueError as error:
             raise InvalidAnswer(f"the answer does not fit the schema: {error}") from None
 
@@ -52,72 +56,47 @@ class Record(dict[str, Any]):
         return html_table(self)
 
 
-def _known(kind: Any) -> tuple[Any, dict[str, Any]]:
-    """What reads the answers, and the schema to ask with. Raises InvalidRequest for what is no type."""
+def described(kind: Any) -> tuple[Any, dict[str, Any]]:
+    """What reads values of this kind, and their schema. Raises TypeError that says why it is no type."""
     if isinstance(kind, Mapping):
-        return kind, dict(kind)
+        return kind, _json(kind)
+    if isinstance(kind, msgspec.Struct) or (is_dataclass(kind) and not isinstance(kind, type)):
+        raise TypeError(f"got an object of {type(kind).__name__}; give the class itself")
     if hasattr(kind, "model_json_schema"):
-        return kind, _asked(kind.model_json_schema())
+        return kind, _asked(_told(kind.model_json_schema))
     try:
         schema = msgspec.json.schema(kind)
-        _name_keys(schema, msgspec.inspect.type_info(kind), schema.get("$defs", {}), set())
+        spell_out(schema, kind)
         return kind, _asked(schema)
     except TypeError as error:
         if adapted := _adapted(kind):
-            return adapted, _asked(adapted.json_schema())
-        raise InvalidRequest(
-            "schema must be a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model: "
-            + str(error).splitlines()[-1],  # what comes before it is for programs that call msgspec
-            field="schema",
-        ) from None
+            return adapted, _asked(_told(adapted.json_schema))
+        raise TypeError(str(error).splitlines()[-1]) from None  # what comes before is for programs that call msgspec
 
 
-def _name_keys(node: Any, kind: Any, defs: Mapping[str, Any], seen: set[int]) -> None:
-    """Write the keys of dictionaries into their schemas, as far as msgspec leaves them open. `kind` is msgspec's."""
-    if not isinstance(node, dict):
-        return
-    node = defs.get(node.get("$ref", "").removeprefix("#/$defs/"), node)
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    inside: list[tuple[Any, Any]] = []
-    if isinstance(kind, msgspec.inspect.DictType) and node.get("type") == "object":
-        if keys := _keys(kind.key_type):
-            node["propertyNames"] = keys
-        inside = [(node.get("additionalProperties"), kind.value_type)]
-    elif isinstance(kind, msgspec.inspect.UnionType):
-        inside = _options(node, kind)
-    elif hasattr(kind, "fields"):
-        inside = [(node.get("properties", {}).get(field.encode_name), field.type) for field in kind.fields]
-    elif hasattr(kind, "item_type"):
-        inside = [(node.get("items"), kind.item_type)]
-    for inner, of in inside:
-        _name_keys(inner, of, defs, seen)
+def read_as(text: str, kind: Any, strict: bool = True) -> Any:
+    """The value of this kind that a JSON text spells. Unless `strict`, a number may stand in quotes. Raises ValueError.
 
-
-def _keys(kind: Any) -> dict[str, Any] | None:
-    """The schema of a dictionary's keys, where it is known."""
-    if isinstance(kind, msgspec.inspect.LiteralType):
-        return {"enum": [str(value) for value in kind.values]}
-    if isinstance(kind, msgspec.inspect.EnumType):
-        return {"enum": [str(member.value) for member in kind.cls]}
-    return KEYS.get(type(kind))
-
-
-def _options(node: Mapping[str, Any], union: Any) -> list[tuple[Any, Any]]:
-    """The schemas of a union, each with its type: msgspec writes Structs behind other types, several as a union of
-    their own, and null last.
+    pydantic's models say themselves how strict they are.
     """
-    written = [each["anyOf"] if "discriminator" in each else [each] for each in node.get("anyOf", ())]
-    schemas = sorted(itertools.chain.from_iterable(written), key=lambda each: each.get("type") == "null")
-    return list(zip(schemas, sorted(union.types, key=_place), strict=False))
+    if isinstance(kind, Mapping):
+        value = json.loads(text)
+        return Record(value) if isinstance(value, dict) else value
+    for name in ("model_validate_json", "validate_json"):  # a model's, an adapter's
+        if read := getattr(kind, name, None):
+            return read(text)
+    return msgspec.json.decode(text, type=kind, strict=strict)
 
 
-def _place(kind: Any) -> int:
-    """Where msgspec writes a type of a union."""
-    if isinstance(kind, msgspec.inspect.NoneType):
-        return 2
-    return int(isinstance(kind, msgspec.inspect.StructType) and not kind.array_like)
+def _json(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """A JSON schema, with numbers of numpy's as JSON has them."""
+    try:
+        return dict(json.loads(json.dumps(builtin(given))))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"this dict is none ({error}); names with Python types are a dataclass, or "
+            'typing.TypedDict("Answer", {"name": str})'
+        ) from None
 
 
 def _adapted(kind: Any) -> Any:
@@ -126,11 +105,17 @@ def _adapted(kind: Any) -> Any:
     if pydantic is None or isinstance(kind, str) or isroutine(kind):
         return None
     try:
-        adapter = kind if isinstance(kind, pydantic.TypeAdapter) else pydantic.TypeAdapter(kind)
-        adapter.json_schema()
-    except pydantic.PydanticUserError:
+        return kind if isinstance(kind, pydantic.TypeAdapter) else pydantic.TypeAdapter(kind)
+    except pydantic.PydanticSchemaGenerationError:
         return None
-    return adapter
+
+
+def _told(schema: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What pydantic makes of a type, or why it makes nothing."""
+    try:
+        return schema()
+    except sys.modules["pydantic"].PydanticUserError as error:
+        raise TypeError(str(error).splitlines()[0]) from None
 
 
 def _asked(schema: dict[str, Any]) -> dict[str, Any]:
@@ -146,17 +131,11 @@ def _held(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     form = node.get("format")
-    unheld = [name for name in ("uniqueItems",) if node.get(name) is True]
-    unheld += ["format"] if isinstance(form, str) and form not in STRING_FORMATS else []
-    pattern = {"pattern": DECIMAL} if form == "decimal" else {}
-    return {name: _held(value) for name, value in node.items() if name not in unheld} | pattern
-
-
-def _read(text: str, kind: Any) -> Any:
-    if isinstance(kind, Mapping):
-        value = json.loads(text)
-        return Record(value) if isinstance(value, dict) else value
-    for name in ("model_validate_json", "validate_json"):  # a model's, an adapter's
-        if read := getattr(kind, name, None):
-            return read(text)
-    return msgspec.json.decode(text, type=kind)
+    unheld = [name for name in ("uniqueItems", "multipleOf") if isinstance(node.get(name), bool | int | float)]
+    if isinstance(form, str) and form in SPELT:
+        node = {**node, "pattern": SPELT[form]}
+    spelt = isinstance(node.get("pattern"), str)
+    known = isinstance(form, str) and form in STRING_FORMATS
+    unheld += ["format"] if isinstance(form, str) and (spelt or not known) else []
+    unheld += [name for name in ("minLength", "maxLength") if isinstance(node.get(name), int) and (spelt or known)]
+    return {name: _held(value) for name, value in node.items() if name not in unheld}

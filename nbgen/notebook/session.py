@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from nbgen import model_hub
-from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status, renamed
+from nbgen.errors import InvalidAnswer, InvalidRequest, ServerNotFound, from_status
 from nbgen.notebook import passed_on
-from nbgen.notebook.conversation import Conversation
 from nbgen.notebook.discovery import answers, find_server
 from nbgen.notebook.display import FormingValue, LoadProgress, ProgressLine, show_as_table
-from nbgen.notebook.logprobs import Logprobs
 from nbgen.notebook.media import media_parts
 from nbgen.notebook.models import Models, place
+from nbgen.notebook.options import Options, SamplingOptions
 from nbgen.notebook.private_server import PrivateServer, sizes
 from nbgen.notebook.remote import AnyClient, open_client
-from nbgen.notebook.request import Prompt, beside, builtin, chat_messages, one_answer, run_body, sampling_options
+from nbgen.notebook.request import Prompt, beside, one_answer, run_body
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.short_traceback import short_traceback
@@ -34,6 +33,7 @@ from nbgen.notebook.tools import Tools, chat_body
 if TYPE_CHECKING:
     from nbgen.live import LiveServer
 
+T = TypeVar("T")
 S = TypeVar("S", "PrivateServer", "LiveServer")
 Waiting = Callable[[int], None]
 STARTING = "starting an nbgen server for this kernel…"
@@ -47,6 +47,39 @@ _private: PrivateServer | LiveServer | None = None
 _chosen = _asked = False
 # A thread of the parent's that held the lock is not there to free it.
 os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
+
+
+@overload
+def generate(
+    prompt: Prompt,
+    *,
+    schema: None = None,
+    complete: bool = False,
+    system: str | None = None,
+    **options: Unpack[Options],
+) -> Result: ...
+
+
+@overload
+def generate(
+    prompt: Prompt,
+    *,
+    schema: type[T],
+    complete: bool = False,
+    system: str | None = None,
+    **options: Unpack[Options],
+) -> T: ...
+
+
+@overload
+def generate(
+    prompt: Prompt,
+    *,
+    schema: Any,
+    complete: bool = False,
+    system: str | None = None,
+    **options: Unpack[Options],
+) -> Any: ...
 
 
 @takes_sampling(*STREAMED)
@@ -70,8 +103,7 @@ def generate(
     With a `schema` (a JSON schema as a dict, a dataclass, a msgspec Struct or a pydantic model) the answer is an object
     of that type. `tools` are functions that the model may want called: they are described by their signatures and
     docstrings, called here, and the model is told what they return, until it answers. A tool given as OpenAI's JSON is
-    not called: the Result's `tool_calls` say what the model wants. `adapter` names a loaded LoRA adapter. Options are
-    those of SamplingParams (temperature, top_p, max_new_tokens, sampling_seed, stop, …), and those of `stream`. Without
+    not called: the Result's `tool_calls` say what the model wants. `adapter` names a loaded LoRA adapter. Without
     `max_new_tokens` an answer may be as long as the context holds; what `complete=True` continues, 128 tokens long.
     After Ctrl-C the partial answer is `result` of the KeyboardInterrupt. Raises InvalidAnswer, also with a `result`,
     if the answer is no whole value of the schema.
@@ -115,7 +147,7 @@ def stream(
     tool_choice: Any = None,
     template_options: Mapping[str, Any] | None = None,
     logit_processor: Any = None,
-    **options: Any,
+    **options: Unpack[SamplingOptions],
 ) -> TextStream:
     """As `generate`, but an iterator of text as it comes; its `result` holds what has come so far.
 
@@ -138,47 +170,6 @@ def stream(
     result.media = body.get("media", [])
     client = default_client()
     return TextStream(client.run(body), result, LoadProgress(), client.arun(body))
-
-
-@takes_sampling(*STREAMED)
-def chat(system: str | None = None, **options: Any) -> Conversation:
-    """A conversation: `talk = nbgen.chat(); talk("Hello")` answers, and the next call remembers. See Conversation."""
-    return Conversation(stream, system, options)
-
-
-@takes_sampling()
-@short_traceback
-def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, **options: Any) -> Logprobs:
-    """How likely each token of a text was, and which `top` others were likely there.
-
-    A text is taken as it stands; chat messages go through the chat template. With `max_new_tokens` the model goes on
-    for so many tokens, which follow with their own probabilities. Needs a server of nbgen or SGLang.
-    """
-    asked = {"text": prompt} if isinstance(prompt, str) and prompt else {"input_ids": tokenize(chat_messages(prompt))}
-    params = one_answer(sampling_options({**options, "max_new_tokens": max_new_tokens}))
-    wanted = {"return_logprob": True, "logprob_start_len": 0, "return_text_in_logprobs": True}
-    body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top)}
-    client = default_client()
-    try:
-        return Logprobs.read(client.generate(body), max_new_tokens > 0, client.detokenize)
-    except InvalidRequest as error:
-        raise renamed(error, {"top_logprobs_num": "top"}) from None
-
-
-@short_traceback
-def tokenize(prompt: Prompt) -> list[int]:
-    """The token ids of a text, or of chat messages as the model's template writes them."""
-    asked = {"prompt": prompt} if isinstance(prompt, str) else {"messages": chat_messages(prompt)}
-    return list(default_client().tokenize(asked)["tokens"])
-
-
-@short_traceback
-def detokenize(ids: Sequence[int]) -> str:
-    """The text of token ids."""
-    tokens = builtin(ids)
-    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-        raise InvalidRequest(f"ids are a list of integers, got {ids!r:.80}", field="ids")
-    return str(default_client().detokenize({"tokens": tokens})["text"])
 
 
 @short_traceback
@@ -232,8 +223,9 @@ def connect(url: str | None = None, token: str = "", *, kind: str = "auto", mode
     """Use the server at `url` from now on; without one, the server that this kernel belongs to. Raises when it does
     not answer.
 
-    It may be of another kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it.
-    `model` names one of several that it serves.
+    The `token` may stand in the address, as Jupyter prints it: `http://…/lab?token=…`. The server may be of another
+    kind: "sglang", "triton" or "openai" (anything with OpenAI's endpoints). "auto" asks it. `model` names one of
+    several that it serves.
     """
     global _client, _chosen
     client = find_server() if url is None else open_client(url, token, kind, model)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from nbgen.notebook.options import LINES, explained
 from nbgen.notebook.short_traceback import shortened
 from nbgen.sampling_params import SamplingParams, no_option
 
@@ -23,11 +24,12 @@ STREAMED = ("adapter", "images", "audio", "videos", "tools", "tool_choice", "tem
 EXPLAINED = "model"
 
 
-def takes_sampling(*more: str, new_tokens: int | None = None) -> Callable[[F], F]:
-    """A decorator: `**options` stands for the sampling options and these.
+def takes_sampling(*more: str, new_tokens: int | None = None, alone: bool = False) -> Callable[[F], F]:
+    """A decorator: `**options` stands for the sampling options and these, which its help explains.
 
     `new_tokens` is what max_new_tokens is where it is left out; None, as many as the context holds.
-    Without `more` whatever else is given is refused by name; with it the helper hands it all on to one that does so.
+    Without `more`, or if they stand `alone`, whatever else is given is refused by name; else the helper hands it all on
+    to one that does so.
     """
 
     def sign(helper: F) -> F:
@@ -37,7 +39,13 @@ def takes_sampling(*more: str, new_tokens: int | None = None) -> Callable[[F], F
         names = {given.name for given in own}
         added = [given for given in [*named, *_sampling(new_tokens)] if given.name not in names]
         helper.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        return helper if more else _refusing(helper, [given.name for given in (*own, *added) if given.name != "self"])
+        listed = explained(given.name for given in (*own, *added) if given.name in LINES)
+        helper.__doc__ = "\n\n".join(filter(None, [inspect.getdoc(helper), listed]))
+        return (
+            helper
+            if more and not alone
+            else _refusing(helper, [given.name for given in (*own, *added) if given.name != "self"])
+        )
 
     return sign
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Unpack
 
 import traitlets
 
 from nbgen.notebook import session
+from nbgen.notebook.options import SamplingOptions
 from nbgen.notebook.panel import Panel
-from nbgen.notebook.request import one_answer, sampling_options
+from nbgen.notebook.request import beside, one_answer, sampling_options
 from nbgen.notebook.short_traceback import short_traceback
 from nbgen.notebook.signatures import takes_sampling
 from nbgen.notebook.transcript import Bundle, continuation
@@ -22,6 +23,7 @@ class Stream(Panel):
     """A text and its continuation, coloured by probability. Options are those of `nbgen.generate(complete=True)`.
 
     `alternatives` (0 to 20) is how many of the likeliest tokens are shown at each place; choosing one goes on from it.
+    `adapter` names a loaded LoRA adapter.
     """
 
     title = "The completion panel"
@@ -30,6 +32,7 @@ class Stream(Panel):
     )
 
     prompt = traitlets.Unicode(help="The text that stands in the input at first.").tag(sync=True)
+    beside = traitlets.Dict(help="What goes with every run: an adapter.").tag(sync=True)
     alternatives = traitlets.Int(6, min=0, max=MAX_ALTERNATIVES, help="Tokens shown at each place.").tag(sync=True)
 
     @takes_sampling(new_tokens=DEFAULT_NEW_TOKENS)
@@ -41,7 +44,8 @@ class Stream(Panel):
         alternatives: int = 6,
         height: int = 440,
         transport: str = "auto",
-        **options: Any,
+        adapter: str = "",
+        **options: Unpack[SamplingOptions],
     ) -> None:
         super().__init__(
             panel="stream",
@@ -49,6 +53,7 @@ class Stream(Panel):
             prompt=prompt,
             alternatives=alternatives,
             params=one_answer(sampling_options(options)),
+            beside=beside(adapter),
             height=height,
             transport=transport,
         )

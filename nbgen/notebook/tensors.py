@@ -6,15 +6,19 @@ number, NaN among them. Knows nothing of models.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from nbgen.bytes_elements import unpack_bytes
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.notebook import session
 from nbgen.notebook.arrays import as_array
+from nbgen.notebook.connection import Call
+from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.short_traceback import short_traceback
 
 _DATATYPES = {
@@ -22,31 +26,62 @@ _DATATYPES = {
     **{f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
 }
+#: Of which kinds of numbers an array of a kind may be made without losing any.
+_BECOMES = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}
 _KINDS = {datatype: np.dtype(name) for name, datatype in _DATATYPES.items()} | {"BYTES": np.dtype(object)}
 
 
 @short_traceback
 def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (), **parameters: Any) -> dict[str, Any]:
-    """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along."""
-    tensors, numbers = to_tensors(inputs)
+    """KServe v2's infer: arrays in, arrays out, by their names. `outputs` picks some, `parameters` go along.
+
+    Numbers and lists of Python's are of the type that the model declares; arrays are of their own.
+    """
+    client = session.default_client()
+    tensors, numbers = to_tensors(inputs, _declared(client, model, inputs))
     wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
     body = {"inputs": tensors, "parameters": {**parameters, "binary_data_output": True}}
-    answer, data = session.default_client().infer(model, body | ({"outputs": wanted} if wanted else {}), numbers)
+    try:
+        answer, data = client.infer(model, body | ({"outputs": wanted} if wanted else {}), numbers)
+    except InvalidRequest as error:
+        raise _in_words(error) from None
     return from_tensors(answer["outputs"], data)
 
 
-def to_tensors(arrays: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bytes]:
+def _declared(client: AnyClient, model: str, inputs: Any) -> dict[str, str]:
+    """The datatypes of a model's inputs, where some are given in Python's own types; none where it is not said."""
+    if not isinstance(inputs, Mapping) or all(hasattr(value, "dtype") for value in inputs.values()):
+        return {}
+    try:
+        known = client.fields(Call("GET", f"v2/models/{quote(model, safe='')}"))
+        return {each["name"]: each["datatype"] for each in known.get("inputs", ())}
+    except NbgenError:  # the call that follows says it better
+        return {}
+
+
+def _in_words(error: InvalidRequest) -> InvalidRequest:
+    """A refusal in Triton's words, without the id that nobody gave, and with what numpy calls the type."""
+    words = re.sub(r"^\[request id: .*?\] ", "", error.message)
+    if found := re.search(r"input '(.*)' data-type is '.*', but model '.*' expects '(\w+)'", words):
+        name, expected = found[1], _KINDS.get(found[2])
+        words += f': {name}.astype("{expected.name}")' if expected is not None and expected.kind != "O" else ""
+    return InvalidRequest(words, field=error.field)
+
+
+def to_tensors(
+    arrays: Mapping[str, Any], declared: Mapping[str, str] | None = None
+) -> tuple[list[dict[str, Any]], bytes]:
     """Each array by its name, and the bytes of those that are numbers; texts become BYTES.
 
-    Tensors of torch may need gradients; bfloat16, which numpy has not, becomes float32. Raises InvalidRequest for a
-    type that KServe has not.
+    Tensors of torch may need gradients; bfloat16, which numpy has not, becomes float32. What is no array yet becomes
+    one of the datatype `declared` for it. Raises InvalidRequest for a type that KServe has not.
     """
     if not isinstance(arrays, Mapping):
         kind = type(arrays).__name__
         raise InvalidRequest(f"inputs are arrays by their names, {{'x': …}}, got {kind}", field="inputs")
     tensors, parts = [], []
     for name, value in arrays.items():
-        tensor, data = _tensor(name, as_array(value))
+        tensor, data = _tensor(name, _array(name, value, _KINDS.get((declared or {}).get(name, ""))))
         tensors.append(tensor)
         parts.append(data)
     return tensors, b"".join(parts)
@@ -63,6 +98,19 @@ def from_tensors(tensors: list[dict[str, Any]], data: bytes = b"") -> dict[str, 
             flat, rest = _from_bytes(rest[:size], tensor["datatype"]), rest[size:]
         arrays[tensor["name"]] = flat.reshape(tensor["shape"])
     return arrays
+
+
+def _array(name: str, value: Any, kind: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
+    try:
+        array = as_array(value)
+    except ValueError as error:
+        raise InvalidRequest(f"{name}: {error}", field=name) from None
+    if hasattr(value, "dtype") or kind is None or array.dtype.kind not in _BECOMES.get(kind.kind, ""):
+        return array
+    cast = array.astype(kind)
+    if kind.kind != "f" and (cast != array).any():
+        raise InvalidRequest(f"{name} has numbers that {kind.name} has not", field=name)
+    return cast
 
 
 def _tensor(name: str, array: np.ndarray[Any, Any]) -> tuple[dict[str, Any], bytes]:

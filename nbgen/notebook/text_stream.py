@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from nbgen.errors import NbgenError, Unavailable, from_status
+from nbgen.notebook.event_task import Event, EventTask
 from nbgen.notebook.result import Result
 from nbgen.notebook.short_traceback import EXPECTED, shortened
 
 #: Between the first text and the end; in less time nothing is told of how fast tokens come.
 RATE_SECONDS = 0.01
 
-Events = Iterator[tuple[str, dict[str, Any]]]
+Events = Iterator[Event]
+#: In place of an event that did not come.
+LOST: Event = ("lost", {})
 Progress = Callable[[dict[str, Any] | None], None]
 #: Streams that are awaited at once; others wait for them to end.
 AWAITED = 128
@@ -32,8 +35,10 @@ LINE_SECONDS = 0.2
 class TextStream:
     """Iterate for new text, by `for` or `async for`; `await` it for the result.
 
-    Leaving early (break, an exception, Ctrl-C, a cancelled task) stops the run on the server. `aevents` are the same
-    events awaited; whichever is not used is never opened.
+    Leaving a loop early (break, an exception, Ctrl-C, a cancelled task) stops the run on the server, and what has come
+    stays in `result`. To read some and more of it later, use `next(…)` or `await anext(…)`; then `close`, `aclose`, or
+    the end of a `with` or `async with` stops it. `aevents` are the same events awaited; whichever is not used is never
+    opened.
     """
 
     #: A copy that was never made is closed, too.
@@ -44,13 +49,17 @@ class TextStream:
         events: Events,
         result: Result,
         progress: Progress | None = None,
-        aevents: AsyncGenerator[tuple[str, dict[str, Any]]] | None = None,
+        aevents: AsyncGenerator[Event] | None = None,
     ) -> None:
         self.result = result
         self._events = events
         self._aevents = aevents
+        #: What reads the awaited ones, and whose turn it is, where several await the same stream.
+        self._task: EventTask | None = None
+        self._turn = asyncio.Lock()
         self._progress = progress or (lambda step: None)
         self.on_end: Callable[[Result], None] = lambda result: None
+        self._failure: Exception | None = None
         self._open = True
         self._started = time.monotonic()
         self._next_line = 0.0
@@ -60,53 +69,90 @@ class TextStream:
     def __repr__(self) -> str:
         return f"<stream, {self.result.finish_reason or 'open'}: {self.result.text[-60:]!r}>"
 
-    def __iter__(self) -> TextStream:
-        return self
+    def __iter__(self) -> Iterator[str]:
+        return _Loop(self)
 
     def __next__(self) -> str:
+        if self._task is not None and self._open:
+            raise TypeError("this stream is read with `async for` or `await` already")
+        self._aevents = None
         try:
             while self._open:
-                text = self._apply(*next(self._events, ("lost", {})))
+                text = self._apply(*next(self._events, LOST))
                 if text:
                     return text
         except BaseException as error:  # Ctrl-C, too, must end the run.
-            self.close("error" if isinstance(error, Exception) else "abort")
+            self._break(error)
             if isinstance(error, EXPECTED):
                 raise shortened(error) from None
             raise
         raise StopIteration
 
-    async def __aiter__(self) -> AsyncIterator[str]:
-        if self._aevents is None:
-            raise TypeError("this stream can only be read with a plain `for`")
-        try:
-            async with aclosing(self._aevents) as events:
-                async for name, data in events:
-                    if text := self._apply(name, data):
-                        yield text
-                    if name == "done":
-                        await _read_out(events)
-                    if not self._open:
-                        return
-            self._apply("lost", {})
-        except BaseException as error:  # A cancelled task or a loop left early, too, end the run.
-            self.close("error" if isinstance(error, Exception) else "abort")
-            if isinstance(error, (*EXPECTED, asyncio.CancelledError)):
-                raise shortened(error) from None
-            raise
+    def __aiter__(self) -> AsyncIterator[str]:
+        return _Loop(self)
+
+    async def __anext__(self) -> str:
+        async with self._turn:
+            if self._open and self._task is None:
+                self._task = EventTask(self._awaited())
+            if self._task is not None and (text := await self._text(self._task)):
+                return text
+        await self._left()
+        raise StopAsyncIteration
 
     def __await__(self) -> Generator[Any, None, Result]:
         return self._whole().__await__()
 
     async def _whole(self) -> Result:
+        if not self._open:
+            return await self.read()
         async with _places():
             return await self.read()
 
     async def read(self) -> Result:
-        """As to await it, however many others are awaited."""
-        async for _ in self:
-            pass
+        """As to await it, however many others are awaited. Raises what ended it, another time as well."""
+        async with self._turn:
+            if self._task is not None:
+                await self._rest(self._task)
+            elif self._open:
+                async with aclosing(self._awaited()) as events:
+                    await self._rest(events)
+                    await _read_out(events)
+        await self._left()
+        if self._failure is not None:
+            raise shortened(self._failure) from None
         return self.result
+
+    async def _rest(self, events: AsyncIterator[Event]) -> None:
+        while await self._text(events):
+            pass
+
+    async def _text(self, events: AsyncIterator[Event]) -> str:
+        """The next text that is awaited; none at the end."""
+        try:
+            while self._open:
+                if text := self._apply(*(await anext(events, None) or LOST)):
+                    return text
+        except BaseException as error:  # A cancelled task, too, ends the run.
+            self._break(error)
+            if isinstance(error, (*EXPECTED, asyncio.CancelledError)):
+                raise shortened(error) from None
+            raise
+        return ""
+
+    def _awaited(self) -> AsyncGenerator[Event]:
+        if self._aevents is None:
+            raise TypeError("this stream can only be read with a plain `for`")
+        return self._aevents
+
+    def _break(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self._failure = self._failure or error
+        self.close("error" if isinstance(error, Exception) else "abort")
+
+    async def _left(self) -> None:
+        if self._task is not None:
+            await self._task.ended()
 
     def close(self, reason: str = "abort") -> None:
         """Stop reading, and with it the run; text that has come stays in `result`."""
@@ -119,12 +165,25 @@ class TextStream:
         close = getattr(self._events, "close", None)
         if close:
             close()
+        if self._task is not None:
+            self._task.stop()
+
+    async def aclose(self) -> None:
+        """As `close`, but the connection is closed as well when it returns."""
+        self.close()
+        await self._left()
 
     def __enter__(self) -> TextStream:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
         self.close()
+
+    async def __aenter__(self) -> TextStream:
+        return self
+
+    async def __aexit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
+        await self.aclose()
 
     def __del__(self) -> None:
         self.close()
@@ -142,6 +201,8 @@ class TextStream:
             self._fail(data["error"])
         elif name == "lost":
             raise Unavailable("the server ended the answer before it was complete")
+        elif name == "left":
+            self.close()
         return ""
 
     def _delta(self, data: dict[str, Any]) -> str:
@@ -188,6 +249,28 @@ class TextStream:
     def _fail(self, error: dict[str, Any]) -> None:
         self.result.finish_reason = "error"
         raise from_status(int(error.get("code", 500)), error["message"], error.get("field"))
+
+
+class _Loop:
+    """One loop over a stream. Who leaves it, however, lets go of it, and so ends the run."""
+
+    def __init__(self, stream: TextStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> _Loop:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._stream)
+
+    def __aiter__(self) -> _Loop:
+        return self
+
+    def __anext__(self) -> Awaitable[str]:
+        return self._stream.__anext__()
+
+    def __del__(self) -> None:
+        self._stream.close()
 
 
 def _places() -> asyncio.Semaphore:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field, fields, make_dataclass
 from typing import Any, get_type_hints
 
-import msgspec
-
 from nbgen.errors import InvalidRequest
+from nbgen.notebook.json_value import json_text
+from nbgen.notebook.request import in_json
 from nbgen.notebook.result import Result
-from nbgen.notebook.schema import Schema
+from nbgen.notebook.schema import described, read_as
 from nbgen.notebook.text_stream import TextStream
 
 #: Asks again, after an answer and messages with what the functions that it called have returned.
@@ -83,11 +83,11 @@ def chat_body(tools: Any, choice: Any = None, template_options: Mapping[str, Any
     box = tools if isinstance(tools, Tools) else Tools(tools)
     if isinstance(choice, str) and choice not in ("auto", "required", "none"):
         choice = {"type": "function", "function": {"name": choice}}
-    if not isinstance(template_options, Mapping | None):
-        words = f'template_options are a dict, as {{"enable_thinking": False}}; got {template_options!r:.80}'
+    if not isinstance(template_options or {}, Mapping):
+        words = f'template_options are a dict, as {{"enable_thinking": False}}, got {type(template_options).__name__}'
         raise InvalidRequest(words, field="template_options")
-    body = {"tools": box.json, "tool_choice": choice, "template_options": dict(template_options or {})}
-    return {name: value for name, value in body.items() if value}
+    body = {"tools": box.json, "tool_choice": choice, "template_options": template_options}
+    return {name: in_json(value, name) for name, value in body.items() if value}
 
 
 def _several(given: Any) -> Iterable[Any]:
@@ -104,25 +104,26 @@ class _Function:
         self._function = function
         self.name = getattr(function, "__name__", type(function).__name__)
         self.asynchronous = inspect.iscoroutinefunction(function)
-        self._arguments = msgspec.defstruct("Arguments", _fields(function, self.name), kw_only=True)
+        arguments = make_dataclass("Arguments", _fields(function, self.name), kw_only=True)
+        self._names = [each.name for each in fields(arguments)]
+        try:
+            self._arguments, self._schema = described(arguments)
+        except TypeError as error:
+            raise InvalidRequest(f"the tool {self.name} cannot be described: {error}", field="tools") from None
 
     @property
     def json(self) -> dict[str, Any]:
         """As OpenAI's API has it. The description is the docstring."""
-        try:
-            schema = json.loads(Schema(self._arguments).json)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"the tool {self.name} cannot be described: {error}", field="tools") from None
-        schema.pop("title", None)
+        schema = {name: value for name, value in self._schema.items() if name != "title"}
         told = {"name": self.name, "description": inspect.getdoc(self._function) or "", "parameters": schema}
         return {"type": "function", "function": {name: value for name, value in told.items() if value}}
 
     def __call__(self, arguments: str) -> str:
         """What it returns, as text; what went wrong, for the model to read."""
         try:
-            given = msgspec.json.decode(arguments or "{}", type=self._arguments, strict=False)
-            value = _waited_for(self._function(**msgspec.structs.asdict(given)))
-            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+            given = read_as(arguments or "{}", self._arguments, strict=False)
+            value = _waited_for(self._function(**{name: getattr(given, name) for name in self._names}))
+            return value if isinstance(value, str) else json_text(value)
         except Exception as error:  # the model may do better the next time
             return f"{type(error).__name__}: {error}"
 
@@ -156,5 +157,5 @@ def _fields(function: Callable[..., Any], name: str) -> list[Any]:
 
 
 def _default(value: Any) -> Any:
-    """A default as msgspec takes it: a list or a dict is made anew for each call."""
-    return msgspec.field(default_factory=lambda: copy.copy(value)) if isinstance(value, list | dict | set) else value
+    """A default as dataclasses take it: what can change is made anew for each call."""
+    return field(default=value) if isinstance(value, Hashable) else field(default_factory=lambda: copy.copy(value))

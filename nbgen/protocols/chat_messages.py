@@ -123,19 +123,18 @@ def chat_messages(turns: list[Turn]) -> list[ChatMessage]:
     return messages
 
 
-def template_options(options: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """A chat template's own variables, as `enable_thinking`: plain values that shadow nothing of ours."""
+def template_options(
+    options: Mapping[str, Any], field: str = "chat_template_kwargs"
+) -> dict[str, bool | int | float | str]:
+    """A chat template's own variables, as `enable_thinking`: plain values that shadow nothing of ours.
+
+    `field` is what the dialect calls them.
+    """
     for name, value in options.items():
         if name in RESERVED_OPTIONS or not name.isidentifier() or not isinstance(value, bool | int | float | str):
-            raise InvalidRequest(
-                f"chat_template_kwargs.{name:.80} is not an option that a template may be given",
-                field="chat_template_kwargs",
-            )
+            raise InvalidRequest(f"{field}.{name:.80} is not an option that a template may be given", field=field)
     if len(options) > MAX_TEMPLATE_OPTIONS:
-        raise InvalidRequest(
-            f"chat_template_kwargs has {len(options)} options; at most {MAX_TEMPLATE_OPTIONS}",
-            field="chat_template_kwargs",
-        )
+        raise InvalidRequest(f"{field} has {len(options)} options; at most {MAX_TEMPLATE_OPTIONS}", field=field)
     return dict(options)
 
 

@@ -1,6 +1,6 @@
 """Embeddings: OpenAI's `/v1/embeddings` and SGLang's `/encode`, from their bodies to requests and back.
 
-With `pooling` the first asks any language model for its hidden states, pooled.
+With `pooling` the first asks any language model for its hidden states, pooled; with a LoRA adapter if need be.
 
 Knows nothing of a model's limits, which the engine checks.
 """
@@ -48,13 +48,17 @@ def parse_openai(body: bytes) -> Embedding:
     if dimensions is not None and not (type(dimensions) is int and 0 < dimensions <= MAX_DIMENSIONS):
         raise InvalidRequest(f"`dimensions` must be an integer from 1 to {MAX_DIMENSIONS}", field="dimensions")
     requests, single = _requests(fields.get("input"), "input")
+    if (adapter := fields.get("lora_path") or "") and not isinstance(adapter, str):
+        raise InvalidRequest("`lora_path` must be text", field="lora_path")
     if (pooling := fields.get("pooling")) is None:
+        if adapter:
+            raise InvalidRequest("`lora_path` goes with `pooling`: embedding models take none", field="lora_path")
         return Embedding(requests, single, encoding == "base64", dimensions)
     if pooling not in POOLS:
         raise InvalidRequest(f"`pooling` must be {' or '.join(POOLS)}", field="pooling")
     if dimensions is not None:
         raise InvalidRequest("`dimensions` is for embedding models: pooled states come whole", field="dimensions")
-    return Embedding(_pooled(requests, pooling), single, encoding == "base64")
+    return Embedding(_pooled(requests, pooling, adapter), single, encoding == "base64")
 
 
 def parse_encode(body: bytes) -> Embedding:
@@ -112,7 +116,7 @@ def _requests(value: Any, field: str) -> tuple[list[EmbedRequest], bool]:
     return [_request(prompt, field) for prompt in prompts], single
 
 
-def _pooled(requests: list[EmbedRequest], pooling: Literal["mean", "last"]) -> list[GenerateRequest]:
+def _pooled(requests: list[EmbedRequest], pooling: Literal["mean", "last"], adapter: str) -> list[GenerateRequest]:
     """The same texts for a model that makes text, which writes none."""
     params, tensors = SamplingParams(max_new_tokens=0), TensorOptions(pooled=pooling)
     return [
@@ -122,6 +126,7 @@ def _pooled(requests: list[EmbedRequest], pooling: Literal["mean", "last"]) -> l
             input_ids=each.input_ids,
             params=params,
             tensors=tensors,
+            adapter=adapter,
             group=requests[0].rid,
         )
         for each in requests

@@ -110,7 +110,7 @@ class RunBody(Body):
             tools=tool_options(self.tools, self.tool_choice, guided=True),
             parts=messages is not None,
             thoughts=True,
-            template_options=template_options(self.template_options),
+            template_options=template_options(self.template_options, "template_options"),
             prefix_ids=self.prefix_ids,
             logit_processor=self.logit_processor or None,
             adapter=self.adapter,

@@ -92,6 +92,12 @@ def test_a_continuation_survives_a_reload(opened: Notebook, page: Page) -> None:
     assert tokens.all_text_contents() == before
 
 
+@pytest.mark.parametrize("opened", ["import nbgen\nnbgen.Stream('Once', adapter='nobody')"], indirect=True)
+def test_an_adapter_goes_with_every_run(opened: Notebook, page: Page) -> None:
+    page.get_by_role("button", name="Continue", exact=True).click()
+    expect(page.locator(".nbgen").get_by_role("alert")).to_contain_text("'nobody' has never been loaded")
+
+
 @pytest.mark.parametrize(("height", "width"), [(440, 240), (300, 330)])
 @pytest.mark.parametrize("opened", [f"import nbgen\nnbgen.Stream('Once', {LONG})"], indirect=True)
 def test_in_a_small_panel_nothing_covers_the_text_and_its_end_is_seen(

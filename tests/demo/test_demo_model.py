@@ -8,6 +8,7 @@ import warnings
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -26,7 +27,11 @@ from nbgen.demo import (
     tokenizer,
     unknown,
 )
+from nbgen.messages import ChatMessage, GenerateRequest
+from nbgen.notebook.schema import Schema
 from nbgen.notebook.tools import Tools
+from nbgen.sampling_params import SamplingParams
+from tests.engine.conftest import build, constrain
 
 FOLDER = Path(nbgen.demo.__file__).parent / "model"
 FILES = {
@@ -284,3 +289,21 @@ def test_variations_of_a_phrasing_keep_most_of_its_words():
     rng, asked = random.Random(0), "How do I stop a long answer of the panel?"
     varied = [set(phrasing.normal(phrasing.vary(asked, rng)).split()) for _ in range(300)]
     assert sum(len(words & {"stop", "long", "answer", "panel"}) >= 2 for words in varied) > 270
+
+
+class Person(msgspec.Struct):
+    name: str
+    city: str
+
+
+def test_it_answers_the_readmes_question_for_an_object() -> None:
+    schema, assembly = Schema(Person), build(FOLDER)
+    asked = [ChatMessage(role="user", content="Anna lives in Rome.")]
+    for seed in range(10):
+        params = SamplingParams(json_schema=schema.json, sampling_seed=seed)
+        (sequence,) = assembly.admission.sequences(GenerateRequest(rid=str(seed), messages=asked, params=params))
+        constrain(assembly, [sequence])
+        outputs = list(assembly.engine.add([sequence]))
+        while assembly.engine.has_work:
+            outputs += assembly.engine.step()
+        assert schema.parse("".join(output.text for output in outputs)) == Person("Anna", "Rome")

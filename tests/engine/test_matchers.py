@@ -1,5 +1,6 @@
 """How far an answer has come in its grammar, and what a matcher says of tokens that are only guessed."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from transformers import AutoTokenizer
 from nbgen.engine.grammar import Grammar, Matcher
 from nbgen.engine.grammar_llguidance import LLGuidanceBackend
 from nbgen.engine.grammar_xgrammar import XGrammarBackend
+from nbgen.sampling_params import SPACED
 
 END = 0
 ANSWER = b'{"a": [1, 22, 333], "b": "two words"}'
@@ -67,3 +69,14 @@ def test_guesses_end_where_the_grammar_forbids_one_or_ends(
         matcher.accept(token)
     assert matcher.num_allowed([END]) == 0
     assert matcher.accept(END)
+
+
+def test_white_space_is_the_models_choice_unless_the_schema_makes_it(
+    begin: Callable[[Grammar], Matcher], tiny_model: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    for written in (ANSWER, ANSWER.replace(b" [", b"["), ANSWER.replace(b": ", b"  :\n"), b"{ }"):
+        ids = tokenizer.encode(written.decode(), add_special_tokens=False)
+        for said, allowed in (({}, True), (SPACED, written == ANSWER)):
+            matcher = begin(Grammar("json_schema", json.dumps({"type": "object", **said})))
+            assert (matcher.num_allowed(ids) == len(ids)) == allowed, (written, said)

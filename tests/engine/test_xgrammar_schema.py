@@ -28,6 +28,16 @@ DEFS = {"A": A, "N": {"type": "integer"}}
 
 #: A schema, values that it takes, values that it does not.
 ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "a group that may be left out": (
+        {"type": "string", "pattern": r"^a(-[0-9]+)?([)?]b+)?$"},
+        ["a", "a-12", "a)bb", "a-1?b"],
+        ["a12", "abb", "a-", "a?"],
+    ),
+    "names with such a group": (
+        {"type": "object", "patternProperties": {"^a(-[0-9]+)?$": {"type": "integer"}}, **CLOSED},
+        [{"a": 1, "a-12": 2}],
+        [{"a12": 1}],
+    ),
     "parts": ({"allOf": [A, B]}, [{"a": 1, "b": "x"}], [{"a": 1}, {"b": "x"}, 3]),
     "parts of parts": ({"allOf": [{"allOf": [A]}, B]}, [{"a": 1, "b": "x"}], [{"a": 1}, {"b": "x"}]),
     "part beside type": ({"type": "integer", "allOf": [{"minimum": 3}]}, [5], [1, "x"]),

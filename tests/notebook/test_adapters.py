@@ -1,14 +1,21 @@
 """A LoRA adapter from the notebook: a folder, and a peft model that lives here."""
 
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 from peft import PeftModel
 
 import nbgen
 from nbgen.errors import InvalidRequest
+from nbgen.notebook import session
 from nbgen.notebook.private_server import PrivateServer
+from nbgen.notebook.remote import RemoteClient
+from nbgen.notebook.sglang_backend import SGLangBackend
 from tests.adapters import peft_model
 
 OPTIONS = {"complete": True, "temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
@@ -47,6 +54,34 @@ def test_a_live_model_and_its_folder_answer_alike(connected: PrivateServer, live
         nbgen.unload_adapter("live")
 
 
+def test_whatever_reads_a_text_takes_an_adapter(
+    connected: PrivateServer, live: PeftModel, shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nbgen.load_adapter("live", live)
+    try:
+        plain, adapted = (nbgen.hidden_states("abc", adapter=name) for name in ("", "live"))
+        assert not np.allclose(plain, adapted)
+        assert nbgen.logprobs("abc", adapter="live").total != nbgen.logprobs("abc").total
+        vectors = nbgen.embed(["abc", "d"], pooling="mean", adapter="live")
+        np.testing.assert_allclose(vectors[0], adapted.mean(axis=0), atol=1e-5)
+        said = nbgen.generate("abc", adapter="live", temperature=0, max_new_tokens=12).text
+        shell.run_cell_magic("nbgen", "--adapter live -t 0 --max-new-tokens 12 --out result", "abc")
+        assert shell.user_ns["result"].text == said != nbgen.generate("abc", temperature=0, max_new_tokens=12).text
+        chat = nbgen.Chat(adapter="live", temperature=0, max_new_tokens=12)
+        chat.ask("abc")
+        chat.wait()
+        assert chat.messages[-1]["content"] == said
+        chat.close()
+        with closing(RemoteClient(connected.url, connected.client.token, SGLangBackend("m"))) as remote:
+            monkeypatch.setattr(session, "_client", remote)
+            states = nbgen.embed(["abc", "d"], pooling="mean", adapter="live")
+        np.testing.assert_allclose(states, vectors, atol=1e-5)
+    finally:
+        connected.client.unload_adapter("live")
+    with pytest.raises(InvalidRequest, match="adapter goes with a pooling"):
+        nbgen.embed("abc", adapter="live")
+
+
 def test_what_is_no_adapter_is_refused_in_words(connected: PrivateServer) -> None:
     with pytest.raises(InvalidRequest, match="a folder or a peft model, got int"):
         nbgen.load_adapter("x", 5)
@@ -57,3 +92,6 @@ def test_what_is_no_adapter_is_refused_in_words(connected: PrivateServer) -> Non
         nbgen.load_adapter("x", "a\0b")
     with pytest.raises(InvalidRequest, match="never been loaded"):
         nbgen.generate("abc", adapter="nobody", **OPTIONS)
+    for helper in (nbgen.logprobs, nbgen.hidden_states, partial(nbgen.embed, pooling="last")):
+        with pytest.raises(InvalidRequest, match=r"^adapter: .* never been loaded"):
+            helper("abc", adapter="nobody")

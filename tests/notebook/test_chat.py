@@ -130,6 +130,30 @@ def test_an_answer_that_fails_is_told_to_who_waits(chat: Chat, monkeypatch: pyte
     client.close()
 
 
+def test_who_waits_gets_the_answer(chat: Chat, connected: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chat.wait() is None
+    for question in ("one", "two"):
+        chat.ask(question)
+        result = chat.wait()
+        assert result is not None
+        assert result.turns == chat.messages
+        assert result.turns[-2]["content"] == question
+        assert result.usage["completion_tokens"] > 0
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    client = nbgen.connect(connected.url.removesuffix("nbgen/"), connected.client.token, kind="openai")
+    chat.chat = "of another kind"
+    chat.ask("three")
+    other = chat.wait()
+    assert other is not None
+    assert (other.turns[-2]["content"], other.turns[-1]["content"]) == ("three", other.text)
+    client.close()
+
+
+def test_a_message_of_widgets_is_none_to_the_model(chat: Chat) -> None:
+    with pytest.raises(InvalidRequest, match=r"chat\.ask"):
+        chat.send("hello")
+
+
 def test_an_answer_that_was_asked_for_here_is_written_down_when_it_ends(chat: Chat) -> None:
     written: list[dict[str, str]] = []
     chat._transcript._handles.append(SimpleNamespace(update=lambda bundle, raw: written.append(bundle)))

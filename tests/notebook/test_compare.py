@@ -13,10 +13,11 @@ import pytest
 import nbgen
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
-from nbgen.notebook.compare import _cell, _is_axis, _result
+from nbgen.notebook.compare import _cell, _is_axis
 from nbgen.notebook.contenders import Contender, contenders
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import open_client
+from nbgen.notebook.result import Result
 from tests.conftest import wait_for
 
 
@@ -125,6 +126,10 @@ def test_results_are_the_newest_answers_in_the_order_of_the_grid(connected: Priv
         for _ in connected.client.run(body):
             pass
     assert [result.usage["completion_tokens"] for result in grid.wait()] == [2, 3]
+    frame = grid.to_df()
+    assert list(frame.columns[:3]) == ["label", "max_new_tokens", "text"]
+    assert frame["max_new_tokens"].tolist() == frame["completion_tokens"].tolist() == [2, 3]
+    assert frame["text"].tolist() == [result.text for result in grid.results]
     assert grid.results[1].text.startswith(grid.results[0].text)
     assert [result.finish_reason for result in grid.results] == ["length", "length"]
     grid.close()
@@ -201,7 +206,7 @@ def test_a_cell_says_what_is_its_own(one: Contender, chosen: dict[str, Any], lab
     ],
 )
 def test_a_turn_is_a_result(turn: dict[str, Any], reason: str | None, text: str) -> None:
-    result = _result(turn, {"top_k": 1})
+    result = Result.of_turn(turn, {"top_k": 1})
     assert (result.finish_reason, result.text, result.params) == (reason, text, {"top_k": 1})
     assert result.usage == (turn.get("usage") or {})
 

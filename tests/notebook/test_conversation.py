@@ -1,10 +1,14 @@
 """What a conversation sends with each turn."""
 
+import json
 from typing import Any
 
 import pytest
 
+import nbgen
+from nbgen.errors import InvalidRequest
 from nbgen.notebook.conversation import Conversation
+from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.result import Result
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.turns import NO_RESULT
@@ -15,6 +19,39 @@ CALL = {"id": "c1", "name": "forecast", "arguments": "{}"}
 def forecast() -> None:
     """The weather, which somebody interrupts."""
     raise KeyboardInterrupt
+
+
+def test_a_conversation_is_brought_back(connected: PrivateServer) -> None:
+    talk = nbgen.chat("be short", max_new_tokens=4)
+    result = talk("one")
+    for kept in (talk.messages, talk, json.loads(talk.to_jsonl())["messages"]):
+        again = nbgen.chat(messages=kept, max_new_tokens=4)
+        assert again.messages == talk.messages
+        assert again.messages is not talk.messages
+        again("two")
+        assert [turn["role"] for turn in again.messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert len(nbgen.chat(messages=result)) == 3
+    assert len(nbgen.chat("be long", messages=[{"role": "user", "content": "one"}])) == 2
+    for wrong, words in (
+        (talk.messages, "leave system= out"),
+        ("one", "messages are a list"),
+        ([1], "a list with int"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            nbgen.chat("be short", messages=wrong)
+
+
+def test_wrong_options_are_refused_when_a_conversation_is_made() -> None:
+    with pytest.raises(InvalidRequest, match="did you mean 'temperature'"):
+        nbgen.chat(temprature=1)
+    with pytest.raises(InvalidRequest, match="temperature must be at least 0"):
+        nbgen.chat(temperature=-1)
+    with pytest.raises(InvalidRequest, match="template_options are a dict"):
+        nbgen.chat(template_options=["thinks"])
+
+
+def test_a_conversation_may_have_a_schema(connected: PrivateServer) -> None:
+    assert nbgen.chat(schema=bool, max_new_tokens=9)("Is it?").value in (True, False)
 
 
 def test_calls_that_were_interrupted_have_results_in_the_next_turn() -> None:

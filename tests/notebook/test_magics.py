@@ -4,10 +4,10 @@ import asyncio
 import re
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import pytest
+from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbclient import NotebookClient
@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from nbgen.notebook import session
 from nbgen.notebook.background import BackgroundRun
 from nbgen.notebook.code_blocks import as_cell
-from nbgen.notebook.magics import complete
+from nbgen.notebook.magics import ACTIONS
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.result import Result
 from tests.conftest import PATIENCE
@@ -70,6 +70,11 @@ def test_a_text_can_be_continued(shell: InteractiveShell) -> None:
         ("%nbgen connect", "needs the server's URL"),
         ("%nbgen load 'open quote", "No closing quotation"),
         ("%%nbgen --schema nowhere\nhi", "there is no variable of this name"),
+        ("%%nbgen --tool len\nhi", "the tool len must name its parameters"),
+        ("forecast = 1\nget_ipython().run_cell_magic('nbgen', '--tool forcast', 'hi')", "did you mean forecast?"),
+        ("%%nbgen --system You are a pirate\nhi", "quote a value of several words: --system 'You are a pirate'"),
+        ("%%nbgen hello there\nhi", "unrecognized arguments: hello there\n"),
+        ("%nbgen status --token x", "--token goes with connect"),
         ("%%nbgen --schema nowhere.json\nhi", "No such file"),
         ("%nbgen unload foo", "unload takes nothing more"),
         ("%nbgen fix abc", "fix abc: not the number of a cell"),
@@ -176,36 +181,93 @@ def test_help_comes_from_the_options(shell: InteractiveShell) -> None:
     assert "Send the cell to the model" in text
 
 
-def test_options_and_actions_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def offered(shell: InteractiveShell, code: str, cursor: int | None = None) -> list[str]:
+    """All that Tab shows, with our matcher's among what IPython knows."""
+    with provisionalcompleter():
+        return [found.text for found in shell.Completer.completions(code, len(code) if cursor is None else cursor)]
+
+
+@pytest.mark.parametrize("jedi", [True, False])
+def test_options_and_actions_are_completed_and_nothing_else(
+    shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jedi: bool
+) -> None:
     (tmp_path / "big-model").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert complete(None, SimpleNamespace(line="%nbgen load b", symbol="b")) == ["bundled", "big-model/"]
-    options = complete(None, SimpleNamespace(line="%%nbgen --te", symbol="--te"))
-    assert options == ["--temperature"]
-    assert complete(None, SimpleNamespace(line="%nbgen lo", symbol="lo")) == ["load"]
-    assert complete(None, SimpleNamespace(line="%nbgen unload ", symbol="")) == []
-    shell = SimpleNamespace(user_ns={"Person": 1, "_": 2, "Peter": 3, "Perl": 4}, user_ns_hidden={"Perl": 4})
-    for line, names in (
+    shell.Completer.use_jedi = jedi
+    shell.run_cell("Person = Peter = 1")
+    options = offered(shell, "%%nbgen --")
+    assert "--temperature" in options
+    assert all(option.startswith("--") for option in options)
+    for line, words in (
+        ("%nbgen ", list(ACTIONS)),
+        ("%nbgen lo", ["load"]),
+        ("%nbgen load ", ["bundled", "big-model/"]),
+        ("%nbgen load b", ["bundled", "big-model/"]),
         ("%nbgen load big-model/ --q", ["--quantization"]),
         ("%nbgen load big-model/ --quantization i", ["int8", "int4"]),
+        ("%nbgen connect http://x --to", ["--token"]),
+        ("%%nbgen --te", ["--temperature"]),
         ("%%nbgen -t 0 --schema Pe", ["Person", "Peter"]),
-        ("%%nbgen --temperature 0", []),
+        ("%%nbgen --schema=Pe", ["Person", "Peter"]),
         ("%%nbgen --background --ba", ["--background"]),
+        ("x = 1\n%nbgen un", ["unload"]),
     ):
-        assert complete(shell, SimpleNamespace(line=line, symbol=line.split()[-1])) == names
+        assert offered(shell, line) == words, line
+    assert "--temperature" not in offered(shell, "%%nbgen\n--te")
+    assert "print" in offered(shell, "%%nbgen\nprin")
+    assert offered(shell, "%%nbgen --te\nhello", 12) == ["--temperature"]
 
 
 def test_loading_twice_and_unloading_leave_nothing_behind(shell: InteractiveShell) -> None:
+    before = len(shell.Completer.custom_matchers)
     shell.run_line_magic("reload_ext", "nbgen")
     shell.run_line_magic("load_ext", "nbgen")
-    hooks = shell.strdispatchers["complete_command"].strs
-    assert len(hooks["%%nbgen"].chain) == 1
+    assert len(shell.Completer.custom_matchers) == before == 1
     shell.run_line_magic("unload_ext", "nbgen")
     assert "nbgen" not in shell.magics_manager.magics["cell"]
     assert "nbgen" not in shell.magics_manager.magics["line"]
-    assert "%%nbgen" not in hooks
+    assert shell.Completer.custom_matchers == []
     shell.run_line_magic("load_ext", "nbgen")
     assert "nbgen" in shell.magics_manager.magics["cell"]
+
+
+def test_what_python_itself_knows_is_a_schema(shell: InteractiveShell) -> None:
+    printed, good = run(shell, "%%nbgen --schema bool --max-new-tokens 9\nhi")
+    assert good, printed
+    assert isinstance(shell.user_ns["_"].value, bool)
+
+
+def test_a_function_that_asks_puts_in_its_own_variables(shell: InteractiveShell) -> None:
+    shell.run_cell(
+        "name = 'outer'\n"
+        "def ask(name, kind=bool):\n"
+        "    get_ipython().run_cell_magic('nbgen', '--schema kind --max-new-tokens 9', 'I am {{name}} of {{number}}')\n"
+        "number = 3\n"
+        "ask('inner')"
+    )
+    assert shell.user_ns["_"].messages[0]["content"] == "I am inner of 3"
+
+
+def test_a_server_that_wants_a_token_says_how_to_give_it(
+    shell: InteractiveShell, connected: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_client", "_chosen", "_private", "_asked"):
+        monkeypatch.setattr(session, name, getattr(session, name))
+    for line, words in (
+        (f"%nbgen connect {connected.url}", "wants its token: nbgen.connect(url, token), %nbgen connect URL --token"),
+        (f"%nbgen connect {connected.url} --token wrong", "refused the token: nbgen.connect(url, token)"),
+    ):
+        printed, good = run(shell, line)
+        assert not good
+        assert words in printed
+        assert "Bearer" not in printed
+    for line in (
+        f"%nbgen connect {connected.url} --token {connected.client.token}",
+        f"%nbgen connect {connected.url}?token={connected.client.token}",
+    ):
+        printed, good = run(shell, line)
+        assert good, printed
+        session.default_client().close()
 
 
 def test_help_lists_all_options(shell: InteractiveShell) -> None:

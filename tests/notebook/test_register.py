@@ -10,7 +10,7 @@ import torch
 import tritonclient.http as triton
 
 import nbgen
-from nbgen.errors import NbgenError, Unavailable
+from nbgen.errors import InvalidRequest, NbgenError, Unavailable
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.register import RegisteredModel
 
@@ -52,6 +52,26 @@ def test_a_module_that_cannot_be_exported_leaves_nothing(connected: PrivateServe
         nbgen.register("odd", Scaled(1), inputs={"x": ("ODD", [4])}, outputs={"y": FOUR})
     with pytest.raises(NbgenError, match="odd"):
         connected.client.load_module("odd")
+
+
+def test_lists_are_of_the_type_that_a_model_declares(connected: PrivateServer) -> None:
+    nbgen.register("third", Scaled(3), inputs={"x": FOUR}, outputs={"y": FOUR})
+    for given in ([1, 2, 3, 4], [1.0, 2.0, 3.0, 4.0], (1, 2, 3, 4), np.arange(1, 5).astype("float32")):
+        assert nbgen.infer("third", {"x": given})["y"].tolist() == [3, 6, 9, 12]
+    with pytest.raises(NbgenError) as refused:
+        nbgen.infer("third", {"x": np.ones(4)})
+    assert str(refused.value) == (
+        "inference input 'x' data-type is 'FP64', but model 'third' expects 'FP32': x.astype(\"float32\")"
+    )
+    with pytest.raises(InvalidRequest, match=r"x: .*inhomogeneous"):
+        nbgen.infer("third", {"x": [[1], [2, 3]]})
+    with pytest.raises(InvalidRequest, match=r"^unexpected shape for input 'x'"):
+        nbgen.infer("third", {"x": [1]})
+
+
+def test_what_is_no_module_is_refused_in_words(connected: PrivateServer) -> None:
+    with pytest.raises(InvalidRequest, match=r"a torch\.nn\.Module, got function"):
+        nbgen.register("none", lambda x: x, inputs={"x": FOUR}, outputs={"y": FOUR})
 
 
 def test_a_module_that_cannot_be_loaded_is_not_known_afterwards(connected: PrivateServer) -> None:

@@ -17,6 +17,7 @@ from nbgen.notebook.connection import Call
 from nbgen.notebook.openai_backend import OpenAIBackend, OpenAIReader
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import open_client, server_root
+from nbgen.notebook.schema import Schema
 from nbgen.notebook.sglang_backend import SGLangBackend, SGLangReader
 from nbgen.notebook.triton_backend import TritonBackend, TritonReader
 from tests.notebook.hello_server import greeting, greeting_on_socket
@@ -143,7 +144,7 @@ def test_triton_is_asked_for_text_and_answers_in_pieces() -> None:
 
 
 def test_openais_options_have_its_names() -> None:
-    params = {"max_new_tokens": None, "sampling_seed": 3, "json_schema": '{"type": "object"}', "stop": ["x"]}
+    params = {"max_new_tokens": None, "sampling_seed": 3, "json_schema": Schema({"type": "object"}).json, "stop": ["x"]}
     call = OpenAIBackend("m").run({"messages": [{"role": "user", "content": "x"}], "params": params})
     assert call.path == "v1/chat/completions"
     assert "max_tokens" not in call.body

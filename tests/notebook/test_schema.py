@@ -2,13 +2,15 @@
 
 import datetime
 import enum
+import json
 import uuid
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import msgspec
+import numpy as np
 import pydantic
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -17,6 +19,7 @@ from nbgen.errors import InvalidAnswer, InvalidRequest
 from nbgen.notebook.display import show_as_table
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.table import html_table, markdown_table
+from nbgen.notebook.type_spelling import BASE64
 
 TEXT = '{"name": "Pancakes", "minutes": 20, "level": "easy"}'
 LEVEL = Literal["easy", "hard"]
@@ -57,6 +60,7 @@ def test_a_json_schema_gives_a_dict_that_shows_itself() -> None:
     assert value["minutes"] == 20
     assert "<table>" in value._repr_html_()
     assert Schema({"type": "array"}).parse("[1]") == [1]
+    assert json.loads(Schema({"maximum": np.int64(3)}).json)["maximum"] == 3
 
 
 def test_other_types_work_too() -> None:
@@ -86,10 +90,14 @@ class Other(msgspec.Struct, tag=True):
 NAMED = {"type": "object", "additionalProperties": {"type": "integer"}, "propertyNames": {"enum": ["easy", "hard"]}}
 
 
-def test_the_keys_of_a_dictionary_of_literals_are_named_wherever_it_stands() -> None:
-    def fields(kind: Any) -> Any:
-        return msgspec.json.decode(Schema(kind).json)
+def fields(kind: Any) -> Any:
+    """A kind's schema without what all of them say."""
+    schema = json.loads(Schema(kind).json)
+    assert schema.pop("x-guidance")["whitespace_flexible"] is False
+    return schema
 
+
+def test_the_keys_of_a_dictionary_of_literals_are_named_wherever_it_stands() -> None:
     assert fields(dict[LEVEL, int]) == NAMED
     assert fields(list[dict[LEVEL, int]])["items"] == NAMED
     assert fields(dict[str, dict[LEVEL, int]])["additionalProperties"] == NAMED
@@ -152,7 +160,38 @@ def test_what_no_grammar_can_hold_is_left_to_reading() -> None:
     assert "uniqueItems" not in Schema(set[int] | None).json
     assert Schema(set[int]).parse("[1, 2, 1]") == {1, 2}
     own = {"type": "object", "properties": {"format": {"type": "string", "format": "x"}}}
-    assert msgspec.json.decode(Schema(own).json) == own
+    assert fields(own) == own
+
+
+def test_a_schema_may_leave_white_space_to_the_model() -> None:
+    own = {"type": "object", "x-guidance": {"whitespace_flexible": True}}
+    assert json.loads(Schema(own).json) == own
+
+
+class Link(pydantic.BaseModel):
+    address: pydantic.HttpUrl
+    code: Annotated[str, pydantic.Field(pattern="^a+$", max_length=3)]
+    dozen: Annotated[int, pydantic.Field(multiple_of=12)]
+    multipleOf: dict[str, int]
+    raw: pydantic.Base64Bytes
+
+
+class Code(msgspec.Struct):
+    code: Annotated[str, msgspec.Meta(pattern="^a+$", max_length=3)]
+    dozen: Annotated[int, msgspec.Meta(multiple_of=12)]
+
+
+def test_of_what_grammars_do_not_combine_reading_checks_the_rest() -> None:
+    link, code = fields(Link)["properties"], fields(Code)["properties"]
+    assert link["address"] == {"format": "uri", "title": "Address", "type": "string"}
+    assert link["multipleOf"]["additionalProperties"] == {"type": "integer"}
+    assert link["raw"]["pattern"] == BASE64
+    for each in (link, code):
+        assert each["code"]["pattern"] == "^a+$"
+        assert not {"maxLength", "multipleOf"} & {*each["code"], *each["dozen"]}
+    for wrong in ('{"code": "aaaa", "dozen": 12}', '{"code": "a", "dozen": 13}'):
+        with pytest.raises(InvalidAnswer, match="does not fit the schema"):
+            Schema(Code).parse(wrong)
 
 
 @pytest.mark.parametrize("kind", [Plain, Struct, Model, {"type": "object"}])
@@ -168,9 +207,22 @@ class Untyped:
     pass
 
 
+class Arrays(pydantic.BaseModel, arbitrary_types_allowed=True):
+    x: np.ndarray
+
+
 def test_what_is_no_schema_is_refused() -> None:
     for wrong in (lambda: None, '{"type": "object"}', "Missing"):
         with pytest.raises(InvalidRequest, match="schema must be"):
+            Schema(wrong)
+    objects = [(Plain("a", 1, "easy"), "Plain"), (Struct("a", 1, "easy"), "Struct")]
+    for wrong, name in objects:
+        with pytest.raises(InvalidRequest, match=f"got an object of {name}; give the class itself"):
+            Schema(wrong)
+    with pytest.raises(InvalidRequest, match=r"this dict is none .*; names with Python types are a dataclass"):
+        Schema({"name": str})
+    for wrong in (Arrays, list[Arrays]):
+        with pytest.raises(InvalidRequest, match=r"pydantic model: Cannot generate .*numpy\.ndarray"):
             Schema(wrong)
     with pytest.raises(InvalidRequest) as refused:
         Schema(Untyped)

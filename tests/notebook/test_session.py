@@ -307,6 +307,11 @@ def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:
         (lambda: nbgen.generate("a", json_schema={"type": "object"}), "json_schema is a text; schema=… takes a dict"),
         (lambda: nbgen.Chat(5), "a chat's name is a text, got int"),
         (lambda: nbgen.infer("m", [1.0]), "arrays by their names"),
+        (lambda: nbgen.generate("a", template_options={"a": object()}), "template_options cannot be sent as JSON"),
+        (lambda: nbgen.generate("a", template_options=["a"]), r"template_options are a dict, .* got list"),
+        (lambda: nbgen.generate("a", template_options={"1": 2}), r"^template_options\.1 is not an option"),
+        (lambda: nbgen.generate("a", tool_choice=object()), "tool_choice cannot be sent as JSON"),
+        (lambda: nbgen.generate("a", custom_params={"a": object()}), "custom_params cannot be sent as JSON"),
     ],
 )
 def test_values_of_a_wrong_type_are_refused_in_a_sentence(
@@ -314,6 +319,14 @@ def test_values_of_a_wrong_type_are_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(InvalidRequest, match=words):
         mistake()
+
+
+@pytest.mark.parametrize("wrong", [{"temprature": 1}, {"temperature": "hot"}, {"top_k": 1.5}, {"stop": 5}])
+def test_a_wrong_option_is_an_error_of_the_public_name(wrong: dict[str, Any]) -> None:
+    for helper in (nbgen.generate, nbgen.stream, nbgen.Chat, nbgen.compare):
+        with pytest.raises(InvalidRequest) as refused:
+            helper("hi", **wrong)
+        assert type(refused.value) is InvalidRequest
 
 
 def test_several_answers_are_told_of_and_refused_where_one_has_place(connected: PrivateServer) -> None:

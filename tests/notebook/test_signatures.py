@@ -10,6 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import nbgen
 from nbgen.errors import InvalidRequest
 from nbgen.notebook.conversation import Conversation
+from nbgen.notebook.options import LINES, SamplingOptions
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.signatures import STREAMED
 from nbgen.sampling_params import DEFAULT_NEW_TOKENS, SamplingParams
@@ -83,3 +84,13 @@ def test_where_none_was_meant_all_are_named() -> None:
         with pytest.raises(InvalidRequest) as refused:
             helper("hi", qqqq=1)
         assert str(refused.value).endswith(f"there are {', '.join(names)}")
+
+
+def test_every_option_has_a_type_and_a_line_of_help() -> None:
+    assert list(SamplingOptions.__annotations__) == list(SamplingParams.__struct_fields__)
+    assert set(LINES) == {*SAMPLING, *STREAMED}
+    for helper in (nbgen.generate, nbgen.map, nbgen.Chat.__init__, Conversation.__call__):
+        assert all(f"\n    {name}: {LINES[name]}" in (helper.__doc__ or "") for name in SAMPLING)
+    assert "adapter: the name of a LoRA adapter" in (nbgen.generate.__doc__ or "")
+    assert nbgen.generate.__doc__
+    assert nbgen.generate.__doc__.startswith("The model's answer")

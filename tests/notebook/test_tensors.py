@@ -41,6 +41,32 @@ def test_texts_are_bytes_on_the_wire() -> None:
     assert from_tensors([binary], b"\2\0\0\0\xc3\xa4")["text"].tolist() == ["ä"]
 
 
+@pytest.mark.parametrize(
+    ("value", "declared", "kind"),
+    [
+        ([1, 2], "FP32", "FP32"),
+        ([True], "INT64", "INT64"),
+        (3, "UINT8", "UINT8"),
+        ([0.5], "INT64", "FP64"),
+        (["a"], "FP32", "BYTES"),
+        ([1], "BYTES", "INT64"),
+        ([1], "ODD", "INT64"),
+        (np.zeros(1), "FP32", "FP64"),
+        (torch.zeros(1), "FP64", "FP32"),
+    ],
+)
+def test_what_has_no_type_takes_the_declared_one_unless_it_would_lose_something(
+    value: Any, declared: str, kind: str
+) -> None:
+    ((tensor,), _) = to_tensors({"x": value}, {"x": declared})
+    assert tensor["datatype"] == kind
+
+
+def test_a_number_that_a_type_has_not_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="x has numbers that int8 has not"):
+        to_tensors({"x": [300]}, {"x": "INT8"})
+
+
 @pytest.mark.parametrize("value", [np.zeros(1, "complex64"), [object()]])
 def test_what_tensors_cannot_carry_is_refused(value: Any) -> None:
     with pytest.raises(InvalidRequest, match="x is an array of"):

@@ -108,6 +108,53 @@ async def test_a_stream_is_read_by_async_for_and_by_await() -> None:
     assert (await TextStream(iter(()), Result(), None, later(*events))).text == "ab"
 
 
+async def test_a_stream_that_has_ended_can_be_awaited_again() -> None:
+    events = [delta("a"), delta("b"), ("done", DONE)]
+    answer = TextStream(iter(()), Result(), None, later(*events))
+    assert await anext(answer) == "a"
+    assert [text async for text in answer] == ["b"]
+    assert [await answer, await answer] == [answer.result] * 2
+    plain = TextStream(iter(events), Result(), None, later(*events))
+    assert list(plain) == ["a", "b"]
+    assert (await plain).text == "ab"
+    one = TextStream(iter(()), Result(), None, later(*events))
+    assert await asyncio.gather(one, one) == [one.result] * 2
+    assert one.result.text == "ab"
+
+
+async def test_what_broke_a_stream_is_raised_as_often_as_it_is_awaited() -> None:
+    answer = TextStream(iter(()), Result(), None, later(delta("a")))
+    with pytest.raises(Unavailable, match="before it was complete"):
+        [text async for text in answer]
+    with pytest.raises(Unavailable, match="before it was complete"):
+        await answer
+
+
+def test_a_stream_goes_on_in_no_other_loop_than_its_own() -> None:
+    async def events() -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+        yield delta("a")
+        await asyncio.sleep(60)
+
+    async def first(answer: TextStream) -> str:
+        return await anext(answer)
+
+    async def whole(answer: TextStream) -> Result:
+        return await answer
+
+    answer = TextStream(iter(()), Result(), None, events())
+    assert asyncio.run(first(answer)) == "a"
+    assert asyncio.run(whole(answer)).finish_reason == "abort"
+
+
+async def test_a_stream_is_read_in_one_way() -> None:
+    both = [TextStream(iter([delta("a")]), Result(), None, later(delta("a"))) for _ in range(2)]
+    assert (next(both[0]), await anext(both[1])) == ("a", "a")
+    with pytest.raises(TypeError, match="plain `for`"):
+        await both[0]
+    with pytest.raises(TypeError, match="`async for`"):
+        next(both[1])
+
+
 async def test_an_awaited_stream_reads_its_connection_to_the_end() -> None:
     ended: list[str] = []
 

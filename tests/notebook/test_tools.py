@@ -7,6 +7,7 @@ import json
 from typing import Annotated, Any, Literal
 
 import msgspec
+import pydantic
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
@@ -105,11 +106,43 @@ def test_a_default_is_the_same_in_every_call() -> None:
 
 
 def test_what_cannot_be_told_is_told_as_what_went_wrong() -> None:
-    def pairs() -> dict[Any, int]:
-        return {(1, 2): 3}
+    def endless() -> list[Any]:
+        found: list[Any] = []
+        found.append(found)
+        return found
 
-    (message,) = Tools(pairs).results(asked(("pairs", "{}")))
-    assert message["content"].startswith("TypeError: keys must be str")
+    (message,) = Tools(endless).results(asked(("endless", "{}")))
+    assert message["content"].startswith("RecursionError")
+
+
+class Town(pydantic.BaseModel):
+    name: str
+    inhabitants: int = 1
+
+
+def compare_towns(first: Town, others: list[Town], best: Town = Town(name="Bonn")) -> Town:  # noqa: B008
+    return max(first, *others, best, key=lambda town: town.inhabitants)
+
+
+def test_models_of_pydantic_are_described_and_read() -> None:
+    tools = Tools(compare_towns)
+    parameters = tools.json[0]["function"]["parameters"]
+    assert parameters["required"] == ["first", "others"]
+    assert parameters["$defs"]["Town"]["required"] == ["name"]
+    good = '{"first": {"name": "Rom"}, "others": [{"name": "Oslo", "inhabitants": "5"}]}'
+    right, wrong = (
+        message["content"] for message in tools.results(asked(("compare_towns", good), ("compare_towns", "{}")))
+    )
+    assert json.loads(right) == {"name": "Oslo", "inhabitants": 5}
+    assert wrong.startswith("ValidationError: 2 validation errors for Arguments\nfirst")
+
+
+def test_what_no_type_describes_is_refused_in_words_of_tools() -> None:
+    def custom(value: Tools) -> None: ...
+
+    with pytest.raises(InvalidRequest) as refused:
+        Tools(custom)
+    assert str(refused.value) == f"the tool custom cannot be described: type {Tools!r} is not supported"
 
 
 def test_calls_of_the_last_answer_are_left_to_whoever_asked() -> None:

@@ -56,6 +56,8 @@ def test_texts_and_ids_alone_or_several(parse: Callable[[bytes], Embedding], tex
         ({"input": "a", "dimensions": 0}, "dimensions"),
         ({"input": "a", "pooling": "max"}, "pooling"),
         ({"input": "a", "pooling": "mean", "dimensions": 8}, "dimensions"),
+        ({"input": "a", "lora_path": "mine"}, "lora_path"),
+        ({"input": "a", "lora_path": ["mine"], "pooling": "mean"}, "lora_path"),
         ({"input": "a", "dimensions": True}, "dimensions"),
         ({"input": "a", "dimensions": 2**16 + 1}, "dimensions"),
     ],

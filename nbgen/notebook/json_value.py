@@ -1,0 +1,63 @@
+"""Any value of a notebook's as JSON that a model reads: numbers as numbers, tables as their rows.
+
+Knows the types that people compute with; nothing of what the value means.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Mapping
+from types import GeneratorType
+from typing import Any
+
+import msgspec
+
+from nbgen.notebook.template import missing
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON; what has no form there as its `str`, numbers that are none as null."""
+    return json.dumps(json.loads(msgspec.json.encode(value, enc_hook=_plainer)), ensure_ascii=False)
+
+
+def _plainer(value: Any) -> Any:
+    """A value that msgspec does not know as one that it may."""
+    if value is None or isinstance(value, bool | bytes | tuple | list):  # a dictionary's key
+        return json_text(value)
+    if _labelled(value):
+        return _rows(value)
+    for name in (
+        "model_dump",
+        "to_dicts",
+        "tolist",
+    ):  # pydantic's; a table of polars'; arrays, and what counts its rows
+        if convert := getattr(value, name, None):
+            return convert()
+    if missing(value):
+        return None
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Collection | GeneratorType) else _words(value)
+
+
+def _labelled(value: Any) -> bool:
+    """Whether it is of pandas, and has more than its values to tell."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(value, pandas.DataFrame | pandas.Series):
+        return False
+    return isinstance(value, pandas.DataFrame) or not isinstance(value.index, pandas.RangeIndex)
+
+
+def _rows(value: Any) -> Any:
+    """A DataFrame as its rows, a Series by its labels; of labels that only count, nothing."""
+    frame = hasattr(value, "columns")
+    if not frame and value.index.is_unique:
+        return value.to_dict()
+    counted = isinstance(value.index, sys.modules["pandas"].RangeIndex)
+    return (value if counted else value.reset_index()).to_dict("records")
+
+
+def _words(value: Any) -> str:
+    """A date of another kind as JSON writes dates; anything else as str() has it."""
+    return str(value.isoformat() if hasattr(value, "isoformat") else value)

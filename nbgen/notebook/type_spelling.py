@@ -1,0 +1,110 @@
+"""How values of msgspec's types are spelt in JSON, where its schemas leave that open: dates, times, bytes, keys.
+
+A model that is held to less writes prose there, which then cannot be read. Knows msgspec's types and JSON schemas;
+nothing of what else a schema may come from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import inspect
+
+_TO_28, _TO_30, _TO_31 = (f"(0[1-9]|1[0-9]|2[0-{last}]{more})" for last, more in ((8, ""), (9, "|30"), (9, "|3[01]")))
+_LEAP_YEAR = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([13579][26]|[2468][048])00)"
+_MONTH = f"((0[13578]|1[02])-{_TO_31}|(0[469]|11)-{_TO_30}|02-{_TO_28})"
+_DAY = f"([1-9][0-9]{{3}}-{_MONTH}|{_LEAP_YEAR}-02-29)"
+#: Not `(\.[0-9]{1,6})?`, which xgrammar takes for digits that need no point.
+_FRACTION = r"(\.[0-9]{0,5}[0-9])?"
+_CLOCK = f"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{_FRACTION}"
+#: Whether a time has a zone.
+_ZONE = {None: "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])?", True: "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])", False: ""}
+_SECONDS = f"[0-9]{{1,6}}{_FRACTION}S"
+_MINUTES = f"[0-9]{{1,6}}M({_SECONDS})?"
+_HOURS = f"([0-9]{{1,6}}H({_MINUTES}|{_SECONDS})?|{_MINUTES}|{_SECONDS})"
+DURATION = f"^-?P([0-9]{{1,6}}D(T{_HOURS})?|T{_HOURS})$"
+BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+BYTES = (inspect.BytesType, inspect.ByteArrayType, inspect.MemoryViewType)
+#: The keys of dictionaries, which JSON has as texts, by their types.
+KEYS = {
+    inspect.IntType: {"pattern": r"^-?(0|[1-9][0-9]*)$"},
+    inspect.FloatType: {"pattern": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$"},
+    inspect.UUIDType: {"format": "uuid"},
+}
+
+
+def spell_out(schema: dict[str, Any], kind: Any) -> None:
+    """Write into the schema that msgspec has made for a type what it leaves open."""
+    _spell(schema, inspect.type_info(kind), schema.get("$defs", {}), set())
+
+
+def _spell(node: Any, kind: Any, defs: Mapping[str, Any], seen: set[int]) -> None:
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    if not isinstance(node, dict):
+        return
+    node = defs.get(node.get("$ref", "").removeprefix("#/$defs/"), node)
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if pattern := _pattern(kind):
+        node.pop("format", None)
+        node["pattern"] = pattern
+    if isinstance(kind, inspect.DictType) and (keys := _keys(kind.key_type)):
+        node["propertyNames"] = keys
+    for inner, of in _inside(node, kind):
+        _spell(inner, of, defs, seen)
+
+
+def _inside(node: Mapping[str, Any], kind: Any) -> list[tuple[Any, Any]]:
+    """The schemas that stand in one, each with its type."""
+    if isinstance(kind, inspect.DictType):
+        return [(node.get("additionalProperties"), kind.value_type)]
+    if isinstance(kind, inspect.UnionType):
+        return _options(node, kind)
+    if isinstance(kind, inspect.TupleType):
+        return list(zip(node.get("prefixItems", ()), kind.item_types, strict=False))
+    if hasattr(kind, "fields"):
+        return [(node.get("properties", {}).get(field.encode_name), field.type) for field in kind.fields]
+    return [(node.get("items"), kind.item_type)] if hasattr(kind, "item_type") else []
+
+
+def _pattern(kind: Any) -> str | None:
+    """What a text of this type looks like, as far as msgspec reads it; None where its schema says so."""
+    if isinstance(kind, inspect.DateTimeType):
+        return f"^{_DAY}T{_CLOCK}{_ZONE[kind.tz]}$"
+    if isinstance(kind, inspect.DateType):
+        return f"^{_DAY}$"
+    if isinstance(kind, inspect.TimeType):
+        return f"^{_CLOCK}{_ZONE[kind.tz]}$"
+    if isinstance(kind, inspect.TimeDeltaType):
+        return DURATION
+    return BASE64 if isinstance(kind, BYTES) else None
+
+
+def _keys(kind: Any) -> dict[str, Any] | None:
+    """The schema of a dictionary's keys, where it is known."""
+    if isinstance(kind, inspect.LiteralType):
+        return {"enum": [str(value) for value in kind.values]}
+    if isinstance(kind, inspect.EnumType):
+        return {"enum": [str(member.value) for member in kind.cls]}
+    pattern = _pattern(kind)
+    return {"pattern": pattern} if pattern else KEYS.get(type(kind))
+
+
+def _options(node: Mapping[str, Any], union: Any) -> list[tuple[Any, Any]]:
+    """The schemas of a union, each with its type: msgspec writes Structs behind other types, several as a union of
+    their own, and null last.
+    """
+    written = [each["anyOf"] if "discriminator" in each else [each] for each in node.get("anyOf", ())]
+    schemas = sorted(itertools.chain.from_iterable(written), key=lambda each: each.get("type") == "null")
+    return list(zip(schemas, sorted(union.types, key=_place), strict=False))
+
+
+def _place(kind: Any) -> int:
+    """Where msgspec writes a type of a union."""
+    if isinstance(kind, inspect.NoneType):
+        return 2
+    return int(isinstance(kind, inspect.StructType) and not kind.array_like)

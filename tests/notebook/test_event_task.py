@@ -1,0 +1,95 @@
+"""A stream that is left in the middle closes all that it has opened, and nobody hears of it."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+import nbgen
+from nbgen.errors import Unavailable
+from nbgen.notebook.event_task import LEFT, EventTask
+from nbgen.notebook.private_server import PrivateServer
+from tests.notebook.test_session import idle
+
+LEAVE = """
+import asyncio, nbgen
+
+async def main():
+    async for text in nbgen.stream("x", max_new_tokens=10_000, ignore_eos=True):
+        break
+
+asyncio.run(main())
+"""
+
+opened: list[str] = []
+
+
+async def inner() -> AsyncGenerator[str]:
+    opened.append("inner")
+    try:
+        yield "first"
+        await asyncio.sleep(60)
+    finally:
+        opened.remove("inner")
+
+
+async def outer() -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+    opened.append("outer")
+    try:
+        async for name in inner():
+            yield name, {}
+    finally:
+        opened.remove("outer")
+
+
+def test_a_script_that_leaves_a_stream_says_nothing(server: PrivateServer) -> None:
+    told = {**os.environ, "NBGEN_URL": server.url, "NBGEN_TOKEN": server.client.token}
+    done = subprocess.run([sys.executable, "-c", LEAVE], check=False, capture_output=True, text=True, env=told)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_every_generator_is_closed_from_the_inside() -> None:
+    events = EventTask(outer())
+    assert await anext(events) == ("first", {})
+    assert opened == ["outer", "inner"]
+    events.stop()
+    await events.ended()
+    events.stop()
+    assert opened == []
+    assert await anext(events) == LEFT
+
+
+async def test_what_breaks_it_is_raised_after_what_had_come() -> None:
+    async def events() -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+        yield "run", {}
+        raise Unavailable("gone")
+
+    task = EventTask(events())
+    assert await anext(task) == ("run", {})
+    with pytest.raises(Unavailable, match="gone"):
+        await anext(task)
+
+
+async def test_a_loop_that_is_left_ends_the_run(connected: PrivateServer) -> None:
+    endless: dict[str, Any] = {"max_new_tokens": 10_000, "ignore_eos": True}
+    async for _ in (answer := nbgen.stream("x", **endless)):
+        break
+    await asyncio.to_thread(idle)
+    assert [text async for text in answer] == []
+    assert (await answer).finish_reason == "abort"
+    async with nbgen.stream("x", **endless) as answer:
+        first = await anext(answer)
+    await asyncio.to_thread(idle)
+    assert (answer.result.text, answer.result.finish_reason) == (first, "abort")
+
+
+def test_so_does_a_plain_one(connected: PrivateServer) -> None:
+    for _ in (answer := nbgen.stream("x", max_new_tokens=10_000, ignore_eos=True)):
+        break
+    idle()
+    assert list(answer) == []
+    assert answer.result.finish_reason == "abort"
