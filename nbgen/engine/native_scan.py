@@ -26,7 +26,7 @@ ALL = (float("-inf"), float("inf"))
 
 
 class Steps(NamedTuple):
-    """How far tokens step: `numbers` `[batch, tokens, heads]` and a `bias` `[heads]`, made positive or not; and limits."""
+    """How far tokens step: `numbers` `[batch, tokens, heads]`, a `bias` `[heads]`, whether positive, and limits."""
 
     numbers: torch.Tensor
     bias: torch.Tensor | None
