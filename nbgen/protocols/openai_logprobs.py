@@ -6,6 +6,7 @@ Follows OpenAI's API reference. Knows nothing of streams.
 from __future__ import annotations
 
 import codecs
+import math
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -14,13 +15,15 @@ from nbgen.messages import Logprob, TokenLogprobs
 
 #: Characters between two tokens of a prompt that a tokenizer may drop, as the space before a word.
 DROPPED = 8
+#: What OpenAI has for a token that could not come: its clients take numbers only, and JSON has no infinite ones.
+IMPOSSIBLE = -9999.0
 
 
 def chat_logprobs(entries: Iterable[TokenLogprobs]) -> dict[str, Any]:
     """Of a chat's tokens: the bytes are None of what is part of a character, unless the vocabulary tells them."""
     return {
         "content": [
-            {**_token(e.token, e.raw), "top_logprobs": [_token(t, e.raw) for t in e.top or ()]} for e in entries
+            {**_token(e.token, e.raw), "top_logprobs": [_token(t, e.raw) for t in _possible(e)]} for e in entries
         ]
     }
 
@@ -30,8 +33,8 @@ def completion_logprobs(entries: list[TokenLogprobs], offsets: list[int]) -> dic
     return {
         "text_offset": offsets,
         "tokens": [entry.token[2] for entry in entries],
-        "token_logprobs": [entry.token[0] for entry in entries],
-        "top_logprobs": [{text: value for value, _, text in entry.top} if entry.top else None for entry in entries],
+        "token_logprobs": [_number(entry.token[0]) for entry in entries],
+        "top_logprobs": [_top(entry) if entry.top else None for entry in entries],
     }
 
 
@@ -56,4 +59,20 @@ def prompt_offsets(text: str | None, entries: list[TokenLogprobs]) -> list[int]:
 def _token(logprob: Logprob, raw: Mapping[int, bytes]) -> dict[str, Any]:
     value, id, text = logprob
     own = raw.get(id) if "\ufffd" in (text or "") else (text or "").encode()
-    return {"token": text, "bytes": None if own is None else list(own), "logprob": value}
+    return {"token": text, "bytes": None if own is None else list(own), "logprob": _number(value)}
+
+
+def _top(entry: TokenLogprobs) -> dict[str | None, float | None]:
+    """By their texts: the likeliest tokens, and the one that stands there, which need not be among them."""
+    value, _, own = entry.token
+    return {text: value for value, _, text in _possible(entry)} | {own: _number(value)}
+
+
+def _possible(entry: TokenLogprobs) -> list[Logprob]:
+    """The likeliest tokens without those that a grammar, or another option, leaves no chance."""
+    return [each for each in entry.top or () if each[0] is not None and math.isfinite(each[0])]
+
+
+def _number(value: float | None) -> float | None:
+    """None stays: that of a token which nothing precedes."""
+    return None if value is None else max(IMPOSSIBLE, value)

@@ -102,6 +102,26 @@ def test_the_bytes_of_a_chats_tokens_join_to_its_text(client: openai.OpenAI) -> 
     assert [entry.top_logprobs[0].bytes for entry in entries] == [entry.bytes for entry in entries]
 
 
+def test_logprobs_are_numbers_where_a_grammar_leaves_no_choice(client: openai.OpenAI) -> None:
+    asked = {"model": "a", "messages": CHAT, "logprobs": True, "top_logprobs": 5, **LETTERS}
+    entries = client.chat.completions.create(**asked).choices[0].logprobs.content
+    values = [each.logprob for entry in entries for each in (entry, *entry.top_logprobs)]
+    assert all(isinstance(value, float) for value in values)
+    assert [len(entry.top_logprobs) for entry in entries[:8]] == [1] * 8
+    found = client.completions.create(model="a", prompt="a", logprobs=5, **LETTERS).choices[0].logprobs
+    assert all(isinstance(value, float) for top in found.top_logprobs for value in top.values())
+    own = {"include": ["message.output_text.logprobs"], "top_logprobs": 5, "extra_body": LETTERS["extra_body"]}
+    (item,) = client.responses.create(model="a", input="a", max_output_tokens=20, **own).output
+    assert [len(entry.top_logprobs) for entry in item.content[0].logprobs[:8]] == [1] * 8
+
+
+def test_the_sampled_token_is_among_those_of_a_completions_logprobs(client: openai.OpenAI) -> None:
+    asked = {"model": "a", "prompt": "a", "logprobs": 1, "temperature": 2, "seed": 1, "max_tokens": 20}
+    found = client.completions.create(**asked, extra_body={"ignore_eos": True}).choices[0].logprobs
+    assert all(token in top for token, top in zip(found.tokens, found.top_logprobs, strict=True))
+    assert {len(top) for top in found.top_logprobs} == {1, 2}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("prompt", ["hé ", [75, 76]])
 def test_text_offsets_are_where_tokens_begin_in_the_text(client: openai.OpenAI, prompt, stream: bool) -> None:
