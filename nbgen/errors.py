@@ -30,17 +30,18 @@ from collections.abc import Mapping
 class NbgenError(Exception):
     """An error with words meant for the user.
 
-    `field` names the offending part of the request as the user wrote it; `retryable` says that the same
-    request may succeed later.
+    `field` names the offending part of the request as the user wrote it, `code` the fault where clients know it by a
+    name; `retryable` says that the same request may succeed later.
     """
 
     status = 500
     retryable = False
 
-    def __init__(self, message: str, *, field: str | None = None) -> None:
+    def __init__(self, message: str, *, field: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.field = field
+        self.code = code
 
 
 class InvalidRequest(NbgenError):
@@ -130,19 +131,18 @@ class InvalidAnswer(NbgenError):
     status = 502
 
 
-def from_status(status: int, message: str, field: str | None = None) -> NbgenError:
+def from_status(status: int, message: str, field: str | None = None, code: str | None = None) -> NbgenError:
     """The error of `status`, as a client rebuilds it from an answer."""
     known = {cls.status: cls for cls in NbgenError.__subclasses__() if cls not in (ServerNotFound, InvalidAnswer)}
-    if status in known:
-        return known[status](message, field=field)
-    return InvalidRequest(message, field=field) if 400 <= status < 500 else InternalError(message, field=field)
+    kind = known.get(status, InvalidRequest if 400 <= status < 500 else InternalError)
+    return kind(message, field=field, code=code)
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
     """The same refusal in the names that its reader knows. One that came from afar begins with its field."""
     words = re.sub(r"\w+", lambda found: names.get(found[0], found[0]), error.message)
     field = error.field or re.split(r"\W", error.message, maxsplit=1)[0]
-    return InvalidRequest(words, field=names.get(field, error.field))
+    return InvalidRequest(words, field=names.get(field, error.field), code=error.code)
 
 
 def writable(words: str) -> str:

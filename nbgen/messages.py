@@ -158,8 +158,7 @@ class GenerateRequest(Struct, frozen=True):
     first. Requests of one `group` (a call with many prompts) count as waiting only while none of them runs. `fit` cuts
     max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well; `drop_oldest`
     leaves out the oldest turns of a chat that it does not hold; `echo` sends the prompt's text back, `prompt_ids` its
-    ids. While somebody reads a `streamed` one, long prompts of others are to
-    hold it up little.
+    ids. While somebody reads a `streamed` one, long prompts of others are to hold it up little.
     """
 
     rid: str
@@ -246,7 +245,7 @@ class FinishReason(Struct, frozen=True, tag=False):
     """Why a sequence ended.
 
     `matched` is the stop string or token id of "stop"; `length` the token budget of "length", where `incomplete` says
-    that a constrained answer was cut before it was whole; the others explain "abort" and "error".
+    that a constrained answer was cut before it was whole; the others explain "abort" and "error", as NbgenError does.
     """
 
     type: FinishType
@@ -256,11 +255,12 @@ class FinishReason(Struct, frozen=True, tag=False):
     message: str | None = None
     status: int | None = None
     field: str | None = None
+    code: str | None = None
 
     @classmethod
-    def failure(cls, message: str, status: int, field: str | None = None) -> FinishReason:
+    def failure(cls, message: str, status: int, field: str | None = None, code: str | None = None) -> FinishReason:
         """Of "error", in words that may come from a foreign file or a client."""
-        return cls(type="error", message=writable(message), status=status, field=field)
+        return cls(type="error", message=writable(message), status=status, field=field, code=code)
 
 
 #: A token's natural log-probability (None where no token precedes it, -inf where it was impossible), id and text.

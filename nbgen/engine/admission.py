@@ -14,6 +14,7 @@ from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.answer_reading import AnswerReading
 from nbgen.engine.answer_size import FLOAT32_BYTES, check_tensors, with_logprobs
 from nbgen.engine.chat_rounds import shortened
+from nbgen.engine.context_length import PromptTooLong, too_many_asked, too_many_for_cache, too_many_tokens
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.engine.media_prompt import MediaPrompt
@@ -21,7 +22,7 @@ from nbgen.engine.prefix_cache import Namespace
 from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import Patience, StopRegexes
-from nbgen.engine.tokenizer import PromptTooLong, Tokenizer
+from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine.word_lists import bad_words, stop_words
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
@@ -80,7 +81,7 @@ class Admission:
         params = reading.params.with_defaults(self._model.sampling_defaults)
         if request.truncate and media is None:
             prompt = prompt[: max(1, self._room - len(request.prefix_ids) - 1)]
-        self._check([*prompt, *request.prefix_ids], params, fit=request.fit or request.truncate)
+        self._check(request, [*prompt, *request.prefix_ids], params)
         if request.words is not None:
             for name in ("bad_ids", "stop_ids"):
                 for word in getattr(request.words, name):
@@ -209,31 +210,27 @@ class Admission:
             tools, continues = request.tools.tools if request.tools else [], request.continue_final
             return self._chat(request.messages, tools, request.template_options, not continues, continues)
         if request.text is not None:
-            return self._tokenizer.encode(request.text, cut=request.truncate)
+            return self._tokenizer.encode(request.text, cut=request.truncate, field="prompt")
         if request.input_embeds is not None:
             self._check_embeds(request.input_embeds)
             return [PLACEHOLDER] * request.input_embeds.shape[0]
         return request.input_ids or []
 
-    def _check(self, prompt: list[int], params: SamplingParams, *, fit: bool) -> None:
+    def _check(self, request: GenerateRequest, prompt: list[int], params: SamplingParams) -> None:
         if not prompt:
             raise InvalidRequest("the prompt has no tokens; input_ids cannot be empty", field="input_ids")
-        self._check_ids(prompt, "input_ids")
+        field = _prompt_field(request)
+        self._check_ids(request.prefix_ids, "prefix_ids")
+        check_ids(prompt, field, self._model.vocab_size, tokenized=field in ("messages", "prompt"))
         self._check_ids(params.logit_bias, "logit_bias")
         context, length = self._model.context_length, len(prompt)
         if length >= context:
-            raise InvalidRequest(
-                f"the prompt has {length} tokens, which is longer than the model's context length ({context} tokens)"
-            )
+            raise too_many_tokens(length, context, field)
         if length >= self._capacity:
-            raise InvalidRequest(f"the prompt has {length} tokens; the KV cache holds {self._capacity}")
-        asked = params.max_new_tokens
-        if isinstance(asked, int) and not fit and length + asked > context:
-            raise InvalidRequest(
-                f"max_new_tokens is too large: {asked} tokens after a prompt of {length} are {length + asked}, which "
-                f"exceeds the model's maximum context length of {context}",
-                field="max_new_tokens",
-            )
+            raise too_many_for_cache(length, self._capacity, field)
+        asked, fits = params.max_new_tokens, request.fit or request.truncate
+        if isinstance(asked, int) and not fits and length + asked > context:
+            raise too_many_asked(length, asked, context)
 
     def _check_logprobs(self, options: LogprobOptions | None, length: int) -> None:
         if options is None:
@@ -277,13 +274,21 @@ class Admission:
         return room if params.token_limit is None else min(params.token_limit, room)
 
 
-def check_ids(ids: list[int] | dict[int, float], field: str, vocab: int) -> None:
-    """Raise InvalidRequest for an id that is none of the vocabulary's."""
+def check_ids(ids: list[int] | dict[int, float], field: str, vocab: int, *, tokenized: bool = False) -> None:
+    """Raise InvalidRequest for an id that is none of the vocabulary's; where it was `tokenized`, nobody wrote it."""
     for token in ids:
         if not 0 <= token < vocab:
+            what = "the text, as the model's tokenizer reads it," if tokenized else field
             raise InvalidRequest(
-                f"{field} has the id {token}, which is out-of-vocabulary: ids go from 0 to {vocab - 1}", field=field
+                f"{what} has the id {token}, which is out-of-vocabulary: ids go from 0 to {vocab - 1}", field=field
             )
+
+
+def _prompt_field(request: GenerateRequest) -> str:
+    """What the prompt was sent as."""
+    if request.messages is not None:
+        return "messages"
+    return "prompt" if request.text is not None else "input_ids"
 
 
 def _cut(embeds: Tensor | None, length: int) -> Tensor | None:

@@ -23,11 +23,12 @@ from nbgen.commands import (
 from nbgen.engine import memory
 from nbgen.engine.admission import check_ids
 from nbgen.engine.channel import Channel
+from nbgen.engine.context_length import too_many_tokens
 from nbgen.engine.embedding_model import EmbeddingModel
 from nbgen.engine.loop import STATUS_SECONDS
 from nbgen.engine.pulse import Pulse
 from nbgen.engine_state import EngineStatus
-from nbgen.errors import InvalidRequest, NbgenError, Unavailable
+from nbgen.errors import InternalError, InvalidRequest, NbgenError, Unavailable
 from nbgen.frames import ToEngine
 from nbgen.messages import (
     AbortRequest,
@@ -147,25 +148,22 @@ class EmbeddingLoop:
                         "/encode, or load a generation model"
                     )
         except NbgenError as error:
-            self._refuse(request.rid, error.message, error.status)
+            self._refuse(request.rid, error)
         except Exception:  # whatever a tokenizer raises is this request's alone
             log.exception("request %s could not be tokenized", request.rid)
-            self._refuse(request.rid, "the text could not be tokenized", 400)
+            self._refuse(request.rid, InvalidRequest("the text could not be tokenized"))
 
     def _ids(self, request: EmbedRequest) -> list[int]:
         if len(self._waiting) >= self._max_waiting:
             raise Unavailable(f"the queue is full ({len(self._waiting)} waiting)")
         model = self._model
-        ids = model.tokenizer.encode(request.text) if request.text is not None else request.input_ids or []
+        text, context = request.text, model.model.context_length
+        ids = model.tokenizer.encode(text, field="input") if text is not None else request.input_ids or []
         if not ids:
             raise InvalidRequest("the text has no tokens", field="input")
-        check_ids(ids, "input_ids", model.model.vocab_size)
-        if len(ids) > model.model.context_length:
-            raise InvalidRequest(
-                f"the text has {len(ids)} tokens, which is longer than the model's context length "
-                f"({model.model.context_length} tokens)",
-                field="input",
-            )
+        check_ids(ids, "input_ids" if text is None else "input", model.model.vocab_size, tokenized=text is not None)
+        if len(ids) > context:
+            raise too_many_tokens(len(ids), context, "input", "text")
         return ids
 
     def _collect(self, first: Prompt) -> list[Prompt]:
@@ -200,15 +198,16 @@ class EmbeddingLoop:
                 for prompt in wanted:
                     self._embed([prompt])
                 return
-            self._refuse(wanted[0].rid, "the embedding could not be computed; the server's log says why", 500)
+            words = "the embedding could not be computed; the server's log says why"
+            self._refuse(wanted[0].rid, InternalError(words))
             return
         self._steps += 1
         for prompt, vector in zip(wanted, vectors, strict=True):
             data = memoryview(vector.contiguous().numpy()).cast("B")
             self._channel.send(EmbedOutput(rid=prompt.rid, prompt_tokens=len(prompt.ids), data=data))
 
-    def _refuse(self, rid: str, message: str, status: int) -> None:
-        self._end(rid, FinishReason.failure(message, status))
+    def _refuse(self, rid: str, error: NbgenError) -> None:
+        self._end(rid, FinishReason.failure(error.message, error.status, error.field, error.code))
 
     def _end(self, rid: str, reason: FinishReason) -> None:
         self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=rid, finish_reason=reason)]))

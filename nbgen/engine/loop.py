@@ -166,10 +166,10 @@ class Loop:
                 option = request.params.grammar[0] if request.params.grammar else "tools"
                 self._inbox.put(Constrained(sequences, self._grammar(*grammar, option), option))
         except NbgenError as error:
-            self._refuse(request, error.message, error.status, error.field)
+            self._refuse(request, error)
         except Exception:  # whatever a tokenizer or a template raises is this request's alone
             log.exception("request %s could not be tokenized", request.rid)
-            self._refuse(request, "the prompt could not be tokenized", 400)
+            self._refuse(request, InvalidRequest("the prompt could not be tokenized"))
 
     def _name(self, message: AdapterCommand) -> None:
         """Read or forget an adapter here, where requests find it; the model hears of it in its turn."""
@@ -193,8 +193,8 @@ class Loop:
             )
         return Grammar(kind, text)
 
-    def _refuse(self, request: Request, message: str, status: int, field: str | None = None) -> None:
-        reason = FinishReason.failure(message, status, field)
+    def _refuse(self, request: Request, error: NbgenError) -> None:
+        reason = FinishReason.failure(error.message, error.status, error.field, error.code)
         self._channel.send(StepOutputs(outputs=[GenerateOutput(rid=request.rid, finish_reason=reason)]))
 
     def _take_in(self) -> bool:

@@ -20,11 +20,11 @@ from transformers.processing_utils import ProcessorMixin
 from nbgen.bytes_elements import unpack_bytes
 from nbgen.engine import given_media, media_options, template_fault, unread_media, video, video_clip
 from nbgen.engine.answer_format import AnswerFormat
+from nbgen.engine.context_length import PromptTooLong
 from nbgen.engine.image import PROMPT_PIXELS
 from nbgen.engine.media_decoder import MediaDecoder
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.template_messages import template_message
-from nbgen.engine.tokenizer import PromptTooLong
 from nbgen.engine.video_clip import VideoClip
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, GenerateRequest, Media

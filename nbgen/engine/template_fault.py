@@ -26,4 +26,4 @@ def refusal(
         words = f"this model's chat template is no valid Jinja (line {error.lineno}): mend it {instead}"
         return InvalidRequest(words, field="messages")
     roles = ", ".join(message.role for message in messages)
-    return InvalidRequest(f"the model's {who} refuses these messages (roles: {roles})", field="messages")
+    return InvalidRequest(f"the model's {who} refuses the messages (roles: {roles})", field="messages")

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from nbgen.engine import template_fault
 from nbgen.engine.answer_format import AnswerFormat
+from nbgen.engine.context_length import too_many_bytes
 from nbgen.engine.template_messages import template_message
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
@@ -17,15 +18,12 @@ from nbgen.messages import ChatMessage
 MAX_BYTES_PER_TOKEN = 16
 
 
-class PromptTooLong(InvalidRequest):
-    """No context of this model's holds so much, or so many media."""
-
-
 class Tokenizer:
     """A model's tokenizer with what generation needs of it."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: Set[int], context_length: int) -> None:
         self._tokenizer: Any = tokenizer  # whose methods return a text, a list or a dictionary, by how they are asked
+        self._context = context_length
         self._limit = context_length * MAX_BYTES_PER_TOKEN
         self._byte_ids = {i for token, i in tokenizer.get_vocab().items() if _is_byte(token)}
         own = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
@@ -40,14 +38,16 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._tokenizer.chat_template is not None
 
-    def encode(self, text: str, *, add_special_tokens: bool = True, cut: bool = False) -> list[int]:
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, cut: bool = False, field: str | None = None
+    ) -> list[int]:
         """Ids of plain text, with the special tokens that the tokenizer puts around it unless told otherwise.
 
-        More than any context holds is refused, or where it is to be `cut` left away.
+        More than any context holds is refused, as that of `field`, or where it is to be `cut` left away.
         """
         if cut:
             text = text.encode("utf-8", "replace")[: self._limit].decode("utf-8", "ignore")
-        self._check_length(text)
+        self._check_length(text, field)
         # Half a surrogate pair, which the arguments of a call may hold, as JSON writes it.
         whole = text.encode("utf-8", "backslashreplace").decode()
         return self._tokenizer.encode(whole, add_special_tokens=add_special_tokens)
@@ -67,7 +67,7 @@ class Tokenizer:
         """
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
-        self._check_length("".join(m.text for m in messages))  # before a template works on it
+        self._check_length("".join(m.text for m in messages), "messages")  # before a template works on it
         answers = self.answers if any(m.tool_calls or m.reasoning for m in messages) else None
         try:
             text = self._render(
@@ -79,7 +79,7 @@ class Tokenizer:
             )
         except template_fault.ERRORS as error:
             raise template_fault.refusal(error, self._tokenizer.chat_template, messages) from None
-        return self.encode(text, add_special_tokens=False)
+        return self.encode(text, add_special_tokens=False, field="messages")
 
     @cached_property
     def answers(self) -> AnswerFormat | None:
@@ -138,12 +138,9 @@ class Tokenizer:
         """Whether the token is one raw byte of a byte-fallback vocabulary, as `<0x0A>`."""
         return token_id in self._byte_ids
 
-    def _check_length(self, text: str) -> None:
+    def _check_length(self, text: str, field: str | None) -> None:
         if (size := len(text.encode("utf-8", "replace"))) > self._limit:
-            raise PromptTooLong(
-                f"the text has {size} bytes; a context of {self._limit // MAX_BYTES_PER_TOKEN} tokens holds at most "
-                f"{self._limit}: it is longer than the model's context length"
-            )
+            raise too_many_bytes(size, self._limit, self._context, field)
 
 
 def _decodes_plainly(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -217,7 +217,7 @@ def chat_call(fields: dict[str, Any]) -> Call:
         continue_final=body.continue_final_message,
         template_options=template_options({**manner, **(body.chat_template_kwargs or {})}),
     )
-    names = _names(fields, name) | {"input_ids": "messages"}
+    names = _names(fields, name) | {"input_ids": "messages", "messages": "messages"}
     return _call(body, [request], chat=True)._replace(logprobs=wanted is not None, media=[media], names=names)
 
 

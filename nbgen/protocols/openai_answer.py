@@ -200,8 +200,8 @@ def error_event(error: NbgenError) -> bytes:
 
 
 def error_fields(error: NbgenError) -> dict[str, Any]:
-    """Message, type, field, and the status as a code; clients know a missing model and a wrong key by their names."""
-    code: str | int = error.status
+    """Message, type, field and code: the name by which clients know a fault where it has one, or the status."""
+    code: str | int = error.code or error.status
     if isinstance(error, NotFound) and error.field == "model":
         code = "model_not_found"
     elif isinstance(error, Unauthorized):

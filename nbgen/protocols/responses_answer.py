@@ -79,7 +79,7 @@ class Answer:
         return self._head | {
             "status": status,
             "completed_at": int(time.time()) if status == "completed" else None,
-            "error": {"code": "server_error", "message": error.message} if error else None,
+            "error": {"code": _code(error), "message": error.message} if error else None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "output": self._output.items(),
             "usage": usage(sample) if over else None,
@@ -109,6 +109,11 @@ def item_page(items: Sequence[Item], page: Page) -> bytes:
 
 def _status(reason: FinishReason | None, error: NbgenError | None) -> str:
     return "failed" if error else STATUSES[reason.type] if reason else "in_progress"
+
+
+def _code(error: NbgenError) -> str:
+    """What OpenAI's clients know a fault by: whether the request is to be changed or may be sent again."""
+    return error.code or ("invalid_prompt" if error.status < 500 else "server_error")
 
 
 def _item_status(status: str) -> str:

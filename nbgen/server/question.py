@@ -20,7 +20,8 @@ class Question:
     def add(self, answer: Answer, *_: Answer) -> None:
         reason = answer.finish_reason if isinstance(answer, GenerateOutput) else None
         if reason is not None and reason.type == "error":
-            self.fail(from_status(reason.status or 500, reason.message or "the engine refused", reason.field))
+            words = reason.message or "the engine refused"
+            self.fail(from_status(reason.status or 500, words, reason.field, reason.code))
         elif not self.answer.done():
             self.answer.set_result(answer)
 

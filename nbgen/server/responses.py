@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nbgen.errors import InvalidRequest, NotFound
+from nbgen.errors import InvalidRequest, NbgenError, NotFound, renamed
 from nbgen.protocols.responses import Asked
 from nbgen.protocols.responses_answer import Answer
 from nbgen.protocols.responses_items import Item
@@ -32,6 +32,7 @@ class Response:
         self._background = bool(asked.body.background)
         self._about = asked.id, asked.body, model, run.created
         self._items = asked.items
+        self._names = asked.call.names
         self._run: Run | None = run
         self._ended: dict[str, Any] | None = None
 
@@ -46,7 +47,11 @@ class Response:
         run = self._run
         assert run is not None
         begun = bool(run.outputs) or run.ended is not None
-        return self.answer().body(run.outputs, run.samples[0], run.error, begun=begun)
+        return self.answer().body(run.outputs, run.samples[0], self.in_its_words(run.error), begun=begun)
+
+    def in_its_words(self, error: NbgenError | None) -> NbgenError | None:
+        """What ended its run; a refusal by the engine's names, in those of the call."""
+        return renamed(error, self._names) if isinstance(error, InvalidRequest) else error
 
     def run_in_background(self, what: str) -> Run:
         """The run that goes on whoever leaves. Raises InvalidRequest, if it is no such run that is to be `what`."""

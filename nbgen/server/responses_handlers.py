@@ -65,7 +65,7 @@ class ResponsesHandler(CallHandler, KeptHandler):
         return self._rendered.chunk(runs[0].outputs)
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
-        return self._rendered.end(runs[0].outputs, runs[0].samples[0], error)
+        return self._rendered.end(runs[0].outputs, runs[0].samples[0], self._response.in_its_words(error))
 
 
 class ResponseHandler(OpenaiHandler, KeptHandler):
@@ -94,8 +94,8 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
         run, answer, over = response.run_in_background("streamed again"), response.answer(after=after), False
         self.reader.watch(run.watchers)
         while not (over or self.reader.gone):
-            over = run.ended is not None
-            chunk = answer.end(run.outputs, run.samples[0], run.error) if over else answer.chunk(run.outputs)
+            over, error = run.ended is not None, response.in_its_words(run.error)
+            chunk = answer.end(run.outputs, run.samples[0], error) if over else answer.chunk(run.outputs)
             if chunk:
                 await self.write_event(chunk)
             if not over:

@@ -129,7 +129,7 @@ class Run:
         reason = output.finish_reason
         if reason is not None and (reason.type == "error" or reason.status is not None):
             words = reason.message or "the request failed in the engine"
-            self.error = from_status(reason.status or 500, words, reason.field)
+            self.error = from_status(reason.status or 500, words, reason.field, reason.code)
             self.ended = time.monotonic()
             return
         if output.ran_seconds:

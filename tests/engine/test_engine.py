@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from nbgen.engine import stop_regex
 from nbgen.engine.assembly import Assembly
@@ -170,6 +171,22 @@ def test_chat_goes_through_the_template(tiny_engine: Assembly) -> None:
 def test_what_cannot_work_is_refused_with_the_numbers(tiny_engine: Assembly, request_fields, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         tiny_engine.admission.sequences(GenerateRequest(rid="bad", **request_fields))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"), [({"text": "<new>"}, "prompt"), ({"messages": [ChatMessage("user", "<new>")]}, "messages")]
+)
+def test_a_token_that_the_model_does_not_have_is_told_of_the_text(tmp_path: Path, prompt, field: str) -> None:
+    folder = save_model(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(folder)
+    admission = build(folder).admission
+    with pytest.raises(InvalidRequest, match="reads it, has the id 260, which is out-of-vocabulary") as refused:
+        admission.sequences(GenerateRequest(rid="new", **prompt))
+    assert refused.value.field == field
+    with pytest.raises(InvalidRequest, match="prefix_ids has the id 999"):
+        admission.sequences(GenerateRequest(rid="prefix", text="a", prefix_ids=[999]))
 
 
 def test_not_finite_scores_end_the_one_request(tiny_engine: Assembly, idle) -> None:

@@ -17,9 +17,9 @@ from tests.conftest import save_tokenizer
         ({"rag": "{{ 1 }}", "tool_use": "{{ 2 }}"}, "has chat templates named rag, tool_use, and none named 'default'"),
         ("line\n{% for x in %}", r"chat template is no valid Jinja \(line 2\): mend it in the model's folder"),
         ("{{ messages | odd }}", r"chat template is no valid Jinja \(line 1\)"),
-        ("{{ raise_exception('roles must alternate') }}", r"refuses these messages \(roles: user, tool\)"),
-        ("{{ 1 / 0 }}", "refuses these messages"),
-        ("{{ messages[0]['content'].odd.odd }}", "refuses these messages"),
+        ("{{ raise_exception('roles must alternate') }}", r"refuses the messages \(roles: user, tool\)"),
+        ("{{ 1 / 0 }}", "refuses the messages"),
+        ("{{ messages[0]['content'].odd.odd }}", "refuses the messages"),
     ],
 )
 def test_a_template_that_cannot_work_is_told_from_messages_that_it_refuses(

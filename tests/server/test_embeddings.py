@@ -153,7 +153,10 @@ def refused(answer: httpx.Response, *words: str) -> None:
 def test_what_is_refused(served: Served) -> None:
     http = served.server.http
     refused(http.post("generate", json={"text": "a"}), "embedding model", "/v1/embeddings")
-    refused(http.post("v1/embeddings", json={"input": "x" * 200}), "200 tokens", str(served.longest))
+    for size in (200, 20_000):
+        too_long = http.post("v1/embeddings", json={"input": "x" * size})
+        refused(too_long, f"maximum context length is {served.longest} tokens", str(size))
+        assert (too_long.json()["param"], too_long.json()["code"]) == ("input", "context_length_exceeded")
     longest = http.post("v1/embeddings", json={"input": ["x" * served.longest, "y"]})
     assert longest.status_code == 200, longest.text
     refused(http.post("v1/embeddings", json={"input": []}), "input")

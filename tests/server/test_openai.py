@@ -187,6 +187,26 @@ def test_a_limit_over_the_context_is_named_as_the_caller_wrote_it(client: openai
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("size", [20_000, 300_000])
+def test_what_the_context_does_not_hold_has_the_code_that_clients_look_for(
+    client: openai.OpenAI, size: int, stream: bool
+) -> None:
+    def refusal(route: Any, **asked: Any) -> tuple[Any, Any]:
+        with pytest.raises(openai.BadRequestError, match="This model's maximum context length is 16384 tokens") as told:
+            route.create(model="any", stream=stream, **asked)
+        assert {"max_tokens", "max_output_tokens"} & asked.keys() or "prompt is too long" in told.value.message
+        return told.value.code, told.value.param
+
+    code, text = "context_length_exceeded", "x" * size
+    assert refusal(client.chat.completions, messages=[{"role": "user", "content": text}]) == (code, "messages")
+    assert refusal(client.completions, prompt=text) == (code, "prompt")
+    assert refusal(client.completions, prompt=[5] * size) == (code, "prompt")
+    assert refusal(client.responses, input=text) == (code, "input")
+    assert refusal(client.chat.completions, messages=CHAT, max_tokens=size) == (code, "max_tokens")
+    assert refusal(client.responses, input="x", max_output_tokens=size) == (code, "max_output_tokens")
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_the_extra_fields_of_such_servers(server: Server, client: openai.OpenAI, stream: bool) -> None:
     extra = {"top_k": 1, "min_p": 0.1, "repetition_penalty": 1.2, "min_tokens": 3, "ignore_eos": True, "priority": 2}
     extra |= {"rid": f"mine-{stream}", "cache_salt": "x", "skip_special_tokens": False, "no_stop_trim": True}

@@ -205,6 +205,30 @@ def test_a_response_in_background_is_followed_by_anybody(client: openai.OpenAI) 
         client.responses.retrieve(begun.id, stream=True, include_obfuscation=True)
 
 
+def ended(client: openai.OpenAI, id: str) -> Any:
+    """The response once it is over."""
+    wait_for(lambda: client.responses.retrieve(id).completed_at or client.responses.retrieve(id).error, "it is over")
+    return client.responses.retrieve(id)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "words"),
+    [
+        ({"input": "hello " * 2000}, "context_length_exceeded", "maximum context length is 2048 tokens"),
+        ({"input": "a", "max_output_tokens": 9999}, "context_length_exceeded", "max_output_tokens is too large"),
+        ({"input": "a", "extra_body": {"regex": "("}}, "invalid_prompt", "Failed to compile"),
+    ],
+)
+def test_a_request_in_background_that_is_at_fault_fails_so(
+    client: openai.OpenAI, asked: dict[str, Any], code: str, words: str
+) -> None:
+    response = ended(client, client.responses.create(model="any", background=True, **asked).id)
+    assert (response.status, response.error.code) == ("failed", code)
+    assert words in response.error.message
+    *_, last = client.responses.retrieve(response.id, stream=True)
+    assert (last.type, last.response.error) == ("response.failed", response.error)
+
+
 def test_a_response_in_background_outlives_its_stream_until_cancelled(client: openai.OpenAI) -> None:
     with client.responses.create(model="any", background=True, stream=True, **LONG) as stream:
         id = next(iter(stream)).response.id
