@@ -61,7 +61,7 @@ def input_items(given: str | Sequence[Item], field: str = "input") -> list[Item]
 
 
 def in_parts(item: Item) -> Item:
-    """The item as conversations have it: a message's text is a part of it."""
+    """The item as OpenAI hands it back: a message's text is a part of it."""
     if item["type"] != "message" or not isinstance(item["content"], str):
         return item
     kind = "output_text" if item["role"] == "assistant" else "input_text"

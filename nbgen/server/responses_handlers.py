@@ -12,6 +12,7 @@ from nbgen.protocols import responses
 from nbgen.protocols.json_body import refuse_unsupported
 from nbgen.protocols.openai import UNSUPPORTED_STREAM_OPTIONS
 from nbgen.protocols.responses_answer import item_page
+from nbgen.protocols.responses_items import in_parts
 from nbgen.protocols.responses_query import Again, Page, parse_query
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.openai_handlers import CallHandler, OpenaiHandler
@@ -121,7 +122,7 @@ class InputItemsHandler(OpenaiHandler, KeptHandler):
 
     async def get(self, id: str) -> None:
         page = parse_query(self.request.query_arguments, Page)
-        self.finish(item_page(self.kept.get(id).input, page))
+        self.finish(item_page([in_parts(item) for item in self.kept.get(id).input], page))
 
 
 class InputTokensHandler(CallHandler, KeptHandler):

@@ -169,9 +169,10 @@ def test_input_items_come_in_pages(client: openai.OpenAI) -> None:
     turns = [{"role": "user", "content": str(number)} for number in range(5)]
     response = ask(client, input=turns, max_output_tokens=1)
     pages = client.responses.input_items.list(response.id, limit=2, order="asc")
-    assert [item.content for item in pages] == list("01234")
+    assert [item.content[0].text for item in pages] == list("01234")
+    assert {item.content[0].type for item in pages} == {"input_text"}
     assert len(pages.data) == 2
-    assert [item.content for item in client.responses.input_items.list(response.id)] == list("43210")
+    assert [item.content[0].text for item in client.responses.input_items.list(response.id)] == list("43210")
 
 
 def test_a_route_that_there_is_not_is_not_found(client: openai.OpenAI) -> None:
