@@ -133,14 +133,14 @@ class TensorOptions(Struct, frozen=True, tag=False):
 class ToolOptions(Struct, frozen=True, tag=False):
     """The functions that the model may want called, as chat templates take them: OpenAI's JSON.
 
-    It must call one where `required`, and no other than `function` where that is named. `strict` holds the arguments
-    to their schemas, `guided` does so as far as that can be done, `parallel` allows several calls in one answer.
+    It must call one where `required`, and no other than `function` where that is named; several if `parallel`. Where it
+    must, or is `guided`, arguments are held to their schemas as far as can be, and those of `strict` functions wholly.
     """
 
     tools: list[dict[str, Any]]
     required: bool = False
     function: str = ""
-    strict: bool = False
+    strict: list[str] = []
     guided: bool = False
     parallel: bool = True
 

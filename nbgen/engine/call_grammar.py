@@ -9,13 +9,12 @@ import json
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.argument_grammar import python_arguments
 from nbgen.engine.call_format import CallFormat
 from nbgen.engine.grammar import Grammar, GrammarError, refusal
 from nbgen.engine.grammar_limits import ANY_JSON, check
+from nbgen.engine.loose_schema import can_be_enforced, loosened
 from nbgen.engine.python_calls import STYLE
 from nbgen.engine.structural_tag import Format, current, one_of, optional, sequence, text
 from nbgen.engine.xgrammar_schema import enforceable
@@ -107,44 +106,51 @@ def _guide(calls: CallFormat, tools: ToolOptions) -> Format | None:
     """The same where a call begins as nothing else does, and as far as what functions take can be enforced."""
     if calls.style in (None, STYLE) or not calls.before.partition("{")[0].strip(" \n["):
         return None
-    return _when_called(calls, msgspec.structs.replace(tools, tools=list(map(_enforceable, tools.tools))))
-
-
-def _enforceable(tool: dict[str, Any]) -> dict[str, Any]:
-    """The tool, of any arguments where those that it takes cannot be enforced."""
-    function = tool["function"]
-    if _can_be_enforced(json.dumps(function.get("parameters") or {})):
-        return tool
-    return {"type": "function", "function": {"name": function["name"]}}
-
-
-@lru_cache(maxsize=128)  # a conversation sends the same tools with each of its turns
-def _can_be_enforced(parameters: str) -> bool:
-    try:
-        enforceable(json.loads(parameters))
-    except GrammarError:
-        return False
-    return True
+    return _when_called(calls, tools)
 
 
 def _functions(calls: CallFormat, tools: ToolOptions) -> list[tuple[str, Format]]:
     """The name of each function that may be called, and what its arguments are like."""
     functions = [each["function"] for each in tools.tools if tools.function in ("", each["function"]["name"])]
-    return [(each["name"], _arguments(calls, each)) for each in functions]
+    return [(each["name"], _arguments(calls, each, each["name"] in tools.strict)) for each in functions]
 
 
-def _arguments(calls: CallFormat, function: dict[str, Any]) -> Format:
-    parameters = function.get("parameters") or {"type": "object"}
+def _arguments(calls: CallFormat, function: dict[str, Any], strict: bool) -> Format:
+    """All that a strict function takes; that of another as far as it can be enforced."""
+    parameters: dict[str, Any] | None = function.get("parameters") or {"type": "object"}
+    if strict:
+        _check_strict(function["name"], parameters)
+    else:
+        parameters = _as_far_as_can_be(json.dumps(parameters))
     if calls.style != STYLE:
         style = {} if calls.style == "json" else {"style": calls.style}
-        return {"type": "json_schema", "json_schema": parameters, **style}
-    if (arguments := python_arguments(parameters)) is None:
+        return {"type": "json_schema", "json_schema": parameters or {"type": "object"}, **style}
+    if parameters is None or (arguments := python_arguments(parameters)) is None:
         raise InvalidRequest(
             f"this model calls tools in Python's syntax, in which the parameters of {function['name']!r} cannot be "
             f"enforced: {REMEDY}",
             field="tools",
         )
     return arguments
+
+
+def _check_strict(name: str, parameters: Any) -> None:
+    """Raises InvalidRequest for arguments that cannot be enforced, which names the function."""
+    try:
+        enforceable(parameters)
+    except GrammarError as error:
+        raise InvalidRequest(
+            f"the parameters of the strict function {name!r} cannot be enforced: {error}", field="tools"
+        ) from None
+
+
+@lru_cache(maxsize=128)  # a conversation sends the same tools with each of its turns
+def _as_far_as_can_be(parameters: str) -> dict[str, Any] | None:
+    """The schema, or as much of it as can be enforced; None where that is no matter of single keywords."""
+    schema: dict[str, Any] = json.loads(parameters)
+    if can_be_enforced(schema):
+        return schema
+    return loose if can_be_enforced(loose := loosened(schema)) else None
 
 
 def _of_option(kind: str, value: str) -> Format:

@@ -4,7 +4,7 @@ would silently not enforce. An answer that merely looks checked is worse than a 
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nbgen.engine.grammar import LABELS, Grammar, GrammarError
@@ -38,6 +38,8 @@ IGNORED = (
 ONE = ("items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "propertyNames")
 MANY = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 NAMED = ("properties", "patternProperties", "$defs", "definitions")
+#: Formats that no empty string has.
+NEVER_EMPTY = STRING_FORMATS - {"uri-reference", "uri-template", "json-pointer"}
 
 _ESCAPE_OR_QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\])*\]""", re.DOTALL)
 _ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
@@ -167,6 +169,26 @@ def schemas(schema: Any) -> Iterator[dict[str, Any]]:
         yield from schemas(each)
 
 
+def inside(node: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The node with all schemas right inside it changed."""
+    node = dict(node)
+    for name in ONE:
+        if isinstance(node.get(name), dict):
+            node[name] = change(node[name])
+    for name in MANY:
+        if isinstance(node.get(name), list):
+            node[name] = [change(each) for each in node[name]]
+    for name in NAMED:
+        if isinstance(node.get(name), dict):
+            node[name] = {key: change(each) for key, each in node[name].items()}
+    return node
+
+
+def implies_length(node: dict[str, Any]) -> bool:
+    """Whether a string that has the format is as long as it must be: no address is empty."""
+    return node.get("format") in NEVER_EMPTY and node.get("minLength") in (0, 1)
+
+
 def _check_keywords(node: dict[str, Any]) -> None:
     for name in IGNORED:
         if node.get(name) not in (None, False):
@@ -185,6 +207,8 @@ def _check_text(node: dict[str, Any]) -> None:
     if isinstance(form, str) and form not in STRING_FORMATS and node.get("type") in ("string", None):
         raise GrammarError(f"the format {form!r:.80} is not known; known are {', '.join(sorted(STRING_FORMATS))}")
     given = [name for name in ("format", "pattern", "minLength", "maxLength") if node.get(name) is not None]
+    if implies_length(node):
+        given.remove("minLength")
     if len(given) > 1 and given != ["minLength", "maxLength"]:
         raise GrammarError(f"{' and '.join(given)} cannot be combined on one string")
 

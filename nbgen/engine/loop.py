@@ -31,7 +31,7 @@ from nbgen.engine import memory
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
-from nbgen.engine.grammar import Compiled, Grammar
+from nbgen.engine.grammar import LABELS, Compiled, Grammar
 from nbgen.engine.media_lane import MediaLane
 from nbgen.engine.pulse import Pulse
 from nbgen.engine.sequence import Sequence
@@ -283,8 +283,9 @@ class Loop:
             for sequence in item.sequences:
                 sequence.matcher = compiled.matcher()
         except NbgenError as error:
-            field = item.option if error.field else None
-            return self._engine.refuse(item.sequences, FinishReason.failure(error.message, error.status, field))
+            field, label = (item.option if error.field else None), LABELS.get(item.option, item.option)
+            words = error.message.replace(LABELS["structural_tag"], label, 1)  # which may be of our own making
+            return self._engine.refuse(item.sequences, FinishReason.failure(words, error.status, field))
         except Exception:  # whatever a back end raises is this grammar's alone
             log.exception("request %s: its grammar", item.sequences[0].rid)
             return self._engine.refuse(item.sequences, FinishReason.failure("the grammar cannot be used", 400))

@@ -8,13 +8,13 @@ it would skip is drawn together where that is simple and means the same, and ref
 import json
 import math
 import re
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 from nbgen.engine.grammar import GrammarError
-from nbgen.engine.grammar_limits import MANY, NAMED, ONE, check_schema, resolve, schemas
+from nbgen.engine.grammar_limits import check_schema, implies_length, inside, resolve, schemas
 from nbgen.engine.json_types import listed, types_of_value
+from nbgen.engine.older_schema import modern
 from nbgen.engine.one_of import OneOf
 
 Schema = dict[str, Any]
@@ -50,7 +50,7 @@ _PATTERN = re.compile(r"(?P<refused>\\[1-9bBkpP]|\(\?(?:<?[=!]|[^:<]|\Z))|\\.|\[
 
 def enforceable(schema: Any) -> Any:
     """A schema of the same values, or in places of fewer. Raises GrammarError for what would not be enforced."""
-    references = _References(schema)
+    references = _References(schema := modern(schema))
     written = _rewritten(schema, references)
     if references.moved:
         written = {**written, "$defs": {**written.get("$defs", {}), **references.moved}}
@@ -110,24 +110,11 @@ def _rewritten(node: Any, references: _References) -> Any:
     node = _with_reference(node, references)
     node = _with_values(node)
     node = _with_required(_with_type(node))
+    if implies_length(node):
+        node = {key: value for key, value in node.items() if key != "minLength"}
     _check_patterns(node)
     _check_range(node)
-    return _inside(node, lambda child: _rewritten(child, references))
-
-
-def _inside(node: Schema, change: Callable[[Any], Any]) -> Schema:
-    """The node with all schemas right inside it changed."""
-    node = dict(node)
-    for name in ONE:
-        if isinstance(node.get(name), dict):
-            node[name] = change(node[name])
-    for name in MANY:
-        if isinstance(node.get(name), list):
-            node[name] = [change(each) for each in node[name]]
-    for name in NAMED:
-        if isinstance(node.get(name), dict):
-            node[name] = {key: change(each) for key, each in node[name].items()}
-    return node
+    return inside(node, lambda child: _rewritten(child, references))
 
 
 def _beside(node: Schema, *names: str) -> Schema:

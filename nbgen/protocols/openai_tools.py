@@ -87,7 +87,7 @@ def tool_options(
         tools=shown,
         required=choice == "required",
         function=choice.function.name if isinstance(choice, Choice) else "",
-        strict=any(tool.function.strict for tool in tools),
+        strict=[tool.function.name for tool in tools if tool.function.strict],
         guided=guided,
         parallel=parallel is not False and not isinstance(choice, Choice),
     )

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from transformers import AutoTokenizer
 
-from nbgen.engine import call_grammar
+from nbgen.engine import loose_schema
 from nbgen.engine.call_grammar import answer_grammar
 from nbgen.engine.grammar import Grammar, GrammarError
 from nbgen.engine.grammar_limits import check
@@ -90,7 +90,7 @@ def test_a_named_function_is_the_only_one(accepts: Accepts) -> None:
 
 @pytest.mark.parametrize("way", ["objects", "section", "tags"])
 def test_strict_tools_are_called_by_their_schemas_in_any_text(accepts: Accepts, way: str) -> None:
-    tag = grammar(way, ToolOptions(tools=TOOLS, strict=True))
+    tag = grammar(way, ToolOptions(tools=TOOLS, strict=STRICT))
     assert accepts(tag, "just text")
     assert accepts(tag, "Well. " + written(way, 1))
     assert not accepts(tag, written(way, 1).replace("days", "dais"))
@@ -109,7 +109,7 @@ def test_guided_calls_are_of_functions_that_are_there(accepts: Accepts, way: str
 def test_each_turn_with_the_same_tools_is_guided_for_the_price_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = {"type": "object", "properties": {"of_this_test": {"type": "string"}}}
     seen: list[Any] = []
-    monkeypatch.setattr(call_grammar, "enforceable", seen.append)
+    monkeypatch.setattr(loose_schema, "enforceable", seen.append)
     for _ in range(3):
         tools = [{"type": "function", "function": {"name": "f", "parameters": dict(parameters)}}]
         assert grammar("objects", ToolOptions(tools=tools, guided=True))
@@ -128,6 +128,62 @@ def test_what_cannot_be_enforced_is_guided_as_far_as_it_can_be(accepts: Accepts)
         answer_grammar(learned(template("", THOUGHT)), SamplingParams(), ToolOptions(tools=TOOLS, guided=True), None)
         is None
     )
+
+
+#: What a parameter may be, what it may be called with then, and what it may not.
+LOOSE: dict[str, tuple[Any, Any, Any]] = {
+    "an address": ({"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083}, "http://a.b/", 1),
+    "a set": ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, ["x", "x"], [1]),
+    "a multiple": ({"type": "integer", "multipleOf": 5}, 7, "x"),
+    "draft 4": ({"type": "integer", "minimum": 0, "exclusiveMinimum": True}, 1, 0),
+    "places": ({"type": "array", "items": [{"type": "integer"}, {"type": "string"}]}, [1, "x"], ["x", 1]),
+    "an unknown format": ({"type": "string", "format": "binary"}, "x", 1),
+    "a pattern and a length": ({"type": "string", "pattern": "^x*$", "maxLength": 5}, "xx", "y"),
+    "a lookahead": ({"type": "string", "pattern": "^(?!x)"}, "x", 1),
+    "a condition": ({"type": "string", "if": {"minLength": 2}, "then": {"pattern": "a"}}, "bb", 1),
+    "a negation": ({"type": "array", "not": {"maxItems": 0}}, [], 1),
+    "contents": ({"type": "array", "contains": {"type": "integer"}}, ["x"], 1),
+    "branches": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, 1.5, "x"),
+    "a large count": ({"type": "string", "maxLength": 10**6}, "x", 1),
+}
+
+
+@pytest.mark.parametrize("name", LOOSE)
+def test_a_function_that_is_not_strict_is_held_to_what_can_be_enforced(accepts: Accepts, name: str) -> None:
+    schema, good, bad = LOOSE[name]
+    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    for way in ("objects", "tags", "named"):
+        for options in ({"required": True}, {"function": "f"}, {"guided": True}):
+            assert grammar(way, ToolOptions(tools=tools, **options)), (way, options)
+    tag = grammar("objects", ToolOptions(tools=tools, required=True))
+
+    def call(arguments: Any) -> str:
+        return f'<tool_call>\n{{"name": "f", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+    assert accepts(tag, call({"a": good}))
+    assert not accepts(tag, call({"a": bad}))
+    assert not accepts(tag, call({"b": good}))
+
+
+def test_what_is_no_matter_of_single_keywords_may_be_any_arguments(accepts: Accepts) -> None:
+    odd = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a", "minLength": 1}}, "$defs": {"a": {}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": odd}}]
+    tag = grammar("objects", ToolOptions(tools=tools, required=True))
+    assert accepts(tag, '<tool_call>\n{"name": "f", "arguments": {"b": 1}}\n</tool_call>')
+    with pytest.raises(InvalidRequest, match="Python's syntax"):
+        bare(ToolOptions(tools=tools, required=True))
+
+
+def test_a_strict_function_that_cannot_be_held_to_is_named() -> None:
+    sets = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    functions = [{"name": name, "parameters": sets} for name in ("loose", "tight")]
+    tools = [{"type": "function", "function": function} for function in functions]
+    for options in ({}, {"required": True}, {"function": "tight"}):
+        with pytest.raises(InvalidRequest, match=r"strict function 'tight' .* `uniqueItems`") as refused:
+            grammar("objects", ToolOptions(tools=tools, strict=["tight"], **options))
+        assert refused.value.field == "tools"
+    assert grammar("objects", ToolOptions(tools=tools, strict=["tight"], function="loose"))
 
 
 def test_calls_or_what_the_answer_must_be(accepts: Accepts) -> None:
@@ -193,6 +249,7 @@ def bare(tools: ToolOptions, parameters: dict[str, Any] | None = None) -> str | 
     return answer_grammar(learned(template(BARE_PYTHON)), SamplingParams(), tools, None)
 
 
+STRICT = [tool["function"]["name"] for tool in TOOLS]
 MUST = ToolOptions(tools=TOOLS, required=True)
 
 
@@ -202,7 +259,7 @@ def test_calls_may_be_all_of_an_answer_in_python(accepts: Accepts) -> None:
     assert accepts(bare(MUST), f"{first}]")
     assert not accepts(bare(MUST), "[get_time()]")
     assert not accepts(bare(MUST), "[get_weather(days=3)]")
-    strict = bare(msgspec.structs.replace(MUST, required=False, strict=True))
+    strict = bare(msgspec.structs.replace(MUST, required=False, strict=STRICT))
     assert accepts(strict, f"[1] and [get_time()] and {first}]")
     assert not accepts(strict, "and [get_weather(days=3)]")
 
@@ -253,7 +310,7 @@ def test_channels_are_opened(accepts: Accepts) -> None:
     must = answer_grammar(found, SamplingParams(), MUST, "<|start|>assistant")
     either = answer_grammar(found, JSON, ToolOptions(tools=TOOLS), "<|start|>assistant")
     begun = answer_grammar(found, JSON, None, "<|start|>assistant<|channel|>analysis<|message|>")
-    strict = answer_grammar(found, SamplingParams(), ToolOptions(tools=TOOLS, strict=True), "<|start|>assistant")
+    strict = answer_grammar(found, SamplingParams(), ToolOptions(tools=TOOLS, strict=STRICT), "<|start|>assistant")
     for text in (final, thought + final):
         assert accepts(form, text)
         assert accepts(either, text)

@@ -21,6 +21,7 @@ REFUSED = {
     "older keyword": {"type": "object", "dependencies": {"a": ["b"]}},
     "branches": {"if": {"type": "string"}, "then": {"minLength": 1}},
     "format": {"type": "string", "format": "credit-card"},
+    "an empty address": {"type": "string", "format": "uri-reference", "minLength": 1},
     "combined": {"type": "string", "format": "date", "pattern": "a"},
     "count": {"type": "array", "minItems": 2**63},
     "elsewhere": {"$ref": "http://127.0.0.1/x.json"},
@@ -35,6 +36,7 @@ TAKEN = {
     "recursive": {"type": "object", "properties": {"child": {"$ref": "#"}}},
     "definitions": {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "string"}}},
     "lengths": {"type": "string", "minLength": 1, "maxLength": 10},
+    "an address": {"type": "string", "format": "uri", "minLength": 1},
     "false": {"type": "array", "uniqueItems": False},
     "large numbers": {"anyOf": [{"enum": [10**400]}, {"const": -(10**400)}, {"type": "string"}]},
 }

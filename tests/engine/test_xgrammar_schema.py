@@ -50,6 +50,7 @@ ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     ),
     "a type and references": ({"type": "object", "anyOf": [{"$ref": "#/$defs/A"}, B], "$defs": DEFS}, [{"a": 1}], [{}]),
     "number": ({"minimum": 5}, [7], [3]),
+    "an address that is not empty": ({"type": "string", "format": "uri", "minLength": 1}, ["a:b"], [""]),
     "string": ({"type": "array", "items": {"maxLength": 2}}, [["ab"]], [["abc"]]),
     "required alone": ({"type": "object", "required": ["q"]}, [{"q": 1}, {"q": []}], [{}]),
     "required beside others": ({**A, "required": ["a", "q"]}, [{"a": 1, "q": None}], [{"a": 1}, {"q": 1}]),

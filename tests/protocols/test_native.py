@@ -34,7 +34,7 @@ def test_calls_are_guided_by_the_functions_that_a_notebook_gives() -> None:
     tool = {"type": "function", "function": {"name": "f"}}
     request, _ = run(messages=[{"role": "user", "content": "hi"}], tools=[tool]).request("r")
     assert request.tools is not None
-    assert (request.tools.guided, request.tools.strict, request.tools.required) == (True, False, False)
+    assert (request.tools.guided, request.tools.strict, request.tools.required) == (True, [], False)
 
 
 def test_parts_of_messages_and_media_of_a_prompt_become_media_of_the_request() -> None:

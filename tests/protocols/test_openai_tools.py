@@ -31,7 +31,7 @@ def test_a_template_sees_tools_without_what_is_for_the_server() -> None:
         {"type": "function", "function": {"name": "f", "description": "does", "parameters": {"type": "object"}}},
         {"type": "function", "function": {"name": "g", "parameters": {}}},
     ]
-    assert (options.strict, options.required, options.function, options.parallel) == (True, False, "", True)
+    assert (options.strict, options.required, options.function, options.parallel) == (["f"], False, "", True)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_must_be_called(choice: Any, parallel: bool | None, found: tuple[bo
     options = tool_options([tool()], choice, parallel)
     assert options is not None
     assert (options.required, options.function, options.parallel) == found
-    assert options.strict is False
+    assert options.strict == []
 
 
 def test_no_tools_are_none() -> None:

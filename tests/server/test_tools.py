@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import openai
 import pytest
+from pydantic import BaseModel, Field, HttpUrl
 from transformers import AutoTokenizer
 
 from nbgen.sse import Decoder
@@ -59,6 +60,30 @@ def test_the_named_function_is_called_once(client: openai.OpenAI) -> None:
     for choice in ask(client, tools=TOOLS, tool_choice=chosen, n=3).choices:
         (call,) = choice.message.tool_calls
         assert (call.function.name, json.loads(call.function.arguments)) == ("get_time", {})
+
+
+class Order(BaseModel):
+    labels: set[Literal["new", "old"]] = Field(max_length=3)
+    amount: int = Field(multiple_of=5, ge=0, le=100)
+
+
+class Link(BaseModel):
+    link: HttpUrl
+
+
+def function(name: str, kind: type[BaseModel], **options: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": kind.model_json_schema(), **options}}
+
+
+def test_a_function_of_ordinary_types_can_be_required(client: openai.OpenAI) -> None:
+    chosen = {"type": "function", "function": {"name": "order"}}
+    for choice in ("required", chosen):
+        asked = {"tools": [function("order", Order)], "tool_choice": choice, "parallel_tool_calls": False}
+        (call,) = ask(client, **asked).choices[0].message.tool_calls
+        assert json.loads(call.function.arguments).keys() == {"labels", "amount"}
+    assert ask(client, tools=[function("open", Link)], tool_choice="required", max_tokens=9).choices
+    with pytest.raises(openai.BadRequestError, match="strict function 'open' cannot be enforced: format and maxLength"):
+        ask(client, tools=[*TOOLS, function("open", Link, strict=True)], tool_choice="required")
 
 
 def test_a_stream_brings_each_call_with_its_number(client: openai.OpenAI) -> None:
@@ -164,7 +189,7 @@ def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> Non
         ({"tools": TOOLS * 65}, "at most 128"),
         ({"tools": [{"type": "function", "function": {"name": "f", "description": "a" * 2**20}}]}, "at most 1048576"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "odd"}}}],
-          "tool_choice": "required"}, "grammar"),
+          "tool_choice": "required"}, "compile tools grammar"),
         ({"messages": [*ASK, {"role": "function", "content": "x", "name": "f"}]}, "role 'function'"),
         ({"messages": [*ASK, {"role": "tool", "tool_call_id": "1"}]}, "no content"),
         ({"messages": [*ASK, {"role": "assistant"}]}, "no content"),
