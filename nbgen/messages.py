@@ -282,22 +282,22 @@ class TokenLogprobs(Struct, frozen=True, tag=False, array_like=True):
 
 
 class AnswerPart(Struct, frozen=True, tag=False):
-    """A piece of an answer: of its text, of its thoughts, or a call."""
+    """A piece of an answer: of its text, of its thoughts, or a call, the arguments of which may be `cut`."""
 
     content: str = ""
     reasoning: str = ""
     tool_call: ToolCall | None = None
+    cut: bool = False
 
 
 class GenerateOutput(Struct, frozen=True, gc=False):
     """What one sequence gained in a step. `text` and `token_ids` are the new part, counts are totals.
 
     Text that could still change (half a character, the beginning of a stop string) comes later than its tokens.
-    `index` tells the sequences of `n` apart. The last output of a sequence has `finish_reason`. `logprobs` are those
-    of `token_ids`; a sequence's first output has the prompt's, its text and ids if asked for, and `ran_seconds` so far.
-    `tensors` are rows that follow those of earlier outputs, named as in `TensorOptions`. `parts` are what the text is
-    made of, where that was asked for and the model has more than text to say; None is all text. The server keeps many
-    of them: what is empty is shared, and the garbage collector need not look at what cannot be in a cycle.
+    `index` tells the sequences of `n` apart; the last output of each has `finish_reason`, the first `ran_seconds` so
+    far, and of the prompt log-probabilities, text and ids if asked for. `logprobs` are those of `token_ids`; `tensors`
+    are more rows, named as in `TensorOptions`; `parts` are what the text is made of, where that was asked for and is
+    more than text. Many are kept: what is empty is shared, and the garbage collector need not look at any.
     """
 
     rid: str

@@ -14,6 +14,7 @@ from transformers.utils.chat_parsing import ResponseParser
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate
 
 from nbgen.engine.call_format import BARE_CALLS, LISTED_CALLS, NAMED_CALLS
+from nbgen.engine.cut_calls import BegunCall, Left, left_open, read_begun
 from nbgen.engine.thought_format import LEAD, THOUGHTS
 from nbgen.engine.written_calls import read_arguments, read_calls
 from nbgen.messages import AnswerPart, ToolCall
@@ -21,6 +22,8 @@ from nbgen.messages import AnswerPart, ToolCall
 CALLS = "tool_calls"
 #: What some templates demand of a call's id: nine letters and digits.
 ID_LENGTH = 9
+#: How transformers reads arguments that have a tag each.
+TAGGED = "xml-inline"
 #: The fields of calls that are read here.
 WRITTEN = (LISTED_CALLS, BARE_CALLS, NAMED_CALLS)
 
@@ -42,11 +45,21 @@ class AnswerParser:
         self._beside = bool(before) and before[-1]["field"] != "content"
         self._begun = False
         self._told: set[str] = set()
+        #: All that came, and what the prompt had begun.
+        self._pieces: list[str] = []
+        self._inside = before[-1]["field"] if before and before[-1]["type"] != "region_close" else None
         #: What has come since a call began that is not whole; None between calls.
         self._call: str | None = None
 
-    def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
-        """The parts that are certain after more text; all of them after the `last`."""
+    def feed(self, text: str, *, last: bool, cut: bool = False) -> list[AnswerPart]:
+        """The parts that are certain after more text; all of them after the `last`, where it may be `cut`."""
+        self._pieces.append(text)
+        if not (last and cut) or (left := self._left()) is None:
+            return self._read(text, last=last)
+        parts = self._read(text, last=False)
+        return parts if left.partial else [*parts, *self._cut_calls(left)]
+
+    def _read(self, text: str, *, last: bool) -> list[AnswerPart]:
         since = text if self._call is None else self._call + text
         self._call = None if self._call is None else since
         try:
@@ -106,6 +119,34 @@ class AnswerParser:
         self._ended(CALLS)
         return [AnswerPart(tool_call=call) for call in calls]
 
+    def _left(self) -> Left | None:
+        """What the answer left open, if it is a call, or the beginning of what is no text."""
+        left = left_open(self._template.fields, "".join(self._pieces), self._inside)
+        of_call = left is not None and left.field in (CALLS, *WRITTEN)
+        return left if left and (left.field != BARE_CALLS if left.partial else of_call) else None
+
+    def _cut_calls(self, left: Left) -> list[AnswerPart]:
+        """Calls of known functions in what was left open. Without any it is nothing, or text if it began like text."""
+        found = self._tagged() if self._template.fields[left.field].content == TAGGED else read_begun(left)
+        calls = [call for call in found if call.name in self._known]
+        if not calls and not left.opening.strip():
+            return self._as_text(left.body)
+        self._ended(CALLS)
+        return [AnswerPart(tool_call=_made(call.name, call.arguments), cut=not call.whole) for call in calls]
+
+    def _tagged(self) -> list[BegunCall]:
+        """A call whose arguments have a tag each, with those that are whole: more would have come."""
+        try:
+            events = self._parser.finalize()[1]
+            calls = [_call(event["value"]) for event in events if event["type"] == "region_close"]
+        except Exception:  # as above
+            return []
+        return [BegunCall(call.name, call.arguments.removesuffix("}"), whole=False) for call in calls if call]
+
+    @property
+    def _known(self) -> set[str]:
+        return {tool["function"]["name"] for tool in self._tools}
+
     def _of_written(self, value: Any, field: str) -> list[AnswerPart]:
         """Calls that are a text, or whose arguments are; bare ones only of functions that are there."""
         text = value if isinstance(value, str) else value["arguments"]
@@ -114,8 +155,7 @@ class AnswerParser:
             calls = [_made(name, arguments) for name, arguments in found]
         except ValueError:
             calls = []
-        known = {tool["function"]["name"] for tool in self._tools}
-        if not calls or (field == BARE_CALLS and not known.issuperset(call.name for call in calls)):
+        if not calls or (field == BARE_CALLS and not self._known.issuperset(call.name for call in calls)):
             return self._as_text(text)
         return self._as_calls(calls)
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from nbgen.engine.template_turns import TemplateTurns, from_tag, shared_end, shared_start, to_tag
+from nbgen.engine.template_turns import SPACES, TemplateTurns, from_tag, shared_end, shared_start, to_tag
 
 NAMES = FIRST, SECOND = ("nbgen_first", "nbgen_second")
 ARGUMENTS = {"nbgen_key": "nbgen value", "nbgen_other": "nbgen text"}
@@ -122,7 +122,7 @@ def _object_field(one: str, two: str) -> dict[str, Any] | None:
     root = "" if listed else "content."
     first = r"(?=\[\s*\{)" if listed else r"(?=\{\s*\")"
     field = {
-        "open_pattern": rf"\s*{re.escape(opening.strip()) or first}",
+        "open_pattern": SPACES + (re.escape(opening.strip()) or first),
         "content": "json",
         "repeats": True,
         "transform": _function(f"{{{root}{name}}}", f"{{{root}{arguments}}}"),
@@ -150,16 +150,16 @@ def _named_fields(before: str, middle: str, separator: str, after: str) -> dict[
     section, rest = before.removesuffix(begin).strip(), after.removeprefix(end).strip()
     opening = rf"(?:{re.escape(section)}\s*)?" if section else ""
     field: dict[str, Any] = {
-        "open_pattern": rf"\s*{opening}{_loose(begin)}(?P<name>[\w.-]+){_loose(middle)}",
+        "open_pattern": rf"{SPACES}{opening}{_first(begin)}(?P<name>[\w.-]+){_loose(middle)}",
         "content": "json",
         "repeats": True,
         "transform": _function("{name}", "{content}"),
     }
     if end.strip():
-        field["close_pattern"] = _loose(end)
+        field["close_pattern"] = SPACES + _first(end)
     elif separator.strip():
-        field["close_pattern"] = rf"(?={_loose(separator)})"
-    section_end = {"open_pattern": rf"\s*{re.escape(rest)}", "close_pattern": r"(?=.)", "content": "text"}
+        field["close_pattern"] = f"(?={SPACES}{_first(separator)})"
+    section_end = {"open_pattern": SPACES + re.escape(rest), "close_pattern": r"(?=.)", "content": "text"}
     return {"tool_calls": field, **({END_OF_CALLS: section_end} if rest else {})}
 
 
@@ -189,3 +189,8 @@ def _loose(text: str) -> str:
     """The text as a pattern: white space around it may be missing, ids and numbers may be others."""
     pattern = re.sub(r"\d+", r"\\d+", re.escape(text.strip()).replace(CALL_ID, r"[\w-]+"))
     return rf"\s*{pattern}\s*" if pattern else r"\s*"
+
+
+def _first(text: str) -> str:
+    """The same without white space before it, for which `SPACES` stands where it is searched."""
+    return _loose(text).removeprefix(r"\s*")

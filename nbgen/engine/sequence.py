@@ -250,6 +250,11 @@ class Sequence:
             log.exception("request %s: the end of its text", self.rid)
             return ""
 
+    @property
+    def _is_cut(self) -> bool:
+        """Whether it ended before it was over."""
+        return self.finish_reason is not None and self.finish_reason.type in ("length", "abort")
+
     def output(self, text: str, token_ids: list[int]) -> GenerateOutput:
         """What it gained by these tokens, which are appended already."""
         begins = self.num_output <= 1
@@ -257,7 +262,7 @@ class Sequence:
             rid=self.rid,
             index=self.index,
             text=text,
-            parts=self.parser and self.parser.feed(text, last=self.finish_reason is not None),
+            parts=self.parser and self.parser.feed(text, last=bool(self.finish_reason), cut=self._is_cut),
             token_ids=tuple(token_ids),
             prompt_tokens=self.num_prompt,
             completion_tokens=self.num_output,

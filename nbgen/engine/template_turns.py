@@ -11,6 +11,8 @@ from typing import Any
 Render = Callable[[list[dict[str, Any]], list[dict[str, Any]], bool], str]
 Turn = dict[str, Any]
 
+#: White space before what is searched. A long run of it is gone through once, not from each of its characters on.
+SPACES = r"(?:(?<!\s)\s*+)?"
 ASK, ANSWER = "nbgen asks", "nbgen answers"
 
 

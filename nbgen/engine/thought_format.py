@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from nbgen.engine.template_turns import ANSWER, TemplateTurns
+from nbgen.engine.template_turns import ANSWER, SPACES, TemplateTurns
 
 THOUGHT = "nbgen thinks"
 #: The names that templates and response templates have for thoughts.
@@ -69,4 +69,4 @@ def _first_and_lead(turns: TemplateTurns, end: str) -> tuple[str, str]:
         return end, ""
     header = turns.header.rstrip()
     begun = next((n for n in range(len(rest), 0, -1) if header.endswith(rest[:n])), 0)
-    return first.group(), rf"\s*(?:{re.escape(rest[:begun])})?{re.escape(rest[begun:])}\s*"
+    return first.group(), rf"{SPACES}(?:{re.escape(rest[:begun])})?{re.escape(rest[begun:])}\s*"

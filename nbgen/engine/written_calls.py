@@ -58,6 +58,11 @@ def read_arguments(text: str) -> dict[str, Any]:
     return found
 
 
+def begun_calls(text: str) -> list[tuple[str, dict[str, Any], bool]]:
+    """Of a list in Python's syntax that may be cut: each name, the arguments that are there, whether all are."""
+    return list(_Reader(text.strip()).begun())
+
+
 def written_calls(calls: list[tuple[str, Mapping[str, Any]]]) -> str:
     """A list of calls in Python's syntax."""
     return "[" + ", ".join(f"{name}({written_arguments(arguments)})" for name, arguments in calls) + "]"
@@ -109,10 +114,30 @@ class _Reader:
             raise ValueError("there is more than calls")
         return found
 
+    def begun(self) -> Iterator[tuple[str, dict[str, Any], bool]]:
+        """Each call up to where the text ends, or is none any more."""
+        self._takes("[")
+        while (name := _NAME.match(self._text, self._place)) is not None:
+            self._place = name.end()
+            if not self._sees("("):
+                return
+            arguments: dict[str, Any] = {}
+            try:
+                self._arguments(arguments)
+            except (ValueError, RecursionError):
+                yield name.group(), arguments, False
+                return
+            yield name.group(), arguments, True
+            self._takes(",")
+
     def _call(self) -> tuple[str, dict[str, Any]]:
-        name = self._match(_NAME).group()
+        name, arguments = self._match(_NAME).group(), dict[str, Any]()
+        self._arguments(arguments)
+        return name, arguments
+
+    def _arguments(self, arguments: dict[str, Any]) -> None:
+        """Take in those between brackets."""
         self._must("(")
-        arguments: dict[str, Any] = {}
         while not self._takes(")"):
             key = self._match(_KEY).group()
             self._must("=")
@@ -122,7 +147,6 @@ class _Reader:
             if not self._takes(","):
                 self._must(")")
                 break
-        return name, arguments
 
     def _value(self, depth: int) -> Any:
         if depth > MAX_DEPTH:

@@ -230,10 +230,10 @@ def token_fields(entry: TokenLogprobs) -> list[Any]:
 
 
 def part_fields(parts: list[AnswerPart]) -> dict[str, Any]:
-    """Thoughts and calls as deltas carry them."""
+    """Thoughts and calls as deltas carry them: what is cut cannot be called."""
     found = {
         "reasoning": "".join(part.reasoning for part in parts),
-        "tool_calls": [msgspec.to_builtins(part.tool_call) for part in parts if part.tool_call],
+        "tool_calls": [msgspec.to_builtins(part.tool_call) for part in parts if part.tool_call and not part.cut],
     }
     return {name: value for name, value in found.items() if value}
 

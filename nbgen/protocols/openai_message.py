@@ -12,7 +12,7 @@ from nbgen.protocols.sample import Sample
 
 def message(sample: Sample) -> dict[str, Any]:
     """What the model said, as OpenAI and SGLang have it."""
-    calls = [call_fields(call) for call in sample.tool_calls]
+    calls = [call_fields(part.tool_call) for part in sample.parts or () if part.tool_call]
     content = sample.content or (None if calls else "")
     found = {"role": "assistant", "content": content, "reasoning_content": sample.reasoning or None}
     return {**found, "tool_calls": calls} if calls else found

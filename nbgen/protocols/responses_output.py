@@ -109,7 +109,7 @@ class Output:
         events: list[Event] = []
         for part in parts:
             if part.tool_call:
-                events += self._call(part.tool_call)
+                events += self._call(part.tool_call, "incomplete" if part.cut else "completed")
             elif part.reasoning:
                 events += self._grow(REASONING, part.reasoning)
             elif part.content:
@@ -139,10 +139,10 @@ class Output:
         self._open = None
         return events
 
-    def _call(self, call: ToolCall) -> list[Event]:
+    def _call(self, call: ToolCall, status: Status) -> list[Event]:
         events, index = self._close("completed"), len(self._done)
         named = {"id": self._next_id("function_call"), "type": "function_call", "call_id": call.id, "name": call.name}
-        whole = {**named, "status": "completed", "arguments": call.arguments}
+        whole = {**named, "status": status, "arguments": call.arguments}
         self._done.append(whole)
         place = {"item_id": named["id"], "output_index": index}
         kind = "response.function_call_arguments"

@@ -68,8 +68,8 @@ class Sample:
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The functions that it wants called."""
-        return [part.tool_call for part in self.parts or () if part.tool_call]
+        """The functions that it wants called, with all their arguments."""
+        return [part.tool_call for part in self.parts or () if part.tool_call and not part.cut]
 
 
 def usage(samples: list[Sample]) -> dict[str, int]:

@@ -126,6 +126,20 @@ def test_a_call_and_its_result_go_on_in_three_ways(client: openai.OpenAI) -> Non
     assert counted.input_tokens == answers[0].usage.input_tokens
 
 
+def test_a_call_that_is_cut_is_an_incomplete_item(client: openai.OpenAI) -> None:
+    asked = {**CALL, "tool_choice": {"type": "function", "name": "get_weather"}, "max_output_tokens": 60}
+    response = ask(client, **asked, extra_body={"seed": 1})
+    (call,) = response.output
+    assert (call.type, call.name, call.status) == ("function_call", "get_weather", "incomplete")
+    assert response.status == "incomplete"
+    assert call.arguments.startswith("{")
+    *others, last = ask(client, stream=True, **asked, extra_body={"seed": 1})
+    assert (last.type, last.response.output[0].arguments) == ("response.incomplete", call.arguments)
+    assert not any(event.type.startswith("response.output_text") for event in others)
+    goes_on = ask(client, previous_response_id=response.id, input="go on", max_output_tokens=3, tools=TOOLS)
+    assert goes_on.usage.input_tokens > response.usage.input_tokens
+
+
 def test_a_streamed_call_has_events_of_its_own(client: openai.OpenAI) -> None:
     told = list(ask(client, stream=True, **CALL))
     names = [event.type.removeprefix("response.") for event in told]
