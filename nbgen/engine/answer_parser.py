@@ -50,6 +50,8 @@ class AnswerParser:
         self._inside = before[-1]["field"] if before and before[-1]["type"] != "region_close" else None
         #: What has come since a call began that is not whole; None between calls.
         self._call: str | None = None
+        #: What is known to be in it.
+        self._body = ""
 
     def feed(self, text: str, *, last: bool, cut: bool = False) -> list[AnswerPart]:
         """The parts that are certain after more text; all of them after the `last`, where it may be `cut`."""
@@ -66,16 +68,16 @@ class AnswerParser:
             events = self._parser.feed(text)
             if last:
                 events += self._parser.finalize()[1]
-            parts = [part for event in events for part in self._parts(event, since)]
+            parts = [part for event in events for part in self._parts(event)]
         except Exception:  # whatever a library of patterns, or of JSON, raises at a text: this is no call
             self._parser, self._call = ResponseParser(self._template, "", tools=[*self._tools]), None
             parts = self._as_text(since)
         return [*parts, *self._as_text("")] if last else parts
 
-    def _parts(self, event: dict[str, Any], since: str) -> list[AnswerPart]:
+    def _parts(self, event: dict[str, Any]) -> list[AnswerPart]:
         field, kind = event["field"], event["type"]
         if field == CALLS:
-            return self._of_call(event, since)
+            return self._of_call(event)
         if kind == "region_chunk" and field in ("content", *THOUGHTS):
             return self._of_text(event["text"], "content" if field == "content" else "reasoning", field)
         if kind == "region_close" and field in WRITTEN:
@@ -116,8 +118,12 @@ class AnswerParser:
         return [AnswerPart(content=text)]
 
     def _as_calls(self, calls: list[ToolCall]) -> list[AnswerPart]:
+        """Those of functions that are there; if none is, nobody could answer, and what was wanted is text."""
+        known = [call for call in calls if call.name in self._known]
+        if calls and not known:
+            return self._as_text("\n".join(map(_written, calls)))
         self._ended(CALLS)
-        return [AnswerPart(tool_call=call) for call in calls]
+        return [AnswerPart(tool_call=call) for call in known]
 
     def _left(self) -> Left | None:
         """What the answer left open, if it is a call, or the beginning of what is no text."""
@@ -148,7 +154,7 @@ class AnswerParser:
         return {tool["function"]["name"] for tool in self._tools}
 
     def _of_written(self, value: Any, field: str) -> list[AnswerPart]:
-        """Calls that are a text, or whose arguments are; bare ones only of functions that are there."""
+        """Calls that are a text, or whose arguments are; bare ones only where all functions are there."""
         text = value if isinstance(value, str) else value["arguments"]
         try:
             found = read_calls(text) if isinstance(value, str) else [(value["name"], read_arguments(text))]
@@ -159,17 +165,18 @@ class AnswerParser:
             return self._as_text(text)
         return self._as_calls(calls)
 
-    def _of_call(self, event: dict[str, Any], since: str) -> list[AnswerPart]:
+    def _of_call(self, event: dict[str, Any]) -> list[AnswerPart]:
         if event["type"] == "region_open":
-            self._call = ""
+            self._call = self._body = ""
         if event["type"] == "region_chunk":
             self._call = self._call or event["text"]
+            self._body += event["text"]
         if event["type"] != "region_close":
             return []
         value, self._call = event["value"], None
         calls = [_call(each) for each in (value if isinstance(value, list) else [value])]
         found = [call for call in calls if call is not None]
-        return self._as_calls(found) if len(found) == len(calls) else self._as_text(since)
+        return self._as_calls(found) if len(found) == len(calls) else self._as_text(self._body)
 
 
 def _call(value: Any) -> ToolCall | None:
@@ -179,6 +186,10 @@ def _call(value: Any) -> ToolCall | None:
     if not isinstance(name, str) or not isinstance(arguments, dict | str):
         return None
     return _made(name, arguments)
+
+
+def _written(call: ToolCall) -> str:
+    return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {call.arguments}}}'
 
 
 def _made(name: str, arguments: dict[str, Any] | str) -> ToolCall:

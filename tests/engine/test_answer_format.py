@@ -208,7 +208,23 @@ def test_white_space_before_what_is_no_call_is_text() -> None:
     found = AnswerFormat.of(
         lambda m, t, o: render(source, m, t, o), source, own={"start_anchor": ">", "fields": fields}
     )
-    assert joined(read(found, " a\n<call>[1]</call> b\n")) == (" a\n[1]</call> b\n", "", [])
+    for size in (1, 7, 1000):
+        assert joined(read(found, " a\n<call>[1]</call> b\n", size=size)) == (" a\n[1] b\n", "", [])
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_a_function_that_is_not_there_is_text_unless_others_are(way: str) -> None:
+    source, (known, other) = template(CALLS[way], THOUGHT), calls_of(2, as_text=way == "text")
+    other = {**other, "function": {**other["function"], "name": "get_other"}}
+    found, wanted = learned(source), {"name": "get_other", "arguments": WANTED[1][1]}
+    for size in (1, 7, 1000):
+        parts = read(found, answer(source, {"content": "", "tool_calls": [other]}), size=size)
+        text, _, calls = joined(parts)
+        assert calls == []
+        assert text.replace("parameters", "arguments").replace('"0"', "0") == json.dumps(wanted)
+        if way in ("list", "python"):  # of one list, those that can be called
+            parts = read(found, answer(source, {"content": "", "tool_calls": [known, other]}), size=size)
+            assert joined(parts) == ("", "", WANTED[:1])
 
 
 def test_thoughts_that_nobody_wants_apart_are_text() -> None:

@@ -1,6 +1,7 @@
 """Calls of tools and thoughts over OpenAI's endpoint, with the real client and a model whose template has both."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,6 +130,18 @@ def test_a_run_has_nothing_to_call_where_the_arguments_are_cut(calling_server: S
     found = events(calling_server.http, "POST", "api/v1/runs", json=body)
     deltas = [json.loads(event.data) for event in found if event.event == "delta"]
     assert not any(delta["text"] or "tool_calls" in delta for delta in deltas)
+
+
+def test_a_function_that_was_not_offered_is_no_call(client: openai.OpenAI, calling_model: Path) -> None:
+    wanted = '{"name": "get_other", "arguments": {}}'
+    (other,) = AutoTokenizer.from_pretrained(calling_model).encode("o")
+    form = {"regex": f"<tool_call>\n{re.escape(wanted)}\n</tool_call>", "separate_reasoning": False}
+    asked = {"tools": TOOLS, "logit_bias": {str(other): 100}, "extra_body": form}
+    (choice,) = ask(client, **asked).choices
+    assert (choice.finish_reason, choice.message.tool_calls, choice.message.content) == ("stop", None, wanted)
+    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **asked)]
+    assert not any(chunk.delta.tool_calls for chunk in chunks)
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == wanted
 
 
 def test_results_go_back_through_the_template(client: openai.OpenAI) -> None:
