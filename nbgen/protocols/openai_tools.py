@@ -25,27 +25,21 @@ class Function(msgspec.Struct, omit_defaults=True):
 
 
 class Tool(msgspec.Struct):
-    """A tool; there are no others than functions."""
+    """A tool; there are no others than functions, so its type need not be told."""
 
-    type: Literal["function"]
     function: Function
+    type: Literal["function"] = "function"
 
 
 class ChosenFunction(msgspec.Struct):
     name: str
 
 
-class Choice(msgspec.Struct, tag_field="type", tag="function"):
-    """The one function that must be called."""
-
-    function: ChosenFunction
-
-
 class AllowedFunction(msgspec.Struct):
     """One of those that may be called."""
 
-    type: Literal["function"]
     function: ChosenFunction
+    type: Literal["function"] = "function"
 
 
 class AllowedTools(msgspec.Struct):
@@ -55,13 +49,15 @@ class AllowedTools(msgspec.Struct):
     tools: list[AllowedFunction]
 
 
-class AllowedChoice(msgspec.Struct, tag_field="type", tag="allowed_tools"):
-    """Some of the tools and no others."""
+class Choice(msgspec.Struct):
+    """The one function that must be called, or some of the tools and no others."""
 
-    allowed_tools: AllowedTools
+    function: ChosenFunction | None = None
+    allowed_tools: AllowedTools | None = None
+    type: Literal["function", "allowed_tools"] = "function"
 
 
-ToolChoice = Literal["none", "auto", "required"] | Choice | AllowedChoice
+ToolChoice = Literal["none", "auto", "required"] | Choice
 
 
 def tool_options(
@@ -71,29 +67,39 @@ def tool_options(
 
     Where it is `guided` it calls functions that are there, and with arguments that they take, if it calls any.
     """
-    if isinstance(choice, AllowedChoice):
-        tools, choice = _allowed(tools or [], choice.allowed_tools), choice.allowed_tools.mode
+    if isinstance(choice, Choice) and choice.type == "allowed_tools":
+        tools, choice = _allowed(tools or [], choice.allowed_tools)
     if not tools:
         if choice not in (None, "none", "auto"):
             raise InvalidRequest("tool_choice names what must be called, and there are no tools", field="tool_choice")
         return None
     if choice == "none":
         return None
-    _check(tools, choice)
+    function = _chosen(choice)
+    _check(tools, function)
     shown = [_for_template(tool) for tool in tools]
     if (size := len(msgspec.json.encode(shown))) > MAX_TOOL_BYTES:
         raise InvalidRequest(f"the tools have {size} bytes as JSON; at most {MAX_TOOL_BYTES}", field="tools")
     return ToolOptions(
         tools=shown,
         required=choice == "required",
-        function=choice.function.name if isinstance(choice, Choice) else "",
+        function=function,
         strict=[tool.function.name for tool in tools if tool.function.strict],
         guided=guided,
-        parallel=parallel is not False and not isinstance(choice, Choice),
+        parallel=parallel is not False and not function,
     )
 
 
-def _check(tools: list[Tool], choice: ToolChoice | None) -> None:
+def _chosen(choice: ToolChoice | None) -> str:
+    """The name of the one function that must be called, if it is one."""
+    if not isinstance(choice, Choice):
+        return ""
+    if choice.function is None:
+        raise InvalidRequest("tool_choice of the type function names none: give `function`", field="tool_choice")
+    return choice.function.name
+
+
+def _check(tools: list[Tool], function: str) -> None:
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"there are {len(tools)} tools; at most {MAX_TOOLS}", field="tools")
     names = [tool.function.name for tool in tools]
@@ -105,14 +111,17 @@ def _check(tools: list[Tool], choice: ToolChoice | None) -> None:
             )
         if names.count(name) > 1:
             raise InvalidRequest(f"two functions are called {name!r}", field="tools")
-    if isinstance(choice, Choice):
-        _check_chosen([choice.function.name], tools)
+    if function:
+        _check_chosen([function], tools)
 
 
-def _allowed(tools: list[Tool], allowed: AllowedTools) -> list[Tool]:
+def _allowed(tools: list[Tool], allowed: AllowedTools | None) -> tuple[list[Tool], ToolChoice]:
+    """Those tools alone, and how they may be called."""
+    if allowed is None:
+        raise InvalidRequest("tool_choice of the type allowed_tools needs `allowed_tools`", field="tool_choice")
     names = [tool.function.name for tool in allowed.tools]
     _check_chosen(names, tools)
-    return [tool for tool in tools if tool.function.name in names]
+    return [tool for tool in tools if tool.function.name in names], allowed.mode
 
 
 def _check_chosen(names: list[str], tools: list[Tool]) -> None:

@@ -63,6 +63,12 @@ def test_the_named_function_is_called_once(client: openai.OpenAI) -> None:
         assert (call.function.name, json.loads(call.function.arguments)) == ("get_time", {})
 
 
+def test_functions_need_no_type(client: openai.OpenAI) -> None:
+    tools = [{"function": tool["function"]} for tool in TOOLS]
+    (call,) = ask(client, tools=tools, tool_choice={"function": {"name": "get_time"}}).choices[0].message.tool_calls
+    assert (call.type, call.function.name) == ("function", "get_time")
+
+
 class Order(BaseModel):
     labels: set[Literal["new", "old"]] = Field(max_length=3)
     amount: int = Field(multiple_of=5, ge=0, le=100)
@@ -223,6 +229,9 @@ def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> Non
         ({"tool_choice": "required"}, "no tools"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "no tool here"),
         ({"tools": TOOLS, "tool_choice": "perhaps"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "names none"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "needs `allowed_tools`"),
+        ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "custom"),
         ({"tools": [*TOOLS, TOOLS[0]]}, "two functions"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "letters"),
         ({"tools": [{"type": "web_search"}]}, "web_search"),
