@@ -20,7 +20,7 @@ from nbgen.errors import Forbidden, Unauthorized
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 
 #: What pages may read of an answer's headers beside those that a browser shows them anyway.
-EXPOSED = "Inference-Header-Content-Length, Endpoint-Load-Metrics, Retry-After"
+EXPOSED = "Inference-Header-Content-Length, Endpoint-Load-Metrics, Retry-After, X-Request-Id"
 
 _HEADER_NAMES = re.compile(r"[\w-]+(?: *, *[\w-]+)*", re.ASCII)
 _BEARER = re.compile(r"(?:bearer|token)\b\s*(.*)", re.IGNORECASE)
@@ -65,7 +65,9 @@ class AuthenticatedHandler(APIHandler):
         if not hasattr(self, "_jupyter_current_user"):
             return  # refused before it was asked who this is, on which Jupyter's answer depends
         super().set_cors_headers()
-        if "Access-Control-Allow-Origin" in self._headers:
+        if not self._headers.get("Access-Control-Allow-Origin"):
+            self.clear_header("Access-Control-Allow-Origin")  # which Jupyter sets without an Origin too, to nothing
+        else:
             self.set_header("Access-Control-Expose-Headers", EXPOSED)
 
     @allow_unauthenticated

@@ -44,6 +44,8 @@ class ConversationHandler(KnowingHandler):
     async def get(self, id: str) -> None:
         self.tell(self.conversations.get(id))
 
+    head = get
+
     async def post(self, id: str) -> None:
         conversation = self.conversations.get(id)
         conversation.metadata = conversations.parse_labels(self.body)
@@ -61,6 +63,8 @@ class ItemsHandler(KnowingHandler):
         page = parse_query(self.request.query_arguments, Page)
         self.finish(item_page(self.conversations.get(id).items, page))
 
+    head = get
+
     async def post(self, id: str) -> None:
         check_included(self.request.query_arguments)
         self.conversations.get(id)
@@ -75,6 +79,8 @@ class ItemHandler(KnowingHandler):
     async def get(self, id: str, item_id: str) -> None:
         check_included(self.request.query_arguments)
         self.finish(msgspec.json.encode(self.conversations.get(id).item(item_id)))
+
+    head = get
 
     async def delete(self, id: str, item_id: str) -> None:
         self.tell(self.conversations.remove(id, item_id))

@@ -9,8 +9,9 @@ from typing import Any
 
 from nbgen.errors import InternalError, InvalidRequest, Unavailable, renamed
 from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest
-from nbgen.protocols import embeddings, openai_answer, sglang_answer
+from nbgen.protocols import embeddings, sglang_answer
 from nbgen.server.generation_handler import ModelNeededHandler
+from nbgen.server.openai_handlers import OpenaiHandler
 from nbgen.server.question import ask
 
 Asked = EmbedRequest | GenerateRequest
@@ -53,10 +54,8 @@ class EmbeddingHandler(ModelNeededHandler):
         raise InternalError("the engine answered something else than a vector")
 
 
-class EmbeddingsHandler(EmbeddingHandler):
+class EmbeddingsHandler(OpenaiHandler, EmbeddingHandler):
     """OpenAI's. The model's name in it is not looked at: one model is served."""
-
-    error_body = staticmethod(openai_answer.error_body)
 
     async def post(self) -> None:
         call = embeddings.parse_openai(self.body)

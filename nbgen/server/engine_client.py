@@ -6,6 +6,7 @@ Knows nothing of HTTP or of the dialects; how the engine starts and ends is `eng
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Mapping
 from logging import Logger
@@ -39,7 +40,7 @@ from nbgen.server.replies import Replies
 
 
 class EngineClient(EngineLife):
-    """Passes requests and outputs. `load_seconds` is what the last load of a model took.
+    """Passes requests and outputs. `load_seconds` is what the last load of a model took, `loaded` when it was over.
 
     `loadable` are models that it can be told to load: those it was told to begin with or has loaded, and the bundled.
     """
@@ -59,6 +60,8 @@ class EngineClient(EngineLife):
         self._deliveries = Deliveries()
         self._memory_replies = Replies[MemoryState]()
         self.load_seconds = 0.0
+        #: In seconds since 1970; 0 before any.
+        self.loaded = 0.0
         self.loadable = [config.model] if attach else list(dict.fromkeys([config.model, BUNDLED]))
         self._own_quantization = config.quantization
         #: Of the model that is loaded.
@@ -271,6 +274,7 @@ class EngineClient(EngineLife):
             case EngineReady():
                 self.model, self.progress, self.load_seconds = message.model, None, message.load_seconds
                 self._identity = model_identity.of_model(self.config, self._stamp)
+                self.loaded = time.time()
                 if self.config.model not in self.loadable:
                     self.loadable.append(self.config.model)
                 self._set("ready")

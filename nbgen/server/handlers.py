@@ -8,7 +8,7 @@ import msgspec
 
 from nbgen import __version__
 from nbgen.errors import NotFound
-from nbgen.protocols import openai_answer, sglang_answer
+from nbgen.protocols import sglang_answer
 from nbgen.server import (
     adapter_handlers,
     conversations_handlers,
@@ -36,6 +36,8 @@ class PageHandler(NbgenHandler):
         routes = [f"{self.base_url}{PREFIX}{pattern}" for pattern, _ in HANDLERS]
         self.finish(msgspec.json.encode({"name": "nbgen", "version": __version__, "routes": routes}))
 
+    head = get
+
 
 class RootHandler(NbgenHandler):
     """The root of a server that stands alone: a word that it runs, where SGLang's has one."""
@@ -45,6 +47,8 @@ class RootHandler(NbgenHandler):
     async def get(self) -> None:
         words = f"nbgen {__version__} is running; {self.base_url}{PREFIX} lists its routes"
         self.finish(msgspec.json.encode(words))
+
+    head = get
 
 
 class NotFoundHandler(NbgenHandler):
@@ -59,10 +63,8 @@ class NotFoundHandler(NbgenHandler):
         return f"nbgen has no route {self.request.path[:200]!r}"
 
 
-class OpenaiNotFoundHandler(NotFoundHandler):
+class OpenaiNotFoundHandler(openai_handlers.OpenaiHandler, NotFoundHandler):
     """The same where OpenAI's clients look."""
-
-    error_body = staticmethod(openai_answer.error_body)
 
 
 class SglangNotFoundHandler(NotFoundHandler):

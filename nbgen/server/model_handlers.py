@@ -36,6 +36,8 @@ class HelloHandler(NbgenHandler):
         }
         self.finish(msgspec.json.encode(hello))
 
+    head = get
+
 
 class ModelHandler(NbgenHandler):
     """What is loaded, and how it does."""
@@ -44,6 +46,8 @@ class ModelHandler(NbgenHandler):
 
     async def get(self) -> None:
         self.finish(self.model())
+
+    head = get
 
     def model(self) -> bytes:
         """The engine's state as JSON."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import secrets
 from collections.abc import Mapping
+from functools import cached_property
 
 import msgspec
 
@@ -17,9 +18,17 @@ from nbgen.server.runs import Run
 
 
 class OpenaiHandler(NbgenHandler):
-    """Errors in OpenAI's shape."""
+    """Errors in OpenAI's shape, and a name for each call that its clients know it by."""
 
     error_body = staticmethod(openai_answer.error_body)
+
+    def set_default_headers(self) -> None:
+        super().set_default_headers()
+        self.set_header("X-Request-Id", self._request_id)
+
+    @cached_property
+    def _request_id(self) -> str:
+        return f"req_{secrets.token_hex(16)}"
 
 
 class CallHandler(OpenaiHandler, GenerationHandler):
@@ -89,8 +98,8 @@ class CardsHandler(OpenaiHandler):
 
     def cards(self) -> list[dict[str, object]]:
         """The model's entry and those of the loaded adapters."""
-        loaded = self.engine.adapters.loaded
-        card = openai_answer.model_card(self.engine.config, self.engine.model, int(time.time()))
+        loaded, since = self.engine.adapters.loaded, self.engine.loaded or self.settings["nbgen"].started
+        card = openai_answer.model_card(self.engine.config, self.engine.model, int(since))
         return [card, *(card | {"id": name, "root": loaded[name], "parent": card["id"]} for name in sorted(loaded))]
 
 
@@ -100,6 +109,8 @@ class ModelsHandler(CardsHandler):
     async def get(self) -> None:
         self.finish(msgspec.json.encode({"object": "list", "data": self.cards()}))
 
+    head = get
+
 
 class OneModelHandler(CardsHandler):
     """One by its name, which may hold slashes."""
@@ -108,6 +119,8 @@ class OneModelHandler(CardsHandler):
         if (found := next((card for card in self.cards() if card["id"] == name), None)) is None:
             raise NotFound(f"there is no model {name[:200]!r} here, but {self.engine.config.model!r}", field="model")
         self.finish(msgspec.json.encode(found))
+
+    head = get
 
 
 HANDLERS = [

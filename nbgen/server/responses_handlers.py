@@ -124,6 +124,8 @@ class InputItemsHandler(OpenaiHandler, KeptHandler):
         page = parse_query(self.request.query_arguments, Page)
         self.finish(item_page([in_parts(item) for item in self.kept.get(id).input], page))
 
+    head = get
+
 
 class InputTokensHandler(CallHandler, KeptHandler):
     """How many tokens the prompt of a response would have."""

@@ -128,6 +128,8 @@ class RunHandler(RunsRoute):
     async def get(self, id: str) -> None:
         self.finish(msgspec.json.encode(self.snapshot(self.runs.get(id))))
 
+    head = get
+
 
 class RunEventsHandler(RunsRoute):
     """A run's events from an offset on. Its readers come and go; the run does not mind."""
@@ -177,6 +179,8 @@ class ChatHandler(RunsRoute):
         run = self.snapshot(known.newest) if known.newest else None
         body = {"chat": chat, "run": run, "messages": known.messages(), "turns": known.turns()}
         self.finish(msgspec.json.encode(body))
+
+    head = get
 
 
 ID = r"([A-Za-z0-9_.:-]{1,128})"

@@ -133,6 +133,8 @@ class HealthHandler(SglangHandler):
         self.set_status(200 if self.engine.healthy else 503)
         self.finish()
 
+    head = get
+
 
 class HealthGenerateHandler(SglangHandler):
     """Whether the engine gives tokens: it is asked for one, before all who wait. Loads nothing."""
@@ -178,6 +180,8 @@ class ModelInfoHandler(SglangHandler):
     async def get(self) -> None:
         self.finish(sglang_info.model_info(self.engine.config, self.engine.model, self.server_options))
 
+    head = get
+
 
 class ServerInfoHandler(SglangHandler):
     """Options, features and limits, and how the engine does. Loads nothing."""
@@ -201,6 +205,8 @@ class ServerInfoHandler(SglangHandler):
             )
         )
 
+    head = get
+
 
 class MetricsHandler(SglangHandler):
     """Counters, times and the engine's pulse, in Prometheus' text format."""
@@ -211,6 +217,8 @@ class MetricsHandler(SglangHandler):
         self.set_header("Content-Type", metrics.CONTENT_TYPE)
         app = self.settings["nbgen"]
         self.finish(app.metrics.text() + kserve_metrics.text(app.models), set_content_type=metrics.CONTENT_TYPE)
+
+    head = get
 
 
 def _answers(generation: Generation, incremental: bool) -> list[list[Answer]]:

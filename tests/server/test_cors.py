@@ -67,6 +67,13 @@ def test_what_is_no_list_of_headers_is_not_repeated(opened: Server) -> None:
     assert "<b>" not in preflight(opened, "generate", "x-a, <b>")["access-control-allow-headers"]
 
 
+def test_who_is_no_page_is_told_nothing(jupyter: Server) -> None:
+    for token in (TOKEN, jupyter.key):
+        with jupyter.anonymous(Authorization=f"Bearer {token}") as client:
+            answers = [client.get("api/v1/hello"), client.get("nope"), client.post("generate", json={"text": 5})]
+        assert not [name for answer in answers for name in answer.headers if name.startswith("access-control-allow-o")]
+
+
 def test_other_pages_are_told_nothing(jupyter: Server) -> None:
     assert preflight(jupyter, "generate", ASKED)["status"] in ("401", "404")
     with jupyter.anonymous(Origin=PAGE) as page:

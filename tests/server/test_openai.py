@@ -1,6 +1,7 @@
 """OpenAI's endpoints with the real `openai` client, sync and async."""
 
 import asyncio
+import time
 from typing import Any
 
 import httpx
@@ -25,6 +26,28 @@ def test_models(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as refusal:
         client.models.retrieve("gpt-0")
     assert (refusal.value.code, refusal.value.param) == ("model_not_found", "model")
+    assert refusal.value.request_id.startswith("req_")
+
+
+def test_a_model_is_as_old_as_its_load(client: openai.OpenAI) -> None:
+    before, _ = client.models.list().data[0].created, time.sleep(1.1)
+    assert client.models.list().data[0].created == before
+    assert 0 < time.time() - before < 3600
+
+
+def test_each_answer_has_a_name_of_its_own(client: openai.OpenAI) -> None:
+    asked = {"model": "any", "max_tokens": 1}
+    routes = [
+        lambda: client.chat.completions.create(messages=CHAT, **asked),
+        lambda: client.completions.create(prompt="a", **asked),
+        lambda: client.responses.create(model="any", input="a", max_output_tokens=1),
+        lambda: client.embeddings.create(model="any", input="a", extra_body={"pooling": "mean"}),
+    ]
+    names = {answer()._request_id for answer in routes for _ in range(2)}
+    assert len(names) == 8
+    assert all(name.startswith("req_") for name in names)
+    with client.completions.with_streaming_response.create(prompt="a", stream=True, **asked) as answer:
+        assert answer.headers["x-request-id"].startswith("req_")
 
 
 def test_a_completion_is_what_generate_answers(server: Server, client: openai.OpenAI) -> None:
