@@ -13,11 +13,15 @@ MAX_WORDS = 256
 
 
 class WordLists(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Words that an answer never has, `bad` as text and `bad_ids` as token ids, and `stop_ids`, which end it."""
+    """Words that an answer never has, `bad` as text and `bad_ids` as token ids, and `stop_ids`, which end it.
+
+    Of several stop strings in one token that counts which is first in the text, or where `in_order` in their list.
+    """
 
     bad: list[str] = []
     bad_ids: list[list[int]] = []
     stop_ids: list[list[int]] = []
+    in_order: bool = False
 
 
 def bad_words(given: Sequence[Any]) -> list[str]:

@@ -149,6 +149,7 @@ class Admission:
             stop_strings=StopStrings(
                 (*params.stop, *stop_words(request.words, self._tokenizer)),
                 keep_match=params.no_stop_trim,
+                in_order=request.words is not None and request.words.in_order,
                 regexes=StopRegexes(params.stop_regex, patience) if params.stop_regex else None,
             ),
             stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),

@@ -81,8 +81,17 @@ class StopStrings:
     As in SGLang, what a regex matched is shown, unless the regex's own text stands there.
     """
 
-    def __init__(self, stops: Sequence[str], *, keep_match: bool = False, regexes: StopRegexes | None = None) -> None:
+    def __init__(
+        self,
+        stops: Sequence[str],
+        *,
+        keep_match: bool = False,
+        in_order: bool = False,
+        regexes: StopRegexes | None = None,
+    ) -> None:
+        """Of several stop strings at once the first of the text counts, or `in_order` the first of `stops`."""
         self._stops = stops
+        self._in_order = in_order
         self._keep_match = keep_match
         self._regexes = regexes
         self._hidden = [*stops, *regexes.patterns] if regexes else stops
@@ -100,7 +109,8 @@ class StopStrings:
     def append(self, text: str) -> str:
         """Add text; what may be shown. `matched` is the stop string once one is whole."""
         self._held += text
-        self.matched = next((stop for stop in self._stops if stop in self._held), None)
+        found = [stop for stop in self._stops if stop in self._held]
+        self.matched = min(found, key=(lambda _: 0) if self._in_order else self._held.find, default=None)
         if self.matched is None and self._regexes:
             self.matched = self._regexes.append(text)
         if self.matched is not None:

@@ -1,7 +1,6 @@
 """SGLang's `/generate`: from its body to requests.
 
-Follows SGLang 0.5.23, in what it accepts and how it groups. Knows nothing of a vocabulary or
-a context length, which the engine checks, nor of how answers look (`sglang_answer`).
+Follows SGLang 0.5.23. Knows nothing of a vocabulary or a context length, nor of how answers look (`sglang_answer`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from nbgen.protocols.json_body import parse_json, parse_object, refuse_unsupport
 from nbgen.protocols.media import Item
 from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.sampling_params import SamplingParams, WrongType
+from nbgen.word_lists import WordLists
 
 MAX_PROMPTS = 1024
 MAX_TEXT_BYTES = 4 * 2**20
@@ -77,8 +77,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
         raise SchemaError("the body must be a JSON object")
     _check_types(fields)
     single, prompts = _prompts(fields)
-    options = _options(fields.get("sampling_params"), len(prompts), single)
-    options = [{**(preferred or {}), **option} for option in options]
+    options = [{**(preferred or {}), **each} for each in _options(fields.get("sampling_params"), len(prompts), single)]
     interval = _interval(options)
     params = [_params(option) for option in options]
     _refuse_unsupported(fields)
@@ -101,6 +100,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
         truncate=truncate,
         prompt_ids=fields.get("return_prompt_token_ids") or False,
         media_optional=True,
+        words=WordLists(in_order=True),
         streamed=stream,
     )
     requests = [

@@ -155,6 +155,20 @@ def test_nothing_of_a_stop_string_is_shown_before_it_is_decided(text: str, stop:
         assert shown + stops.flush() == text
 
 
+@pytest.mark.parametrize(
+    ("stops", "in_order", "shown"),
+    [
+        (("r", "e"), False, " th"),
+        (("r", "e"), True, " the"),
+        (("e", "r"), True, " th"),
+        (("other", "the", "t"), False, " "),
+    ],
+)
+def test_of_several_stop_strings_in_a_token_one_counts(stops: tuple[str, ...], in_order: bool, shown: str) -> None:
+    strings = StopStrings(stops, in_order=in_order)
+    assert strings.append(" there") == shown
+
+
 def test_an_empty_stop_string_matches_at_once() -> None:
     stops = StopStrings(("",))
     assert stops.append("anything") == ""

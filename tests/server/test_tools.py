@@ -191,6 +191,20 @@ def test_thoughts_come_apart(client: openai.OpenAI, calling_model: Path) -> None
     assert over.content == "</think></think>"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_text_has_none_of_its_stop_strings(
+    calling_server: Server, client: openai.OpenAI, calling_model: Path, stream: bool
+) -> None:
+    end = AutoTokenizer.from_pretrained(calling_model).convert_tokens_to_ids("</think>")
+    asked = {"logit_bias": {str(end): 100}, "stop": ["k", "h"]}
+    answer = ask(client, stream=stream, **asked)
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    assert "".join((c.delta if stream else c.message).content or "" for c in choices) == "</t"
+    assert client.completions.create(model="any", prompt="a", **asked).choices[0].text == "</t"
+    body = {"text": "a", "sampling_params": {**asked, "max_new_tokens": 9}}
+    assert calling_server.http.post("generate", json=body).json()["text"] == "</thin", "SGLang's is the list's order"
+
+
 def test_an_answer_of_a_form_may_follow_a_thought(client: openai.OpenAI, calling_model: Path) -> None:
     end = AutoTokenizer.from_pretrained(calling_model).convert_tokens_to_ids("</think>")
     opened = {"chat_template_kwargs": {"thinks": True}}
