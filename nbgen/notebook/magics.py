@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import difflib
 import json
+import re
 import shlex
 import sys
 from argparse import Namespace
@@ -35,6 +36,8 @@ from nbgen.notebook.tools import Tools
 
 ACTIONS = ("status", "load", "unload", "models", "monitor", "fix", "connect")
 TARGETED = ("load", "fix", "connect")
+#: A token may begin with a dash, which would be an option's.
+_TOKEN = re.compile(r"--token\s+(?=\S)")
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "max_new_tokens", "sampling_seed", "stop"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
@@ -77,7 +80,7 @@ class NbgenMagics(Magics):
             return None
         if line.strip() and not line.lstrip().startswith("-"):
             _check_action(line.split()[0])  # before a question's words are taken for arguments
-        options = _parse(self.manage, line)
+        options = _parse(self.manage, _TOKEN.sub("--token=", line))
         _check_action(options.action)
         for name, action in (("quantization", "load"), ("token", "connect")):
             if getattr(options, name) and options.action != action:

@@ -255,7 +255,7 @@ def test_a_server_that_wants_a_token_says_how_to_give_it(
         monkeypatch.setattr(session, name, getattr(session, name))
     for line, words in (
         (f"%nbgen connect {connected.url}", "wants its token: nbgen.connect(url, token), %nbgen connect URL --token"),
-        (f"%nbgen connect {connected.url} --token wrong", "refused the token: nbgen.connect(url, token)"),
+        (f"%nbgen connect {connected.url} --token -wrong", "refused the token: nbgen.connect(url, token)"),
     ):
         printed, good = run(shell, line)
         assert not good
