@@ -13,7 +13,12 @@ Function = Callable[..., Any]
 
 
 def replace(model: nn.Module, instead: Mapping[str, Callable[[Function], Function]]) -> list[Swap]:
-    """Put what is made `instead` of a function of this name in its place; where each stood, for `linear.restore`."""
+    """Put what is made `instead` of a function of this name in its place; where each stood, for `linear.restore`.
+
+    Nothing is done for a model that is elsewhere than on a CPU.
+    """
+    if any(parameter.device.type != "cpu" for parameter in model.parameters()):
+        return []
     homes: list[Any] = list({id(home): home for home in map(_home, model.modules())}.values())
     swaps = [(home, name, getattr(home, name)) for home in homes for name in instead if hasattr(home, name)]
     for home, name, present in swaps:

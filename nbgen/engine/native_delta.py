@@ -55,8 +55,9 @@ def _instead_of(stock: Rule) -> Rule:
         **more: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As transformers' own, which documents shapes; an initial state becomes the final one where it lies."""
-        remember = function("remember", query.dtype)
-        if remember is None or more.get("cu_seqlens") is not None or not _suits(query, key, value, initial_state):
+        suits = more.get("cu_seqlens") is None and _suits(query, key, value, initial_state)
+        remember = function("remember", query.dtype) if suits else None
+        if remember is None:
             given: dict[str, Any] = {"initial_state": initial_state, "output_final_state": output_final_state, **more}
             return stock(query, key, value, g=g, beta=beta, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, **given)
         batch, tokens, key_heads, key_dim = key.shape

@@ -111,7 +111,7 @@ def with_products(module: nn.Module, products: list[list[NativeProduct]], dtype:
 
 def known(module: nn.Module, *, in_float32: bool = False) -> bool:
     """Whether it is a family's experts that do nothing else than ours, with weights that this machine suits."""
-    if _activation(module) is None:
+    if _activation(module) is None or module.down_proj.device.type != "cpu":
         return False
     shapes = (as_float32(weight) if in_float32 else weight for weight, _ in _weights(module, 0))
     return all(map(suits, shapes))

@@ -5,7 +5,6 @@ do not know: other devices, training, sequences packed into one, steps that diff
 """
 
 import ctypes
-from collections.abc import Callable
 from ctypes import c_float, c_int64, c_void_p
 from typing import Any, NamedTuple
 
@@ -122,8 +121,7 @@ def _suits(numbers: list[torch.Tensor], state: torch.Tensor | None) -> bool:
     inputs, into, out = numbers
     if into.shape != out.shape or into.shape[3] % LANES or inputs.shape[2] % into.shape[2]:
         return False
-    known: Callable[..., None] | None = function("scan", inputs.dtype)
-    return known is not None and nobody_learns(inputs, into, out) and is_state(state)
+    return nobody_learns(inputs, into, out) and is_state(state) and function("scan", inputs.dtype) is not None
 
 
 def _scan(
