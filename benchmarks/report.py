@@ -65,7 +65,15 @@ class Row:
 def render(results: Results) -> str:
     facts = results.facts
     tables = "".join(_model(results, model) for model in _models(results))
-    others = [_drafts(facts), _own_layers(facts), _experts(facts), _halves(facts), _rounded(results), _adapters(facts)]
+    others = [
+        _drafts(facts),
+        _own_layers(facts),
+        _experts(facts),
+        _states(facts),
+        _halves(facts),
+        _rounded(results),
+        _adapters(facts),
+    ]
     return HEAD + f"\nOn {facts['machine']}.\n" + tables + "".join(others)
 
 
@@ -138,6 +146,17 @@ def _experts(facts: dict[str, Any]) -> str:
         "experts in each of its layers a token goes through 8.\n",
     ]
     return _compared(facts.get("experts"), words, ["", "transformers' experts and layers", "nbgen's", "int8", "int4"])
+
+
+def _states(facts: dict[str, Any]) -> str:
+    words = [
+        "\n## Recurrent layers\n",
+        "Tokens for a CPU second of one thread in bfloat16, with states computed by transformers' functions and in",
+        "nbgen's C++ (`python -m benchmarks.states`). d08 has Qwen3.5-0.8B's shape (linear attention by the gated delta",
+        "rule), h350 Granite-4.0-H-350M's (Mamba 2), each with a vocabulary of 32,768. Prompts of 4 tokens are part of",
+        "the rows.\n",
+    ]
+    return _compared(facts.get("states"), words, ["", "transformers' functions", "nbgen's"])
 
 
 def _compared(found: dict[str, Any] | None, words: list[str], head: list[str]) -> str:

@@ -63,6 +63,41 @@ SHAPES = {
         "vocab_size": 32768,
         "tie_word_embeddings": True,
     },
+    # Qwen3.5-0.8B with a vocabulary cut from 248,320 to 32,768: three layers of four are linear attention.
+    "d08": {
+        "model_type": "qwen3_5_text",
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "intermediate_size": 3584,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "vocab_size": 32768,
+        "tie_word_embeddings": True,
+    },
+    # Granite-4.0-H-350M with a vocabulary cut from 100,352 to 32,768: seven layers of eight are Mamba 2.
+    "h350": {
+        "model_type": "granitemoehybrid",
+        "hidden_size": 768,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "shared_intermediate_size": 2048,
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "layer_types": (["mamba"] * 7 + ["attention"]) * 4,
+        "mamba_n_heads": 48,
+        "mamba_d_head": 32,
+        "mamba_d_state": 128,
+        "mamba_n_groups": 1,
+        "mamba_expand": 2,
+        "vocab_size": 32768,
+        "tie_word_embeddings": True,
+    },
 }
 
 
