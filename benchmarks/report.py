@@ -152,8 +152,8 @@ def _states(facts: dict[str, Any]) -> str:
     words = [
         "\n## Recurrent layers\n",
         "Tokens for a CPU second of one thread in bfloat16, with states computed by transformers' functions and in",
-        "nbgen's C++ (`python -m benchmarks.states`). d08 has Qwen3.5-0.8B's shape (linear attention",
-        "by the gated delta rule), h350 Granite-4.0-H-350M's (Mamba 2), each with a vocabulary of 32,768. Prompts of 4 tokens are",
+        "nbgen's C++ (`python -m benchmarks.states`). d08 has Qwen3.5-0.8B's shape (linear attention by the gated",
+        "delta rule), h350 Granite-4.0-H-350M's (Mamba 2), each with a vocabulary of 32,768. Prompts of 4 tokens are",
         "part of the rows.\n",
     ]
     return _compared(facts.get("states"), words, ["", "transformers' functions", "nbgen's"])
