@@ -15,6 +15,9 @@ import msgspec
 
 from nbgen.notebook.template import missing
 
+#: What pydantic's models have for it, polars' tables, and arrays and what counts their rows.
+CONVERTERS = ("model_dump", "to_dicts", "tolist")
+
 
 def json_text(value: Any) -> str:
     """A value as JSON; what has no form there as its `str`, numbers that are none as null."""
@@ -27,11 +30,7 @@ def _plainer(value: Any) -> Any:
         return json_text(value)
     if _labelled(value):
         return _rows(value)
-    for name in (
-        "model_dump",
-        "to_dicts",
-        "tolist",
-    ):  # pydantic's; a table of polars'; arrays, and what counts its rows
+    for name in CONVERTERS:
         if convert := getattr(value, name, None):
             return convert()
     if missing(value):
