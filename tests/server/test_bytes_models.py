@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
@@ -107,4 +108,4 @@ def test_what_is_no_text_is_the_modules_fault(server: Server) -> None:
 
 def test_a_graph_has_no_text(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="BYTES need a module of the model repository"):
-        export(tmp_path, None, {"X": ("BYTES", [1])}, 0)  # type: ignore[arg-type]
+        export(tmp_path, torch.nn.Identity(), {"X": ("BYTES", [1])}, 0)
