@@ -14,7 +14,7 @@ class NoMemory:
 
 def test_answers_that_no_memory_is_left_for_are_refused_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     step = StepOutputs([GenerateOutput(rid="one"), GenerateOutput(rid="other"), GenerateOutput(rid="one", index=1)])
-    vector = EmbedOutput(rid="vector", prompt_tokens=1)
+    vector = EmbedOutput(rid="vector", prompt_tokens=1, data=b"")
     answered = {msgspec.msgpack.encode(step): ["one", "other"], msgspec.msgpack.encode(vector): ["vector"]}
     assert [message for body in answered for message in frames.read_by_server(body)] == [step, vector]
     monkeypatch.setattr(frames, "from_engine_decoder", NoMemory())
