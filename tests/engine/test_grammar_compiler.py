@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -36,8 +37,14 @@ def compiler(tiny_model: Path) -> Iterator[GrammarCompiler]:
 
 
 def children() -> list[psutil.Process]:
-    alive = [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
-    return [p for p in alive if "nbgen.engine.grammar_worker" in p.cmdline()]
+    return [p for p in psutil.Process().children() if _is_worker(p)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and "nbgen.engine.grammar_worker" in process.cmdline()
+    except psutil.Error:  # it has ended meanwhile
+        return False
 
 
 def test_a_grammar_is_compiled_once(compiler: GrammarCompiler) -> None:
@@ -175,7 +182,8 @@ def test_what_is_ended_or_halted_twice_is_no_fault_of_the_grammar(
     future = single.submit(SLOW)
     while not future.done():
         for child in children():
-            end(child)
+            with suppress(psutil.Error):  # it has ended meanwhile
+                end(child)
         time.sleep(0.02)
     with pytest.raises(Unavailable, match=words):
         future.result()

@@ -19,7 +19,7 @@ class Slow:
     """A client whose rows take long to be cancelled."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.asked, self.both_asked = threading.Event(), threading.Event()
         self.connected = threading.Event()
         self.closed = self.connections = 0
 
@@ -33,7 +33,7 @@ class Slow:
             self.connections -= 1
 
     async def arun(self, body: dict[str, Any]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        self.asked.set()
+        (self.both_asked if self.asked.is_set() else self.asked).set()
         try:
             await asyncio.Event().wait()
             yield "done", {}
@@ -47,7 +47,7 @@ def test_an_interrupted_batch_ends_when_its_rows_have() -> None:
     client = Slow()
 
     def interrupt() -> None:
-        client.asked.wait()
+        client.both_asked.wait()
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
