@@ -13,7 +13,7 @@ from torch import nn
 from nbgen.engine.attention import Window
 from nbgen.engine.known_code import like, turns_like
 from nbgen.engine.llama_like import LIKE, window
-from nbgen.engine.native_experts import NativeExperts
+from nbgen.engine.native_experts import GATES, NativeExperts
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
 from nbgen.engine.native_linear import ALL, suits
 
@@ -89,7 +89,6 @@ ROUTERS = {
     "granitemoe.GraniteMoeTopKRouter": (False, True),
     "gpt_oss.GptOssTopKRouter": (False, True),
 }
-ACTIVATIONS = (nn.functional.silu, lambda numbers: nn.functional.gelu(numbers, approximate="tanh"))
 DECODERS = (
     *LIKE["decoder"],
     "gemma.GemmaModel",
@@ -189,7 +188,7 @@ class LayerParts(NamedTuple):
 
     Scores of attention are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether
     positions turn heads, `rounds` whether that rounds on the way, and `way` what they turn; `activation` which of
-    `ACTIVATIONS` it is, `residual` by what the results are multiplied that are added. Where there is a `mixture`, there
+    `GATES` it has, `residual` by what the results are multiplied that are added. Where there is a `mixture`, there
     are no products for gate, up and down.
     """
 
@@ -216,8 +215,8 @@ class LayerParts(NamedTuple):
     def of(cls, layer: Any) -> "LayerParts":
         """Raises ValueError for a layer that does anything else."""
         attend, feed = layer.self_attn, _feed(layer)
-        places, attention, mixture = like(layer, LAYERS), like(attend, ATTENTION), Mixture.of(feed)
-        fed = None if mixture else like(feed, FEEDS)
+        places, attention, fed = like(layer, LAYERS), like(attend, ATTENTION), like(feed, FEEDS)
+        mixture = None if fed else Mixture.of(feed)  # which imports families that others have nothing of
         clips = getattr(getattr(attend, "config", None), "clip_qkv", None) is not None
         if places is None or attention is None or clips or not (mixture or fed):
             raise ValueError(f"its layers ({type(layer).__name__}) are not known")
@@ -318,8 +317,8 @@ def _turns(attend: nn.Module) -> tuple[bool, int]:
 
 def _activation(function: Any) -> int:
     numbers = torch.linspace(-8, 8, 33)
-    made = function(numbers)
-    for number, activation in enumerate(ACTIVATIONS):
-        if torch.equal(made, activation(numbers)):
+    made, all_through = function(numbers), torch.ones_like(numbers)
+    for number, gate in enumerate(GATES):
+        if torch.equal(made, gate(numbers, all_through)):
             return number
     raise ValueError("the activation of its feed-forward is not known")

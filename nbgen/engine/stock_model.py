@@ -81,8 +81,9 @@ class StockModel:
 
     def _layers_of(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> AbstractContextManager[None]:
         """Ours, unless somebody looks at which experts are called."""
-        ours = self.layers and not any(map(asks, items)) and self.layers.suits(step)
-        return self.layers.of(step, items) if self.layers and ours else nullcontext()
+        if self.layers is None or any(map(asks, items)) or not self.layers.suits(step):
+            return nullcontext()
+        return self.layers.of(step, items)
 
     def _inputs(self, ids: torch.Tensor, items: Sequence[ScheduledSequence]) -> dict[str, torch.Tensor]:
         """Of `ids` `[B, T]`, and of what prompts are given as embeddings."""

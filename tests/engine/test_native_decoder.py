@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP
 
-from nbgen.engine import native, native_linear, probe, trial
+from nbgen.engine import known_code, native, native_linear, probe, trial
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.model_runner import ModelRunner, RunOutput
 from nbgen.engine.native_decoder import NativeDecoder
@@ -127,6 +127,15 @@ def test_the_scores_are_transformers_own(family: str, tmp_path: Path) -> None:
 def test_layers_of_other_code_stay_transformers_own(family: str, tmp_path: Path) -> None:
     runner = runner_of(saved(tmp_path, family))
     assert (runner.stock.layers, runner.layers_in) == (None, "transformers")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_no_code_of_other_families_is_asked_for(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking imports it, at every start."""
+    asked, known = set(), known_code.known
+    monkeypatch.setattr(known_code, "known", lambda name: (asked.add(name.partition(".")[0]), known(name))[1])
+    assert runner_of(saved(tmp_path, family)).layers_in == "C++"
+    assert asked == {"llama", family}
 
 
 @pytest.mark.parametrize(
