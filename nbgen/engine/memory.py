@@ -6,6 +6,7 @@ import mmap
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,25 +69,29 @@ class Plenty:
         return self._answer
 
 
-def drop_pages(tensor: torch.Tensor) -> None:
-    """Let go of the memory behind a tensor that is mapped from a safetensors file; it is read again if need be.
+def drop_pages(*tensors: torch.Tensor) -> None:
+    """Let go of the memory behind tensors that are mapped from safetensors files; it is read again if need be.
 
     What lies anywhere else stays: only of a file's pages is there another copy.
     """
+    is_mapped = _mapped_from_weights()
+    for start, stop in map(_whole_pages, tensors):
+        if start < stop and is_mapped(start, stop):
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
+
+
+def _whole_pages(tensor: torch.Tensor) -> tuple[int, int]:
     page = mmap.PAGESIZE
-    start = -(-tensor.data_ptr() // page) * page
-    stop = (tensor.data_ptr() + tensor.nbytes) // page * page
-    if start < stop and _mapped_from_weights(start, stop):
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
+    return -(-tensor.data_ptr() // page) * page, (tensor.data_ptr() + tensor.nbytes) // page * page
 
 
-def _mapped_from_weights(start: int, stop: int) -> bool:
+def _mapped_from_weights() -> Callable[[int, int], bool]:
+    """Whether what lies from an address to another is mapped from a file of weights, as things are now."""
     maps = Path("/proc/self/maps")
-    for line in maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if maps.is_file() else ():
-        first, last = (int(address, 16) for address in line.split(maxsplit=1)[0].split("-"))
-        if first <= start < last:
-            return stop <= last and line.endswith(".safetensors")
-    return False
+    lines = maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if maps.is_file() else []
+    spans = [line.split(maxsplit=1)[0].split("-") for line in lines if line.endswith(".safetensors")]
+    known = [(int(first, 16), int(last, 16)) for first, last in spans]
+    return lambda start, stop: any(first <= start and stop <= last for first, last in known)
 
 
 def used_memory(device: torch.device) -> int:

@@ -86,8 +86,7 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
                 _put(parent, name, child, layer(child, "int8" if child is head else kind))
             elif (experts := _experts(child)) is not None:
                 setattr(parent, name, experts.remade(lambda product: _kept(product) or layer(product, kind)))
-                for weight in _weights_of(child, ours=True):
-                    memory.drop_pages(weight)
+                memory.drop_pages(*_weights_of(child, ours=True))
     return sum(layer.nbytes for layer in layers)
 
 
