@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from nbgen.engine.linear import Swap
@@ -27,22 +26,6 @@ def replace(model: nn.Module, instead: Mapping[str, Callable[[Function], Functio
         made.stock = stock
         setattr(home, name, made)
     return swaps
-
-
-def nobody_learns(*tensors: torch.Tensor) -> bool:
-    """Whether they are on a CPU, of one type, and nothing is to be learned of them."""
-    kinds = {(tensor.device.type, tensor.dtype) for tensor in tensors}
-    return not torch.is_grad_enabled() and len(kinds) == 1 and tensors[0].device.type == "cpu"
-
-
-def heads_together(tensor: torch.Tensor) -> torch.Tensor:
-    """`[batch, tokens, heads, dim]` with a token's heads one after the other."""
-    return tensor if tensor.stride()[2:] == (tensor.shape[3], 1) else tensor.contiguous()
-
-
-def is_state(tensor: torch.Tensor | None) -> bool:
-    """Whether a state is kept as ours are, or there is none yet."""
-    return tensor is None or (tensor.dtype == torch.float32 and tensor.is_contiguous())
 
 
 def _home(module: nn.Module) -> Any:

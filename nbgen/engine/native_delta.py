@@ -5,7 +5,6 @@ leaves to them what it does not know: other devices, training, sequences packed 
 """
 
 import ctypes
-from collections.abc import Callable
 from ctypes import c_int64, c_void_p
 from typing import Any
 
@@ -13,16 +12,13 @@ import torch
 from torch import nn
 
 from nbgen.engine import family_functions
-from nbgen.engine.family_functions import heads_together, is_state, nobody_learns
+from nbgen.engine.family_functions import Function
 from nbgen.engine.linear import Swap
 from nbgen.engine.native import function
+from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_state, nobody_learns
 
 #: Functions of a family's module.
 NAMES = ("torch_recurrent_gated_delta_rule", "torch_chunk_gated_delta_rule")
-#: Numbers in a register, whatever the processor, divide this or a state's width is left to transformers.
-LANES = 16
-
-Rule = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 
 class DeltaFields(ctypes.Structure):
@@ -31,8 +27,7 @@ class DeltaFields(ctypes.Structure):
     _fields_ = [
         *((name, c_int64) for name in ("batch", "tokens", "key_heads", "value_heads", "key_dim", "value_dim")),
         *((name, c_int64) for name in ("normalizes", "threads")),
-        *((name, c_void_p) for name in ("queries", "keys", "values")),
-        *((name, c_int64 * 2) for name in ("query_strides", "key_strides", "value_strides")),
+        *((name, TokensFields) for name in ("queries", "keys", "values")),
         *((name, c_void_p) for name in ("decays", "shares", "states", "output")),
     ]
 
@@ -42,7 +37,7 @@ def replace(model: nn.Module) -> list[Swap]:
     return family_functions.replace(model, dict.fromkeys(NAMES, _instead_of))
 
 
-def _instead_of(stock: Rule) -> Rule:
+def _instead_of(stock: Function) -> Function:
     def rule(
         query: torch.Tensor,
         key: torch.Tensor,
@@ -70,8 +65,7 @@ def _instead_of(stock: Rule) -> Rule:
         fields = DeltaFields(
             *(batch, tokens, key_heads, value_heads, key_dim, value_dim),
             *(use_qk_l2norm_in_kernel, torch.get_num_threads()),
-            *(each.data_ptr() for each in (queries, keys, values)),
-            *((c_int64 * 2)(*each.stride()[:2]) for each in (queries, keys, values)),
+            *map(TokensFields.of, (queries, keys, values)),
             *(each.data_ptr() for each in (decays, shares, state, output)),
         )
         remember(ctypes.byref(fields))

@@ -12,13 +12,10 @@ import torch
 from torch import nn
 
 from nbgen.engine import family_functions
-from nbgen.engine.family_functions import Function, heads_together, is_state, nobody_learns
+from nbgen.engine.family_functions import Function
 from nbgen.engine.linear import Swap
 from nbgen.engine.native import function
-
-#: Of a state's row there are whole registers, whatever the processor.
-LANES = 16
-
+from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_state, nobody_learns
 
 #: Steps of one token have no limits.
 ALL = (float("-inf"), float("inf"))
@@ -39,8 +36,7 @@ class ScanFields(ctypes.Structure):
 
     _fields_ = [
         *((name, c_int64) for name in ("batch", "tokens", "heads", "groups", "rows", "size", "threads")),
-        *((name, c_void_p) for name in ("inputs", "into", "from")),
-        *((name, c_int64 * 2) for name in ("input_strides", "into_strides", "from_strides")),
+        *((name, TokensFields) for name in ("inputs", "into", "from")),
         *((name, c_void_p) for name in ("steps", "bias")),
         ("positive", c_int64),
         *((name, c_float) for name in ("least", "most")),
@@ -143,8 +139,7 @@ def _scan(
     places = (output.data_ptr(), None) if wide else (None, output.data_ptr())
     fields = ScanFields(
         *(batch, tokens, heads, into.shape[2], rows, into.shape[3], torch.get_num_threads()),
-        *(each.data_ptr() for each in (inputs, into, out)),
-        *((c_int64 * 2)(*each.stride()[:2]) for each in (inputs, into, out)),
+        *map(TokensFields.of, (inputs, into, out)),
         *(*at[:2], steps.positive, steps.least, steps.most),
         *(*at[2:], state.data_ptr(), *places),
     )

@@ -1,17 +1,12 @@
 """The gated delta rule in C++: what transformers' functions give, the same bits however a text is cut."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 from transformers.models.qwen3_next import modeling_qwen3_next as family
 
-from nbgen.engine import linear, native, native_delta
-from tests.conftest import save_model
-from tests.engine.architectures import FAMILIES
-from tests.engine.conftest import build
+from nbgen.engine import native, native_delta
 
 ONE, MANY = family.torch_recurrent_gated_delta_rule, family.torch_chunk_gated_delta_rule
 OURS = native_delta._instead_of(ONE)
@@ -94,28 +89,3 @@ def test_what_it_does_not_know_is_transformers_own() -> None:
         assert torch.equal(OURS(**odd)[0], ONE(**odd)[0])
         with pytest.raises(ValueError, match="packed"):
             OURS(**numbers, cu_seqlens=torch.tensor([0, 1]))
-
-
-def test_a_family_s_functions_are_replaced_and_put_back(tmp_path: Path) -> None:
-    before = family.torch_chunk_gated_delta_rule
-    model = AutoModelForCausalLM.from_pretrained(saved(tmp_path, "qwen3_next"))
-    swaps = native_delta.replace(model)
-    assert {name for _, name, _ in swaps} == set(native_delta.NAMES)
-    assert family.torch_chunk_gated_delta_rule.stock is MANY
-    again = native_delta.replace(model)
-    assert family.torch_chunk_gated_delta_rule.stock is MANY, "not ours around ours"
-    linear.restore(again)
-    linear.restore(swaps)
-    assert family.torch_chunk_gated_delta_rule is before
-
-
-@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_text", "olmo_hybrid"])
-def test_families_that_have_it_use_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    called = []
-    monkeypatch.setattr(native_delta, "_suits", lambda *_: called.append(name) or False)
-    assert build(saved(tmp_path, name)).model.tier == "B"
-    assert called
-
-
-def saved(folder: Path, name: str) -> Path:
-    return save_model(folder, name, **FAMILIES[name].changes)

@@ -1,17 +1,12 @@
 """Selective state spaces in C++: what transformers' functions give, the same bits however a text is cut."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 from transformers.models.mamba2 import modeling_mamba2 as family
 
-from nbgen.engine import linear, native, native_scan
-from tests.conftest import save_model
-from tests.engine.architectures import FAMILIES
-from tests.engine.conftest import build
+from nbgen.engine import native, native_scan
 
 ONE, MANY = family.mamba2_selective_state_update, family.mamba2_chunk_scan
 OURS_ONE, OURS = native_scan._of_one_token(ONE), native_scan._of_many_tokens(MANY)
@@ -118,25 +113,3 @@ def test_what_they_do_not_know_is_transformers_own() -> None:
         assert torch.equal(OURS_ONE(start.clone(), **one), ONE(start.clone(), **one))
         with pytest.raises(ValueError, match="packed"):
             OURS(**numbers, chunk_size=32, seq_idx=torch.tensor([0]))
-
-
-def test_a_family_s_functions_are_replaced_and_put_back(tmp_path: Path) -> None:
-    before = family.mamba2_chunk_scan
-    model = AutoModelForCausalLM.from_pretrained(saved(tmp_path, "mamba2"))
-    swaps = native_scan.replace(model)
-    assert {name for _, name, _ in swaps} == {"mamba2_selective_state_update", "mamba2_chunk_scan"}
-    assert family.mamba2_chunk_scan.stock is getattr(before, "stock", before)
-    linear.restore(swaps)
-    assert family.mamba2_chunk_scan is before
-
-
-@pytest.mark.parametrize("name", ["mamba2", "granitemoehybrid", "falcon_h1", "bamba", "nemotron_h", "zamba2"])
-def test_families_that_have_them_use_them(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    called = []
-    monkeypatch.setattr(native_scan, "_suits", lambda *_: called.append(name) or False)
-    assert build(saved(tmp_path, name)).model.tier == "B"
-    assert called
-
-
-def saved(folder: Path, name: str) -> Path:
-    return save_model(folder, name, **FAMILIES[name].changes)

@@ -9,17 +9,16 @@
 #include <vector>
 
 #include "team.h"
+#include "tokens.h"
 #include "vectors.h"
 
 // Tokens `[batch, tokens]` have queries and keys of `key_heads` heads and values of as many `value_heads` or a multiple, whose
-// `states` `[batch, value_heads, key_dim, value_dim]` become those after the last token. From one of a batch, and from a token, to
-// the next it is so many numbers. Queries and keys may be normalized first; a logarithm of what is left of a state and the share
-// of a correction are given for each token's value heads.
+// `states` `[batch, value_heads, key_dim, value_dim]` become those after the last token. Queries and keys may be normalized first;
+// a logarithm of what is left of a state and the share of a correction are given for each token's value heads.
 template <typename T>
 struct Delta {
     int64_t batch, tokens, key_heads, value_heads, key_dim, value_dim, normalizes, threads;
-    const T *queries, *keys, *values;
-    int64_t query_strides[2], key_strides[2], value_strides[2];
+    Tokens<T> queries, keys, values;
     const float *decays, *shares;
     float* states;
     T* output;
@@ -58,14 +57,11 @@ class DeltaRule {
         float *query = near.data(), *key = query + dim;
         float* state = rule_.states + (batch * rule_.value_heads + head) * dim * width + first;
         for (int64_t token = 0; token < rule_.tokens; token++) {
-            const auto at = [&](const T* numbers, const int64_t* strides) {
-                return numbers + batch * strides[0] + token * strides[1];
-            };
-            take(at(rule_.queries, rule_.query_strides) + from, 1.0f / std::sqrt(static_cast<float>(dim)), query);
-            take(at(rule_.keys, rule_.key_strides) + from, 1.0f, key);
+            take(rule_.queries.at(batch, token) + from, 1.0f / std::sqrt(static_cast<float>(dim)), query);
+            take(rule_.keys.at(batch, token) + from, 1.0f, key);
             const int64_t place = (batch * rule_.tokens + token) * rule_.value_heads + head;
             const float left = std::exp(rule_.decays[place]);
-            step<W>(state, query, key, at(rule_.values, rule_.value_strides) + head * width + first, left, rule_.shares[place],
+            step<W>(state, query, key, rule_.values.at(batch, token) + head * width + first, left, rule_.shares[place],
                     rule_.output + place * width + first);
         }
     }

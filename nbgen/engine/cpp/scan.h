@@ -9,19 +9,18 @@
 #include <vector>
 
 #include "team.h"
+#include "tokens.h"
 #include "vectors.h"
 
 // Tokens `[batch, tokens]` have `inputs` of `heads` heads with so many rows, and what of a state they write to (`into`) and read
-// (`from`), `size` numbers for each of some `groups` of heads. From one of a batch, and from a token, to the next it is so many
-// numbers. How far a token steps `[batch, tokens, heads]`, with a `bias` `[heads]` or none, made positive or not, within limits, and
-// at which rate a head fades `[heads]` say what is left of the `states` `[batch, heads, rows, size]`, which become those after the
-// last token. What comes of an input besides is its product with its
+// (`from`), `size` numbers for each of some `groups` of heads. How far a token steps `[batch, tokens, heads]`, with a `bias`
+// `[heads]` or none, made positive or not, within limits, and at which rate a head fades `[heads]` say what is left of the `states`
+// `[batch, heads, rows, size]`, which become those after the last token. What comes of an input besides is its product with its
 // head's number of `direct`, if there are any. Of `wide` and `output` one is null.
 template <typename T>
 struct Scan {
     int64_t batch, tokens, heads, groups, rows, size, threads;
-    const T *inputs, *into, *from;
-    int64_t input_strides[2], into_strides[2], from_strides[2];
+    Tokens<T> inputs, into, from;
     const T *steps, *bias;
     int64_t positive;
     float least, most;
@@ -54,11 +53,8 @@ class StateScan {
         float *into = near.data(), *from = into + size;
         float* states = scan_.states + (batch * scan_.heads + head) * scan_.rows * size;
         for (int64_t token = 0; token < scan_.tokens; token++) {
-            const auto at = [&](const T* numbers, const int64_t* strides) {
-                return numbers + batch * strides[0] + token * strides[1];
-            };
-            const T* inputs = at(scan_.inputs, scan_.input_strides) + head * scan_.rows;
-            const T *writes = at(scan_.into, scan_.into_strides) + group, *reads = at(scan_.from, scan_.from_strides) + group;
+            const T* inputs = scan_.inputs.at(batch, token) + head * scan_.rows;
+            const T *writes = scan_.into.at(batch, token) + group, *reads = scan_.from.at(batch, token) + group;
             for (int64_t i = 0; i < size; i++) into[i] = widen(writes[i]);
             for (int64_t i = 0; i < size; i++) from[i] = widen(reads[i]);
             const int64_t place = (batch * scan_.tokens + token) * scan_.heads + head;
