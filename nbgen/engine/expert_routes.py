@@ -6,6 +6,7 @@ Knows nothing of models.
 import ctypes
 from collections.abc import Mapping
 from ctypes import c_int64, c_void_p
+from itertools import accumulate
 
 import torch
 
@@ -13,6 +14,14 @@ NAMES = ("chosen", "shares", "places", "ends", "used")
 #: What experts make of rows, and what of that is theirs alone.
 MADE = ("gathered", "gates", "ups", "made")
 OWN = ("gathered", "made")
+
+
+def laid_out(rows: int, sizes: Mapping[str, int], dtype: torch.dtype) -> tuple[torch.Tensor, dict[str, int]]:
+    """Room for so many numbers a row by each name, and where each of them begins."""
+    room = torch.empty(rows * sum(sizes.values()), dtype=dtype)
+    starts = accumulate(sizes.values(), initial=0)
+    step = rows * room.element_size()
+    return room, {name: room.data_ptr() + start * step for name, start in zip(sizes, starts, strict=False)}
 
 
 class RoutesFields(ctypes.Structure):

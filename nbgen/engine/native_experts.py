@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nbgen.engine.expert_routes import RouteRoom
+from nbgen.engine.expert_routes import RouteRoom, laid_out
 from nbgen.engine.linear import Swap, swap
 from nbgen.engine.native import function
 from nbgen.engine.native_half_linear import NativeHalfLinear, as_float32
@@ -74,11 +74,8 @@ class NativeExperts(nn.Module):
         if hidden_states.dtype != self.dtype:
             raise RuntimeError(f"expected rows of {self.dtype}, and got {hidden_states.dtype}")
         rows, each = top_k_index.shape
-        hidden, sizes = hidden_states.contiguous(), self.sizes(each)
-        parts = torch.empty(rows * sum(sizes.values()), dtype=self.dtype).split(
-            [rows * size for size in sizes.values()]
-        )
-        at = {name: part.data_ptr() for name, part in zip(sizes, parts, strict=True)}
+        hidden = hidden_states.contiguous()
+        _room, at = laid_out(rows, self.sizes(each), self.dtype)
         routes, output = RouteRoom(rows, each, self.num_experts, at), torch.empty_like(hidden)
         routes.chosen.copy_(top_k_index)
         routes.shares.copy_(top_k_weights)

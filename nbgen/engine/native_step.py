@@ -6,7 +6,6 @@ Knows nothing of models.
 import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import c_float, c_int64, c_void_p
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +13,7 @@ from torch import nn
 
 from nbgen.engine import attention
 from nbgen.engine.decoder_parts import ModelParts, NormParts
-from nbgen.engine.expert_routes import RouteRoom
+from nbgen.engine.expert_routes import RouteRoom, laid_out
 from nbgen.engine.native import function
 from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.rotary_table import Rotary
@@ -83,11 +82,8 @@ class Room:
         dtype: torch.dtype,
         experts: tuple[int, int] | None = None,
     ) -> None:
-        self._made = torch.empty(rows * sum(sizes.values()), dtype=dtype)
+        self._made, at = laid_out(rows, sizes, dtype)
         self._scratch = torch.empty(floats, dtype=torch.float32)
-        first, size = self._made.data_ptr(), rows * self._made.element_size()
-        starts = accumulate([0, *sizes.values()])
-        at = {name: first + start * size for name, start in zip(sizes, starts, strict=False)}
         self._given: list[torch.Tensor | None] = []
         self._scales = scales
         self._routes = None if experts is None else RouteRoom(rows, *experts, at)
