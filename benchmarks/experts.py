@@ -7,26 +7,12 @@ In transformers' code attention and all products but those of experts are nbgen'
 from contextlib import ExitStack
 from unittest import mock
 
-from benchmarks import shapes
-from benchmarks.cpu_rows import compared, keep
+from benchmarks.cpu_rows import compared, engine, keep
 from nbgen.engine import native_experts, probe, quantization
-from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine.assembly import Assembly
 from nbgen.engine.known_scores import KnownScores
-from nbgen.engine_config import EngineConfig
 
 MODEL = "a400"
-
-
-def engine(kind: str | None = None) -> Assembly:
-    config = EngineConfig(
-        model=str(shapes.checkpoint(MODEL)),
-        threads=1,
-        dtype="bfloat16",
-        quantization=kind,
-        kv_cache_bytes=2**27,
-        draft_tokens=0,
-    )
-    return assemble(config, lambda *_: None)
 
 
 def stock() -> Assembly:
@@ -35,11 +21,12 @@ def stock() -> Assembly:
         stack.enter_context(mock.patch.object(native_experts, "known", return_value=False))
         stack.enter_context(mock.patch.object(probe, "_give_native_layers"))
         stack.enter_context(mock.patch.object(KnownScores, "recall", return_value=None))
-        return engine()
+        return engine(MODEL)
 
 
 def main() -> None:
-    keep("experts", {MODEL: compared(stock(), engine(), *map(engine, quantization.KINDS), alike=False)})
+    ours = (engine(MODEL, quantization=kind) for kind in (None, *quantization.KINDS))
+    keep("experts", {MODEL: compared(stock(), *ours, alike=False)})
 
 
 if __name__ == "__main__":

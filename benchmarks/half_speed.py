@@ -8,27 +8,18 @@ from unittest import mock
 
 import torch
 
-from benchmarks import shapes
-from benchmarks.cpu_rows import compared, keep
+from benchmarks.cpu_rows import compared, engine, keep
 from nbgen.engine import device, half_weights
-from nbgen.engine.assembly import Assembly, assemble
-from nbgen.engine_config import EngineConfig
 
 MODELS = ("m30", "q06")
 
 
-def engine(folder: str) -> Assembly:
-    config = EngineConfig(model=folder, threads=1, dtype="auto", kv_cache_bytes=2**28, draft_tokens=0)
-    return assemble(config, lambda *_: None)
-
-
 def measure(model: str) -> dict[str, list[float]]:
     """Tokens a second written out, and as they lie, of each row."""
-    folder = str(shapes.checkpoint(model))
     with mock.patch.object(device, "computes_bfloat16", return_value=False):
-        kept = engine(folder)
+        kept = engine(model, dtype="auto")
         with mock.patch.object(half_weights, "widen", torch.nn.Module.float):
-            written_out = engine(folder)
+            written_out = engine(model, dtype="auto")
     return compared(written_out, kept, alike=True)
 
 

@@ -6,20 +6,17 @@ bits may part.
 
 from unittest import mock
 
-from benchmarks import shapes
-from benchmarks.cpu_rows import compared, keep
+from benchmarks.cpu_rows import compared, engine, keep
 from nbgen.engine import probe
-from nbgen.engine.assembly import Assembly, assemble
+from nbgen.engine.assembly import Assembly
 from nbgen.engine.known_scores import KnownScores
 from nbgen.engine.model_runner import ModelRunner
-from nbgen.engine_config import EngineConfig
 
 MODELS = ("g270",)
 
 
-def engine(folder: str, layers_in: str) -> Assembly:
-    config = EngineConfig(model=folder, threads=1, dtype="bfloat16", kv_cache_bytes=2**28, draft_tokens=0)
-    made = assemble(config, lambda *_: None)
+def engine_in(layers_in: str, model: str) -> Assembly:
+    made = engine(model)
     runner = made.engine._runner
     assert isinstance(runner, ModelRunner)
     assert runner.layers_in == layers_in
@@ -28,10 +25,9 @@ def engine(folder: str, layers_in: str) -> Assembly:
 
 def measure(model: str) -> dict[str, list[float]]:
     """Tokens a second by transformers' code, and by ours, of each row."""
-    folder = str(shapes.checkpoint(model))
-    ours = engine(folder, "C++")
+    ours = engine_in("C++", model)
     with mock.patch.object(probe, "_give_native_layers"), mock.patch.object(KnownScores, "recall", return_value=None):
-        stock = engine(folder, "transformers")
+        stock = engine_in("transformers", model)
     return compared(stock, ours, alike=False)
 
 

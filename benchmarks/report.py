@@ -62,18 +62,56 @@ class Row:
         return self.number(median) + (f" ({ratio:.2f})" if ratio else "")
 
 
+#: Sections of what `cpu_rows` keeps, by the name that it is kept under: their words, and the heads of their tables.
+COMPARED = {
+    "own_layers": (
+        """
+## Layers in C++
+
+Tokens for a CPU second of one thread in bfloat16, with the layers of transformers' code, whose products and
+attention are nbgen's already, and with all of a step in nbgen's C++ (`python -m benchmarks.own_layers`).
+g270 has Gemma-3-270M's shape with a vocabulary of 32,768.
+""",
+        ["", "transformers' layers", "nbgen's"],
+    ),
+    "experts": (
+        """
+## Mixtures of experts
+
+Tokens for a CPU second of one thread, in bfloat16 and with experts and linear layers of fewer bits
+(`python -m benchmarks.experts`). a400 has Granite-3.1-1B-A400M's shape with a vocabulary of 32,768: of 32
+experts in each of its layers a token goes through 8.
+""",
+        ["", "transformers' experts and layers", "nbgen's", "int8", "int4"],
+    ),
+    "states": (
+        """
+## Recurrent layers
+
+Tokens for a CPU second of one thread in bfloat16, with states computed by transformers' functions and in
+nbgen's C++ (`python -m benchmarks.states`). d08 has Qwen3.5-0.8B's shape (linear attention by the gated
+delta rule), h350 Granite-4.0-H-350M's (Mamba 2), each with a vocabulary of 32,768. Prompts of 4 tokens are
+part of the rows.
+""",
+        ["", "transformers' functions", "nbgen's"],
+    ),
+    "half_speed": (
+        """
+## 16 bits on processors that do not multiply them
+
+Tokens for a CPU second of one thread in float32, with weights that are written out as float32 and with those
+of 16 bits as they lie (`python -m benchmarks.half_speed`): half the bytes, and the same tokens.
+""",
+        ["", "written out", "as they lie"],
+    ),
+}
+
+
 def render(results: Results) -> str:
     facts = results.facts
     tables = "".join(_model(results, model) for model in _models(results))
-    others = [
-        _drafts(facts),
-        _own_layers(facts),
-        _experts(facts),
-        _states(facts),
-        _halves(facts),
-        _rounded(results),
-        _adapters(facts),
-    ]
+    compared = [_compared(facts.get(name), *told) for name, told in COMPARED.items()]
+    others = [_drafts(facts), *compared, _rounded(results), _adapters(facts)]
     return HEAD + f"\nOn {facts['machine']}.\n" + tables + "".join(others)
 
 
@@ -119,47 +157,7 @@ def _speed_cells(kind: str, found: dict[str, float], full: dict[str, float]) -> 
     return [kind, size, *(f"{found[n]:.1f} ({found[n] / full[n]:.2f})" for n in ("1", "16"))]
 
 
-def _halves(facts: dict[str, Any]) -> str:
-    words = [
-        "\n## 16 bits on processors that do not multiply them\n",
-        "Tokens for a CPU second of one thread in float32, with weights that are written out as float32 and with those",
-        "of 16 bits as they lie (`python -m benchmarks.half_speed`): half the bytes, and the same tokens.\n",
-    ]
-    return _compared(facts.get("half_speed"), words, ["", "written out", "as they lie"])
-
-
-def _own_layers(facts: dict[str, Any]) -> str:
-    words = [
-        "\n## Layers in C++\n",
-        "Tokens for a CPU second of one thread in bfloat16, with the layers of transformers' code, whose products and",
-        "attention are nbgen's already, and with all of a step in nbgen's C++ (`python -m benchmarks.own_layers`).",
-        "g270 has Gemma-3-270M's shape with a vocabulary of 32,768.\n",
-    ]
-    return _compared(facts.get("own_layers"), words, ["", "transformers' layers", "nbgen's"])
-
-
-def _experts(facts: dict[str, Any]) -> str:
-    words = [
-        "\n## Mixtures of experts\n",
-        "Tokens for a CPU second of one thread, in bfloat16 and with experts and linear layers of fewer bits",
-        "(`python -m benchmarks.experts`). a400 has Granite-3.1-1B-A400M's shape with a vocabulary of 32,768: of 32",
-        "experts in each of its layers a token goes through 8.\n",
-    ]
-    return _compared(facts.get("experts"), words, ["", "transformers' experts and layers", "nbgen's", "int8", "int4"])
-
-
-def _states(facts: dict[str, Any]) -> str:
-    words = [
-        "\n## Recurrent layers\n",
-        "Tokens for a CPU second of one thread in bfloat16, with states computed by transformers' functions and in",
-        "nbgen's C++ (`python -m benchmarks.states`). d08 has Qwen3.5-0.8B's shape (linear attention by the gated",
-        "delta rule), h350 Granite-4.0-H-350M's (Mamba 2), each with a vocabulary of 32,768. Prompts of 4 tokens are",
-        "part of the rows.\n",
-    ]
-    return _compared(facts.get("states"), words, ["", "transformers' functions", "nbgen's"])
-
-
-def _compared(found: dict[str, Any] | None, words: list[str], head: list[str]) -> str:
+def _compared(found: dict[str, Any] | None, words: str, head: list[str]) -> str:
     """A section of what `cpu_rows` keeps: for each row one speed, and others with how many times as fast they are."""
     if not found:
         return ""
@@ -168,7 +166,7 @@ def _compared(found: dict[str, Any] | None, words: list[str], head: list[str]) -
         for model, speeds in found["models"].items()
         for name, (one, *others) in speeds.items()
     ]
-    return _section(words, head, rows, found["machine"])
+    return _section([words], head, rows, found["machine"])
 
 
 def _drafts(facts: dict[str, Any]) -> str:
