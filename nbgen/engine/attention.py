@@ -34,6 +34,13 @@ class Span(NamedTuple):
     block_table: list[int]
     #: First and one past the last token of blocks that see each other in both directions, whatever the window.
     blocks: tuple[tuple[int, int], ...] = ()
+    #: The slot of its state, of a model that has some.
+    state: int | None = None
+
+    @property
+    def begins(self) -> bool:
+        """Whether none of its tokens was computed before."""
+        return self.length == self.stop - self.start
 
 
 class Window(NamedTuple):

@@ -4,12 +4,16 @@ from typing import NamedTuple
 
 
 class DecodeRow(NamedTuple):
-    """One sequence's newest token, its index, what its position differs from that by, and the blocks up to there."""
+    """One sequence's newest token, its index, what its position differs from that by, and the blocks up to there.
+
+    Of a model with states, the slot of its `state` as well.
+    """
 
     token: int
     index: int  # type: ignore[assignment]  # in place of a tuple's own
     shift: int
     block_table: list[int]
+    state: int | None = None
 
     @property
     def position(self) -> int:

@@ -1,7 +1,8 @@
 """Tier B: models with recurrent or convolution layers. Their state is pooled by slot, beside the pages of attention.
 
-A state belongs to one position, so prompts go one to a forward; decodes go together. Which slot is whose, and
-which snapshots of states are kept, is the bookkeeping's affair.
+A state belongs to one position, so prompts go one to a forward of transformers' own; decodes go together. In C++ of our
+own all go together, and states are changed where they lie. Which slot is whose, and which snapshots of states are kept,
+is the bookkeeping's affair.
 """
 
 from typing import TYPE_CHECKING
@@ -38,10 +39,12 @@ class HybridRunner(ModelRunner):
     def run(
         self, batch: list[ScheduledSequence], copies: Copies = (), newest: SampledTokens | None = None
     ) -> RunOutput:
-        """Compute the batch's tokens: all decodes in one forward, each prompt in one of its own."""
+        """Compute the batch's tokens: all at once, or all decodes in one forward and each prompt in one of its own."""
         with torch.inference_mode():
             for copy in copies:
                 self._copy(copy)
+        if self.native_model is not None and self.native_model.computes(self.cache, batch):
+            return super().run(batch, newest=newest)
         decodes = [item for item in batch if item.num_tokens == 1 and item.sequence.num_computed]
         prompts = [item for item in batch if item not in decodes]
         # In the order of their slots, so that their states can be neighbours.

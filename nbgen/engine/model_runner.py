@@ -200,7 +200,7 @@ class ModelRunner:
             return None
         if self._hidden_states.wanted(items) or lora.concerns(items):
             return None
-        decodes = [DecodeRow(s.next_ids(1)[0], s.num_computed, s.shift, s.block_table) for s, _ in items]
+        decodes = [DecodeRow(s.next_ids(1)[0], s.num_computed, s.shift, s.block_table, s.slot) for s, _ in items]
         decoded = again.decode(decodes, newest)
         return decoded if decoded is None or rows == list(range(len(items))) else decoded.of(self._tensor(rows))
 
@@ -214,7 +214,8 @@ class ModelRunner:
         for start, (sequence, count) in packed(items):
             computed = sequence.num_computed
             blocks = sequence.media.blocks if sequence.media else ()
-            spans.append(attention.Span(start, start + count, computed + count, sequence.block_table, blocks))
+            end = start + count, computed + count
+            spans.append(attention.Span(start, *end, sequence.block_table, blocks, sequence.slot))
             slots += _slots(sequence.block_table, computed, computed + count, self.cache.block_size)
         decodes = sum(count == 1 for _, count in items)
         return attention.Step(self.cache, self.attention, self._tensor(slots), spans[:decodes], spans[decodes:])

@@ -15,7 +15,7 @@ from nbgen.engine import family_functions
 from nbgen.engine.family_functions import Function
 from nbgen.engine.linear import Swap
 from nbgen.engine.native import function
-from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_state, nobody_learns
+from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_state, nobody_learns, whole_batch
 
 #: Functions of a family's module.
 NAMES = ("torch_recurrent_gated_delta_rule", "torch_chunk_gated_delta_rule")
@@ -25,8 +25,9 @@ class DeltaFields(ctypes.Structure):
     """`Delta` of the C++."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("batch", "tokens", "key_heads", "value_heads", "key_dim", "value_dim")),
+        *((name, c_int64) for name in ("count", "tokens", "key_heads", "value_heads", "key_dim", "value_dim")),
         *((name, c_int64) for name in ("normalizes", "threads")),
+        ("sequences", c_void_p),
         *((name, TokensFields) for name in ("queries", "keys", "values")),
         *((name, c_void_p) for name in ("decays", "shares", "states", "output")),
     ]
@@ -61,10 +62,10 @@ def _instead_of(stock: Function) -> Function:
         state, decays, shares = initial_state, g.float().contiguous(), beta.float().contiguous()
         if state is None:
             state = torch.zeros(batch, value_heads, key_dim, value_dim)
-        output = torch.empty(value.shape, dtype=query.dtype)
+        output, sequences = torch.empty(value.shape, dtype=query.dtype), whole_batch(batch, tokens)
         fields = DeltaFields(
             *(batch, tokens, key_heads, value_heads, key_dim, value_dim),
-            *(use_qk_l2norm_in_kernel, torch.get_num_threads()),
+            *(use_qk_l2norm_in_kernel, torch.get_num_threads(), ctypes.addressof(sequences)),
             *map(TokensFields.of, (queries, keys, values)),
             *(each.data_ptr() for each in (decays, shares, state, output)),
         )

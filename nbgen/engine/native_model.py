@@ -1,7 +1,7 @@
 """From ids to scores around a decoder's layers in C++ (`native_decoder`), without transformers' own forward. CPU only.
 
 That forward costs a small model half as much as its layers, and does no more for it than is done here where its code
-is known (`decoder_parts`).
+is known (`model_parts`).
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ import torch
 
 from nbgen.engine import attention, prompt_embeds
 from nbgen.engine.attention import ReferenceAttention
+from nbgen.engine.attention_native import NativeAttention
 from nbgen.engine.decode_row import DecodeRow
-from nbgen.engine.decoder_parts import ModelParts
 from nbgen.engine.forward import Decoded, of_rows
 from nbgen.engine.kv_cache import KVCache
+from nbgen.engine.model_parts import ModelParts
 from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.native_decodes import NativeDecodes, step_of
 from nbgen.engine.native_linear import NativeProduct
@@ -47,6 +48,10 @@ class NativeModel:
     def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether the step is of rows alone, and its attention and cache are what the layers read."""
         return of_rows(items) and self._layers.suits(step)
+
+    def computes(self, cache: KVCache, items: Sequence[ScheduledSequence]) -> bool:
+        """The same of a step that is not made yet, over a cache."""
+        return of_rows(items) and isinstance(self._attention, NativeAttention) and self._layers.reads(cache)
 
     def selects(self, _: Sequence[ScheduledSequence]) -> bool:
         """It makes no others' scores."""
@@ -93,6 +98,8 @@ class NativeModel:
         self._kept = others if batch is None else {**others, rows: batch}
 
     def _begun(self, rows: Sequence[DecodeRow]) -> NativeDecodes | None:
+        if any(not row.index for row in rows):  # of states that begin
+            return None
         if not self._rotary.keeps or self._layers.has_windows or not isinstance(self._model.lm_head, NativeProduct):
             return None
         step = step_of(rows, self._cache, self._attention)

@@ -15,7 +15,7 @@ from nbgen.engine import family_functions
 from nbgen.engine.family_functions import Function
 from nbgen.engine.linear import Swap
 from nbgen.engine.native import function
-from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_state, nobody_learns
+from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_state, nobody_learns, whole_batch
 
 #: Steps of one token have no limits.
 ALL = (float("-inf"), float("inf"))
@@ -35,7 +35,8 @@ class ScanFields(ctypes.Structure):
     """`Scan` of the C++."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("batch", "tokens", "heads", "groups", "rows", "size", "threads")),
+        *((name, c_int64) for name in ("count", "tokens", "heads", "groups", "rows", "size", "threads")),
+        ("sequences", c_void_p),
         *((name, TokensFields) for name in ("inputs", "into", "from")),
         *((name, c_void_p) for name in ("steps", "bias")),
         ("positive", c_int64),
@@ -137,8 +138,10 @@ def _scan(
     kept = [None if each is None else each.contiguous() for each in given]
     at = [None if each is None else each.data_ptr() for each in kept]
     places = (output.data_ptr(), None) if wide else (None, output.data_ptr())
+    sequences = whole_batch(batch, tokens)
     fields = ScanFields(
         *(batch, tokens, heads, into.shape[2], rows, into.shape[3], torch.get_num_threads()),
+        ctypes.addressof(sequences),
         *map(TokensFields.of, (inputs, into, out)),
         *(*at[:2], steps.positive, steps.least, steps.most),
         *(*at[2:], state.data_ptr(), *places),

@@ -12,11 +12,13 @@ import torch
 from torch import nn
 
 from nbgen.engine import attention
-from nbgen.engine.decoder_parts import ModelParts, NormParts
+from nbgen.engine.common_parts import NormParts
 from nbgen.engine.expert_routes import RouteRoom, laid_out
+from nbgen.engine.model_parts import ModelParts
 from nbgen.engine.native import function
 from nbgen.engine.native_linear import NativeProduct
 from nbgen.engine.rotary_table import Rotary
+from nbgen.engine.state_fields import SequenceFields
 
 #: What a step makes meanwhile, in the order of the C++.
 MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups", "routing")
@@ -44,7 +46,9 @@ class StepFields(ctypes.Structure):
 
     _fields_ = [
         *((name, c_int64) for name in ("rows", "threads", "turns")),
-        *((name, c_void_p) for name in ("slots", "adapters", "positions", "cosines", "sines", *MADE, "scratch")),
+        *((name, c_void_p) for name in ("slots", "adapters", "positions", "cosines", "sines", "sequences")),
+        ("count", c_int64),
+        *((name, c_void_p) for name in (*MADE, "scratch")),
         ("routes", c_void_p),
         *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings")),
         *((name, c_void_p) for name in ("norm", "head", "rounded_scores", "scores")),
@@ -84,19 +88,26 @@ class Room:
     ) -> None:
         self._made, at = laid_out(rows, sizes, dtype)
         self._scratch = torch.empty(floats, dtype=torch.float32)
-        self._given: list[torch.Tensor | None] = []
+        self._given: list[Any] = []
         self._scales = scales
         self._routes = None if experts is None else RouteRoom(rows, *experts, at)
         routes = None if self._routes is None else ctypes.addressof(self._routes.fields)
         self._pointers = [*(at[name] for name in MADE), self._scratch.data_ptr(), routes]
 
-    def fields(self, step: attention.Step, adapters: torch.Tensor | None, rotary: Rotary) -> StepFields:
-        """Of a step here, without its outer layers."""
+    def fields(
+        self,
+        step: attention.Step,
+        adapters: torch.Tensor | None,
+        rotary: Rotary,
+        sequences: "ctypes.Array[SequenceFields] | None",
+    ) -> StepFields:
+        """Of a step here, without its outer layers; of its `sequences` where layers remember them."""
         given = [step.slots, adapters, *rotary]
-        self._given += given
+        self._given += [*given, sequences]
         at = [None if tensor is None else tensor.data_ptr() for tensor in given]
         sizes = len(step.slots), torch.get_num_threads(), rotary.cosines.shape[-1]
-        return StepFields(*sizes, *at, *self._pointers, scales=self._scales)
+        whose = (None, 0) if sequences is None else (ctypes.addressof(sequences), len(sequences))
+        return StepFields(*sizes, *at, *whose, *self._pointers, scales=self._scales)
 
     def normed(self, rows: int, width: int) -> torch.Tensor:
         """`[rows, width]`"""

@@ -95,12 +95,13 @@ def _chosen(model: "PreTrainedModel", copies_weights: bool, known: KnownScores |
         return runner
     if isinstance(runner, HybridRunner) and runner.caches_prefixes:
         runner.caches_prefixes = _goes_on(runner, prompts[0], expected[0])
-    if type(runner) is ModelRunner and copies_weights:
-        give = _fuse if runner.device.type == "cuda" else _give_native_layers
-        give(runner, prompts, expected)
-        if known is not None and runner.native_model is not None:
-            ends = trial.ends(trial.STEPS, trial.FIRST_STEPS)
-            known.keep([{end: rows[end] for end in of} for rows, of in zip(expected, ends, strict=True)], model.dtype)
+    if copies_weights and runner.device.type == "cpu":
+        _give_native_layers(runner, prompts, expected)
+    elif copies_weights and type(runner) is ModelRunner:
+        _fuse(runner, prompts, expected)
+    if type(runner) is ModelRunner and known is not None and runner.native_model is not None:
+        ends = trial.ends(trial.STEPS, trial.FIRST_STEPS)
+        known.keep([{end: rows[end] for end in of} for rows, of in zip(expected, ends, strict=True)], model.dtype)
     return runner
 
 
@@ -113,16 +114,18 @@ def _faster(model: "PreTrainedModel", ids: list[int]) -> list[linear.Swap]:
 def _give_native_layers(runner: ModelRunner, prompts: list[list[int]], expected: Expected) -> None:
     """The layers and what is around them, both or the layers alone, where the scores remain.
 
-    They are tried together: what is around them is only made where the code in its place is known.
+    They are tried together: what is around them is only made where the code in its place is known. Layers with states
+    are never ours alone.
     """
-    stock = runner.stock
+    stock, pool = runner.stock, runner.pool if isinstance(runner, HybridRunner) else None
     try:
-        stock.layers = NativeDecoder(runner.model, runner.lora)
-        runner.native_model = NativeModel(runner.model, stock.layers, runner.cache, runner.attention)
+        layers = NativeDecoder(runner.model, runner.lora, pool)
+        stock.layers = layers if pool is None else None
+        runner.native_model = NativeModel(runner.model, layers, runner.cache, runner.attention)
     except (ValueError, AttributeError) as error:
         place = "around the layers" if stock.layers else "layers and all"
         log.info("transformers' own code runs in place of ours (%s): %s", place, error)
-    while stock.layers is not None and not _agrees(runner, prompts, expected):
+    while (stock.layers or runner.native_model) is not None and not _agrees(runner, prompts, expected):
         place = "around the layers" if runner.native_model else "layers and all"
         log.warning("transformers' own code runs in place of ours, which gives other scores (%s)", place)
         if runner.native_model:

@@ -1,6 +1,6 @@
 """By what heads are turned at a position (rotary embeddings, Su et al. 2021): as a model's own module says."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -31,9 +31,11 @@ class RotaryTable:
     Where kinds of layers have their own, these stand side by side in a position's row, in the order of `kinds`.
     """
 
-    def __init__(self, rotary: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, rotary: nn.Module | None, dtype: torch.dtype) -> None:
+        """Without a module nothing is turned, and there are none."""
         self._rotary, self._like = rotary, torch.empty(0, dtype=dtype)
-        types = rotary.rope_type if isinstance(rotary.rope_type, dict) else {None: rotary.rope_type}
+        kind: Any = None if rotary is None else rotary.rope_type
+        types = kind if isinstance(kind, dict) else {None: kind}
         self.kinds: list[str | None] = list(types)
         #: Whether they are the same ones in every step.
         self.keeps = BY_LENGTH.isdisjoint(types.values())
@@ -51,6 +53,8 @@ class RotaryTable:
 
     def _of(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`[positions, kinds * dim]` each."""
+        if self._rotary is None:
+            return torch.empty(len(positions), 0), torch.empty(len(positions), 0)
         made = [rotary_of(self._rotary, self._like, positions, kind) for kind in self.kinds]
         cosines, sines = zip(*made, strict=True)
         return torch.cat(cosines, 1).float(), torch.cat(sines, 1).float()

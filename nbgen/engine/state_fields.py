@@ -20,6 +20,17 @@ class TokensFields(ctypes.Structure):
         return cls(tensor.data_ptr(), (c_int64 * 2)(*tensor.stride()[:2]))
 
 
+class SequenceFields(ctypes.Structure):
+    """`Sequence` of the C++."""
+
+    _fields_ = [(name, c_int64) for name in ("batch", "first", "tokens", "state", "begins")]
+
+
+def whole_batch(batch: int, tokens: int) -> "ctypes.Array[SequenceFields]":
+    """A sequence for each of a batch, with all its tokens, which goes on from a state of its own."""
+    return (SequenceFields * batch)(*(SequenceFields(i, 0, tokens, i, 0) for i in range(batch)))
+
+
 def heads_together(tensor: torch.Tensor) -> torch.Tensor:
     """`[batch, tokens, heads, dim]` with a token's heads one after the other."""
     return tensor if tensor.stride()[2:] == (tensor.shape[3], 1) else tensor.contiguous()

@@ -54,6 +54,8 @@ class StatePool:
         self._kinds = _numbers_of_states(config)
         self._states: dict[StateKey, torch.Tensor] = {}
         self._snapshots: dict[StateKey, torch.Tensor] = {}
+        #: How often states have been given another place.
+        self.moves = 0
 
     @property
     def bytes_per_slot(self) -> int:
@@ -75,6 +77,11 @@ class StatePool:
         """Give up all slots and snapshots."""
         self._snapshots = {}
         self._states = {key: states[:0].clone() for key, states in self._states.items()}
+        self.moves += 1
+
+    def states(self, key: StateKey, slots: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """`[slots or more, *shape]`, where they lie until there are other `moves`, for who changes them there."""
+        return self._room(key, slots, torch.empty(0, *shape, dtype=dtype))
 
     def fresh(self) -> Cache:
         """transformers' cache of sequences that begin."""
@@ -125,6 +132,7 @@ class StatePool:
         if old is not None:
             new[: len(old)] = old
         self._states[key] = new
+        self.moves += 1
         return new
 
 

@@ -12,12 +12,13 @@
 #include "tokens.h"
 #include "vectors.h"
 
-// Tokens `[batch, tokens]` have queries and keys of `key_heads` heads and values of as many `value_heads` or a multiple, whose
-// `states` `[batch, value_heads, key_dim, value_dim]` become those after the last token. Queries and keys may be normalized first;
-// a logarithm of what is left of a state and the share of a correction are given for each token's value heads.
+// Tokens `[batch, tokens]` of `count` sequences have queries and keys of `key_heads` heads and values of as many `value_heads` or a
+// multiple, whose `states` `[…, value_heads, key_dim, value_dim]` become those after the last token. Queries and keys may be
+// normalized first; a logarithm of what is left of a state and the share of a correction are given for each token's value heads.
 template <typename T>
 struct Delta {
-    int64_t batch, tokens, key_heads, value_heads, key_dim, value_dim, normalizes, threads;
+    int64_t count, tokens, key_heads, value_heads, key_dim, value_dim, normalizes, threads;
+    const Sequence* sequences;
     Tokens<T> queries, keys, values;
     const float *decays, *shares;
     float* states;
@@ -31,7 +32,7 @@ class DeltaRule {
 
     void run(Team::Member& member) const {
         const int64_t vectors = rule_.value_dim / LANES;
-        if (vectors % 4 == 0 && rule_.tokens == 1)
+        if (vectors % 4 == 0 && rule_.tokens <= rule_.count)
             share_out<4>(member);
         else if (vectors % 2 == 0)
             share_out<2>(member);
@@ -43,25 +44,27 @@ class DeltaRule {
     template <int W>
     void share_out(Team::Member& member) const {
         const int64_t blocks = rule_.value_dim / (W * LANES), heads = rule_.value_heads;
-        member.each(rule_.batch * heads * blocks, [&](int64_t unit) {
-            columns<W>(unit / blocks / heads, unit / blocks % heads, unit % blocks * W * LANES);
+        member.each(rule_.count * heads * blocks, [&](int64_t unit) {
+            columns<W>(rule_.sequences[unit / blocks / heads], unit / blocks % heads, unit % blocks * W * LANES);
         });
     }
 
     // `W` vectors of columns from the `first` on, of one head.
     template <int W>
-    void columns(int64_t batch, int64_t head, int64_t first) const {
+    void columns(const Sequence& own, int64_t head, int64_t first) const {
         static thread_local std::vector<float> near;
         const int64_t dim = rule_.key_dim, width = rule_.value_dim, from = head * rule_.key_heads / rule_.value_heads * dim;
         near.resize(2 * dim);
         float *query = near.data(), *key = query + dim;
-        float* state = rule_.states + (batch * rule_.value_heads + head) * dim * width + first;
-        for (int64_t token = 0; token < rule_.tokens; token++) {
-            take(rule_.queries.at(batch, token) + from, 1.0f / std::sqrt(static_cast<float>(dim)), query);
-            take(rule_.keys.at(batch, token) + from, 1.0f, key);
-            const int64_t place = (batch * rule_.tokens + token) * rule_.value_heads + head;
+        float* state = rule_.states + (own.state * rule_.value_heads + head) * dim * width + first;
+        if (own.begins)
+            for (int64_t i = 0; i < dim; i++) std::fill_n(state + i * width, W * LANES, 0.0f);
+        for (int64_t token = own.first; token < own.first + own.tokens; token++) {
+            take(rule_.queries.at(own.batch, token) + from, 1.0f / std::sqrt(static_cast<float>(dim)), query);
+            take(rule_.keys.at(own.batch, token) + from, 1.0f, key);
+            const int64_t place = (own.batch * rule_.tokens + token) * rule_.value_heads + head;
             const float left = std::exp(rule_.decays[place]);
-            step<W>(state, query, key, rule_.values.at(batch, token) + head * width + first, left, rule_.shares[place],
+            step<W>(state, query, key, rule_.values.at(own.batch, token) + head * width + first, left, rule_.shares[place],
                     rule_.output + place * width + first);
         }
     }

@@ -1,8 +1,12 @@
 // A step through the layers of a decoder: norms of root mean squares before attention and feed-forward, after them or both,
-// rotary positions, a gated feed-forward or a few of many; and where it is asked for, from ids to scores. Numbers are rounded
-// where transformers' modules round theirs.
+// rotary positions or states of recurrent layers, a gated feed-forward or a few of many; and where it is asked for, from ids to
+// scores. Numbers are rounded where transformers' modules round theirs.
 
 #pragma once
+
+#include <array>
+#include <initializer_list>
+#include <utility>
 
 #include "activations.h"
 #include "attention.h"
@@ -10,8 +14,10 @@
 #include "norms.h"
 #include "part_timer.h"
 #include "products.h"
+#include "recurrence.h"
 #include "router.h"
 #include "scales.h"
+#include "turns.h"
 
 #define LAYERS
 
@@ -22,12 +28,12 @@ struct SparseFeed {
     Experts<T> experts;
 };
 
-// Of a head, against each other: its halves, by numbers of their own or by the same; or neighbours.
-enum Turns : int64_t { HALVES, PAIRS, SAME_HALVES };
-
 // Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries and keys: of each head,
-// or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on. What is made of them on the way is rounded if that `rounds`. Where there are experts
-// (`sparse`), they are what stands in place of `gate`, `up` and `down`.
+// or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on. What is
+// made of them on the way is rounded if that `rounds`. Where attention is `opened`, `query` makes of each head what opens its
+// result behind its query. A `recurrence` stands in place of attention. Where there are experts (`sparse`), they are what stands
+// in place of `gate`, `up` and `down`; or beside them, each row's result of which counts as much as `beside` `[width]` says, or
+// the same as the experts'.
 template <typename T>
 struct DecoderLayer {
     Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm;
@@ -39,15 +45,19 @@ struct DecoderLayer {
     Activation activation;
     int64_t all_heads, turned, turn, rounds;
     Turns turns;
+    int64_t opened;
+    const Recurrence<T>* recurrence;
     const SparseFeed<T>* sparse;
+    const T* beside;
+
+    int64_t width() const { return output.outputs; }
 };
 
 // `slots` `[rows]` is where new keys and values go; `adapters` `[rows, 2]` are each row's first column and one past its last of
-// the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, turns]`. What is made
-// meanwhile goes from `normed` on, with room for the widest layer, and to the `routes` of a layer with experts. All that follows may
-// be null. `last` is what is left of the
-// step once the last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one
-// has it. Rows begin as those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens. In the end `norm` makes `normed` of
+// the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, turns]`. The rows are of
+// so many `sequences`, in order, for layers that remember. What is made meanwhile goes from `normed` on, with room for the widest
+// layer, and to the `routes` of a layer with experts. All that follows may be null. `last` is what is left of the step once the
+// last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one has it. Rows begin as those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens. In the end `norm` makes `normed` of
 // them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as `rounded_scores`, the same where T is float.
 template <typename T>
 struct Step {
@@ -57,6 +67,8 @@ struct Step {
     const int64_t* positions;
     const float* cosines;
     const float* sines;
+    const Sequence* sequences;
+    int64_t count;
     T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups, *routing;
     float* scratch;
     const Routes<T>* routes;
@@ -71,23 +83,6 @@ struct Step {
     Scales scales;
 };
 
-// Rotary positions (Su et al. 2021) of one head, whose first `turned` numbers they turn. What turns the second of two numbers
-// stands `later` by so many.
-template <bool ROUNDS, bool IN_PAIRS, typename T>
-void turn(const T* input, const float* cosines, const float* sines, int64_t turned, int64_t later, T* output) {
-    const auto passed = [](float number) { return ROUNDS ? rounded<T>(number) : number; };
-    const int64_t half = turned / 2, further = IN_PAIRS ? 1 : half;
-#pragma omp simd
-    for (int64_t i = 0; i < half; i++) {
-        const int64_t at = IN_PAIRS ? 2 * i : i;
-        float a = widen(input[at]), b = widen(input[at + further]);
-        float first = passed(a * cosines[i]) + passed(-b * sines[i]);
-        float second = passed(b * cosines[i + later]) + passed(a * sines[i + later]);
-        narrow(first, output + at);
-        narrow(second, output + at + further);
-    }
-}
-
 template <typename T>
 void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, const float* sines, T* output) {
     const auto ways = layer.rounds ? std::array{&turn<true, false, T>, &turn<true, true, T>}
@@ -101,7 +96,7 @@ void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, 
 template <typename T>
 class Walk {
   public:
-    static constexpr int64_t PHASES = 24;  // of a layer, at most: 10 to open it, 2 of attention, 12 to close it
+    static constexpr int64_t PHASES = 32;  // of a layer, at most: 10 to open it, 3 of attention, 19 to close it
     static constexpr int64_t ENDS = 2;     // before all layers and after them
 
     Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
@@ -111,9 +106,14 @@ class Walk {
         const Norm<T>* before = nullptr;
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++) {
             const bool last = layer + 1 == layers + count;
-            open(*layer, before, last && step_->last);
+            add_and_normalize(before, &layer->input_norm, layer->width());
             before = &layer->fed_norm;
-            attend(*layer);
+            if (layer->recurrence) {
+                remember(*layer, *layer->recurrence, last && step_->last);
+            } else {
+                open(*layer, last && step_->last);
+                attend(*layer);
+            }
             close(*layer, last);
         }
         if (step_->head) score(*step_->head);
@@ -141,12 +141,11 @@ class Walk {
         });
     }
 
-    // All before attention: queries are made, keys and values are in the cache. The norm `before` is that of what the layer
-    // before has left, if there was one; rows that nobody wants may be left (`leaves`).
-    void open(const DecoderLayer<T>& layer, const Norm<T>* before, bool leaves) {
+    // Queries are made, keys and values are in the cache. Rows that nobody wants may be left (`leaves`).
+    void open(const DecoderLayer<T>& layer, bool leaves) {
         const int64_t heads = layer.attention.heads, vectors = heads + layer.attention.kv_heads;
-        const Parts made = {{&layer.key, step_->new_keys}, {&layer.value, step_->new_values}, {&layer.query, step_->queries}};
-        add_and_normalize(before, &layer.input_norm, layer.query.inputs);
+        T* queries = layer.opened ? step_->gates : step_->queries;
+        const Parts made = {{&layer.key, step_->new_keys}, {&layer.value, step_->new_values}, {&layer.query, queries}};
         if (!leaves) {
             multiply_all(made, step_->normed);
             normalize_heads(layer, true, true);
@@ -156,21 +155,31 @@ class Walk {
         multiply_all({made[0], made[1]}, step_->normed);
         normalize_heads(layer, false, true);
         place(layer, heads, vectors);
-        leave(layer.query.inputs);
+        leave({{hidden_, layer.width()}, {step_->normed, layer.width()}});
         multiply_all({made[2]}, step_->normed);
         normalize_heads(layer, true, false);
         place(layer, 0, heads);
     }
 
-    // Goes on with the last step, whose rows move together.
-    void leave(int64_t width) {
+    // What a recurrent layer makes is where attention's would be; on its way there it uses room that is only needed later.
+    void remember(const DecoderLayer<T>& layer, const Recurrence<T>& own, bool leaves) {
+        Parts made = {{&own.mixed, step_->gates}};
+        if (own.rule != CONVOLUTION_ALONE) made.insert(made.end(), {{&own.opening, step_->queries}, {&own.steps, step_->ups}});
+        if (own.rule == DELTA_RULE) made.push_back({&own.shares, step_->new_values});
+        multiply_all(made, step_->normed);
+        Remembered<T>{own,          step_->sequences, step_->count,       step_->rows,    step_->gates,
+                      step_->queries, step_->ups,     step_->new_values, step_->scratch, step_->attended}
+            .run(member_);
+        if (leaves) leave({{hidden_, layer.width()}, {step_->attended, layer.output.inputs}});
+    }
+
+    // Goes on with the last step, whose rows of these, so many numbers each, move together.
+    void leave(std::initializer_list<std::pair<T*, int64_t>> moved) {
         const Step<T>& last = *step_->last;
         member_.each(1, [&](int64_t) {
-            for (int64_t i = 0; i < last.rows; i++) {
-                const int64_t row = step_->wanted[i];
-                std::memmove(hidden_ + i * width, hidden_ + row * width, width * sizeof(T));
-                std::memmove(step_->normed + i * width, step_->normed + row * width, width * sizeof(T));
-            }
+            for (const auto& [numbers, width] : moved)
+                for (int64_t i = 0; i < last.rows; i++)
+                    std::memmove(numbers + i * width, numbers + step_->wanted[i] * width, width * sizeof(T));
         });
         step_ = &last;
     }
@@ -179,17 +188,24 @@ class Walk {
         const PartTimer timer(member_, ATTENTION);
         Attention<T>{*layer.batch, layer.attention, step_->queries, layer.keys, layer.values, step_->attended, step_->scratch}
             .run(member_);
+        if (!layer.opened) return;
+        const int64_t dim = layer.attention.dim, heads = layer.attention.heads;
+        member_.each(step_->rows * heads, [&](int64_t vector) {
+            T* own = step_->attended + vector * dim;
+            const T* opens = step_->gates + (2 * vector + 1) * dim;
+#pragma omp simd
+            for (int64_t i = 0; i < dim; i++) narrow(widen(own[i]) * rounded<T>(logistic(widen(opens[i]))), own + i);
+        });
     }
 
     // All after attention, of which the `last` layer leaves nothing to be added.
     void close(const DecoderLayer<T>& layer, bool last) {
         multiply_all({{&layer.output, step_->projected}}, step_->attended);
-        add_and_normalize(&layer.attended_norm, &layer.feed_norm, layer.query.inputs);
-        if (layer.sparse)
-            mix(layer.sparse->router, layer.sparse->experts);
-        else
-            feed(layer);
-        if (last) add_and_normalize(&layer.fed_norm, step_->norm, layer.query.inputs);
+        add_and_normalize(&layer.attended_norm, &layer.feed_norm, layer.width());
+        if (layer.sparse) mix(layer.sparse->router, layer.sparse->experts);
+        if (!layer.sparse) feed(layer, step_->projected);
+        else if (layer.gate.outputs) feed_beside(layer);
+        if (last) add_and_normalize(&layer.fed_norm, step_->norm, layer.width());
     }
 
     // The last product, if there `was` one, on top of `hidden`, after its norm; and that normed for the next.
@@ -244,8 +260,9 @@ class Walk {
             const int64_t turn = step_->positions[row] * step_->turns + layer.turn;
             const float *cosines = step_->cosines + turn, *sines = step_->sines + turn;
             if (vector < heads) {
-                T* query = step_->queries + (row * heads + vector) * dim;
-                rotate(layer, normed(layer, layer.query_norm, query, work), cosines, sines, query);
+                const int64_t own = row * heads + vector;
+                const T* made = layer.opened ? step_->gates + 2 * own * dim : step_->queries + own * dim;
+                rotate(layer, normed(layer, layer.query_norm, made, work), cosines, sines, step_->queries + own * dim);
                 return;
             }
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
@@ -271,7 +288,21 @@ class Walk {
         Mixture<T>(member_, experts, routes).run(step_->normed, step_->projected);
     }
 
-    void feed(const DecoderLayer<T>& layer) {
+    // Where attention's result was, for every row's experts to have it added.
+    void feed_beside(const DecoderLayer<T>& layer) {
+        const int64_t width = layer.width();
+        feed(layer, step_->attended);
+        member_.each(step_->rows, [&](int64_t row) {
+            T *own = step_->projected + row * width, *more = step_->attended + row * width;
+            if (layer.beside) {
+                const float share = logistic(rounded<T>(dot(step_->normed + row * width, layer.beside, width)));
+                scale_all(rounded<T>(share), more, width);
+            }
+            for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
+        });
+    }
+
+    void feed(const DecoderLayer<T>& layer, T* output) {
         if (step_->adapters) {
             multiply_all({{&layer.gate, step_->gates}, {&layer.up, step_->ups}}, step_->normed);
             member_.each(panels(layer.gate), [&](int64_t unit) { activate(layer, unit); });
@@ -285,7 +316,7 @@ class Walk {
                 activate(layer, unit);
             });
         }
-        multiply_all({{&layer.down, step_->projected}}, step_->gates);
+        multiply_all({{&layer.down, output}}, step_->gates);
     }
 
     void activate(const DecoderLayer<T>& layer, int64_t unit) {

@@ -16,8 +16,8 @@ struct Norm {
     int64_t rounds;
 };
 
-template <typename T>
-void normalize(const Norm<T>& norm, const T* input, int64_t width, T* output) {
+template <typename T, typename Given>
+void normalize(const Norm<T>& norm, const Given* input, int64_t width, T* output) {
     float squares = 0;
 #pragma omp simd reduction(+ : squares)
     for (int64_t i = 0; i < width; i++) squares += widen(input[i]) * widen(input[i]);

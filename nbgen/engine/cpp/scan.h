@@ -12,14 +12,15 @@
 #include "tokens.h"
 #include "vectors.h"
 
-// Tokens `[batch, tokens]` have `inputs` of `heads` heads with so many rows, and what of a state they write to (`into`) and read
-// (`from`), `size` numbers for each of some `groups` of heads. How far a token steps `[batch, tokens, heads]`, with a `bias`
-// `[heads]` or none, made positive or not, within limits, and at which rate a head fades `[heads]` say what is left of the `states`
-// `[batch, heads, rows, size]`, which become those after the last token. What comes of an input besides is its product with its
-// head's number of `direct`, if there are any. Of `wide` and `output` one is null.
+// Tokens `[batch, tokens]` of `count` sequences have `inputs` of `heads` heads with so many rows, and what of a state they write to
+// (`into`) and read (`from`), `size` numbers for each of some `groups` of heads. How far a token steps `[batch, tokens, heads]`,
+// with a `bias` `[heads]` or none, made positive or not, within limits, and at which rate a head fades `[heads]` say what is left
+// of the `states` `[…, heads, rows, size]`, which become those after the last token. What comes of an input besides is its product
+// with its head's number of `direct`, if there are any. Of `wide` and `output` one is null.
 template <typename T>
 struct Scan {
-    int64_t batch, tokens, heads, groups, rows, size, threads;
+    int64_t count, tokens, heads, groups, rows, size, threads;
+    const Sequence* sequences;
     Tokens<T> inputs, into, from;
     const T *steps, *bias;
     int64_t positive;
@@ -37,27 +38,28 @@ class StateScan {
 
     void run(Team::Member& member) const {
         const int64_t blocks = (scan_.rows + BLOCK - 1) / BLOCK;
-        member.each(scan_.batch * scan_.heads * blocks, [&](int64_t unit) {
-            const int64_t first = unit % blocks * BLOCK;
-            rows(unit / blocks / scan_.heads, unit / blocks % scan_.heads, first, std::min(scan_.rows, first + BLOCK));
+        member.each(scan_.count * scan_.heads * blocks, [&](int64_t unit) {
+            const int64_t first = unit % blocks * BLOCK, end = std::min(scan_.rows, first + BLOCK);
+            rows(scan_.sequences[unit / blocks / scan_.heads], unit / blocks % scan_.heads, first, end);
         });
     }
 
   private:
     static constexpr int64_t BLOCK = 16;
 
-    void rows(int64_t batch, int64_t head, int64_t begin, int64_t end) const {
+    void rows(const Sequence& own, int64_t head, int64_t begin, int64_t end) const {
         static thread_local std::vector<float> near;
         const int64_t size = scan_.size, group = head * scan_.groups / scan_.heads * size;
         near.resize(2 * size);
         float *into = near.data(), *from = into + size;
-        float* states = scan_.states + (batch * scan_.heads + head) * scan_.rows * size;
-        for (int64_t token = 0; token < scan_.tokens; token++) {
-            const T* inputs = scan_.inputs.at(batch, token) + head * scan_.rows;
-            const T *writes = scan_.into.at(batch, token) + group, *reads = scan_.from.at(batch, token) + group;
+        float* states = scan_.states + (own.state * scan_.heads + head) * scan_.rows * size;
+        if (own.begins) std::fill(states + begin * size, states + end * size, 0.0f);
+        for (int64_t token = own.first; token < own.first + own.tokens; token++) {
+            const T* inputs = scan_.inputs.at(own.batch, token) + head * scan_.rows;
+            const T *writes = scan_.into.at(own.batch, token) + group, *reads = scan_.from.at(own.batch, token) + group;
             for (int64_t i = 0; i < size; i++) into[i] = widen(writes[i]);
             for (int64_t i = 0; i < size; i++) from[i] = widen(reads[i]);
-            const int64_t place = (batch * scan_.tokens + token) * scan_.heads + head;
+            const int64_t place = (own.batch * scan_.tokens + token) * scan_.heads + head;
             const float step = step_of(place, head), left = std::exp(step * scan_.rates[head]);
             for (int64_t row = begin; row < end; row++) {
                 const float input = widen(inputs[row]);

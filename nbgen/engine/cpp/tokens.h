@@ -1,4 +1,4 @@
-// Numbers of tokens, as a tensor has them.
+// Numbers of tokens, as a tensor has them, and whose tokens they are.
 
 #pragma once
 
@@ -12,4 +12,10 @@ struct Tokens {
     int64_t strides[2];
 
     const T* at(int64_t batch, int64_t token) const { return numbers + batch * strides[0] + token * strides[1]; }
+};
+
+// So many `tokens` of one of a batch, from the `first` on, go on from the state of this number; or it `begins` with them, and
+// that state is what they leave.
+struct Sequence {
+    int64_t batch, first, tokens, state, begins;
 };

@@ -1,0 +1,109 @@
+"""What a layer's attention is made of, where its family's code is known (`known_code`)."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from nbgen.engine.attention import Window
+from nbgen.engine.common_parts import NormParts, Product, cut, part
+from nbgen.engine.known_code import like, turns_like
+from nbgen.engine.llama_like import LIKE, window
+from nbgen.engine.native_linear import ALL
+
+#: Whose queries bring what opens the result.
+OPENED = ("qwen3_5.Qwen3_5Attention",)
+#: Whose scores are bent.
+BENT = ("gemma2.Gemma2Attention",)
+ATTENTION = (
+    *LIKE["attention"],
+    *BENT,
+    "gemma3.Gemma3Attention",
+    "olmo2.Olmo2Attention",
+    "olmo3.Olmo3Attention",
+    "smollm3.SmolLM3Attention",
+    "phi3.Phi3Attention",
+    "olmoe.OlmoeAttention",
+    "gpt_oss.GptOssAttention",
+    "granitemoehybrid.GraniteMoeHybridAttention",
+    "lfm2.Lfm2Attention",
+    *OPENED,
+)
+#: What of a head is turned against each other: halves, by numbers of their own or by the same; or neighbours.
+HALVES, PAIRS, SAME_HALVES = range(3)
+#: Whose way to turn heads: whether it rounds on the way, and what it turns.
+TURNS = {
+    "llama": (True, HALVES),
+    "phi3": (True, HALVES),
+    "olmo2": (False, HALVES),
+    "glm4": (True, PAIRS),
+    "ernie4_5": (False, PAIRS),
+    "gpt_oss": (True, SAME_HALVES),
+    "qwen3_5": (True, HALVES),
+}
+
+
+class AttentionParts(NamedTuple):
+    """Attention of the layer of this `number`, whose `norms` are of queries and of keys, or none.
+
+    Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
+    heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
+    what opens it behind each head.
+    """
+
+    number: int
+    head_dim: int
+    scaling: float
+    norms: list[NormParts | None]
+    window: Window
+    softcap: float
+    sinks: torch.Tensor | None
+    opened: bool
+    turns: bool
+    rounds: bool
+    way: int
+
+    @property
+    def norms_all_heads(self) -> bool:
+        """Whether the norms of queries and keys are of all heads together."""
+        query = self.norms[0]
+        return query is not None and len(query.weight) != self.head_dim
+
+    @classmethod
+    def of(cls, attend: Any) -> "AttentionParts":
+        """Raises ValueError for attention that does anything else."""
+        kind, config = like(attend, ATTENTION), getattr(attend, "config", None)
+        if kind is None or getattr(config, "clip_qkv", None) is not None:
+            raise ValueError(f"its attention ({type(attend).__name__}) is not known")
+        sinks = getattr(attend, "sinks", None)
+        has_positions = getattr(config, "position_embedding_type", "rope") == "rope"
+        return cls(
+            attend.layer_idx,
+            attend.head_dim,
+            attend.scaling,
+            [NormParts.of(part(attend, f"{of}_norm", f"{of}_layernorm")) for of in "qk"],
+            window(attend),
+            (attend.attn_logit_softcapping if kind in BENT else None) or 0.0,
+            None if sinks is None else sinks.detach().float().contiguous(),
+            kind in OPENED,
+            has_positions and bool(getattr(attend, "use_rope", True)),
+            *_turns(attend),
+        )
+
+
+def products(attend: Any) -> dict[str, Product]:
+    """Query, key, value and output: of layers of their own, or of one for what has one input."""
+    output = part(attend, "o_proj", "out_proj")
+    if (joined := part(attend, "qkv_proj")) is not None:
+        heads = output.in_features
+        made = cut(joined, heads, (joined.out_features - heads) // 2)
+    else:
+        made = [Product(attend.get_submodule(f"{name}_proj"), ALL) for name in "qkv"]
+    return dict(zip(("query", "key", "value"), made, strict=True), output=Product(output, ALL))
+
+
+def _turns(attend: nn.Module) -> tuple[bool, int]:
+    for family, ways in TURNS.items():
+        if turns_like(attend, family):
+            return ways
+    raise ValueError("its rotary positions are not known")

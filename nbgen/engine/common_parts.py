@@ -1,0 +1,70 @@
+"""What all kinds of layers are made of: norms, products, activations. Knows nothing of where these stand."""
+
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import torch
+
+from nbgen.engine.known_code import like
+from nbgen.engine.native_experts import GATES
+
+#: What a norm's weights have besides, and whether numbers are rounded before they are weighed.
+NORMS = {
+    "llama.LlamaRMSNorm": (0.0, True),
+    "gemma2.Gemma2RMSNorm": (1.0, False),
+    "gemma3.Gemma3RMSNorm": (1.0, False),
+    "olmo2.Olmo2RMSNorm": (0.0, False),
+    "olmo3.Olmo3RMSNorm": (0.0, False),
+}
+
+
+class NormParts(NamedTuple):
+    """A norm of root mean squares over `weight`, which has an `offset` besides."""
+
+    weight: torch.Tensor
+    epsilon: float
+    offset: float
+    rounds: bool
+
+    @classmethod
+    def of(cls, norm: Any) -> "NormParts | None":
+        """Raises ValueError for another norm."""
+        if norm is None:
+            return None
+        name = like(norm, NORMS)
+        if name is None:
+            raise ValueError(f"its norm ({type(norm).__name__}) is not known")
+        epsilon = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
+        return cls(norm.weight, epsilon, *NORMS[name])
+
+
+class Product(NamedTuple):
+    """Those `rows` of a `linear` layer's weight that make one thing."""
+
+    linear: Any
+    rows: slice
+
+    @property
+    def outputs(self) -> int:
+        return len(range(self.linear.out_features)[self.rows])
+
+
+def cut(linear: Any, *sizes: int) -> list[Product]:
+    """Products of so many outputs, one after the other, and of all that are left."""
+    ends = [*accumulate(sizes, initial=0), linear.out_features]
+    return [Product(linear, slice(start, end)) for start, end in pairwise(ends)]
+
+
+def activation(function: Any) -> int:
+    """Which of `GATES` has it. Raises ValueError for another."""
+    numbers = torch.linspace(-8, 8, 33)
+    made, all_through = function(numbers), torch.ones_like(numbers)
+    for number, gate in enumerate(GATES):
+        if torch.equal(made, gate(numbers, all_through)):
+            return number
+    raise ValueError("the activation of its feed-forward is not known")
+
+
+def part(module: Any, *names: str) -> Any:
+    """What the module has under the first of these names under which it has something, if any."""
+    return next((found for name in names if (found := getattr(module, name, None)) is not None), None)

@@ -1,0 +1,174 @@
+// What recurrent layers have in place of attention: a causal convolution over a few tokens, and what the gated delta rule or a
+// selective state space makes of that (`delta.h`, `scan.h`), or the convolution alone (LFM2). Numbers are rounded where
+// transformers' modules round theirs.
+
+#pragma once
+
+#include <limits>
+
+#include "delta.h"
+#include "linear.h"
+#include "norms.h"
+#include "scan.h"
+
+enum Rule : int64_t { DELTA_RULE, STATE_SPACE, CONVOLUTION_ALONE };
+
+constexpr int64_t MOST_TAPS = 8;
+
+// A convolution of `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; the last so many tokens' are
+// kept in the `past` `[…, channels, taps]`. Through it goes what `mixed` makes: queries, keys and values for the delta rule, inputs
+// and what of a state they write and read for a state space. A rule has `heads` of `rows` numbers each and `groups` of heads
+// that share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what `opening` makes, before or
+// after a `norm` of every `normed` numbers. Alone, a convolution's input is the first third of what `mixed` makes times the last,
+// and what it makes is opened by the second.
+template <typename T>
+struct Recurrence {
+    Linear<T> mixed, opening, steps, shares;
+    Rule rule;
+    int64_t taps, channels, heads, groups, rows, size, normed, opens_first;
+    const float *kernel, *bias, *rates, *direct;
+    const T* step_bias;
+    Norm<T> norm;
+    T* past;
+    float* states;
+};
+
+inline float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
+
+// Of `rows` tokens of `count` sequences: what the products of a layer have made of them, room for two numbers of a row's head, and
+// where it goes what becomes of them.
+template <typename T>
+struct Remembered {
+    const Recurrence<T>& layer;
+    const Sequence* sequences;
+    int64_t count, rows;
+    T* mixed;
+    const T *opening, *steps, *shares;
+    float* scratch;
+    T* output;
+
+    static constexpr int64_t PHASES = 3;
+
+    void run(Team::Member& member) const {
+        const int64_t blocks = (layer.channels + BLOCK - 1) / BLOCK, convolved = count * blocks;
+        member.each(convolved + (layer.rule == DELTA_RULE ? rows : 0), [&](int64_t unit) {
+            if (unit >= convolved) return weigh(unit - convolved);
+            const int64_t begin = unit % blocks * BLOCK;
+            convolve(sequences[unit / blocks], begin, std::min(layer.channels, begin + BLOCK));
+        });
+        if (layer.rule == CONVOLUTION_ALONE) return;
+        if (layer.rule == DELTA_RULE)
+            correct(member);
+        else
+            scan(member);
+        member.each(rows, [&](int64_t row) { open(row); });
+    }
+
+  private:
+    static constexpr int64_t BLOCK = 64;
+
+    // Those channels of a sequence's tokens, in their place or, alone, in the output.
+    void convolve(const Sequence& own, int64_t begin, int64_t end) const {
+        const int64_t taps = layer.taps, some = end - begin;
+        T* past = layer.past + (own.state * layer.channels + begin) * taps;
+        float window[MOST_TAPS][BLOCK];
+        for (int64_t tap = 0; tap < taps; tap++)
+            for (int64_t c = 0; c < some; c++) window[tap][c] = own.begins ? 0.0f : widen(past[c * taps + tap]);
+        int64_t oldest = 0;
+        for (int64_t token = own.first; token < own.first + own.tokens; token++) {
+            float sums[BLOCK];
+            take(token, begin, end, window[oldest]);
+            oldest = (oldest + 1) % taps;
+            for (int64_t c = 0; c < some; c++) sums[c] = layer.bias ? layer.bias[begin + c] : 0.0f;
+            for (int64_t tap = 0; tap < taps; tap++) {
+                const float *kernel = layer.kernel + tap * layer.channels + begin, *seen = window[(oldest + tap) % taps];
+#pragma omp simd
+                for (int64_t c = 0; c < some; c++) sums[c] += kernel[c] * seen[c];
+            }
+            put(token, begin, end, sums);
+        }
+        for (int64_t tap = 0; tap < taps; tap++)
+            for (int64_t c = 0; c < some; c++) narrow(window[(oldest + tap) % taps][c], past + c * taps + tap);
+    }
+
+    void take(int64_t token, int64_t begin, int64_t end, float* to) const {
+        const int64_t width = layer.channels;
+        if (layer.rule == CONVOLUTION_ALONE) {
+            const T *first = mixed + token * 3 * width, *last = first + 2 * width;
+#pragma omp simd
+            for (int64_t c = begin; c < end; c++) to[c - begin] = rounded<T>(widen(first[c]) * widen(last[c]));
+        } else {
+            const T* own = mixed + token * width;
+#pragma omp simd
+            for (int64_t c = begin; c < end; c++) to[c - begin] = widen(own[c]);
+        }
+    }
+
+    void put(int64_t token, int64_t begin, int64_t end, const float* sums) const {
+        const int64_t width = layer.channels;
+        if (layer.rule == CONVOLUTION_ALONE) {
+            const T* second = mixed + (token * 3 + 1) * width;
+#pragma omp simd
+            for (int64_t c = begin; c < end; c++)
+                narrow(widen(second[c]) * rounded<T>(sums[c - begin]), output + token * width + c);
+        } else {
+            T* own = mixed + token * width;
+#pragma omp simd
+            for (int64_t c = begin; c < end; c++) narrow(silu(rounded<T>(sums[c - begin])), own + c);
+        }
+    }
+
+    // A logarithm of what is left of a row's states, and the shares of corrections.
+    void weigh(int64_t row) const {
+        float *decays = scratch + row * layer.heads, *given = decays + rows * layer.heads;
+        for (int64_t head = 0; head < layer.heads; head++) {
+            const int64_t at = row * layer.heads + head;
+            decays[head] = layer.rates[head] * softplus(widen(steps[at]) + widen(layer.step_bias[head]));
+            given[head] = rounded<T>(logistic(widen(shares[at])));
+        }
+    }
+
+    void correct(Team::Member& member) const {
+        const int64_t keys = layer.groups * layer.size;
+        const auto from = [&](int64_t first) { return Tokens<T>{mixed + first, {0, layer.channels}}; };
+        const Delta<T> rule = {count,      rows,        layer.groups,   layer.heads,
+                               layer.size, layer.rows,  1,              1,
+                               sequences,  from(0),     from(keys),     from(2 * keys),
+                               scratch,    scratch + rows * layer.heads, layer.states, output};
+        DeltaRule<T>(rule).run(member);
+    }
+
+    void scan(Team::Member& member) const {
+        const int64_t inputs = layer.heads * layer.rows, written = layer.groups * layer.size;
+        const auto from = [&](int64_t first) { return Tokens<T>{mixed + first, {0, layer.channels}}; };
+        constexpr float ANY = std::numeric_limits<float>::infinity();
+        const Scan<T> states = {count,       rows,       layer.heads,  layer.groups,
+                                layer.rows,  layer.size, 1,            sequences,
+                                from(0),     from(inputs), from(inputs + written), steps,
+                                layer.step_bias, 1,      -ANY,         ANY,
+                                layer.rates, layer.direct, layer.states, nullptr,
+                                output};
+        StateScan<T>(states).run(member);
+    }
+
+    void open(int64_t row) const {
+        static thread_local std::vector<float> near;
+        const int64_t width = layer.heads * layer.rows, normed = layer.normed;
+        near.resize(normed);
+        for (int64_t at = 0; at < width; at += normed) {
+            T* own = output + row * width + at;
+            const T* opens = opening + row * width + at;
+            if (layer.opens_first) {
+                Norm<T> norm = layer.norm;
+                norm.weight += at;
+#pragma omp simd
+                for (int64_t i = 0; i < normed; i++) near[i] = widen(own[i]) * silu(widen(opens[i]));
+                normalize(norm, near.data(), normed, own);
+            } else {
+                normalize(layer.norm, own, normed, own);
+#pragma omp simd
+                for (int64_t i = 0; i < normed; i++) narrow(widen(own[i]) * silu(widen(opens[i])), own + i);
+            }
+        }
+    }
+};

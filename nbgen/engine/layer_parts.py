@@ -1,0 +1,118 @@
+"""What a decoder's layers are made of: for what computes all of it otherwise.
+
+Families differ in where their norms stand, which activation is between gate and up, what they multiply, and whether
+they attend or remember. Those are known whose code is that of a part named here (`known_code`). Knows nothing of what
+replaces them.
+"""
+
+from typing import Any, NamedTuple
+
+from nbgen.engine import attention_parts, recurrent_parts
+from nbgen.engine.attention_parts import AttentionParts
+from nbgen.engine.common_parts import NormParts, Product, activation, cut, part
+from nbgen.engine.known_code import like
+from nbgen.engine.mixture_parts import Mixture
+from nbgen.engine.native_linear import ALL
+from nbgen.engine.recurrent_parts import RecurrentParts
+
+#: Norms before attention and after it, before the feed-forward and after it, where families have them.
+BEFORE = ("input_layernorm", None, "post_attention_layernorm", None)
+AFTER = (None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+BOTH = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+#: Where norms stand in a layer.
+LAYERS = {
+    "llama.LlamaDecoderLayer": BEFORE,
+    "mixtral.MixtralDecoderLayer": BEFORE,
+    "gpt_oss.GptOssDecoderLayer": BEFORE,
+    "granite.GraniteDecoderLayer": BEFORE,
+    "granitemoe.GraniteMoeDecoderLayer": BEFORE,
+    "phi3.Phi3DecoderLayer": BEFORE,
+    "gemma2.Gemma2DecoderLayer": BOTH,
+    "gemma3.Gemma3DecoderLayer": BOTH,
+    "olmo2.Olmo2DecoderLayer": AFTER,
+    "olmo3.Olmo3DecoderLayer": AFTER,
+    "glm4.Glm4DecoderLayer": (
+        "input_layernorm",
+        "post_self_attn_layernorm",
+        "post_attention_layernorm",
+        "post_mlp_layernorm",
+    ),
+    "granitemoehybrid.GraniteMoeHybridDecoderLayer": BEFORE,
+    "lfm2.Lfm2DecoderLayer": ("operator_norm", None, "ffn_norm", None),
+    "qwen3_5.Qwen3_5DecoderLayer": BEFORE,
+}
+#: Their feed-forward, and what its activation is called, if that is not in its code.
+FEEDS = {
+    "llama.LlamaMLP": "act_fn",
+    "phi3.Phi3MLP": "activation_fn",
+    "granitemoehybrid.GraniteMoeHybridMLP": "activation",
+    "lfm2.Lfm2MLP": None,
+}
+#: What recurrent layers have in place of attention.
+MIXERS = ("linear_attn", "mamba", "conv")
+
+
+class LayerParts(NamedTuple):
+    """`norms` are before attention and after it, before the feed-forward and after it.
+
+    A layer has `attention` or a `recurrence` in its place; a feed-forward whose `activation` is one of `GATES`, or a
+    `mixture` without products for gate, up and down, or both. `residual` is by what the results are multiplied that are
+    added.
+    """
+
+    attention: AttentionParts | None
+    recurrence: RecurrentParts | None
+    products: dict[str, Product]
+    norms: list[NormParts | None]
+    activation: int
+    residual: float
+    mixture: Mixture | None
+
+    @classmethod
+    def of(cls, layer: Any) -> "LayerParts":
+        """Raises ValueError for a layer that does anything else."""
+        attend, feed, sparse = part(layer, "self_attn"), _feed(layer), _sparse(layer)
+        places, fed = like(layer, LAYERS), None if feed is None else like(feed, FEEDS)
+        mixture = None if sparse is None else Mixture.of(sparse)
+        if places is None or not (mixture or fed) or (feed is not None and not fed):
+            raise ValueError(f"its layers ({type(layer).__name__}) are not known")
+        gives = FEEDS[fed] if fed else None
+        return cls(
+            None if attend is None else AttentionParts.of(attend),
+            RecurrentParts.of(part(layer, *MIXERS)) if attend is None else None,
+            products(layer),
+            [NormParts.of(name and getattr(layer, name)) for name in LAYERS[places]],
+            activation(getattr(feed, gives)) if gives else 0,
+            layer.residual_multiplier if places.startswith("granite") else 1.0,
+            mixture,
+        )
+
+
+def products(layer: Any) -> dict[str, Product]:
+    """Those of attention, or of a recurrent layer; gate, up and down. Experts are none of these."""
+    attend, feed = part(layer, "self_attn"), _feed(layer)
+    found = attention_parts.products(attend) if attend else recurrent_parts.products(part(layer, *MIXERS))
+    if feed is None:
+        return found
+    if (joined := part(feed, "gate_up_proj", "input_linear")) is not None:
+        gate, up = cut(joined, joined.out_features // 2)
+    else:
+        gate, up = Product(part(feed, "gate_proj", "w1"), ALL), Product(part(feed, "up_proj", "w3"), ALL)
+    down = Product(part(feed, "down_proj", "output_linear", "w2"), ALL)
+    return {**found, "gate": gate, "up": up, "down": down}
+
+
+def _fed_by(layer: Any) -> Any:
+    return part(layer, "mlp", "feed_forward", "block_sparse_moe")
+
+
+def _feed(layer: Any) -> Any:
+    """The feed-forward that is not of experts, if it has one, or that stands beside them."""
+    fed = part(layer, "shared_mlp") or _fed_by(layer)
+    return part(fed, "shared_expert") if hasattr(fed, "experts") else fed
+
+
+def _sparse(layer: Any) -> Any:
+    """That of experts, if it has one."""
+    fed = _fed_by(layer)
+    return fed if hasattr(fed, "experts") else None

@@ -1,0 +1,82 @@
+"""What a model does around its layers, where families' code is known (`known_code`)."""
+
+from typing import Any, NamedTuple
+
+from nbgen.engine.common_parts import NormParts, part
+from nbgen.engine.known_code import like
+from nbgen.engine.llama_like import LIKE
+from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
+
+DECODERS = (
+    *LIKE["decoder"],
+    "gemma.GemmaModel",
+    "gemma2.Gemma2Model",
+    "gemma3.Gemma3TextModel",
+    "granite.GraniteModel",
+    "olmo3.Olmo3Model",
+    "mixtral.MixtralModel",
+    "qwen3_moe.Qwen3MoeModel",
+    "olmoe.OlmoeModel",
+    "gpt_oss.GptOssModel",
+    "granitemoe.GraniteMoeModel",
+    "qwen2_moe.Qwen2MoeModel",
+    "granitemoehybrid.GraniteMoeHybridModel",
+    "lfm2.Lfm2Model",
+    "qwen3_5.Qwen3_5TextModel",
+)
+#: What a model makes of its scores: nothing, it divides them, or it bends them.
+PLAIN, DIVIDED, BENT = range(3)
+MODELS = {
+    **dict.fromkeys(LIKE["model"], PLAIN),
+    "mixtral.MixtralForCausalLM": PLAIN,
+    "qwen3_moe.Qwen3MoeForCausalLM": PLAIN,
+    "olmoe.OlmoeForCausalLM": PLAIN,
+    "qwen2_moe.Qwen2MoeForCausalLM": PLAIN,
+    "gpt_oss.GptOssForCausalLM": PLAIN,
+    "granite.GraniteForCausalLM": DIVIDED,
+    "granitemoe.GraniteMoeForCausalLM": DIVIDED,
+    "granitemoehybrid.GraniteMoeHybridForCausalLM": DIVIDED,
+    "lfm2.Lfm2ForCausalLM": PLAIN,
+    "qwen3_5.Qwen3_5ForCausalLM": PLAIN,
+    "gemma2.Gemma2ForCausalLM": BENT,
+    "gemma3.Gemma3ForCausalLM": BENT,
+}
+
+
+class ModelParts(NamedTuple):
+    """Embeddings are multiplied by `embedding` where they are looked up, and wherever they come from by `hidden`.
+
+    Scores are divided by `divisor` and bent by `cap`, if that is not 0.
+    """
+
+    norm: NormParts | None
+    embedding: float
+    hidden: float
+    divisor: float
+    cap: float
+
+    @classmethod
+    def of(cls, model: Any) -> "ModelParts":
+        """Raises ValueError for a model that does anything else around its layers."""
+        decoder, config = model.get_decoder(), model.config.get_text_config()
+        ends, around = _ends(model), like(decoder, DECODERS)
+        if ends is None or around is None:
+            raise ValueError(f"what {type(model).__name__} does around its layers is not known")
+        embeddings = decoder.embed_tokens
+        scale, dtype = scale_of(embeddings, model.dtype), embeddings.weight.dtype
+        if scale is None or (dtype != model.dtype and type(embeddings) is not HalfEmbedding):
+            raise ValueError("its embeddings are not known, or of another type than the layers")
+        if len(embeddings.weight) < max(config.vocab_size, model.lm_head.out_features):
+            raise ValueError("some ids have no embedding")
+        hidden = decoder.embedding_multiplier if around.startswith("granite") else 1.0
+        divisor = config.logits_scaling if ends == DIVIDED else 1.0
+        cap = config.final_logit_softcapping if ends == BENT else None
+        return cls(NormParts.of(part(decoder, "norm", "embedding_norm")), scale, hidden, divisor, cap or 0.0)
+
+
+def _ends(model: Any) -> int | None:
+    """What it makes of its scores. One that sees or hears has code of its own, and makes nothing of those of text."""
+    if model.config.get_text_config() is not model.config:
+        return PLAIN
+    kind = like(model, MODELS)
+    return None if kind is None else MODELS[kind]

@@ -1,0 +1,236 @@
+"""A decoder's layers as the C++ takes them: where their weights lie, and what they do. CPU only.
+
+Knows neither steps nor caches.
+"""
+
+import ctypes
+from collections import Counter
+from collections.abc import Iterable
+from ctypes import c_int64, c_void_p
+from typing import Any, cast
+
+import torch
+
+from nbgen.engine.attention_native import LayerFields
+from nbgen.engine.attention_parts import SAME_HALVES, AttentionParts
+from nbgen.engine.common_parts import Product
+from nbgen.engine.expert_routes import OWN
+from nbgen.engine.layer_parts import LayerParts
+from nbgen.engine.lora import LoraLinear
+from nbgen.engine.mixture_parts import Mixture
+from nbgen.engine.native_experts import ExpertsFields
+from nbgen.engine.native_linear import ALL, OUTPUTS, LinearFields, NativeProduct
+from nbgen.engine.native_step import MADE, NormFields
+from nbgen.engine.recurrent_parts import RecurrentParts
+from nbgen.engine.rotary_table import RotaryTable
+
+NORMS = ("input_norm", "attended_norm", "feed_norm", "fed_norm", "query_norm", "key_norm")
+#: Of a layer, and of what a recurrent one has in place of attention.
+LINEARS = ("query", "key", "value", "output", "gate", "up", "down")
+REMEMBERING = ("mixed", "opening", "steps", "shares")
+#: Where a step has room for what these products make.
+ROOMS = {
+    "key": "new_keys",
+    "value": "new_values",
+    "output": "projected",
+    "gate": "gates",
+    "up": "ups",
+    "mixed": "gates",
+    "opening": "queries",
+    "steps": "ups",
+    "shares": "new_values",
+}
+
+
+class RouterFields(ctypes.Structure):
+    """`Router` of the C++."""
+
+    _fields_ = [("scores", LinearFields), *((name, c_int64) for name in ("each", "among_all", "rounds"))]
+
+
+class SparseFeedFields(ctypes.Structure):
+    """`SparseFeed` of the C++."""
+
+    _fields_ = [("router", RouterFields), ("experts", ExpertsFields)]
+
+    @classmethod
+    def of(cls, mixture: Mixture, dtype: torch.dtype) -> "SparseFeedFields":
+        """Where its experts lie, and what chooses them."""
+        weight, bias, *told = mixture.router
+        scores = LinearFields.of_table(weight, dtype)
+        scores.bias = None if bias is None else bias.data_ptr()
+        return cls(RouterFields(scores, *told), mixture.experts.fields)
+
+
+class RecurrenceFields(ctypes.Structure):
+    """`Recurrence` of the C++."""
+
+    _fields_ = [
+        *((name, LinearFields) for name in REMEMBERING),
+        *((name, c_int64) for name in ("rule", "taps", "channels")),
+        *((name, c_int64) for name in ("heads", "groups", "rows", "size", "normed", "opens_first")),
+        *((name, c_void_p) for name in ("kernel", "bias", "rates", "direct", "step_bias")),
+        ("norm", NormFields),
+        *((name, c_void_p) for name in ("past", "states")),
+    ]
+
+    @classmethod
+    def of(cls, parts: RecurrentParts) -> "RecurrenceFields":
+        """All but its products and states."""
+        taps, channels = parts.kernel.shape
+        fields = cls(rule=parts.rule, taps=taps, channels=channels, kernel=parts.kernel.data_ptr())
+        fields.bias = _place(parts.bias)
+        if (own := parts.own) is not None:
+            fields.heads, fields.groups, fields.rows, fields.size = own[:4]
+            fields.rates, fields.step_bias, fields.direct = map(_place, (own.rates, own.step_bias, own.direct))
+            fields.norm, fields.normed, fields.opens_first = NormFields.of(own.norm), own.normed, own.opens_first
+        return fields
+
+
+class DecoderLayerFields(ctypes.Structure):
+    """`DecoderLayer` of the C++."""
+
+    _fields_ = [
+        *((name, NormFields) for name in NORMS),
+        *((name, LinearFields) for name in LINEARS),
+        ("attention", LayerFields),
+        *((name, c_void_p) for name in ("keys", "values", "batch")),
+        *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "turns", "opened")),
+        *((name, c_void_p) for name in ("recurrence", "sparse", "beside")),
+    ]
+
+
+class NativeLayers:
+    """The `fields` of layers, as the C++ takes them, and of those that remember besides.
+
+    Raises ValueError for layers whose products are not ours, or that differ in what a step has one of.
+    """
+
+    def __init__(self, layers: list[LayerParts], rotary: RotaryTable, kinds: list[str], dtype: torch.dtype) -> None:
+        """`kinds` are the layers', of those for which `rotary` differs."""
+        _check_products(layers)
+        self.parts = layers
+        self.experts, self.residual = _experts(layers), _residual(layers)
+        self._rotary, self._kinds, self._dtype = rotary, kinds, dtype
+        #: What the layers point to of adapters, and besides.
+        self._adapted: list[torch.Tensor] = []
+        self._kept: list[Any] = []
+        self.fields = (DecoderLayerFields * len(layers))()
+        self.recurrences: list[RecurrenceFields | None] = []
+        for layer, fields in zip(layers, self.fields, strict=True):
+            self._fill(layer, fields)
+        self.adapt([layer.products for layer in layers])
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Numbers of one row in each of what a step makes meanwhile, in the widest layer."""
+        most: Counter[str] = Counter()
+        for layer in self.parts:
+            most |= Counter(_sizes(layer))
+        return {name: most[name] for name in (*MADE, *OWN)}
+
+    @property
+    def scratch(self) -> int:
+        """Floats of one row, in the widest recurrent layer."""
+        own = (layer.recurrence.own for layer in self.parts if layer.recurrence)
+        return max((2 * rule.heads for rule in own if rule), default=0)
+
+    def adapt(self, products: Iterable[dict[str, Product]]) -> None:
+        """Point to each layer's products, with what adapters add to them now."""
+        self._adapted = []
+        for fields, recurrence, of in zip(self.fields, self.recurrences, products, strict=True):
+            for name, product in of.items():
+                target = recurrence if name in REMEMBERING else fields
+                setattr(target, name, _linear_fields(product, self._adapted))
+
+    def _fill(self, layer: LayerParts, fields: DecoderLayerFields) -> None:
+        """All of a layer but its products, and where its cache and states are."""
+        recurrence = None
+        if layer.attention:
+            self._fill_attention(layer, layer.attention, fields)
+        elif layer.recurrence:
+            recurrence = RecurrenceFields.of(layer.recurrence)
+            fields.recurrence = ctypes.addressof(recurrence)
+        self.recurrences.append(recurrence)
+        for name, norm in zip(NORMS, layer.norms, strict=False):
+            setattr(fields, name, NormFields.of(norm))
+        fields.activation = layer.activation
+        if layer.mixture:
+            self._kept.append(sparse := SparseFeedFields.of(layer.mixture, self._dtype))
+            fields.sparse, fields.beside = ctypes.addressof(sparse), _place(layer.mixture.beside)
+
+    def _fill_attention(self, layer: LayerParts, attention: AttentionParts, fields: DecoderLayerFields) -> None:
+        width, several = self._rotary.width, len(self._rotary.kinds) > 1
+        kind = self._rotary.kinds.index(self._kinds[attention.number]) if several else 0
+        turned = width * (2 if attention.way == SAME_HALVES else 1) if attention.turns else 0
+        fields.turned, fields.turn = turned, kind * width
+        fields.all_heads, fields.opened = attention.norms_all_heads, attention.opened
+        fields.rounds, fields.turns = attention.rounds, attention.way
+        fields.query_norm, fields.key_norm = map(NormFields.of, attention.norms)
+        fields.attention = _shape(layer.products, attention)
+        fields.attention.sinks = _place(attention.sinks)
+
+
+def _place(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _check_products(layers: list[LayerParts]) -> None:
+    """Raises ValueError for those that are not ours."""
+    every = [product for layer in layers for product in layer.products.values()]
+    if not all(isinstance(each.linear, NativeProduct) and each.outputs % OUTPUTS == 0 for each in every):
+        raise ValueError("its linear layers are not ours")
+
+
+def _residual(layers: list[LayerParts]) -> float:
+    """By what all layers multiply what they add. Raises ValueError where they differ."""
+    residual, *others = {layer.residual for layer in layers}
+    if others:
+        raise ValueError("its layers multiply by more than one number")
+    return residual
+
+
+def _experts(layers: list[LayerParts]) -> tuple[int, int] | None:
+    """To how many of how many a row goes. Raises ValueError where layers differ."""
+    found = {(each.mixture.router.each, each.mixture.experts.num_experts) for each in layers if each.mixture}
+    if len(found) > 1:
+        raise ValueError("its layers have more than one number of experts")
+    return next(iter(found), None)
+
+
+def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFields:
+    dim = attention.head_dim
+    heads = products["query"].outputs // (2 * dim if attention.opened else dim)
+    kv_heads = products["key"].outputs // dim
+    return LayerFields(heads, kv_heads, dim, dim, 0, attention.scaling, attention.softcap, None)
+
+
+def _linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
+    """Matrices of adapters that are cut for it go to those that are `kept`."""
+    linear, rows = product
+    if not isinstance(linear, LoraLinear):
+        return cast(LinearFields, linear.fields(rows))
+    down, up = linear.matrices
+    if rows is not ALL:
+        up = up[:, rows].contiguous()
+        kept.append(up)
+    base: Any = linear.base
+    return cast(LinearFields, base.fields(rows, (down, up)))
+
+
+def _sizes(layer: LayerParts) -> dict[str, int]:
+    products, output = layer.products, layer.products["output"]
+    opened = layer.attention is not None and layer.attention.opened
+    sizes = {"normed": output.outputs, "attended": output.linear.in_features}
+    most = Counter(sizes)
+    for name, product in products.items():
+        if name in ROOMS:
+            most |= Counter({ROOMS[name]: product.outputs})
+    if layer.attention:
+        most |= Counter({"gates" if opened else "queries": products["query"].outputs})
+        most |= Counter(queries=output.linear.in_features)
+    if layer.mixture:
+        experts, router, _ = layer.mixture
+        most |= Counter(experts.sizes(router.each)) | Counter(routing=experts.num_experts)
+        most |= Counter(attended=output.outputs)
+    return dict(most)

@@ -1,0 +1,113 @@
+"""What a recurrent layer has in place of attention, where its family's code is known (`known_code`).
+
+A convolution over a few tokens, and a rule by which states remember what comes of it, or none.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from nbgen.engine.common_parts import NormParts, Product, cut
+from nbgen.engine.known_code import like
+from nbgen.engine.native_linear import ALL
+from nbgen.engine.state_fields import LANES
+
+#: The gated delta rule, a selective state space, or a convolution alone.
+DELTA_RULE, STATE_SPACE, CONVOLUTION_ALONE = range(3)
+RULES = {
+    "qwen3_5.Qwen3_5GatedDeltaNet": DELTA_RULE,
+    "granitemoehybrid.GraniteMoeHybridMambaLayer": STATE_SPACE,
+    "lfm2.Lfm2ShortConv": CONVOLUTION_ALONE,
+}
+#: Norms whose result is opened, or whose input.
+NORMS = {"qwen3_5.Qwen3_5RMSNormGated": False, "granitemoehybrid.GraniteMoeHybridRMSNormGated": True}
+#: Tokens that a convolution sees at most.
+MOST_TAPS = 8
+#: How far a token may step, where that is not limited.
+UNLIMITED = (0.0, float("inf"))
+
+
+class RuleParts(NamedTuple):
+    """`heads` of `rows` numbers each, and `groups` of heads that share `size` numbers.
+
+    A head fades at its rate of `rates`, by steps with a bias of `step_bias`, and may go `direct` besides. What is made
+    goes through a `norm` of every `normed` numbers, and is opened before that or after it.
+    """
+
+    heads: int
+    groups: int
+    rows: int
+    size: int
+    rates: torch.Tensor
+    step_bias: torch.Tensor
+    direct: torch.Tensor | None
+    norm: NormParts
+    normed: int
+    opens_first: bool
+
+    @classmethod
+    def of(cls, mixer: Any, rule: int) -> "RuleParts":
+        """Raises ValueError for one that the C++ does not know."""
+        norm, rates = mixer.norm, -torch.exp(mixer.A_log.detach().float())
+        if rule == DELTA_RULE:
+            sizes = mixer.num_v_heads, mixer.num_k_heads, mixer.head_v_dim, mixer.head_k_dim
+            direct, normed, lanes = None, mixer.head_v_dim, mixer.head_v_dim
+        else:
+            sizes = mixer.num_heads, mixer.n_groups, mixer.head_dim, mixer.ssm_state_size
+            direct, normed, lanes = mixer.D.detach().float().contiguous(), norm.group_size, mixer.ssm_state_size
+        kind = like(norm, NORMS)
+        if kind is None or lanes % LANES or sizes[0] % sizes[1] or mixer.dt_bias.dtype != norm.weight.dtype:
+            raise ValueError(f"the states of its layers ({type(mixer).__name__}) are of another kind")
+        if tuple(getattr(mixer, "time_step_limit", UNLIMITED)) != UNLIMITED:
+            raise ValueError("its steps have limits")
+        made = NormParts(norm.weight, norm.variance_epsilon, 0.0, True)
+        return cls(*sizes, rates.contiguous(), mixer.dt_bias.detach(), direct, made, normed, NORMS[kind])
+
+
+class RecurrentParts(NamedTuple):
+    """The layer of this `number`: a `kernel` `[taps, channels]` with a `bias` or none, and the rule's own parts."""
+
+    number: int
+    rule: int
+    kernel: torch.Tensor
+    bias: torch.Tensor | None
+    own: RuleParts | None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of a sequence's states, by what transformers' cache calls them."""
+        taps, channels = self.kernel.shape
+        found: dict[str, tuple[int, ...]] = {"conv_states": (channels, taps)}
+        if self.own is not None:
+            heads, _, rows, size, *_ = self.own
+            found["recurrent_states"] = (heads, rows, size) if self.rule == STATE_SPACE else (heads, size, rows)
+        return found
+
+    @classmethod
+    def of(cls, mixer: Any) -> "RecurrentParts":
+        """Raises ValueError for a layer that does anything else."""
+        if (kind := like(mixer, RULES)) is None:
+            raise ValueError(f"its recurrent layers ({type(mixer).__name__}) are not known")
+        rule = RULES[kind]
+        convolution = mixer.conv if rule == CONVOLUTION_ALONE else mixer.conv1d
+        if rule != CONVOLUTION_ALONE and mixer.activation not in ("silu", "swish"):
+            raise ValueError(f"the activation of its convolutions ({mixer.activation}) is not known")
+        kernel, bias = convolution.weight.detach()[:, 0].T.float().contiguous(), convolution.bias
+        if len(kernel) > MOST_TAPS:
+            raise ValueError(f"its convolutions see {len(kernel)} tokens")
+        own = None if rule == CONVOLUTION_ALONE else RuleParts.of(mixer, rule)
+        return cls(mixer.layer_idx, rule, kernel, None if bias is None else bias.detach().float(), own)
+
+
+def products(mixer: Any) -> dict[str, Product]:
+    """Mixed numbers for the convolution, and for rules what opens their result, steps and shares; and output."""
+    output = Product(mixer.out_proj, ALL)
+    if hasattr(mixer, "in_proj_qkv"):
+        names = {"mixed": "qkv", "opening": "z", "steps": "a", "shares": "b"}
+        made = {of: Product(mixer.get_submodule(f"in_proj_{name}"), ALL) for of, name in names.items()}
+    elif hasattr(mixer, "conv1d"):
+        parts = cut(mixer.in_proj, mixer.intermediate_size, mixer.conv_dim)
+        made = dict(zip(("opening", "mixed", "steps"), parts, strict=True))
+    else:
+        made = {"mixed": Product(mixer.in_proj, ALL)}
+    return {**made, "output": output}
