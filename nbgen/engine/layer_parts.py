@@ -40,6 +40,7 @@ LAYERS = {
     "granitemoehybrid.GraniteMoeHybridDecoderLayer": BEFORE,
     "lfm2.Lfm2DecoderLayer": ("operator_norm", None, "ffn_norm", None),
     "qwen3_5.Qwen3_5DecoderLayer": BEFORE,
+    "qwen3_5_moe.Qwen3_5MoeDecoderLayer": BEFORE,
 }
 #: Their feed-forward, and what its activation is called, if that is not in its code.
 FEEDS = {

@@ -99,8 +99,10 @@ def restore(swaps: list[Swap]) -> None:
 
 
 def suits(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """float32 gains nothing."""
-    return is_plain(module) and module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
+    """float32 gains nothing, nor does a single output."""
+    if not is_plain(module) or module.out_features == 1:
+        return False
+    return module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:

@@ -17,28 +17,52 @@ MIXTURES = {
     "gpt_oss.GptOssMLP": "router",
     "granitemoehybrid.GraniteMoeHybridMoE": "router",
     "qwen2_moe.Qwen2MoeSparseMoeBlock": "gate",
+    "qwen3_5_moe.Qwen3_5MoeSparseMoeBlock": "gate",
+    "lfm2_moe.Lfm2MoeSparseMoeBlock": "gate",
 }
-#: What chooses them: whether a softmax over all of them says what each counts, unless it is told to even them, and
-#: whether that is rounded.
+#: What an expert counts: its share of a softmax over those chosen or over all, or the logistic of its score, by itself
+#: or as a share of those chosen.
+OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN = range(4)
+#: What chooses them: what each counts, unless that is told to be a share of those chosen, and whether it is rounded.
 ROUTERS = {
-    "mixtral.MixtralTopKRouter": (False, False),
-    "qwen3_moe.Qwen3MoeTopKRouter": (True, True),
-    "granitemoe.GraniteMoeTopKRouter": (False, True),
-    "gpt_oss.GptOssTopKRouter": (False, True),
+    "mixtral.MixtralTopKRouter": (OF_CHOSEN, False),
+    "qwen3_moe.Qwen3MoeTopKRouter": (OF_ALL, True),
+    "granitemoe.GraniteMoeTopKRouter": (OF_CHOSEN, True),
+    "gpt_oss.GptOssTopKRouter": (OF_CHOSEN, True),
+    "lfm2_moe.Lfm2MoeTopKRouter": (LOGISTIC, True),
+    "qwen3_5_moe.Qwen3_5MoeTopKRouter": (OF_CHOSEN, True),
 }
 
 
 class RouterParts(NamedTuple):
     """A row goes to `each` of the experts of which `weight` `[experts, in]`, and a `bias`, make most.
 
-    What each counts is a softmax over them, or `among_all`, and is rounded if that `rounds`.
+    Of logistics, each expert is done a `favour` when they are chosen. What they count is multiplied by a `factor`, and
+    rounded if that `rounds`.
     """
 
     weight: torch.Tensor
     bias: torch.Tensor | None
+    favour: torch.Tensor | None
     each: int
-    among_all: bool
     rounds: bool
+    counting: int
+    factor: float
+
+    @classmethod
+    def of(cls, block: Any, router: Any) -> "RouterParts":
+        """Of what a block chooses with. Raises ValueError for another way."""
+        kind = like(router, ROUTERS)
+        if kind is None or not suits(router.weight):
+            raise ValueError(f"what chooses among its experts ({type(router).__name__}) is not known")
+        counting, rounds = ROUTERS[kind]
+        if getattr(router, "norm_topk_prob", False):
+            counting = {OF_ALL: OF_CHOSEN, LOGISTIC: LOGISTIC_OF_CHOSEN}.get(counting, counting)
+        favour, factor = getattr(block, "expert_bias", None), getattr(router, "routed_scaling_factor", 1.0)
+        bias = getattr(router, "bias", None)
+        return cls(
+            router.weight, bias, None if favour is None else favour.float(), router.top_k, rounds, counting, factor
+        )
 
 
 class Mixture(NamedTuple):
@@ -55,12 +79,8 @@ class Mixture(NamedTuple):
     def of(cls, block: Any) -> "Mixture":
         """Raises ValueError for experts that are not ours, or chosen in another way."""
         kind = like(block, MIXTURES)
-        router: Any = None if kind is None else getattr(block, MIXTURES[kind])
-        chosen = None if router is None else like(router, ROUTERS)
-        if chosen is None or not isinstance(block.experts, NativeExperts) or not suits(router.weight):
-            raise ValueError(f"its experts, or what chooses them ({type(router).__name__}), are not known")
-        among_all, rounds = ROUTERS[chosen]
-        among_all &= not getattr(router, "norm_topk_prob", False)
-        parts = RouterParts(router.weight, getattr(router, "bias", None), router.top_k, among_all, rounds)
+        if kind is None or not isinstance(block.experts, NativeExperts):
+            raise ValueError(f"its experts ({type(block).__name__}) are not known")
         beside = getattr(block, "shared_expert_gate", None)
-        return cls(block.experts, parts, None if beside is None else beside.weight[0])
+        router = RouterParts.of(block, getattr(block, MIXTURES[kind]))
+        return cls(block.experts, router, None if beside is None else beside.weight[0])

@@ -22,7 +22,9 @@ DECODERS = (
     "qwen2_moe.Qwen2MoeModel",
     "granitemoehybrid.GraniteMoeHybridModel",
     "lfm2.Lfm2Model",
+    "lfm2_moe.Lfm2MoeModel",
     "qwen3_5.Qwen3_5TextModel",
+    "qwen3_5_moe.Qwen3_5MoeTextModel",
 )
 #: What a model makes of its scores: nothing, it divides them, or it bends them.
 PLAIN, DIVIDED, BENT = range(3)
@@ -37,7 +39,9 @@ MODELS = {
     "granitemoe.GraniteMoeForCausalLM": DIVIDED,
     "granitemoehybrid.GraniteMoeHybridForCausalLM": DIVIDED,
     "lfm2.Lfm2ForCausalLM": PLAIN,
+    "lfm2_moe.Lfm2MoeForCausalLM": PLAIN,
     "qwen3_5.Qwen3_5ForCausalLM": PLAIN,
+    "qwen3_5_moe.Qwen3_5MoeForCausalLM": PLAIN,
     "gemma2.Gemma2ForCausalLM": BENT,
     "gemma3.Gemma3ForCausalLM": BENT,
 }

@@ -46,7 +46,7 @@ class NativeDecoder(nn.Module):
         run = function("run_layers", model.dtype)
         if run is None or not found:
             raise ValueError("no layers of our own for this model")
-        self.rotary = RotaryTable(self._decoder.rotary_emb, model.dtype)
+        self.rotary = RotaryTable(_rotary(self._decoder), model.dtype)
         self._run, self._dtype, self._lora = run, model.dtype, lora
         kinds = getattr(self._decoder.config, "layer_types", [])
         self._layers = NativeLayers([LayerParts.of(layer) for layer in found], self.rotary, kinds, model.dtype)
@@ -221,3 +221,8 @@ class NativeDecoder(nn.Module):
             fields.keys, fields.values, fields.attention.slots = keys.data_ptr(), values.data_ptr(), len(keys)
         self._keys = weakref.ref(pairs[0][0]) if pairs else None
         return True
+
+
+def _rotary(decoder: Any) -> nn.Module | None:
+    """Its module for positions, None where it has said that it has none."""
+    return decoder.pos_emb if hasattr(decoder, "pos_emb") else decoder.rotary_emb

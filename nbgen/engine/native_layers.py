@@ -6,7 +6,7 @@ Knows neither steps nor caches.
 import ctypes
 from collections import Counter
 from collections.abc import Iterable
-from ctypes import c_int64, c_void_p
+from ctypes import c_float, c_int64, c_void_p
 from typing import Any, cast
 
 import torch
@@ -45,7 +45,12 @@ ROOMS = {
 class RouterFields(ctypes.Structure):
     """`Router` of the C++."""
 
-    _fields_ = [("scores", LinearFields), *((name, c_int64) for name in ("each", "among_all", "rounds"))]
+    _fields_ = [
+        ("scores", LinearFields),
+        ("favour", c_void_p),
+        *((name, c_int64) for name in ("each", "rounds", "counting")),
+        ("factor", c_float),
+    ]
 
 
 class SparseFeedFields(ctypes.Structure):
@@ -56,10 +61,11 @@ class SparseFeedFields(ctypes.Structure):
     @classmethod
     def of(cls, mixture: Mixture, dtype: torch.dtype) -> "SparseFeedFields":
         """Where its experts lie, and what chooses them."""
-        weight, bias, *told = mixture.router
-        scores = LinearFields.of_table(weight, dtype)
-        scores.bias = None if bias is None else bias.data_ptr()
-        return cls(RouterFields(scores, *told), mixture.experts.fields)
+        router = mixture.router
+        scores = LinearFields.of_table(router.weight, dtype)
+        scores.bias = _place(router.bias)
+        told = router.each, router.rounds, router.counting, router.factor
+        return cls(RouterFields(scores, _place(router.favour), *told), mixture.experts.fields)
 
 
 class RecurrenceFields(ctypes.Structure):

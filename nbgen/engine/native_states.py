@@ -4,7 +4,7 @@ import ctypes
 
 import torch
 
-from nbgen.engine.attention import Step
+from nbgen.engine.attention import Span, Step
 from nbgen.engine.native_layers import NativeLayers
 from nbgen.engine.state_fields import SequenceFields
 from nbgen.engine.state_pool import StateKey, StatePool
@@ -24,7 +24,7 @@ class NativeStates:
 
     def point(self, step: Step) -> None:
         """Have the layers point to states of all the step's sequences."""
-        most = 1 + max(span.state or 0 for span in (*step.decodes, *step.prefills))
+        most = 1 + max(map(_slot, (*step.decodes, *step.prefills)))
         if self._pointed is not None and self._pointed[0] == self._pool.moves and most <= self._pointed[1]:
             return
         for parts, fields in self._layers:
@@ -38,5 +38,10 @@ class NativeStates:
 def sequences_of(step: Step) -> "ctypes.Array[SequenceFields]":
     """Of a step, in the order of their rows; one without anything computed begins."""
     spans = [*step.decodes, *step.prefills]
-    made = ((0, span.start, span.stop - span.start, span.state or 0, span.begins) for span in spans)
+    made = ((0, span.start, span.stop - span.start, _slot(span), span.begins) for span in spans)
     return (SequenceFields * len(spans))(*(SequenceFields(*each) for each in made))
+
+
+def _slot(span: Span) -> int:
+    assert span.state is not None
+    return span.state

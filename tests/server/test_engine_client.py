@@ -136,11 +136,11 @@ async def test_after_a_crash_the_process_that_stood_by_takes_over_unless_it_died
     assert not last.is_running(), "stopping ends the one that stands by, too"
 
 
-async def test_of_two_loads_at_once_the_one_that_is_replaced_says_so(long_model: Path) -> None:
+async def test_of_two_loads_at_once_the_one_that_is_replaced_says_so(long_model: Path, tiny_model: Path) -> None:
     client = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test"))
     try:
         await client.start()
-        names = [str(long_model), "bundled", str(long_model) + "/."]
+        names = [str(long_model), str(tiny_model), str(long_model) + "/."]
         results = await asyncio.gather(*(client.load(name) for name in names), return_exceptions=True)
         for name, result in zip(names, results, strict=True):
             assert (result is None) == (name == client.model.name), result
