@@ -88,12 +88,13 @@ experts in each of its layers a token goes through 8.
         """
 ## Recurrent layers
 
-Tokens for a CPU second of one thread in bfloat16, with states computed by transformers' functions and in
-nbgen's C++ (`python -m benchmarks.states`). d08 has Qwen3.5-0.8B's shape (linear attention by the gated
-delta rule), h350 Granite-4.0-H-350M's (Mamba 2), each with a vocabulary of 32,768. Prompts of 4 tokens are
-part of the rows.
+Tokens for a CPU second of one thread in bfloat16, with layers and states computed by transformers' code, with
+states alone and with all of a step in nbgen's C++ (`python -m benchmarks.states`). d08 has Qwen3.5-0.8B's shape
+(linear attention by the gated delta rule), h350 Granite-4.0-H-350M's (Mamba 2), l350 LFM2-350M's (short
+convolutions, which are no states of ours without the layers), each with a vocabulary of 32,768. Prompts of 4
+tokens are part of the rows.
 """,
-        ["", "transformers' functions", "nbgen's"],
+        ["", "transformers' code", "with nbgen's states", "nbgen's"],
     ),
     "half_speed": (
         """

@@ -98,6 +98,18 @@ SHAPES = {
         "vocab_size": 32768,
         "tie_word_embeddings": True,
     },
+    # LFM2-350M with a vocabulary cut from 65,536 to 32,768: ten layers of sixteen are short convolutions.
+    "l350": {
+        "model_type": "lfm2",
+        "hidden_size": 1024,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "intermediate_size": 6656,
+        "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        "vocab_size": 32768,
+        "tie_word_embeddings": True,
+    },
 }
 
 

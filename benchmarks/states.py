@@ -1,19 +1,20 @@
-"""`python -m benchmarks.states`: recurrent layers' states in nbgen's C++ beside transformers' functions.
+"""`python -m benchmarks.states`: recurrent layers in nbgen's C++ beside transformers' code.
 
-Products and attention are nbgen's in both. One engine does the rows of `cpu_rows` with the one and the other in turn,
-in bfloat16.
+Products and attention are nbgen's in all. Two engines do the rows of `cpu_rows` in turn, in bfloat16: the one that has
+transformers' layers with transformers' functions for states and with nbgen's.
 """
 
 from contextlib import ExitStack
 from functools import partial
 from unittest import mock
 
-from benchmarks.cpu_rows import compared_runs, engine, keep
+from benchmarks.cpu_rows import compared_runs, keep
+from benchmarks.own_layers import both
 from benchmarks.rounded_speed import seconds
 from nbgen.engine import native_delta, native_scan
 from nbgen.engine.assembly import Assembly
 
-MODELS = ("d08", "h350")
+MODELS = ("d08", "h350", "l350")
 #: Turns have as many seeds at most.
 OTHERS = 1000
 
@@ -28,9 +29,9 @@ def by_transformers(assembly: Assembly, *row: int) -> tuple[float, list[list[int
 
 
 def measure(model: str) -> dict[str, list[float]]:
-    """Tokens a second by transformers' functions, and by ours, of each row."""
-    assembly = engine(model)
-    return compared_runs(partial(by_transformers, assembly), partial(seconds, assembly), alike=False)
+    """Tokens a second by transformers' code, with our functions, and by our layers, of each row."""
+    stock, ours = both(model)
+    return compared_runs(partial(by_transformers, stock), partial(seconds, stock), partial(seconds, ours), alike=False)
 
 
 def main() -> None:

@@ -27,6 +27,9 @@ ATTENTION = (
     "gpt_oss.GptOssAttention",
     "granitemoehybrid.GraniteMoeHybridAttention",
     "lfm2.Lfm2Attention",
+    "qwen2_vl.Qwen2VLAttention",
+    "qwen2_5_vl.Qwen2_5_VLAttention",
+    "qwen3_vl.Qwen3VLTextAttention",
     *OPENED,
 )
 #: What of a head is turned against each other: halves, by numbers of their own or by the same; or neighbours.

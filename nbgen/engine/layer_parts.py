@@ -39,6 +39,9 @@ LAYERS = {
     ),
     "granitemoehybrid.GraniteMoeHybridDecoderLayer": BEFORE,
     "lfm2.Lfm2DecoderLayer": ("operator_norm", None, "ffn_norm", None),
+    "qwen2_vl.Qwen2VLDecoderLayer": BEFORE,
+    "qwen2_5_vl.Qwen2_5_VLDecoderLayer": BEFORE,
+    "qwen3_vl.Qwen3VLTextDecoderLayer": BEFORE,
     "qwen3_5.Qwen3_5DecoderLayer": BEFORE,
     "qwen3_5_moe.Qwen3_5MoeDecoderLayer": BEFORE,
 }

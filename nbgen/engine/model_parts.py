@@ -23,6 +23,9 @@ DECODERS = (
     "granitemoehybrid.GraniteMoeHybridModel",
     "lfm2.Lfm2Model",
     "lfm2_moe.Lfm2MoeModel",
+    "qwen2_vl.Qwen2VLTextModel",
+    "qwen2_5_vl.Qwen2_5_VLTextModel",
+    "qwen3_vl.Qwen3VLTextModel",
     "qwen3_5.Qwen3_5TextModel",
     "qwen3_5_moe.Qwen3_5MoeTextModel",
 )

@@ -7,6 +7,7 @@ between; and so are embeddings, the last norm and scores, for who knows that the
 """
 
 import ctypes
+import inspect
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -48,6 +49,8 @@ class NativeDecoder(nn.Module):
             raise ValueError("no layers of our own for this model")
         self.rotary = RotaryTable(_rotary(self._decoder), model.dtype)
         self._run, self._dtype, self._lora = run, model.dtype, lora
+        #: Whether media only come in before the layers, not between them.
+        self.takes_media = "deepstack_visual_embeds" not in inspect.signature(self._decoder.forward).parameters
         kinds = getattr(self._decoder.config, "layer_types", [])
         self._layers = NativeLayers([LayerParts.of(layer) for layer in found], self.rotary, kinds, model.dtype)
         self._states = None if pool is None else NativeStates(self._layers, pool, model.dtype)

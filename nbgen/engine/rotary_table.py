@@ -20,8 +20,13 @@ class Rotary(NamedTuple):
 def rotary_of(
     rotary: nn.Module, like: torch.Tensor, positions: torch.Tensor, kind: str | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`[positions, dim]` each, of the type of `like`; where layers differ, those for layers of this `kind`."""
+    """`[positions, dim]` each, of the type of `like`; where layers differ, those for layers of this `kind`.
+
+    Raises ValueError for what a position has no one row of.
+    """
     cosines, sines = rotary(like, positions[None]) if kind is None else rotary(like, positions[None], kind)
+    if cosines.dim() != 3:
+        raise ValueError("its positions have more than one dimension")
     return cosines[0].contiguous(), sines[0].contiguous()
 
 

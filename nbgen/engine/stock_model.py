@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nbgen.engine import attention, prompt_embeds
+from nbgen.engine import attention, media_encoder, prompt_embeds
 from nbgen.engine.cache_argument import cache_argument
 from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.forward import of_ids
@@ -80,8 +80,10 @@ class StockModel:
             return self._run({"input_ids": ids}, positions)[:, -1]
 
     def _layers_of(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> AbstractContextManager[None]:
-        """Ours, unless somebody looks at which experts are called."""
+        """Ours, unless somebody looks at which experts are called, or media come in between layers."""
         if self.layers is None or any(map(asks, items)) or not self.layers.suits(step):
+            return nullcontext()
+        if any(map(media_encoder.begins, items)) and not self.layers.takes_media:
             return nullcontext()
         return self.layers.of(step, items)
 

@@ -15,12 +15,12 @@ enum Rule : int64_t { DELTA_RULE, STATE_SPACE, CONVOLUTION_ALONE };
 
 constexpr int64_t MOST_TAPS = 8;
 
-// A convolution of `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; the last so many tokens' are
-// kept in the `past` `[…, channels, taps]`. Through it goes what `mixed` makes: queries, keys and values for the delta rule, inputs
-// and what of a state they write and read for a state space. A rule has `heads` of `rows` numbers each and `groups` of heads
-// that share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what `opening` makes, before or
-// after a `norm` of every `normed` numbers. Alone, a convolution's input is the first third of what `mixed` makes times the last,
-// and what it makes is opened by the second.
+// A convolution of `taps` tokens has a `kernel` `[taps, channels]` and a `bias` `[channels]` or null; the last so many tokens'
+// are kept in the `past` `[…, channels, taps]`. Through it goes what `mixed` makes: queries, keys and values for the delta
+// rule, inputs and what of a state they write and read for a state space. A rule has `heads` of `rows` numbers each and
+// `groups` of heads that share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what
+// `opening` makes, before or after a `norm` of every `normed` numbers. Alone, a convolution's input is the first third of what
+// `mixed` makes times the last, and what it makes is opened by the second.
 template <typename T>
 struct Recurrence {
     Linear<T> mixed, opening, steps, shares;
