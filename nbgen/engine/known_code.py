@@ -13,6 +13,24 @@ from typing import Any
 
 from torch import nn
 
+#: Families whose code others have as well. The rest are asked for their own, and for those named after them: asking
+#: imports a family, and all of them take longer than a small model's start.
+COMMON = frozenset(
+    (
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma2",
+        "olmo2",
+        "phi3",
+        "glm4",
+        "ernie4_5",
+        "mixtral",
+        "qwen2_moe",
+        "qwen3_moe",
+    )
+)
 #: Functions that turn heads, and those of a family that calls them otherwise.
 ROTARY = ("apply_rotary_pos_emb", "rotate_half")
 OTHERS = {"gpt_oss": ("apply_rotary_pos_emb", "_apply_rotary_emb")}
@@ -21,7 +39,8 @@ OTHERS = {"gpt_oss": ("apply_rotary_pos_emb", "_apply_rotary_emb")}
 def like(part: nn.Module, names: Iterable[str]) -> str | None:
     """One of these parts whose code this one runs, if any. Its own family's are asked first: they are imported."""
     own, family = type(part).forward, type(part).__module__.rpartition(".modeling_")[2]
-    order = sorted(names, key=lambda name: not name.startswith(f"{family}."))
+    asked = [name for name in names if _may_be(name, family)]
+    order = sorted(asked, key=lambda name: not name.startswith(f"{family}."))
     return next((name for name in order if same_code(own, getattr(known(name), "forward", None))), None)
 
 
@@ -30,6 +49,11 @@ def turns_like(attend: Any, family: str) -> bool:
     home = sys.modules[type(attend).__module__]
     same = all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in OTHERS.get(family, ROTARY))
     return same and attend.head_dim % 2 == 0
+
+
+def _may_be(name: str, family: str) -> bool:
+    base = name.partition(".")[0]
+    return base in COMMON or family.startswith(base)
 
 
 @cache

@@ -14,7 +14,11 @@ from nbgen.engine.native_linear import NativeProduct, kept_as
 
 HALVES = (torch.bfloat16, torch.float16)
 #: Embeddings that multiply what they look up by a number of their own.
-SCALED = ["gemma3.Gemma3TextScaledWordEmbedding"]
+SCALED = [
+    "gemma.GemmaTextScaledWordEmbedding",
+    "gemma2.Gemma2TextScaledWordEmbedding",
+    "gemma3.Gemma3TextScaledWordEmbedding",
+]
 
 
 class NativeHalfLinear(NativeProduct):
