@@ -70,11 +70,12 @@ def _as_before(model: "PreTrainedModel", scores: Scores) -> Runner | None:
     """Our own C++ from ids to scores, if its scores are still those that were found; else the model is as it was."""
     config, prompts = model.config.get_text_config(), trial.prompts(model.config.get_text_config().vocab_size)
     attention, swaps = config._attn_implementation, _faster(model, prompts[1])
-    runner = ModelRunner(model, KVCache(8, BLOCK_SIZE))
+    runner = (HybridRunner if has_state(model.config) else ModelRunner)(model, KVCache(8, BLOCK_SIZE))
     # Once through transformers' own code, which shows what layers have.
     if _agrees(runner, prompts, scores, trial.FIRST_STEPS, observed=True):
         _give_native_layers(runner, prompts, scores)
     if runner.native_model is not None:
+        _find_snapshots(runner, prompts[0], scores)
         return runner
     linear.restore(swaps)
     config._attn_implementation = attention
@@ -93,13 +94,12 @@ def _chosen(model: "PreTrainedModel", copies_weights: bool, known: KnownScores |
         runner = runner or OpaqueRunner(model, cached=False)
         runner.weigh(trial.sequence(prompts[1]), trial.sequence(prompts[0]))
         return runner
-    if isinstance(runner, HybridRunner) and runner.caches_prefixes:
-        runner.caches_prefixes = _goes_on(runner, prompts[0], expected[0])
     if copies_weights and runner.device.type == "cpu":
         _give_native_layers(runner, prompts, expected)
     elif copies_weights and type(runner) is ModelRunner:
         _fuse(runner, prompts, expected)
-    if type(runner) is ModelRunner and known is not None and runner.native_model is not None:
+    _find_snapshots(runner, prompts[0], expected)
+    if known is not None and runner.native_model is not None and runner.chunks_prefill:
         ends = trial.ends(trial.STEPS, trial.FIRST_STEPS)
         known.keep([{end: rows[end] for end in of} for rows, of in zip(expected, ends, strict=True)], model.dtype)
     return runner
@@ -283,8 +283,14 @@ def _keeps_states(runner: Runner, prompt: list[int]) -> bool:
     return not any(torch.equal(scores(kind), usual) for kind in runner.pool.kinds)
 
 
+def _find_snapshots(runner: ModelRunner, prompt: list[int], expected: Expected) -> None:
+    """Reuse prefixes of a model with states only where snapshots of these serve."""
+    if isinstance(runner, HybridRunner) and runner.caches_prefixes:
+        runner.caches_prefixes = _goes_on(runner, prompt, expected[0][len(prompt) - 1])
+
+
 def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor) -> bool:
-    """Whether a prompt continues from a snapshot as it does from its beginning."""
+    """Whether a prompt continues from a snapshot as it does from its beginning, whose last scores are expected."""
     blocks = StatefulBlocks(8, BLOCK_SIZE, num_slots=2, num_snapshots=1)
     runner.reserve(1)
     first, second = trial.sequence(prompt), trial.sequence(prompt)
@@ -297,7 +303,7 @@ def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor) ->
     blocks.admit(second, ())
     blocks.allocate(second, len(second))
     output = runner.run([ScheduledSequence(second, second.num_uncomputed)], blocks.take_copies())
-    agrees = second.num_computed > 0 and trial.same(output.scores[0], expected[-1], runner.model.dtype)
+    agrees = second.num_computed > 0 and trial.same(output.scores[0], expected, runner.model.dtype)
     if not agrees:
         log.warning("No prefix is reused: this model goes on differently from a copy of its state")
     return agrees

@@ -19,6 +19,7 @@ from nbgen.sampling_params import SamplingParams
 from tests.adapters import save_adapter
 from tests.conftest import save_model
 from tests.engine.conftest import build, generate, ids
+from tests.engine.test_native_decoder import REMEMBERING
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*save_embedding_layers.*:UserWarning"),
@@ -72,6 +73,21 @@ def test_the_second_start_asks_transformers_nothing_and_serves_the_same(folder: 
     assert asked() == 0
     assert second.model == first.model
     assert said(second) == said(first)
+
+
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text"])
+def test_a_model_with_states_starts_again_as_soon_and_reuses_prefixes_as_before(
+    family: str, folder: Path, asked: Callable[[], int]
+) -> None:
+    save_model(folder, family, **REMEMBERING[family])
+    first = build(folder)
+    assert (first.model.layers_in, asked(), len(kept(folder))) == ("C++", 1, 1)
+    second = build(folder)
+    assert asked() == 0
+    assert second.model == first.model
+    assert second.model.caches_prefixes
+    assert said(second) == said(first)
+    assert said(second) == said(first), "from a snapshot"
 
 
 def test_adapters_and_hidden_states_are_there_after_it(folder: Path, asked: Callable[[], int]) -> None:
