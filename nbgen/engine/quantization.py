@@ -91,9 +91,9 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
 
 
 def suits(module: nn.Module) -> TypeGuard[Linear]:
-    """A subclass does something of its own."""
+    """A subclass does something of its own, and a single output, such as opens a feed-forward, has little to save."""
     weight = _stored(module) if type(module) in (nn.Linear, Conv1D, NativeHalfLinear) else None
-    return isinstance(weight, torch.Tensor) and weight.dtype.is_floating_point
+    return isinstance(weight, torch.Tensor) and weight.dtype.is_floating_point and 1 not in weight.shape
 
 
 def _weights_of(module: nn.Module, *, ours: bool) -> list[torch.Tensor]:

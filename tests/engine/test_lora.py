@@ -21,6 +21,7 @@ from tests.adapters import change_config, peft_continuation, save_adapter
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids, timeless
+from tests.engine.test_native_decoder import REMEMBERING
 
 NEW_TOKENS = 8
 PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
@@ -111,11 +112,13 @@ MODELS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
 }
 MODELS |= {"falcon_h1": ["q_proj", "v_proj", "in_proj", "down_proj"], "bloom": "all-linear"}
+MODELS |= dict.fromkeys(("lfm2", "qwen3_5_text", "granitemoehybrid"), "all-linear")
+CHANGES = {name: family.changes for name, family in FAMILIES.items()} | REMEMBERING
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_other_families_too(name: str, tmp_path: Path) -> None:
-    model = save_model(tmp_path / "model", name, **(FAMILIES[name].changes if name in FAMILIES else {}))
+    model = save_model(tmp_path / "model", name, **CHANGES.get(name, {}))
     options = {"target_modules": MODELS[name], "fan_in_fan_out": name == "gpt2"}
     folder = save_adapter(tmp_path / "adapter", model, **options)
     assembly = build(model, prefill_chunk=16)
