@@ -54,7 +54,8 @@ class RuleParts(NamedTuple):
             direct, normed, lanes = None, mixer.head_v_dim, mixer.head_v_dim
         else:
             sizes = mixer.num_heads, mixer.n_groups, mixer.head_dim, mixer.ssm_state_size
-            direct, normed, lanes = mixer.D.detach().float().contiguous(), norm.group_size, mixer.ssm_state_size
+            direct, lanes = mixer.D.detach().float().contiguous(), mixer.ssm_state_size
+            normed = getattr(norm, "group_size", len(norm.weight))  # which older versions norm as one
         kind = like(norm, NORMS)
         if kind is None or lanes % LANES or sizes[0] % sizes[1] or mixer.dt_bias.dtype != norm.weight.dtype:
             raise ValueError(f"the states of its layers ({type(mixer).__name__}) are of another kind")

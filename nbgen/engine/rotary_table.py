@@ -24,7 +24,11 @@ def rotary_of(
 
     Raises ValueError for what a position has no one row of.
     """
-    cosines, sines = rotary(like, positions[None]) if kind is None else rotary(like, positions[None], kind)
+    kinds = () if kind is None else (kind,)
+    try:
+        cosines, sines = rotary(like, positions[None], *kinds)
+    except IndexError:  # older versions want a row for each dimension of a position
+        cosines, sines = rotary(like, positions.expand(3, 1, -1), *kinds)
     if cosines.dim() != 3:
         raise ValueError("its positions have more than one dimension")
     return cosines[0].contiguous(), sines[0].contiguous()
