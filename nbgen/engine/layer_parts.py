@@ -38,6 +38,7 @@ LAYERS = {
         "post_mlp_layernorm",
     ),
     "granitemoehybrid.GraniteMoeHybridDecoderLayer": BEFORE,
+    "bamba.BambaDecoderLayer": ("input_layernorm", None, "pre_ff_layernorm", None),
     "lfm2.Lfm2DecoderLayer": ("operator_norm", None, "ffn_norm", None),
     "qwen2_vl.Qwen2VLDecoderLayer": BEFORE,
     "qwen2_5_vl.Qwen2_5_VLDecoderLayer": BEFORE,

@@ -21,6 +21,7 @@ DECODERS = (
     "granitemoe.GraniteMoeModel",
     "qwen2_moe.Qwen2MoeModel",
     "granitemoehybrid.GraniteMoeHybridModel",
+    "bamba.BambaModel",
     "lfm2.Lfm2Model",
     "lfm2_moe.Lfm2MoeModel",
     "qwen2_vl.Qwen2VLTextModel",
@@ -41,6 +42,7 @@ MODELS = {
     "granite.GraniteForCausalLM": DIVIDED,
     "granitemoe.GraniteMoeForCausalLM": DIVIDED,
     "granitemoehybrid.GraniteMoeHybridForCausalLM": DIVIDED,
+    "bamba.BambaForCausalLM": PLAIN,
     "lfm2.Lfm2ForCausalLM": PLAIN,
     "lfm2_moe.Lfm2MoeForCausalLM": PLAIN,
     "qwen3_5.Qwen3_5ForCausalLM": PLAIN,
@@ -78,7 +80,9 @@ class ModelParts(NamedTuple):
         hidden = decoder.embedding_multiplier if around.startswith("granite") else 1.0
         divisor = config.logits_scaling if ends == DIVIDED else 1.0
         cap = config.final_logit_softcapping if ends == BENT else None
-        return cls(NormParts.of(part(decoder, "norm", "embedding_norm")), scale, hidden, divisor, cap or 0.0)
+        return cls(
+            NormParts.of(part(decoder, "norm", "embedding_norm", "final_layernorm")), scale, hidden, divisor, cap or 0.0
+        )
 
 
 def _ends(model: Any) -> int | None:

@@ -17,10 +17,15 @@ DELTA_RULE, STATE_SPACE, CONVOLUTION_ALONE = range(3)
 RULES = {
     "qwen3_5.Qwen3_5GatedDeltaNet": DELTA_RULE,
     "granitemoehybrid.GraniteMoeHybridMambaLayer": STATE_SPACE,
+    "bamba.BambaMixer": STATE_SPACE,
     "lfm2.Lfm2ShortConv": CONVOLUTION_ALONE,
 }
 #: Norms whose result is opened, or whose input.
-NORMS = {"qwen3_5.Qwen3_5RMSNormGated": False, "granitemoehybrid.GraniteMoeHybridRMSNormGated": True}
+NORMS = {
+    "qwen3_5.Qwen3_5RMSNormGated": False,
+    "granitemoehybrid.GraniteMoeHybridRMSNormGated": True,
+    "bamba.BambaRMSNormGated": True,
+}
 #: Tokens that a convolution sees at most.
 MOST_TAPS = 8
 #: How far a token may step, where that is not limited.

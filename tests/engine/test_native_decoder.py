@@ -104,6 +104,14 @@ REMEMBERING = {
         "num_local_experts": 0,
         "num_experts_per_tok": 0,
     },
+    "bamba": {
+        "attn_layer_indices": [1],
+        "num_hidden_layers": 3,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_d_state": 16,
+        "mamba_chunk_size": 8,
+    },
     "lfm2": CONVOLUTION,
     "lfm2_moe": {
         **CONVOLUTION,
