@@ -47,11 +47,11 @@ DELTA = {
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
 }
 CONVOLUTION = {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2}
-MAMBA2 = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
+MAMBA2 = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 8}
 GPT = {"n_embd": 64, "n_head": 4, "n_layer": 2}
 
 FAMILIES: dict[str, Family] = {

@@ -51,7 +51,10 @@ def greedy(folder: Path, prompts: list[list[int]], new_tokens: int) -> list[list
     if model.config.model_type == "xlstm":
         model.generation_config.use_cache = False
     options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    return [model.generate(torch.tensor([p]), **options)[0, len(p) :].tolist() for p in prompts]
+    asked = [(p, torch.tensor([p])) for p in prompts]
+    # Where a prompt has the token of padding, only a mask says that it counts.
+    made = [(p, model.generate(ids, attention_mask=torch.ones_like(ids), **options)) for p, ids in asked]
+    return [tokens[0, len(p) :].tolist() for p, tokens in made]
 
 
 def ids(outputs: list[GenerateOutput], index: int = 0) -> list[int]:

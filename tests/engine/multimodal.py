@@ -121,7 +121,6 @@ def _qwen(kind: str) -> Callable[[PreTrainedTokenizerFast], tuple[Any, Any]]:
             vision |= {"patch_size": 14, "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 64}
         if kind == "qwen3_5":
             text |= {"head_dim": 16, "layer_types": ["linear_attention", "full_attention"], **DELTA}
-            text |= {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
             vision |= {"patch_size": 14, "num_position_embeddings": 64}
         names = {"image": "<|image_pad|>", "video": "<|video_pad|>", "vision_start": "<|vision_start|>"}
         names |= {"vision_end": "<|vision_end|>"}
