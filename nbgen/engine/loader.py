@@ -28,6 +28,7 @@ from nbgen.engine import (
     device,
     embedding_checkpoint,
     half_weights,
+    memory,
     model_size,
     processor_folder,
     quantized_checkpoint,
@@ -290,7 +291,7 @@ def _foreign_errors(name: str, part: str, configured: Path | None = None) -> Ite
             f"{name} does not fit into the free memory of the GPU: free some, or use a smaller model"
         ) from error
     except FOREIGN as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch's and the system's own words
+        if memory.ran_out(error):
             raise ModelError(f"{name} does not fit into the free memory: free some, or use a smaller model") from error
         log.exception("loading the %s of %s", part, name)
         if configured and (fault := config_fault.told(error, read_json(configured / "config.json", name))):

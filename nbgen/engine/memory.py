@@ -115,6 +115,13 @@ def _has_weights(path: str, _inode: str) -> bool:
     return False
 
 
+def ran_out(error: BaseException) -> bool:
+    """Whether it says that memory could not be had. On a CPU torch's own error is one of many kinds, but for its words,
+    which are also the system's.
+    """
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
+
+
 def used_memory(device: torch.device) -> int:
     """Bytes that this process holds on the device."""
     if device.type == "cuda":
