@@ -26,6 +26,8 @@ from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleS
 from nbgen.tensor_spec import ModelSpec
 
 STOP_PATIENCE = 2.0
+#: For one module to be loaded: what takes longer may never end.
+LOAD_SECONDS = 600.0
 
 
 class Result(NamedTuple):
@@ -64,9 +66,15 @@ class TensorEngine:
         async with self._loading:
             process, rid = await self._started(), uuid.uuid4().hex
             generation = self.generation
-            reply = self._loads.ask(rid)
             process.send(LoadModule(rid=rid, spec=spec, folder=folder))
-            state = await reply
+            try:
+                state = await asyncio.wait_for(self._loads.ask(rid), LOAD_SECONDS)
+            except TimeoutError:
+                raise Unavailable(f"it takes longer than {LOAD_SECONDS:g} seconds") from None
+            finally:
+                if rid in self._loads:  # whoever asked is gone, too
+                    self._loads.forget(rid)
+                    process.send(AbortRequest(rid=rid))
         if state.error is not None:
             raise Unavailable(state.error)
         return Loaded(state.device, generation)
