@@ -19,8 +19,8 @@ from nbgen.engine.tensor_module import TensorModule
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.frames import ToEngine
-from nbgen.messages import AbortRequest, Tensor, TensorPiece
-from nbgen.pieces import Pieces, cut
+from nbgen.messages import AbortRequest, TensorPiece
+from nbgen.pieces import Pieces, cut_tensor
 from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, UnloadModule
 
 log = logging.getLogger(__name__)
@@ -102,15 +102,14 @@ class TensorModels:
         return msgspec.structs.replace(request, inputs=inputs)
 
     def _send(self, output: InferOutput) -> None:
-        small = [self._send_pieces(output.rid, tensor) for tensor in output.outputs]
+        """What is large goes ahead of the output, in pieces."""
+        small = []
+        for tensor in output.outputs:
+            pieces, end = cut_tensor(output.rid, tensor)
+            for piece in pieces:
+                self._channel.send(piece)
+            small.append(end)
         self._channel.send(msgspec.structs.replace(output, outputs=small))
-
-    def _send_pieces(self, rid: str, tensor: Tensor) -> Tensor:
-        """Send all of a large tensor but its end, which is left in it."""
-        pieces, end = cut(rid, tensor.name, tensor.data)
-        for piece in pieces:
-            self._channel.send(piece)
-        return msgspec.structs.replace(tensor, data=end)
 
 
 def _end() -> None:

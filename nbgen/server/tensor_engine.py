@@ -12,13 +12,11 @@ from collections import defaultdict
 from logging import Logger
 from typing import NamedTuple
 
-import msgspec
-
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable, from_status
 from nbgen.frames import FromEngine, Unreadable
 from nbgen.messages import AbortRequest, Tensor, TensorPiece
-from nbgen.pieces import cut
+from nbgen.pieces import cut_tensor
 from nbgen.server.engine_process import EngineProcess
 from nbgen.server.installation import check_unchanged
 from nbgen.server.replies import Replies
@@ -119,11 +117,11 @@ class TensorEngine:
 
     async def _send_pieces(self, process: EngineProcess, rid: str, tensor: Tensor) -> Tensor:
         """Send all of a large tensor but its end, at the speed at which it is read."""
-        pieces, end = cut(rid, tensor.name, tensor.data)
+        pieces, end = cut_tensor(rid, tensor)
         for piece in pieces:
             process.send(piece)
             await process.drain()
-        return msgspec.structs.replace(tensor, data=end)
+        return end
 
     async def _started(self) -> EngineProcess:
         async with self._starting:
