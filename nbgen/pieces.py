@@ -21,6 +21,12 @@ def cut(rid: str, name: str, data: memoryview) -> tuple[list[TensorPiece], memor
     return pieces, data[len(pieces) * PIECE_BYTES :]
 
 
+def cut_tensor(rid: str, tensor: Tensor) -> tuple[list[TensorPiece], Tensor]:
+    """The same of one of a message's tensors."""
+    pieces, end = cut(rid, tensor.name, tensor.data)
+    return pieces, msgspec.structs.replace(tensor, data=end)
+
+
 def cut_request(request: GenerateRequest) -> tuple[list[TensorPiece], GenerateRequest]:
     """The pieces that go ahead of a request, and what is left of it."""
     pieces: list[TensorPiece] = []

@@ -7,13 +7,25 @@ import numpy
 import pytest
 from safetensors.numpy import save_file
 
-from nbgen.safetensors_file import is_whole
+from nbgen.safetensors_file import is_whole, tensors
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     save_file({"a": numpy.zeros(100), "b": numpy.ones((3, 4), "float32")}, path := tmp_path / "a", {"format": "pt"})
     return path
+
+
+def test_the_head_tells_of_the_tensors_and_nothing_of_its_remarks(tmp_path: Path) -> None:
+    save_file({"a": numpy.zeros(100), "b": numpy.ones((3, 4), "float32")}, path := tmp_path / "a", {"shape": "odd"})
+    assert is_whole(path)
+    found = tensors(path)
+    assert {name: (each.shape, each.numel, each.nbytes) for name, each in found.items()} == {
+        "a": ((100,), 100, 800),
+        "b": ((3, 4), 12, 48),
+    }
+    path.write_bytes(path.read_bytes()[:20])
+    assert tensors(path) == {}
 
 
 def test_a_file_is_whole_until_a_byte_is_missing_or_too_many(file: Path) -> None:

@@ -20,8 +20,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from nbgen.errors import InvalidRequest
+from nbgen.model_files import ADAPTER, ADAPTER_WEIGHTS
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 2**20
 MAX_RANK = 512
 #: `base_model.model.` and a layer's path, then which of the two matrices. Beside those of the layer that makes scores
@@ -106,12 +106,12 @@ def read_adapter(name: str, folder: str, shapes: Shapes) -> Adapter:
     _refuse_unsupported(name, config)
     scaling = _scaling(name, config)
     try:
-        with safe_open(place / WEIGHTS, framework="pt") as file:
+        with safe_open(place / ADAPTER_WEIGHTS, framework="pt") as file:
             sizes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
             paths = _layers(name, sizes, scaling, shapes)
             pairs = {path: _pair(file, path, scaling.factor(path)) for path in paths}
     except (SafetensorError, OSError) as error:
-        raise _refused(name, f"its {WEIGHTS} is damaged: save it again") from error
+        raise _refused(name, f"its {ADAPTER_WEIGHTS} is damaged: save it again") from error
     if not all(torch.isfinite(tensor).all() for pair in pairs.values() for tensor in pair):
         raise _refused(name, "its weights are not finite")
     return Adapter(name, pairs, max(len(pair.a) for pair in pairs.values()))
@@ -124,16 +124,16 @@ def _refused(name: str, words: str) -> InvalidRequest:
 def _config(name: str, folder: Path) -> dict[str, Any]:
     if not os.path.isdir(folder):  # Path's own raises for a name that is too long
         raise _refused(name, "there is no such folder on the server's machine")
-    missing = [file for file in (CONFIG, WEIGHTS) if not (folder / file).is_file()]
+    missing = [file for file in (ADAPTER, ADAPTER_WEIGHTS) if not (folder / file).is_file()]
     if missing:
         raise _refused(name, f"its folder has no {' and no '.join(missing)}; adapters are read from safetensors only")
     try:
-        with (folder / CONFIG).open("rb") as file:
+        with (folder / ADAPTER).open("rb") as file:
             config = json.loads(file.read(MAX_CONFIG_BYTES))
     except (ValueError, OSError, RecursionError):
         config = None
     if not isinstance(config, dict):
-        raise _refused(name, f"its {CONFIG} is not a JSON object")
+        raise _refused(name, f"its {ADAPTER} is not a JSON object")
     return config
 
 

@@ -44,16 +44,11 @@ class Module(Protocol):
 
 
 class Waiting(NamedTuple):
-    """A request since `arrived`, in monotonic nanoseconds."""
+    """A request since `arrived`, in monotonic nanoseconds; `entries` are its share of a batch."""
 
     request: InferRequest
     arrived: int
-
-    @property
-    def entries(self) -> int:
-        """Its share of a batch."""
-        shape = self.request.inputs[0].shape if self.request.inputs else ()
-        return shape[0] if shape else 1
+    entries: int
 
     @property
     def expired(self) -> bool:
@@ -96,7 +91,7 @@ class Batcher:
             self._send(InferOutput(rid=request.rid, error=error, status=503))
             return
         self._wanted.add(request.rid)
-        self._queue.put(Waiting(request, time.monotonic_ns()))
+        self._queue.put(Waiting(request, time.monotonic_ns(), self._entries(request)))
 
     def drop(self, rid: str) -> None:
         """Forget a request that has not begun."""
@@ -106,6 +101,11 @@ class Batcher:
         """Refuse what waits, and end once the present batch is done."""
         self._closed = True
         self._queue.put(None)
+
+    def _entries(self, request: InferRequest) -> int:
+        """Where nothing is batched, no dimension counts entries."""
+        shape = request.inputs[0].shape if self._module.spec.max_batch_size and request.inputs else ()
+        return shape[0] if shape else 1
 
     def _run(self) -> None:
         while not self._closed:

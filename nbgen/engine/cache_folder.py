@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,10 @@ from pathlib import Path
 DAY = 86_400
 #: After so long without use, in seconds, it is of a version or a machine that is gone.
 UNUSED = 60 * DAY
+#: After so long what was being made was left by a process that was killed.
+ABANDONED = 3600
+#: What begins the names of folders in which something is made.
+MAKING = "tmp"
 
 
 @contextmanager
@@ -56,7 +61,7 @@ def sealed(folder: Path, name: str) -> Path | None:
     for file in folder.glob(f"{stem}-*.{suffix}"):
         with suppress(FileNotFoundError):  # another process has removed it
             if file.stem == f"{stem}-{_digest(file)}":
-                _used(file)
+                used(file)
                 return file
         file.unlink(missing_ok=True)
     return None
@@ -66,20 +71,35 @@ def drop_unused(folder: Path, pattern: str) -> None:
     """Remove files that no process has used for long; one that still has one of them open keeps it."""
     for file in folder.glob(pattern):
         with suppress(OSError):
-            if time.time() - file.stat().st_mtime > UNUSED:
+            if _age(file) > UNUSED:
                 file.unlink()
+
+
+def used(file: Path) -> None:
+    """Note that it is in use, once a day."""
+    with suppress(OSError):
+        if _age(file) > DAY:
+            os.utime(file)
 
 
 @contextmanager
 def _made(folder: Path, name: str, make: Callable[[Path], object]) -> Iterator[Path]:
     """The file, made in a place of its own to be moved from, and all of it on the disk."""
-    with tempfile.TemporaryDirectory(dir=folder) as making:
+    _drop_abandoned(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=MAKING) as making:
         made = Path(making, name)
         make(made)
         _sync(made)
         yield made
     with suppress(OSError):  # not every system syncs folders
         _sync(folder)
+
+
+def _drop_abandoned(folder: Path) -> None:
+    for making in folder.glob(f"{MAKING}*"):
+        with suppress(OSError):
+            if _age(making) > ABANDONED:
+                shutil.rmtree(making, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -94,8 +114,6 @@ def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def _used(file: Path) -> None:
-    """Note that it is in use, once a day."""
-    with suppress(OSError):
-        if time.time() - file.stat().st_mtime > DAY:
-            os.utime(file)
+def _age(path: Path) -> float:
+    """Seconds since it was changed, or noted to be in use. Raises OSError."""
+    return time.time() - path.stat().st_mtime

@@ -10,8 +10,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from nbgen import safetensors_file
 from nbgen.errors import ModelError
 from nbgen.model_files import check_files, model_folder, weight_files
+from nbgen.safetensors_file import Entry
 
 DOWNLOADED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 #: The same weights once more, as their makers' own programs read them.
@@ -33,21 +35,9 @@ def weight_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in weight_files(folder))
 
 
-def tensors(folder: Path) -> dict[str, Any]:
+def tensors(folder: Path) -> dict[str, Entry]:
     """What the heads of the files say of each tensor; a damaged file, which loading tells of, has none."""
-    from huggingface_hub import parse_local_safetensors_file_metadata
-    from huggingface_hub.errors import SafetensorsParsingError
-
-    found: dict[str, Any] = {}
-    for path in weight_files(folder):
-        with suppress(SafetensorsParsingError, AttributeError, IndexError, TypeError):
-            found |= parse_local_safetensors_file_metadata(path).tensors
-    return found
-
-
-def tensor_bytes(found: dict[str, Any]) -> dict[str, int]:
-    """The size of each of `tensors`."""
-    return {name: tensor.data_offsets[1] - tensor.data_offsets[0] for name, tensor in found.items()}
+    return {name: entry for path in weight_files(folder) for name, entry in safetensors_file.tensors(path).items()}
 
 
 def present(name: str) -> Path | None:

@@ -37,6 +37,16 @@ def computes_bfloat16(device: torch.device) -> bool:
     return platform.machine() != "x86_64" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
+def works(device: torch.device) -> bool:
+    """Whether it goes on computing: a fault within a GPU's kernel ends all that the process has there."""
+    try:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
+
+
 def _computes() -> bool:
     """Whether this build of torch has kernels for the GPU: for old ones it finds a GPU, and has none."""
     try:

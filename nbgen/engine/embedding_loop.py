@@ -66,8 +66,9 @@ class EmbeddingLoop:
         self._max_waiting = max_waiting
         self._inbox: queue.SimpleQueue[Prompt | None] = queue.SimpleQueue()
         self._held: Prompt | None = None
-        self._aborted: set[str] = set()
-        self._waiting: set[str] = set()
+        #: Those in the inbox, or held, that somebody wants; both threads change it.
+        self._waiting: dict[str, Prompt] = {}
+        self._lock = threading.Lock()
         self._going = threading.Event()
         self._going.set()
         self._steps = 0
@@ -86,10 +87,11 @@ class EmbeddingLoop:
                     first = self._held or self._inbox.get(timeout=STATUS_SECONDS)
                 except queue.Empty:
                     continue
-                self._held = None
                 if first is None:
                     return
-                self._compute(self._collect(first))
+                self._held = None if self._going.is_set() else first  # it may pause just when a text comes
+                if self._held is None:
+                    self._compute(self._collect(first))
 
     def _receive(self, messages: Iterable[ToEngine]) -> None:
         try:
@@ -105,7 +107,8 @@ class EmbeddingLoop:
             return
         match message:
             case AbortRequest():
-                self._abort(message.rid)
+                with self._lock:
+                    self._waiting.pop(message.rid, None)
             case PauseGeneration():
                 self._pause(ends_requests=message.mode == "abort")
             case ContinueGeneration():
@@ -117,15 +120,14 @@ class EmbeddingLoop:
                 words = f"{self._model.model.name} is an embedding model, which takes no adapters"
                 self._channel.send(AdapterState(rid=message.rid, name=message.name, error=words))
 
-    def _abort(self, rid: str) -> None:
-        if rid in self._waiting:
-            self._aborted.add(rid)
-
     def _pause(self, *, ends_requests: bool) -> None:
         """Compute no batch until told to continue; what has not begun may end."""
         self._going.clear()
-        for rid in list(self._waiting) if ends_requests else ():
-            self._abort(rid)
+        if not ends_requests:
+            return
+        with self._lock:
+            ended, self._waiting = self._waiting, {}
+        for rid in ended:
             self._end(rid, FinishReason(type="abort", message="Abort in waiting queue"))
 
     def _admit(self, request: Request) -> None:
@@ -133,7 +135,8 @@ class EmbeddingLoop:
             match request:
                 case EmbedRequest():
                     prompt = Prompt(request.rid, self._ids(request))
-                    self._waiting.add(prompt.rid)
+                    with self._lock:
+                        self._waiting[prompt.rid] = prompt
                     self._inbox.put(prompt)
                 case TokenizeRequest(messages=None):
                     special = request.add_special_tokens
@@ -154,8 +157,8 @@ class EmbeddingLoop:
             self._refuse(request.rid, InvalidRequest("the text could not be tokenized"))
 
     def _ids(self, request: EmbedRequest) -> list[int]:
-        if len(self._waiting) >= self._max_waiting:
-            raise Unavailable(f"the queue is full ({len(self._waiting)} waiting)")
+        if (waiting := self._inbox.qsize()) >= self._max_waiting:
+            raise Unavailable(f"the queue is full ({waiting} waiting)")
         model = self._model
         text, context = request.text, model.model.context_length
         ids = model.tokenizer.encode(text, field="input") if text is not None else request.input_ids or []
@@ -182,10 +185,10 @@ class EmbeddingLoop:
         return batch
 
     def _compute(self, batch: list[Prompt]) -> None:
-        wanted = [prompt for prompt in batch if prompt.rid not in self._aborted]
-        for prompt in batch:
-            self._waiting.discard(prompt.rid)
-            self._aborted.discard(prompt.rid)
+        with self._lock:
+            wanted = [prompt for prompt in batch if self._waiting.get(prompt.rid) is prompt]
+            for prompt in wanted:
+                del self._waiting[prompt.rid]
         if wanted:
             self._embed(wanted)
 

@@ -3,7 +3,9 @@
 from nbgen.messages import FinishReason
 
 CLOSED = FinishReason.failure("the engine's memory was released; resume it (or load the model) to go on", 503)
-NO_MEMORY = FinishReason.failure("the GPU's memory has no room for this request now: free some, or try again", 503)
+NO_MEMORY = FinishReason.failure("there is no memory for this request now: free some, or try again", 503)
+#: To who makes the model raise something, with nobody beside it.
+FAILED = FinishReason.failure("the model fails at this request; the server's log says why", 500)
 NO_CACHE = FinishReason.failure(
     "the KV cache's memory was given back while nobody asked anything, and is not free now: free some and ask again",
     503,

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
-import torch
 
 from nbgen.commands import PauseMode
-from nbgen.engine import memory
+from nbgen.engine import device, memory
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.deadlines import Deadlines
-from nbgen.engine.endings import NO_MEMORY, OUTGROWN, queue_full
+from nbgen.engine.endings import FAILED, NO_MEMORY, OUTGROWN, queue_full
 from nbgen.engine.grammar import GrammarError
 from nbgen.engine.guess import Verified
 from nbgen.engine.launcher import Launched, Launcher
@@ -65,8 +64,6 @@ class Engine:
         self._adapters: list[Adapter] = []
         self._closed: FinishReason | None = None
         self.steps = 0
-        #: Steps in a row for which there was no memory.
-        self._shortages = 0
         self.generated_tokens = 0
         self._verified = Verified()
 
@@ -198,25 +195,21 @@ class Engine:
         refused = self._encode_next() if len(self._unseen) else []
         try:
             launched = self._launcher.launch(self._runner, self._scheduler)
-        except torch.OutOfMemoryError:
-            log.warning("A step did not fit into the GPU's memory", exc_info=True)
+        except Exception as error:  # a model may raise anything
+            if not device.works(self._runner.device) or not self._scheduler.running:
+                raise
+            short = memory.ran_out(error)
+            log.warning("A step failed: all that runs begins anew", exc_info=True)
         else:
             return refused + self._finish(launched) if launched else refused
-        return refused + self._make_room()
+        return refused + self._begin_anew(short=short)  # only now: the exception held what had been computed
 
     def status(self) -> EngineStatus:
-        blocks = self._scheduler.blocks
-        status = EngineStatus(
-            running=len(self._scheduler.running),
+        status = msgspec.structs.replace(
+            self._scheduler.status(),
             waiting=self._num_waiting,
             steps=self.steps,
             generated_tokens=self.generated_tokens,
-            blocks_total=blocks.num_blocks,
-            blocks_free=blocks.num_free,
-            blocks_cached=blocks.cache.num_blocks,
-            snapshots_total=blocks.cache.snapshots.size,
-            snapshots_kept=len(blocks.cache.snapshots),
-            preemptions=self._scheduler.preemptions,
             paused=self._paused_at is not None,
         )
         return self._verified.told(status)
@@ -231,15 +224,16 @@ class Engine:
         self._scheduler.retract()
         self._launcher.forget()
 
-    def _make_room(self) -> list[GenerateOutput]:
-        """Begin anew; where that was not enough in smaller steps, and at last without who came last: its end."""
+    def _begin_anew(self, *, short: bool) -> list[GenerateOutput]:
+        """After a step that failed, for want of memory or of a fault: the last output of who must end, if anybody.
+
+        What cached prefixes hold is not known then, nor what was copied of them.
+        """
+        last = self._scheduler.failed(short=short)
         self._scheduler.blocks.copied()
         self.recompute()
         memory.give_back(self._runner.device)
-        self._shortages += 1
-        if self._shortages == 1 or self._scheduler.narrow():
-            return []
-        return [self._end(self._scheduler.waiting[-1], NO_MEMORY)]
+        return [] if last is None else [self._end(last, NO_MEMORY if short else FAILED, last.rest())]
 
     def _refusal(self, arriving: list[Sequence]) -> FinishReason | None:
         """Why one request's sequences cannot be taken in now, if they cannot."""
@@ -268,8 +262,9 @@ class Engine:
 
     def _finish(self, launched: Launched) -> list[GenerateOutput]:
         """Give every sequence its token; what each gained."""
-        self.steps, self._shortages = self.steps + 1, 0
+        self.steps += 1
         output, tokens = launched.output, launched.tokens.tolist()
+        self._scheduler.succeeded(output.sampled)
         pieces = self._describe(output)
         rows = zip(output.sampled, launched.rows, tokens, launched.logprobs, strict=True)
         for row, *gained in rows:

@@ -28,6 +28,7 @@ from nbgen.engine import (
     device,
     embedding_checkpoint,
     half_weights,
+    memory,
     model_size,
     processor_folder,
     quantized_checkpoint,
@@ -42,6 +43,7 @@ from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest, ModelError
 from nbgen.model_files import read_json, two_parts, unknown
+from nbgen.safetensors_file import Entry
 from nbgen.sampling_params import MODEL_DEFAULTS, SamplingParams
 
 if TYPE_CHECKING:
@@ -183,7 +185,7 @@ def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
 
 
 def _model(
-    folder: Path, held: dict[str, Any], config: EngineConfig, auto: Any, report: checkpoint.Report
+    folder: Path, held: dict[str, Entry], config: EngineConfig, auto: Any, report: checkpoint.Report
 ) -> tuple["PreTrainedModel", int]:
     """The model on its device, and the number of its parameters; `held` are the files' tensors."""
     on = device.named(config.device)
@@ -290,7 +292,7 @@ def _foreign_errors(name: str, part: str, configured: Path | None = None) -> Ite
             f"{name} does not fit into the free memory of the GPU: free some, or use a smaller model"
         ) from error
     except FOREIGN as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch's and the system's own words
+        if memory.ran_out(error):
             raise ModelError(f"{name} does not fit into the free memory: free some, or use a smaller model") from error
         log.exception("loading the %s of %s", part, name)
         if configured and (fault := config_fault.told(error, read_json(configured / "config.json", name))):
@@ -299,12 +301,12 @@ def _foreign_errors(name: str, part: str, configured: Path | None = None) -> Ite
 
 
 @contextmanager
-def _weights_progress(held: dict[str, Any], total: int, report: checkpoint.Report) -> Iterator[None]:
+def _weights_progress(held: dict[str, Entry], total: int, report: checkpoint.Report) -> Iterator[None]:
     """Follow transformers' own progress bars, whose items are the model's tensors, and report bytes loaded of `total`.
 
     What it makes of several tensors of the files has no size in them: all such items count alike.
     """
-    sizes = checkpoint.tensor_bytes(held)
+    sizes = {name: tensor.nbytes for name, tensor in held.items()}
 
     class Progress:
         def __init__(self, iterable: Any = None, **_: Any) -> None:

@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from typing import NamedTuple
 
 import msgspec
-import torch
 
 from nbgen.commands import (
     AdapterCommand,
@@ -247,10 +246,10 @@ class Loop:
         name = item.adapter.name
         try:
             self._engine.install(item.adapter)
-        except Exception as error:  # the GPU's memory may be full; those who run go on
+        except Exception as error:  # memory may be full; those who run go on
             log.exception("adapter %s", name)
             self._adapters.forget(item.adapter)
-            full = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            full = memory.ran_out(error)
             why = "does not fit into the device's memory" if full else "cannot be used; the server's log says why"
             return AdapterState(
                 rid=item.rid, name=name, error=f"the adapter {name!r} {why}", status=503 if full else 400

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nbgen.engine import memory
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.prefix_cache import COMMON, Namespace
 from nbgen.engine.scheduler import ScheduledSequence, packed
@@ -80,9 +81,9 @@ class MediaEncoder:
         try:
             with self.towers.used(namespace):
                 arguments = self._arguments(ids, prompt)
-        except torch.OutOfMemoryError:
-            raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+            if memory.ran_out(error):
+                raise
             raise InvalidRequest(
                 "the model does not accept these media: the placeholders and the tensors do not fit each other",
                 field="image_data",

@@ -6,13 +6,16 @@ import mmap
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nbgen.engine import container
+from nbgen.safetensors_file import is_whole
 
 SHARE = 0.25
 MOST_BYTES = 8 * 2**30
@@ -86,12 +89,37 @@ def _whole_pages(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _mapped_from_weights() -> Callable[[int, int], bool]:
-    """Whether what lies from an address to another is mapped from a file of weights, as things are now."""
+    """Whether what lies from an address to another is mapped from a file of weights, as things are now.
+
+    By what is in the file: a hub's cache keeps files under names that say nothing.
+    """
     maps = Path("/proc/self/maps")
     lines = maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if maps.is_file() else []
-    spans = [line.split(maxsplit=1)[0].split("-") for line in lines if line.endswith(".safetensors")]
-    known = [(int(first, 16), int(last, 16)) for first, last in spans]
-    return lambda start, stop: any(first <= start and stop <= last for first, last in known)
+    spans = [(span.split("-"), inode, path) for span, _, _, _, inode, path in _of_files(lines)]
+    known = [(int(first, 16), int(last, 16), inode, path) for (first, last), inode, path in spans]
+    return lambda start, stop: any(
+        first <= start and stop <= last and _has_weights(path, inode) for first, last, inode, path in known
+    )
+
+
+def _of_files(lines: list[str]) -> Iterator[list[str]]:
+    """The fields of those lines of the system's list that name a file."""
+    return (fields for line in lines if len(fields := line.split(maxsplit=5)) == 6 and fields[5].startswith("/"))
+
+
+@cache
+def _has_weights(path: str, _inode: str) -> bool:
+    """Whether it is a safetensors file; what has another inode was put in its place."""
+    with suppress(OSError):  # it was removed, or replaced, since it was mapped
+        return os.path.isfile(path) and is_whole(Path(path))
+    return False
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether it says that memory could not be had. On a CPU torch's own error is one of many kinds, but for its words,
+    which are also the system's.
+    """
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
 
 
 def used_memory(device: torch.device) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from nbgen.engine.cache_folder import cache_folder, keep
+from nbgen.engine.cache_folder import cache_folder, drop_unused, keep, used
 
 #: Where transformers makes lists.
 MAKER = "transformers.utils.import_utils"
@@ -80,9 +80,11 @@ class _Lists:
                 kept = msgspec.msgpack.decode(file.read_bytes(), type=_Kept)
             except (OSError, msgspec.DecodeError):
                 names = self._make(self._models)
+                drop_unused(folder, "models-*.msgpack")
                 with suppress(OSError):  # a full disk keeps no engine from starting
                     keep(file, lambda made: made.write_bytes(_encoded(names)))
                 return names
+            used(file)
         return {frozenset(needed): {name: set(of) for name, of in by.items()} for needed, by in kept}
 
 

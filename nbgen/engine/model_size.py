@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from nbgen.engine import memory
-from nbgen.engine.checkpoint import tensor_bytes, weight_bytes
+from nbgen.engine.checkpoint import weight_bytes
 from nbgen.engine.quantized_checkpoint import description
 from nbgen.errors import ModelError
+from nbgen.safetensors_file import Entry
 
 #: A model that is so many times its files belongs to others: what is missing in nearer ones is said by name.
 OTHERS = 2
@@ -24,7 +25,7 @@ BITS = {"int8": 8, "int4": 4}
 WIDEST = 32
 
 
-def check(architecture: Any, auto: Any, folder: Path, held: dict[str, Any], name: str) -> None:
+def check(architecture: Any, auto: Any, folder: Path, held: dict[str, Entry], name: str) -> None:
     """Raises ModelError for a configuration that describes a far larger model than its files hold.
 
     `auto` is the class of transformers that makes the model, `held` are the files' tensors; of damaged files there are
@@ -62,8 +63,8 @@ def _parameters(architecture: Any, auto: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _most_weights(held: dict[str, Any], quantized: bool) -> int:
+def _most_weights(held: dict[str, Entry], quantized: bool) -> int:
     """As many as there may be in these tensors."""
     if quantized:
-        return sum(tensor_bytes(held).values()) * 8 // FEWEST_BITS
-    return sum(tensor.parameter_count for tensor in held.values())
+        return sum(tensor.nbytes for tensor in held.values()) * 8 // FEWEST_BITS
+    return sum(tensor.numel for tensor in held.values())

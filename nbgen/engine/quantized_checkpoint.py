@@ -9,6 +9,7 @@ from typing import Any
 
 from nbgen.errors import ModelError
 from nbgen.model_files import read_json
+from nbgen.safetensors_file import Entry
 
 #: By the format's name in config.json: the module that reads it, and what to install for it.
 READERS = {
@@ -38,7 +39,7 @@ def description(folder: Path, name: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def check(folder: Path, held: dict[str, Any], name: str, quantization: str | None) -> None:
+def check(folder: Path, held: dict[str, Entry], name: str, quantization: str | None) -> None:
     """Raises ModelError for a format that is not read here, or is to be quantized again; `held` are its tensors."""
     if (described := description(folder, name)) is None:
         return
@@ -57,7 +58,7 @@ def check(folder: Path, held: dict[str, Any], name: str, quantization: str | Non
         _check_blocks(held, name, described.get("weight_block_size"))
 
 
-def _check_blocks(held: dict[str, Any], name: str, block: Any) -> None:
+def _check_blocks(held: dict[str, Entry], name: str, block: Any) -> None:
     """Of a weight that is no whole number of blocks, transformers would take each for a little smaller than it is."""
     if not isinstance(block, list):
         return

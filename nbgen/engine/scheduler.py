@@ -15,6 +15,7 @@ from typing import NamedTuple
 from nbgen.engine.block_manager import BlockManager
 from nbgen.engine.guess import Guess, guesses
 from nbgen.engine.sequence import Sequence, SequenceStatus
+from nbgen.engine_state import EngineStatus
 
 _rank = attrgetter("rank")
 
@@ -87,6 +88,10 @@ class Scheduler:
         self._arrivals = itertools.count()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        #: Of whom one makes steps fail: the first of them runs alone, until it has gained a token.
+        self.suspects: list[Sequence] = []
+        #: Steps in a row for which there was no memory.
+        self._shortages = 0
         self.preemptions = 0
 
     @property
@@ -96,7 +101,8 @@ class Scheduler:
     @property
     def is_roomy(self) -> bool:
         """Whether all that runs goes on in the next step, with a token more each: none has to wait or begin anew."""
-        return len(self.running) <= self.blocks.num_free and all(len(s) != self.long_after for s in self.running)
+        fit = len(self.running) <= self.blocks.num_free and all(len(s) != self.long_after for s in self.running)
+        return fit and not self.suspects
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether the blocks can hold the sequence alone, with the longest answer that it may have."""
@@ -117,6 +123,8 @@ class Scheduler:
             self.running.remove(sequence)
         elif sequence.status is SequenceStatus.WAITING:
             self.waiting.remove(sequence)
+        if sequence in self.suspects:
+            self.suspects.remove(sequence)
         self.blocks.free(sequence)
         sequence.status = SequenceStatus.FINISHED
 
@@ -124,15 +132,15 @@ class Scheduler:
         """The next step's batch, empty when nothing waits or runs: `blocks.take_copies` before it, `computed` after."""
         decodes = self._decodes()
         batch = [ScheduledSequence(sequence, 1) for sequence in decodes]
-        begun = [s for s in self.running if s.num_uncomputed > 1]
+        begun = [s for s in self._taking_turns(self.running) if s.num_uncomputed > 1]
         room = self._room(batch, begun)
         for sequence in begun:
             room -= self._prefill(sequence, room, batch)
-        while self.waiting and room > 0 and len(self.running) < self.max_running:
-            sequence = self.waiting[0]
-            if not self._admit(sequence):
+        while room > 0 and len(self.running) < self.max_running:
+            first = next(iter(self._taking_turns(self.waiting)), None)
+            if first is None or not self._admit(first):
                 break
-            room -= self._prefill(sequence, room, batch)
+            room -= self._prefill(first, room, batch)
         return batch + self._guesses(decodes) if batch else self._untangle()
 
     def retract(self) -> None:
@@ -140,12 +148,40 @@ class Scheduler:
         while self.running:
             self._preempt(self.running[-1])
 
-    def narrow(self) -> bool:
-        """Have steps compute half as much of prompts as before; False where that is little already."""
-        if not self.cuts_prompts or self.prefill_chunk <= LEAST_CHUNK:
-            return False
-        self.prefill_chunk //= 2
-        return True
+    def failed(self, *, short: bool) -> Sequence | None:
+        """A step has failed, for want of memory or of a fault: who must end, if anybody, for the others to go on.
+
+        After a fault all that runs goes on one by one, and who fails alone must end. Where memory is short the next
+        step begins anew, those after it are smaller, and at last who came last must end. `retract` comes next.
+        """
+        alone = next(iter(self.suspects), None)
+        if not short:
+            self.suspects = self.suspects or list(self.running)
+            return alone
+        self._shortages += 1
+        if self._shortages == 1 or self._narrow():
+            return None
+        return alone or max([*self.waiting[-1:], *self.running[-1:]], key=_rank)
+
+    def succeeded(self, sampled: list[Sequence]) -> None:
+        """A step went well, and these gain a token by it."""
+        self._shortages = 0
+        if self.suspects:
+            self.suspects = [suspect for suspect in self.suspects if suspect not in sampled]
+
+    def status(self) -> EngineStatus:
+        """What a status says of it."""
+        cache = self.blocks.cache
+        return EngineStatus(
+            running=len(self.running),
+            waiting=len(self.waiting),
+            blocks_total=self.blocks.num_blocks,
+            blocks_free=self.blocks.num_free,
+            blocks_cached=cache.num_blocks,
+            snapshots_total=cache.snapshots.size,
+            snapshots_kept=len(cache.snapshots),
+            preemptions=self.preemptions,
+        )
 
     def computed(self, batch: list[ScheduledSequence]) -> None:
         """The batch's tokens have their keys and values."""
@@ -154,6 +190,13 @@ class Scheduler:
             if not isinstance(sequence, Guess):
                 sequence.num_computed += num_tokens
                 self.blocks.share(sequence)
+
+    def _narrow(self) -> bool:
+        """Have steps compute half as much of prompts as before; False where that is little already."""
+        if not self.cuts_prompts or self.prefill_chunk <= LEAST_CHUNK:
+            return False
+        self.prefill_chunk //= 2
+        return True
 
     def _room(self, decodes: list[ScheduledSequence], begun: list[Sequence]) -> int:
         """The step's prompt tokens, beside these decodes; `begun` are prompts that go on."""
@@ -174,7 +217,7 @@ class Scheduler:
         found = []
         for sequence in [s for s in self.running if self._has_grown_long(s)]:
             self._begin_anew(sequence)
-        for sequence in [s for s in self.running if s.num_uncomputed == 1]:
+        for sequence in [s for s in self._taking_turns(self.running) if s.num_uncomputed == 1]:
             if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence):
                 self.blocks.allocate(sequence, len(sequence))
                 found.append(sequence)
@@ -182,7 +225,7 @@ class Scheduler:
 
     def _guesses(self, decodes: list[Sequence]) -> list[ScheduledSequence]:
         """What may become of the decodes, to be computed beside them: last of all, when everyone has their blocks."""
-        most = self.draft_tokens // max(1, len(decodes))
+        most = 0 if self.suspects else self.draft_tokens // max(1, len(decodes))
         found = (guess for sequence in decodes if most for guess in self._guesses_of(sequence, most))
         return [ScheduledSequence(guess, 1) for guess in found]
 
@@ -209,18 +252,22 @@ class Scheduler:
         return tokens if self.cuts_prompts else room
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Let the first that waits run, with what is cached of it; False if it must wait on."""
+        """Let one that waits run, with what is cached of it; False if it must wait on."""
         self.blocks.reuse(sequence)
         if not self._has_room(sequence, len(sequence) + 1) or self.blocks.is_coming(sequence, self.running):
             self._give_back(sequence)
             return False
-        self.waiting.pop(0)
+        self.waiting.remove(sequence)
         self.blocks.admit(sequence, self.waiting)
         if not sequence.num_output:
             sequence.cached_tokens = sequence.num_computed
         bisect.insort(self.running, sequence, key=_rank)
         sequence.status = SequenceStatus.RUNNING
         return True
+
+    def _taking_turns(self, sequences: list[Sequence]) -> list[Sequence]:
+        """Those of them that may be in the next step."""
+        return [s for s in sequences if s is self.suspects[0]] if self.suspects else sequences
 
     def _make_room(self, sequence: Sequence) -> bool:
         """Preempt the last until the sequence's next token fits; False if it was itself the last."""

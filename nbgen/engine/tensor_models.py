@@ -1,11 +1,12 @@
 """Any torch module as a model: loads modules by message, hands requests to their batches, sends what comes of them.
 
-One thread receives and each module has one that computes. Knows no wire; `module_loader` knows files, `batcher` time,
-`tensor_module` torch.
+One thread receives, each module has one that computes, and each load one of its own: a module that takes long to load,
+or for ever, holds up no other. Knows no wire; `module_loader` knows files, `batcher` time, `tensor_module` torch.
 """
 
 import logging
 import os
+import threading
 from collections.abc import Iterable
 
 import msgspec
@@ -18,8 +19,8 @@ from nbgen.engine.tensor_module import TensorModule
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
 from nbgen.frames import ToEngine
-from nbgen.messages import AbortRequest, Tensor, TensorPiece
-from nbgen.pieces import Pieces, cut
+from nbgen.messages import AbortRequest, TensorPiece
+from nbgen.pieces import Pieces, cut_tensor
 from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleState, UnloadModule
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ class TensorModels:
         self._channel = channel
         self._device = device.named(config.device)
         self._batchers: dict[str, Batcher] = {}
+        #: The ids of loads that are under way and that somebody wants.
+        self._wanted: set[str] = set()
         self._pieces = Pieces()
         torch.set_num_threads(container.threads(config.threads, torch.get_num_threads()))
 
@@ -46,26 +49,35 @@ class TensorModels:
                 case AbortRequest():
                     self._abort(message.rid)
                 case LoadModule():
-                    self._load(message)
+                    self._wanted.add(message.rid)
+                    threading.Thread(target=self._load, args=(message,), name="load", daemon=True).start()
                 case UnloadModule():
                     self._unload(message.name)
 
     def _load(self, message: LoadModule) -> None:
         name = message.spec.name
+        error: str | None = None
         try:
             loaded = module_loader.load(message.folder, name, self._device)
             module = TensorModule(loaded, message.spec, self._device)
-        except ModelError as error:
-            self._channel.send(ModuleState(rid=message.rid, error=error.message))
-            return
-        except BaseException as error:  # a module of the owner's may raise anything, and call sys.exit()
+            self._put(name, message.rid, module)
+        except ModelError as refused:
+            error = refused.message
+        except BaseException as raised:  # a module of the owner's may raise anything, and call sys.exit()
             log.exception("the module of %s cannot be loaded", name)
-            words = f"{name} cannot be loaded ({type(error).__name__}); the server's log says why"
-            self._channel.send(ModuleState(rid=message.rid, error=words))
+            error = f"{name} cannot be loaded ({type(raised).__name__}); the server's log says why"
+        self._wanted.discard(message.rid)
+        self._channel.send(ModuleState(rid=message.rid, device=str(self._device), error=error))
+
+    def _put(self, name: str, rid: str, module: TensorModule) -> None:
+        """Serve the module from now on, in the place of what has its name, unless nobody waits for it any more."""
+        if rid not in self._wanted:
+            log.warning("%s is loaded, too late for who asked for it", name)
             return
-        self._unload(name)
+        before = self._batchers.get(name)
         self._batchers[name] = Batcher(module, self._send, _end)
-        self._channel.send(ModuleState(rid=message.rid, device=str(self._device)))
+        if before is not None:
+            before.close()
 
     def _unload(self, name: str) -> None:
         if (batcher := self._batchers.pop(name, None)) is not None:
@@ -80,7 +92,8 @@ class TensorModels:
 
     def _abort(self, rid: str) -> None:
         self._pieces.drop(rid)
-        for batcher in self._batchers.values():
+        self._wanted.discard(rid)
+        for batcher in list(self._batchers.values()):
             batcher.drop(rid)
 
     def _completed(self, request: InferRequest) -> InferRequest:
@@ -89,15 +102,14 @@ class TensorModels:
         return msgspec.structs.replace(request, inputs=inputs)
 
     def _send(self, output: InferOutput) -> None:
-        small = [self._send_pieces(output.rid, tensor) for tensor in output.outputs]
+        """What is large goes ahead of the output, in pieces."""
+        small = []
+        for tensor in output.outputs:
+            pieces, end = cut_tensor(output.rid, tensor)
+            for piece in pieces:
+                self._channel.send(piece)
+            small.append(end)
         self._channel.send(msgspec.structs.replace(output, outputs=small))
-
-    def _send_pieces(self, rid: str, tensor: Tensor) -> Tensor:
-        """Send all of a large tensor but its end, which is left in it."""
-        pieces, end = cut(rid, tensor.name, tensor.data)
-        for piece in pieces:
-            self._channel.send(piece)
-        return msgspec.structs.replace(tensor, data=end)
 
 
 def _end() -> None:

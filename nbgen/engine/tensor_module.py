@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nbgen.engine import bytes_array, memory
+from nbgen.engine import bytes_array, device, memory
 from nbgen.engine.batcher import Computed
 from nbgen.errors import InternalError
 from nbgen.messages import Tensor
@@ -66,13 +66,8 @@ class TensorModule:
         return Computed(parts, loaded - started, computed - loaded, time.monotonic_ns() - computed)
 
     def usable(self) -> bool:
-        """Whether its device computes: a fault within a GPU's kernel ends all that the process has there."""
-        try:
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
-        except RuntimeError:
-            return False
-        return True
+        """Whether its device goes on computing."""
+        return device.works(self._device)
 
     def release(self) -> None:
         """Give back the memory of the module, which computes nothing any more."""

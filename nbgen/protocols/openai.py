@@ -170,6 +170,7 @@ def parse_completion(raw: bytes) -> Call:
     limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     params = _sampling(fields, limit)
     prompts = _prompts(body.prompt)
+    _check_samples(len(prompts) * params.n)
     single = len(prompts) == 1 and not isinstance(body.rid, list)
     rids = request_ids(body.rid, len(prompts), params.n, single=single)
     wanted = None if top is None else LogprobOptions(start=0 if echo else None, top=top, text=True)
@@ -202,6 +203,7 @@ def chat_call(fields: dict[str, Any]) -> Call:
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     wanted = LogprobOptions(top=body.top_logprobs or 0, text=True) if body.logprobs else None
     params = _sampling(fields, getattr(body, name), name)
+    _check_samples(params.n)
     (rid,) = request_ids(body.rid, 1, params.n, single=True)
     messages, media = conversation(body.messages)
     request = _request(body, rid, params, messages=messages)
@@ -279,13 +281,15 @@ def _adapters(given: str | list[str | None] | None, prompts: int) -> list[str]:
 
 
 def _call(body: Body, requests: list[GenerateRequest], *, chat: bool) -> Call:
-    samples = sum(request.params.n for request in requests)
-    if samples > MAX_SAMPLES:
-        raise InvalidRequest(f"{samples} choices at once; at most {MAX_SAMPLES}", field="n")
     options = body.stream_options or StreamOptions()
     return Call(
         requests, chat, bool(body.stream), options.include_usage, options.continuous_usage_stats, model=body.model
     )
+
+
+def _check_samples(count: int) -> None:
+    if count > MAX_SAMPLES:
+        raise InvalidRequest(f"{count} choices at once; at most {MAX_SAMPLES}", field="n")
 
 
 def _prompts(prompt: Any) -> list[str] | list[list[int]]:

@@ -34,6 +34,7 @@ from nbgen.server.auth import METHODS, AuthenticatedHandler
 from nbgen.server.connections import BODY_SECONDS
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.media_intake import MediaIntake
+from nbgen.server.off_loop import off_loop
 from nbgen.server.patience import all_taken, taken
 from nbgen.server.reader import Reader
 from nbgen.server.runs import Runs
@@ -84,7 +85,7 @@ class NbgenHandler(AuthenticatedHandler):
 
     async def parsed(self, parse: Callable[[bytes], T]) -> T:
         """What `parse` makes of the body; others are served while it reads a large one."""
-        return await asyncio.to_thread(parse, self.body) if len(self._body) > SMALL_BODY else parse(self.body)
+        return await off_loop(len(self._body), parse, self.body)
 
     # --- the request
 

@@ -100,7 +100,7 @@ class Conversations:
     def follow(self, conversation: Conversation, response: Response, run: Run) -> None:
         """Add what was asked and answered, with the response's end."""
         conversation.busy = True
-        run.watchers.add(lambda: self._settle(conversation, response))
+        run.end_watchers.add(lambda: self._settle(conversation, response))
         self._settle(conversation, response)
 
     def find(self, id: str) -> Item | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from nbgen.errors import InternalError, InvalidRequest, Unavailable, renamed
 from nbgen.messages import EmbedOutput, EmbedRequest, FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols import embeddings, sglang_answer
 from nbgen.server.generation_handler import ModelNeededHandler
+from nbgen.server.off_loop import off_loop
 from nbgen.server.openai_handlers import OpenaiHandler
 from nbgen.server.question import ask
 
@@ -29,12 +29,17 @@ class EmbeddingHandler(ModelNeededHandler):
         if self._vectors is not None:
             self._vectors.cancel()
 
-    async def answer(self, requests: Iterable[Asked], body: Callable[[list[EmbedOutput]], Any]) -> None:
+    async def answer(self, requests: Iterable[Asked], body: Callable[[list[EmbedOutput]], bytes]) -> None:
         """Answer with the body made of each request's vector, in order, unless the caller has left by then."""
+        if self.reader.gone:
+            return
         tasks = [asyncio.create_task(self._one(request)) for request in requests]
         self._vectors = asyncio.gather(*tasks)
         try:
-            self.finish(body(await self._vectors))
+            outputs = await self._vectors
+            answer = await off_loop(sum(len(output.data) for output in outputs), body, outputs)
+            if not self.reader.gone:
+                self.finish(answer)
         except asyncio.CancelledError:
             if not self.reader.gone:
                 raise
@@ -58,7 +63,7 @@ class EmbeddingsHandler(OpenaiHandler, EmbeddingHandler):
     """OpenAI's. The model's name in it is not looked at: one model is served."""
 
     async def post(self) -> None:
-        call = embeddings.parse_openai(self.body)
+        call = await self.parsed(embeddings.parse_openai)
         try:
             await self.answer(
                 call.requests, lambda outputs: embeddings.openai_body(call, outputs, self.engine.config.model)
@@ -73,7 +78,7 @@ class EncodeHandler(EmbeddingHandler):
     error_body = staticmethod(sglang_answer.error_body)
 
     async def post(self) -> None:
-        started, call = time.monotonic(), embeddings.parse_encode(self.body)
+        started, call = time.monotonic(), await self.parsed(embeddings.parse_encode)
         await self.answer(
             call.requests, lambda outputs: embeddings.encode_body(call, outputs, time.monotonic() - started)
         )

@@ -55,9 +55,8 @@ class GenerationHandler(ModelNeededHandler):
                 self.runs.abort(run.id)
 
     def start(self, request: GenerateRequest) -> Run:
-        """A run of the request, which wakes this handler."""
+        """A run of the request."""
         run = Run(request)
-        self.reader.watch(run.watchers)
         try:
             self.runs.start(run)
         except Conflict as error:
@@ -65,6 +64,8 @@ class GenerationHandler(ModelNeededHandler):
         return run
 
     async def _answer(self, runs: list[Run]) -> None:
+        for run in runs:
+            self.reader.watch(run.end_watchers)
         while not self.reader.gone and any(run.ended is None for run in runs):
             await self.reader.wait()
             _raise_first_error(runs)
@@ -74,6 +75,8 @@ class GenerationHandler(ModelNeededHandler):
 
     async def _stream(self, runs: list[Run]) -> None:
         """Headers wait for the first output, so that a refusal is still a real status."""
+        for run in runs:
+            self.reader.watch(run.watchers)
         while runs and not self.reader.gone and not any(run.outputs or run.error for run in runs):
             await self.reader.wait()
         _raise_first_error(runs)

@@ -90,8 +90,9 @@ class LanguageModel(ServedModel):
             raise NotFound(f"Request for unknown model: '{self.spec.name}' has no available versions")
         calls = language_model.parse(inference)
         runs, reader = [Run(call.request) for call in calls], Reader()
+        stepwise = calls[0].stream or inference.timeout_us
         for run in runs:
-            reader.watch(run.watchers)
+            reader.watch(run.watchers if stepwise else run.end_watchers)
         try:
             for run in runs:
                 self._start(run)

@@ -86,7 +86,7 @@ class Models:
         await model.unload()
 
     def _take(self, entries: list[Entry], name: str | None = None) -> None:
-        """Take in what the folder holds: all of it, or one model anew. What is loaded outlives its folder."""
+        """Take in what the folder holds, or held: all of it, or one model anew. What is loaded outlives its folder."""
         for entry in entries:
             if entry.name == self.language_model.spec.name or name not in (None, entry.name):
                 continue
@@ -95,5 +95,6 @@ class Models:
             else:
                 self._modules[entry.name] = TensorModel(entry, self._engine)
         for gone in self._modules.keys() - {entry.name for entry in entries}:
-            if gone == name or not self._modules[gone].loaded:
+            module = self._modules[gone]
+            if gone == name or not (module.loaded or module.is_loading):
                 self._modules.pop(gone).leave()

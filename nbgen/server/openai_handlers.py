@@ -79,7 +79,7 @@ class CompletionsHandler(CallHandler):
     """Text or ids, continued."""
 
     async def post(self) -> None:
-        await self.serve(openai.parse_completion(self.body))
+        await self.serve(await self.parsed(openai.parse_completion))
 
 
 class ChatCompletionsHandler(CallHandler):

@@ -90,7 +90,7 @@ class Responses:
     def add(self, response: Response, run: Run) -> None:
         """Keep it, and with its end forget what is too much."""
         self._kept[response.id] = response
-        run.watchers.add(lambda: self._settle(response))
+        run.end_watchers.add(lambda: self._settle(response))
         self._settle(response)
 
     def get(self, id: str) -> Response:

@@ -110,7 +110,7 @@ class CancelHandler(OpenaiHandler, KeptHandler):
     async def post(self, id: str) -> None:
         response = self.kept.get(id)
         run = response.run_in_background("cancelled: another ends when its caller leaves")
-        self.reader.watch(run.watchers)
+        self.reader.watch(run.end_watchers)
         self.runs.abort(run.id)
         while run.ended is None and not self.reader.gone:
             await self.reader.wait()

@@ -111,7 +111,7 @@ class RunsHandler(RunsRoute):
                 self.runs.abort(run.id)
 
     async def _answer(self, run: Run) -> None:
-        self.reader.watch(run.watchers)
+        self.reader.watch(run.end_watchers)
         while run.ended is None and not self.reader.gone:
             await self.reader.wait()
         if run.error is not None and not run.outputs:

@@ -62,7 +62,9 @@ class Run:
         #: Tokens that came at once with the first.
         self._first_tokens = 0
         self.ended: float | None = None
+        #: Called for all that happens to it, and those that are called once it has ended.
         self.watchers: set[Callable[[], None]] = set()
+        self.end_watchers: set[Callable[[], None]] = set()
 
     @property
     def id(self) -> str:
@@ -151,6 +153,8 @@ class Run:
     def _notify(self) -> None:
         for watcher in tuple(self.watchers):
             watcher()
+        for watcher in tuple(self.end_watchers) if self.ended is not None else ():
+            watcher()
 
 
 class Runs:
@@ -187,7 +191,7 @@ class Runs:
         run.model = self._engine.config.model
         run.identify = partial(self._engine.identity, run.request.adapter)
         self._on_start(run)
-        run.watchers.add(lambda: self._settle(run))
+        run.end_watchers.add(lambda: self._settle(run))
         self._live[run.id] = run
         try:
             self._engine.submit(run.request, run)
@@ -254,7 +258,7 @@ class Runs:
                 chat.newest = None
 
     def _settle(self, run: Run) -> None:
-        if run.ended is None or run.id not in self._live:
+        if run.id not in self._live:
             return
         del self._live[run.id]
         run.request = msgspec.structs.replace(run.request, media=[], input_embeds=None)  # large, and done with

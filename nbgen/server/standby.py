@@ -67,4 +67,6 @@ class Standby:
             self._process = await EngineProcess.spawn(self._log, gently=True)
         except OSError as error:
             self._log.info("No engine stands by: %s", error.strerror)
+        except Exception:  # there may be no thread to be had, or no memory; the next engine tries again
+            self._log.exception("No engine stands by")
         self._making = None

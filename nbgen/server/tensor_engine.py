@@ -12,13 +12,11 @@ from collections import defaultdict
 from logging import Logger
 from typing import NamedTuple
 
-import msgspec
-
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable, from_status
 from nbgen.frames import FromEngine, Unreadable
 from nbgen.messages import AbortRequest, Tensor, TensorPiece
-from nbgen.pieces import cut
+from nbgen.pieces import cut_tensor
 from nbgen.server.engine_process import EngineProcess
 from nbgen.server.installation import check_unchanged
 from nbgen.server.replies import Replies
@@ -26,6 +24,8 @@ from nbgen.tensor_messages import InferOutput, InferRequest, LoadModule, ModuleS
 from nbgen.tensor_spec import ModelSpec
 
 STOP_PATIENCE = 2.0
+#: For one module to be loaded: what takes longer may never end.
+LOAD_SECONDS = 600.0
 
 
 class Result(NamedTuple):
@@ -64,9 +64,15 @@ class TensorEngine:
         async with self._loading:
             process, rid = await self._started(), uuid.uuid4().hex
             generation = self.generation
-            reply = self._loads.ask(rid)
             process.send(LoadModule(rid=rid, spec=spec, folder=folder))
-            state = await reply
+            try:
+                state = await asyncio.wait_for(self._loads.ask(rid), LOAD_SECONDS)
+            except TimeoutError:
+                raise Unavailable(f"it takes longer than {LOAD_SECONDS:g} seconds") from None
+            finally:
+                if rid in self._loads:  # whoever asked is gone, too
+                    self._loads.forget(rid)
+                    process.send(AbortRequest(rid=rid))
         if state.error is not None:
             raise Unavailable(state.error)
         return Loaded(state.device, generation)
@@ -111,11 +117,11 @@ class TensorEngine:
 
     async def _send_pieces(self, process: EngineProcess, rid: str, tensor: Tensor) -> Tensor:
         """Send all of a large tensor but its end, at the speed at which it is read."""
-        pieces, end = cut(rid, tensor.name, tensor.data)
+        pieces, end = cut_tensor(rid, tensor)
         for piece in pieces:
             process.send(piece)
             await process.drain()
-        return msgspec.structs.replace(tensor, data=end)
+        return end
 
     async def _started(self) -> EngineProcess:
         async with self._starting:

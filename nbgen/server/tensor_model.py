@@ -56,7 +56,7 @@ class TensorModel(ServedModel):
     def state(self) -> ModelState:
         if self.unloaded or self._error:
             return "UNAVAILABLE"
-        return "LOADING" if self._loading.locked() or self._is_due else "READY"
+        return "LOADING" if self.is_loading or self._is_due else "READY"
 
     @property
     def reason(self) -> str:
@@ -66,6 +66,11 @@ class TensorModel(ServedModel):
     def loaded(self) -> bool:
         """Whether the process that runs now has it: an earlier one took its modules with it."""
         return self._loaded == self._engine.generation
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether somebody has it loaded just now."""
+        return self._loading.locked()
 
     @property
     def _is_due(self) -> bool:
@@ -107,7 +112,7 @@ class TensorModel(ServedModel):
         yield response, _timing(result, batch_size(inference, spec))
 
     async def _ensure_loaded(self) -> None:
-        if self.loaded and not self._loading.locked():
+        if self.loaded and not self.is_loading:
             return
         async with self._loading:
             if not self.loaded:

@@ -24,7 +24,7 @@ class TokenizeHandler(TokenizerHandler):
     """Token ids of texts, or of a chat through the model's template."""
 
     async def post(self) -> None:
-        request, single = sglang_tokens.parse_tokenize(self.body)
+        request, single = await self.parsed(sglang_tokens.parse_tokenize)
         answer = await self.ask(request)
         model = self.engine.model
         context = model.context_length if model else 0
@@ -35,7 +35,7 @@ class DetokenizeHandler(TokenizerHandler):
     """The text of token ids."""
 
     async def post(self) -> None:
-        request, single = sglang_tokens.parse_detokenize(self.body)
+        request, single = await self.parsed(sglang_tokens.parse_detokenize)
         self.finish(sglang_tokens.detokenized(await self.ask(request), single))
 
 

@@ -166,6 +166,20 @@ def test_a_request_without_inputs_is_one_entry(held: Recorder) -> None:
     assert held.take(2)["empty"].executed == 1
 
 
+def test_where_nothing_is_batched_a_request_is_one_entry_whatever_its_shape() -> None:
+    alone = Recorder(0, delay_us=20_000)
+    alone.gate.clear()
+    alone.add("first")
+    assert alone.computing.wait(PATIENCE)
+    for rid, entries in (("many", 50), ("none", 0), ("two", 2)):
+        alone.add(rid, entries)
+    alone.gate.set()
+    answers = alone.take(4)
+    assert alone.batches == [["first"], ["many"], ["none"], ["two"]]
+    assert {(output.executed, output.leads) for output in answers.values()} == {(1, True)}
+    alone.batcher.close()
+
+
 def test_answers_say_where_the_time_went(held: Recorder) -> None:
     held.gate.set()
     (first,) = held.take(1).values()

@@ -343,6 +343,17 @@ def test_media_that_do_not_fit_end_their_own_request(llava: Served) -> None:
     assert len(ids(outputs["plain"])) == NEW_TOKENS
 
 
+def test_media_for_which_there_is_no_memory_are_not_called_wrong(llava: Served) -> None:
+    tower = llava.assembly.engine._runner.model.get_submodule("model.vision_tower")
+    request = GenerateRequest(rid="r", text="What is <image>?", media=media(picture(11)), params=PARAMS)
+    handle = tower.register_forward_hook(lambda *_: torch.empty(2**50))
+    try:
+        (output,) = generate(llava.assembly, [request])["r"]
+    finally:
+        handle.remove()
+    assert (output.finish_reason.type, output.finish_reason.status) == ("error", 503)
+
+
 def test_a_model_of_text_refuses_media(tiny_engine: Assembly) -> None:
     parts = [ContentPart(type="image"), ContentPart(type="text", text="Hello")]
     chat = GenerateRequest(rid="c", messages=[ChatMessage(role="user", content=parts)], media=media(picture(1)))

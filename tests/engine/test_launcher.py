@@ -1,5 +1,6 @@
 """With lookahead the engine writes what it writes without, whatever joins, ends, gives way or fails meanwhile."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -357,8 +358,17 @@ def test_steps_for_which_there_is_no_memory_are_made_smaller(
     assert status.blocks_free == status.blocks_total
 
 
+def gpu_full() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def machine_full() -> None:
+    torch.empty(2**50)
+
+
+@pytest.mark.parametrize("full", [gpu_full, machine_full])
 def test_a_request_for_which_there_is_never_memory_ends_alone(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    full: Callable[[], None], tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assembly = build(tiny_model, prefill_chunk=64)
     runner, keep = assembly.engine._runner, assembly.engine._runner.run
@@ -366,7 +376,7 @@ def test_a_request_for_which_there_is_never_memory_ends_alone(
 
     def run(batch: list, *rest: Any) -> Any:
         if any(item.sequence.rid == "large" for item in batch):
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            full()
         return keep(batch, *rest)
 
     monkeypatch.setattr(runner, "run", run)
@@ -374,3 +384,55 @@ def test_a_request_for_which_there_is_never_memory_ends_alone(
     assert ids(found["fits"]) == ids(fits["fits"])
     reason = found["large"][-1].finish_reason
     assert (reason.type, reason.status, "memory" in reason.message) == ("error", 503, True)
+
+
+@pytest.mark.filterwarnings(*UNINSTALLED)
+@pytest.mark.parametrize("lookahead", [False, True])
+@pytest.mark.parametrize("model_type", ["gpt2", "mamba2", "bloom"])
+def test_who_makes_the_model_fail_ends_alone(lookahead: bool, model_type: str, tmp_path: Path) -> None:
+    """One of each tier. By their prompts, or by a token that comes in the middle of an answer."""
+    folder = save_model(tmp_path, model_type, **FAMILIES[model_type].changes)
+    sampled = {"temperature": 1.0, "sampling_seed": 1}
+    others = [request("good", n=2, **sampled), request("long", PROMPT * 4, **sampled)]
+    late = request("late", [7, 8, 9], **sampled)
+    assembly = build(folder, prefill_chunk=64)
+    expected = answers(generate(assembly, [*others, late]))
+    written = expected.pop(("late", 0))[0]
+    theirs = {*PROMPT, *(token for tokens, *_ in expected.values() for token in tokens)}
+    at = max(written.index(token) for token in written if token not in theirs)
+    alien = next(token for token in range(100, 256) if token not in {*theirs, *written})
+    bad = request("bad", [*range(60, 90), alien, 5, 6])
+    fails = []
+
+    def look(_: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
+        if {alien, written[at]} & set(arguments[0].flatten().tolist()):
+            fails.append(arguments[0].numel())
+            raise IndexError("no such expert")
+
+    assembly.engine.flush_cache()
+    assembly.engine._launcher.lookahead = lookahead
+    assembly.engine._runner.model.get_input_embeddings().register_forward_pre_hook(look)
+    found = answers(outputs := generate(assembly, [*others, late, bad]))
+    for rid in ("bad", "late"):
+        reason = outputs[rid][-1].finish_reason
+        assert (reason.type, reason.status, "the model fails" in reason.message) == ("error", 500, True)
+    assert [found.pop((rid, 0))[0] for rid in ("bad", "late")] == [[], written[: at + 1]]
+    assert found == expected
+    assert len(fails) >= 4, "nobody failed with others and then alone"
+    check_idle(assembly)
+
+
+def test_a_model_that_fails_at_everybody_answers_everybody(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assembly = build(tiny_model)
+    keep = assembly.engine._runner.run
+
+    def run(*_: Any) -> None:
+        raise KeyError("layers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(assembly.engine._runner, "run", run)
+        outputs = generate(assembly, [request(str(i), list(range(10, 20 + i))) for i in range(3)])
+    assert [output.finish_reason.status for each in outputs.values() for output in each] == [500] * 3
+    assert assembly.engine._runner.run == keep
+    assert len(ids(generate(assembly, [request("then")])["then"])) == 24
+    check_idle(assembly)

@@ -347,6 +347,22 @@ def test_an_embedding_model_pauses(mode: str, embedding: "Served") -> None:
     assert any(isinstance(each, EmbedOutput) and each.rid == "r" for each in heard) == (mode != "abort")
 
 
+def test_an_embedding_model_that_pauses_twice_ends_what_waits_once(embedding: "Served") -> None:
+    pause = PauseGeneration(mode="abort")
+    embedding.send(pause, EmbedRequest(rid="r", input_ids=PROMPT), pause, pause, ContinueGeneration())
+    embedding.send(EmbedRequest(rid="s", input_ids=PROMPT))
+    heard = embedding.until(lambda message: isinstance(message, EmbedOutput))
+    assert sum(isinstance(message, StepOutputs) for message in heard) == 1
+
+
+def test_an_embedding_is_for_who_asked_last_under_an_id(embedding: "Served") -> None:
+    again = EmbedRequest(rid="r", input_ids=PROMPT)
+    embedding.send(PauseGeneration(mode="retract"), again, AbortRequest(rid="r"), again, ContinueGeneration())
+    embedding.send(EmbedRequest(rid="s", input_ids=PROMPT))
+    heard = embedding.until(lambda message: isinstance(message, EmbedOutput) and message.rid == "s")
+    assert sum(isinstance(message, EmbedOutput) and message.rid == "r" for message in heard) == 1
+
+
 def test_nor_is_a_batch_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     lasting = Lasting(monkeypatch)
 

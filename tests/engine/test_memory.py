@@ -46,6 +46,28 @@ def test_dropped_pages_are_read_again(mapped: tuple[Path, torch.Tensor]) -> None
     assert torch.equal(tensor, torch.arange(2**20, dtype=torch.float32))
 
 
+def test_weights_are_known_where_their_file_has_another_name(tmp_path: Path) -> None:
+    """As a hub's cache keeps them: under the hash of what is in them, with links to it."""
+    blob, link = tmp_path / "5f7a", tmp_path / "one.safetensors"
+    save_file({"weight": torch.arange(2**20, dtype=torch.float32)}, blob)
+    link.symlink_to(blob)
+    tensor = load_file(link)["weight"]
+    assert tensor.sum() > 0
+    before = resident(blob)
+    memory.drop_pages(tensor)
+    assert resident(blob) < before // 4, before
+
+
+def test_what_is_mapped_from_another_file_stays(tmp_path: Path) -> None:
+    """What was written to it is nowhere else."""
+    path = tmp_path / "one.safetensors"
+    path.write_bytes(bytes(2**22))
+    tensor = torch.from_file(str(path), shared=False, size=2**20)
+    tensor += 1
+    memory.drop_pages(tensor)
+    assert tensor.sum() == 2**20
+
+
 def test_what_is_in_no_file_stays() -> None:
     tensor = torch.arange(2**20, dtype=torch.float32)
     memory.drop_pages(tensor)

@@ -1,5 +1,7 @@
 """transformers knows the same models by a list that was kept as by its own."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,20 @@ def test_it_is_transformers_own_and_made_once(own: list[str], tmp_path: Path) ->
     kept.write_bytes(before.st_size * b"?")
     assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path)) == own, "damaged"
     assert fresh(NOT_MADE + KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
+
+
+def test_lists_that_nobody_uses_go_where_another_is_made(tmp_path: Path) -> None:
+    folder, long_ago = tmp_path / "nbgen", time.time() - 61 * 86_400
+    folder.mkdir()
+    of_another, unused = folder / "models-0123.msgpack", folder / "models-4567.msgpack"
+    for file in (of_another, unused):
+        file.touch()
+    os.utime(unused, (long_ago, long_ago))
+    fresh(KEPT, XDG_CACHE_HOME=str(tmp_path))
+    (own,) = set(folder.iterdir()) - {of_another}
+    os.utime(own, (long_ago, long_ago))
+    fresh(NOT_MADE + KEPT, XDG_CACHE_HOME=str(tmp_path))
+    assert own.stat().st_mtime > long_ago + 86_400, "it is in use"
 
 
 def test_without_a_folder_to_keep_it_in_it_is_made(own: list[str], tmp_path: Path) -> None:

@@ -64,30 +64,59 @@ class Machine:
         self.states: dict[int, object] = {}
         self.snapshots: dict[int, object] = {}
         self.computed = 0
+        #: Those that ended since steps failed with nobody beside them.
+        self.failed: list[Sequence] = []
         for s in sequences:
             self.scheduler.add(s)
 
     def step(self) -> list[ScheduledSequence]:
         """The batch that was computed."""
-        batch = self.scheduler.schedule()
-        assert batch, "work is there and none is scheduled"
-        assert sum(n for _, n in batch if n > 1) <= self.scheduler.prefill_chunk
+        batch = self._scheduled()
         for copy in self.scheduler.blocks.take_copies():
             self._copy(copy)
         sampled = [item.sequence for item in batch if item.samples]
         for s, count in batch:
             self._compute(s, count)
         self.scheduler.computed(batch)
+        self.scheduler.succeeded(sampled)
         for s in sampled:
             now = s.come_true() if isinstance(s, Guess) else s
             if now is not None:
                 now.append(self.answer[len(now) % len(self.answer)])
                 if now.finish_reason:
                     self.scheduler.finish(now)
+        self.check()
+        return batch
+
+    def fail(self) -> None:
+        """A step that leaves garbage behind, in place of all that is cached too."""
+        alone = self.scheduler.suspects[:1]
+        self._scheduled()
+        self.scheduler.blocks.take_copies()
+        last = self.scheduler.failed(short=False)
+        assert [last] == (alone or [None])
+        self.scheduler.blocks.copied()
+        self.scheduler.retract()
+        self.scheduler.blocks.cache.flush()
+        for memory in (self.slots, self.states, self.snapshots):
+            memory.update(dict.fromkeys(memory, ("garbage",)))
+        if last is not None:
+            self.failed.append(last)
+            self.scheduler.finish(last)
+        self.check()
+
+    def _scheduled(self) -> list[ScheduledSequence]:
+        batch = self.scheduler.schedule()
+        assert batch, "work is there and none is scheduled"
+        assert sum(n for _, n in batch if n > 1) <= self.scheduler.prefill_chunk
+        if suspects := self.scheduler.suspects:
+            assert [item.sequence for item in batch] == suspects[:1]
+        return batch
+
+    def check(self) -> None:
         self.check_blocks()
         self.check_states()
         self.check_order()
-        return batch
 
     def run(self) -> None:
         for _ in range(5000):
@@ -179,9 +208,10 @@ prompts = st.tuples(
     drafts=st.integers(0, 12),
     answer=st.lists(st.integers(1, 2), min_size=1, max_size=9).map(tuple),
     short=st.sets(st.integers(0, 60)),
+    faults=st.sets(st.integers(0, 60), max_size=6),
 )
 def test_random_schedules_end_with_every_block_free(
-    requests, blocks, chunk, mixed, running, aborts, retract, late, states, drafts, answer, short
+    requests, blocks, chunk, mixed, running, aborts, retract, late, states, drafts, answer, short, faults
 ) -> None:
     sequences = [sequence(*request) for request in requests]
     for streamed in sequences[::2]:
@@ -206,15 +236,15 @@ def test_random_schedules_end_with_every_block_free(
         if not machine.scheduler.has_work and step >= late:
             break
         if machine.scheduler.has_work:
-            machine.step()
+            machine.fail() if step in faults else machine.step()
     assert not machine.scheduler.has_work, "the schedule never ends"
     assert machine.scheduler.blocks.num_free == blocks
     machine.scheduler.blocks.cache.flush()
     machine.check_states()
     assert len(machine.scheduler.blocks._free) == blocks
     assert len(machine.scheduler.blocks.cache.snapshots) == 0
-    aborted = {which for _, which in aborts}
-    assert all(s.num_output == s.budget for i, s in enumerate(sequences) if i not in aborted)
+    aborted = [*machine.failed, *(sequences[which] for _, which in aborts if which < len(sequences))]
+    assert all(s.num_output == s.budget for s in sequences if s not in aborted)
     for s in sequences:
         expected = [answer[place % len(answer)] for place in range(s.num_prompt, len(s))]
         assert s.output_ids == expected, "a guess was taken for a token, or stood in its way"

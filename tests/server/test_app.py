@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from traitlets import TraitError
 
+from nbgen.engine_config import EngineConfig
 from nbgen.server.engine_options import EngineOptions
 from nbgen.server.launch_options import FLAGS
 from tests.server.conftest import Server
@@ -54,6 +55,12 @@ def test_every_option_is_documented(tmp_path: Path) -> None:
         assert f"--NbgenApp.{option}=" in words
     for option in ("prefill_chunk", "sampling_defaults", "autoload", "stop_on_eof"):
         assert f"--NbgenApp.{option}=" in words
+
+
+def test_the_engine_s_options_are_told_in_the_words_of_its_configuration() -> None:
+    words = EngineConfig.words()
+    assert words.keys() == set(EngineConfig.__struct_fields__)
+    assert {name: getattr(EngineOptions, name).help for name in words} == words
 
 
 SET_BY_FLAGS = (

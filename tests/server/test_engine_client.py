@@ -136,6 +136,26 @@ async def test_after_a_crash_the_process_that_stood_by_takes_over_unless_it_died
     assert not last.is_running(), "stopping ends the one that stands by, too"
 
 
+async def test_a_standby_that_could_not_be_made_is_made_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[bool] = []
+    spawn = EngineProcess.spawn
+
+    async def fails(log: logging.Logger, *, gently: bool = False) -> EngineProcess:
+        tries.append(gently)
+        if len(tries) < 3:
+            raise (OSError(11, "no process can be had"), RuntimeError("can't start new thread"))[len(tries) - 1]
+        return await spawn(log, gently=gently)
+
+    monkeypatch.setattr(standby, "LATER_SECONDS", 0.0)
+    monkeypatch.setattr(EngineProcess, "spawn", fails)
+    waiting = standby.Standby(logging.getLogger("test"), wanted=True)
+    for number in range(1, 4):
+        waiting.prepare()
+        await until(lambda number=number: len(tries) == number and waiting._making is None)
+    assert waiting.pid
+    await waiting.close()
+
+
 async def test_of_two_loads_at_once_the_one_that_is_replaced_says_so(long_model: Path, tiny_model: Path) -> None:
     client = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test"))
     try:

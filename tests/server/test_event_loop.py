@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
@@ -132,6 +133,32 @@ def test_hostile_json_is_refused_while_others_are_served(server: Server, name: s
         answer = server.http.post(f"v2/models/{model}/{route}", content=body())
     assert answer.status_code == 400, answer.text[:300]
     assert words in answer.json()["error"]
+
+
+#: Routes that read bodies of 8 MB, and such bodies, refused when they have been read.
+LARGE: dict[str, bytes] = {
+    "v1/completions": b'{"prompt":[%b"x"]}',
+    "v1/embeddings": b'{"input":[%b"x"]}',
+    "encode": b'{"input_ids":[%b"x"]}',
+    "tokenize": b'{"prompt":7,"chat_template_kwargs":{"a":[%b1]}}',
+    "detokenize": b'{"tokens":[%b-1]}',
+}
+
+
+@pytest.mark.parametrize("route", LARGE)
+def test_large_bodies_are_read_beside_the_event_loop(server: Server, route: str) -> None:
+    """Told by whose time it takes: the first of the process's threads has the loop."""
+
+    def worked() -> tuple[float, float]:
+        seconds = {each.id: each.user_time + each.system_time for each in process.threads()}
+        return seconds[process.pid], sum(seconds.values())
+
+    process, body = psutil.Process(server.process.pid), LARGE[route] % (b"1," * (7 * MB // 2))
+    before = worked()
+    answer = server.http.post(route, content=body, headers={"Content-Type": "application/json"})
+    loop, every = (after - earlier for after, earlier in zip(worked(), before, strict=True))
+    assert answer.status_code == 400, answer.text[:300]
+    assert loop < every / 2, "the event loop read it"
 
 
 def framed(datatype: bytes, elements: int, blob: bytes, name: bytes = b"X") -> tuple[bytes, dict[str, str]]:

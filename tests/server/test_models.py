@@ -1,5 +1,6 @@
 """The table of models: what a load takes in of the repository's folder, and when."""
 
+import asyncio
 import logging
 import shutil
 import threading
@@ -12,6 +13,7 @@ import pytest_asyncio
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest, ModelError, Unavailable
 from nbgen.server import models as models_module
+from nbgen.server import repository
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.language_model import LanguageModel
 from nbgen.server.models import Models
@@ -19,6 +21,7 @@ from nbgen.server.repository import Entry
 from nbgen.server.runs import Runs
 from nbgen.server.tensor_engine import TensorEngine
 from nbgen.server.tensor_model import TensorModel
+from tests.conftest import PATIENCE
 from tests.server.triton import ECHO, ECHO_SOURCE, add_model
 
 
@@ -53,6 +56,31 @@ async def test_a_load_takes_in_one_model_and_forgets_those_that_are_gone(models:
     with pytest.raises(InvalidRequest, match="failed to load 'a', no such model is configured"):
         await models.load("a")
     assert names(models) == ["c", "d"]
+
+
+async def test_a_load_forgets_nothing_that_another_load_has_found_since(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan, looked, on = repository.scan, threading.Event(), threading.Event()
+
+    def look(folder: Path) -> list[Entry]:
+        """The first time, as the folder was a while ago."""
+        found, first = scan(folder), not looked.is_set()
+        looked.set()
+        assert not first or on.wait(PATIENCE)
+        return found
+
+    monkeypatch.setattr(repository, "scan", look)
+    first = asyncio.create_task(models.load("a"))
+    await asyncio.to_thread(looked.wait)
+    add(tmp_path, "d")
+    second = asyncio.create_task(models.load("d"))
+    async with asyncio.timeout(PATIENCE):
+        while "d" not in names(models) or models.find("d").state != "LOADING":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    on.set()
+    await asyncio.gather(first, second)
+    assert (models.serving("a").state, models.serving("d").state) == ("READY", "READY")
 
 
 async def test_a_model_whose_configuration_is_wrong_is_refused_with_what_is_wrong(

@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.reader import Reader
+from nbgen.server.runs import Run
 
 
 async def asleep(reader: Reader, *, at_once: Callable[[], bool], seconds: float | None = None) -> asyncio.Task[bool]:
@@ -64,3 +67,35 @@ async def test_a_quiet_time_ends_the_wait_whatever_was_dealt_with_before() -> No
     waiting = await asleep(reader, at_once=lambda: True, seconds=0.01)
     reader.wake()
     assert await waiting is False
+
+
+class Whole(GenerationHandler):
+    """A handler of no connection, which answers whole."""
+
+    def __init__(self) -> None:
+        self.reader, self.wakes = Reader(), 0
+        self.wake, self.reader.wake = self.reader.wake, self._count
+
+    def _count(self) -> None:
+        self.wakes += 1
+        self.wake()
+
+    def whole(self, runs: list[Run]) -> bytes:
+        return b" ".join(run.text.encode() for run in runs)
+
+    async def write_whole(self, body: bytes) -> None:
+        self.written = body
+
+
+async def test_who_is_answered_whole_wakes_for_ends_alone() -> None:
+    handler, runs = Whole(), [Run(GenerateRequest(rid=rid, text="a")) for rid in "ab"]
+    answer = asyncio.create_task(handler._answer(runs))
+    await asyncio.sleep(0)
+    for run in runs:
+        for word in ("one", "two"):
+            run.add(GenerateOutput(rid=run.id, text=word, token_ids=(1,)))
+    assert handler.wakes == 0
+    for run in runs:
+        run.add(GenerateOutput(rid=run.id, text="!", finish_reason=FinishReason(type="stop")))
+    await answer
+    assert (handler.written, handler.wakes) == (b"onetwo! onetwo!", 2)

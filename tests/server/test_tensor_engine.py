@@ -5,16 +5,34 @@ import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import psutil
 import pytest
 import pytest_asyncio
 
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import EngineStopped, Unavailable
+from nbgen.messages import Tensor
 from nbgen.server import repository as repositories
+from nbgen.server import tensor_engine
 from nbgen.server.tensor_engine import TensorEngine
 from nbgen.server.tensor_model import TensorModel
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, wait_for
+
+#: A module that is made once its gate, which it puts there, is taken away.
+ENDLESS = """
+import pathlib, time, torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        gate = pathlib.Path("{gate}")
+        gate.touch()
+        while gate.exists():
+            time.sleep(0.01)
+        gate.with_name("made").touch()
+"""
 
 
 @pytest_asyncio.fixture
@@ -73,6 +91,28 @@ async def test_a_model_that_is_unloaded_while_it_loads_is_not_there(engine: Tens
     assert (model.loaded, model.state) == (False, "UNAVAILABLE")
     await asyncio.wait_for(model.load(), PATIENCE)
     assert (model.loaded, model.state) == (True, "READY")
+
+
+async def test_a_module_that_loads_for_ever_holds_up_no_other(
+    engine: TensorEngine, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its requests nor, after a while, its load; what comes of it too late is not served."""
+    await load(engine, repository)
+    spec, ones = echo(repository).spec, np.ones(3, np.float32)
+    (tmp_path / "model.py").write_text(ENDLESS.format(gate=tmp_path / "gate"))
+    monkeypatch.setattr(tensor_engine, "LOAD_SECONDS", 3.0)
+    endless = asyncio.create_task(engine.load(msgspec.structs.replace(spec, name="endless"), str(tmp_path)))
+    await asyncio.to_thread(wait_for, (tmp_path / "gate").exists, "it loads")
+    inputs = [Tensor(name="X", datatype="FP32", shape=(3,), data=memoryview(ones).cast("B"))]
+    result = await asyncio.wait_for(engine.infer("echo", inputs, ["Y"]), PATIENCE)
+    assert (bytes(result.output.outputs[0].data), endless.done()) == (ones.tobytes(), False)
+    with pytest.raises(Unavailable, match="longer than 3 seconds"):
+        await endless
+    assert await load(engine, repository) == "cpu"
+    (tmp_path / "gate").unlink()
+    await asyncio.to_thread(wait_for, (tmp_path / "made").exists, "it is loaded after all")
+    with pytest.raises(Unavailable, match="endless is not loaded"):
+        await asyncio.wait_for(engine.infer("endless", inputs, ["Y"]), PATIENCE)
 
 
 async def test_a_fault_in_hearing_leaves_nobody_waiting(
