@@ -24,7 +24,7 @@ class WordLists(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     in_order: bool = False
 
 
-def bad_words(given: Sequence[Any]) -> list[str]:
+def checked_words(given: Sequence[Any]) -> list[str]:
     """Those that are not empty. Raises InvalidRequest for too many, and for what is no text."""
     words = [word for word in given if word != ""]
     if not all(isinstance(word, str) for word in words) or len(words) > MAX_WORDS:

@@ -23,7 +23,7 @@ from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.stop_regex import Patience, StopRegexes
 from nbgen.engine.tokenizer import Tokenizer
-from nbgen.engine.word_lists import bad_words, stop_words
+from nbgen.engine.word_tokens import bad_words, stop_words
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
 from nbgen.messages import (
