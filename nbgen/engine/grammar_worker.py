@@ -1,4 +1,4 @@
-"""The process that compiles grammars, `python -m nbgen.engine.grammar_worker BACKEND`.
+"""The process that checks and compiles grammars, `python -m nbgen.engine.grammar_worker BACKEND`.
 
 Compilers recurse and explode on hostile grammars: here one may take too long, use up its memory or crash, and only
 this process ends. It ends with its input. Knows no requests.
@@ -13,7 +13,9 @@ from importlib import import_module
 
 import msgspec
 
+from nbgen.engine.call_arguments import worked_out
 from nbgen.engine.grammar import Backend, Grammar, GrammarError
+from nbgen.engine.grammar_limits import check
 from nbgen.engine.light_imports import import_lightly
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.engine.worker_channel import Pipes, limit_memory
@@ -35,10 +37,11 @@ class Start(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What became of a grammar: compiled, or a sentence."""
+    """What became of a grammar: compiled, or a sentence, and the field of a request that it is about."""
 
     compiled: bytes | None = None
     error: str | None = None
+    field: str | None = None
 
 
 def backend_class(name: str, *, lightly: bool = False) -> type[Backend]:
@@ -62,9 +65,10 @@ def main() -> None:
 
 def _compile(backend: Backend, grammar: Grammar) -> Answer:
     try:
+        check(grammar := worked_out(grammar))
         return Answer(compiled=backend.compile(grammar))
     except GrammarError as error:
-        return Answer(error=str(error))
+        return Answer(error=str(error), field=error.field)
     except MemoryError:
         return Answer(error=f"it takes more than {MAX_BYTES >> 20} MiB to compile")
     except Exception:  # of a library, about this grammar alone
