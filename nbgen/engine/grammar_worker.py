@@ -7,6 +7,7 @@ this process ends. It ends with its input. Knows no requests.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import traceback
 from importlib import import_module
@@ -54,6 +55,7 @@ def backend_class(name: str, *, lightly: bool = False) -> type[Backend]:
 def main() -> None:
     live_and_die_with_parent()
     pipes = Pipes.of_worker()
+    _silence_libraries()
     with contextlib.suppress(EOFError, OSError):
         backend_kind = backend_class(sys.argv[1], lightly=True)
         backend = backend_kind.from_vocabulary(pipes.receive(Start).vocabulary)
@@ -61,6 +63,14 @@ def main() -> None:
         pipes.send(Started())
         while True:
             pipes.send(_compile(backend, pipes.receive(Grammar)))
+
+
+def _silence_libraries() -> None:
+    """Leave standard error to Python: they write a line there for every character of a grammar that they wonder at."""
+    sys.stderr = sys.stdout = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
 
 
 def _compile(backend: Backend, grammar: Grammar) -> Answer:
