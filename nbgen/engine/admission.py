@@ -26,6 +26,7 @@ from nbgen.engine.tokenizer import Tokenizer
 from nbgen.engine.word_tokens import Word, bad_words, stop_words
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
+from nbgen.logit_processor import may_be_code
 from nbgen.messages import (
     ChatMessage,
     DetokenizeRequest,
@@ -171,7 +172,7 @@ class Admission:
             namespace=Namespace(request.namespace, adapter.version if adapter else 0),
             adapter=adapter,
             logit_processor=request.logit_processor,
-            custom_params=copy.deepcopy(params.custom_params),
+            custom_params=_told(request.logit_processor, params.custom_params),
             logprobs=request.logprobs,
             bad_words=common.bad_words,
             priority=request.priority,
@@ -314,6 +315,13 @@ def _cut(embeds: Tensor | None, length: int) -> Tensor | None:
     width = embeds.shape[1]
     data = embeds.data[: length * width * FLOAT32_BYTES]
     return Tensor(name=embeds.name, datatype=embeds.datatype, shape=(length, width), data=data)
+
+
+def _told(processor: str | None, custom_params: Any) -> Any:
+    """What a sample's processor is told, of which code may change all, and processors by name nothing within."""
+    if processor is None:
+        return None
+    return copy.deepcopy(custom_params) if may_be_code(processor) else copy.copy(custom_params)
 
 
 def _signed(seed: int) -> int:
