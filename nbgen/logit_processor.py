@@ -128,7 +128,10 @@ def load(text: str) -> Any:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    fields = json.loads(text)
+    try:
+        fields = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("name", fields.get("callable")), str):
         raise ValueError('a processor is JSON {"callable": "…"} or {"name": "…", "args": {…}}')
     if "name" in fields and fields["name"] not in NAMED:

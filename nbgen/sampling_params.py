@@ -25,6 +25,8 @@ MAX_STOP_REGEXES = 32
 MAX_STOP_REGEX_BYTES = 256
 MAX_GRAMMAR_BYTES = 64 * 2**10
 MAX_N = 128
+#: Characters of an unknown name that are looked at and repeated.
+MAX_NAME = 80
 
 #: The options of which one may say what the whole answer must look like.
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
@@ -243,6 +245,7 @@ def no_option(name: str, known: Sequence[str]) -> InvalidRequest:
 
     It names what was probably meant, which is spelt alike or contains the name's words, or else all of them.
     """
+    name = name[:MAX_NAME]
     words = name.split("_")
     slips, alike = (difflib.get_close_matches(name, known, 1, likeness) for likeness in (0.8, 0.6))
     meant = [*slips, *(each for each in known if all(word in each for word in words)), *alike]

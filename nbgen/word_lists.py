@@ -10,6 +10,7 @@ import msgspec
 from nbgen.errors import InvalidRequest
 
 MAX_WORDS = 256
+MAX_WORD_BYTES = 1024
 
 
 class WordLists(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,9 +25,14 @@ class WordLists(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     in_order: bool = False
 
 
-def bad_words(given: Sequence[Any]) -> list[str]:
-    """Those that are not empty. Raises InvalidRequest for too many, and for what is no text."""
+def checked_words(given: Sequence[Any]) -> list[str]:
+    """Those that are not empty. Raises InvalidRequest for too many, for long ones, and for what is no text."""
     words = [word for word in given if word != ""]
     if not all(isinstance(word, str) for word in words) or len(words) > MAX_WORDS:
         raise InvalidRequest(f"bad_words must be at most {MAX_WORDS} texts", field="bad_words")
+    if (longest := max((len(word.encode("utf-8", "replace")) for word in words), default=0)) > MAX_WORD_BYTES:
+        raise InvalidRequest(
+            f"a word of bad_words has {longest} bytes; at most {MAX_WORD_BYTES}",
+            field="bad_words",
+        )
     return words

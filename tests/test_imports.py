@@ -43,6 +43,8 @@ BOOKKEEPING = {
     "chat_rounds",
     "grammar",
     "grammar_limits",
+    "schema_keywords",
+    "structural_tag",
     "json_types",
     "one_of",
     "stop_regex",

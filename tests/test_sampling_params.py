@@ -64,6 +64,12 @@ def test_an_unknown_option_is_refused_and_the_right_one_named(name: str, meant: 
         SamplingParams.parse({name: 1})
 
 
+def test_an_unknown_option_is_repeated_up_to_a_length() -> None:
+    with pytest.raises(InvalidRequest, match=r"no option 'a{80}'; there are") as refused:
+        SamplingParams.parse({"a" * 10**6: 1})
+    assert len(refused.value.message) < 1000
+
+
 def test_null_is_the_default_and_bounds_are_inside() -> None:
     everything = dict.fromkeys(SamplingParams.__struct_fields__)
     everything.pop("max_new_tokens")

@@ -11,7 +11,7 @@ import torch
 
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.upload import upload
-from nbgen.engine.word_lists import forbidden
+from nbgen.engine.word_tokens import forbidden
 from nbgen.sampling_params import SamplingParams
 
 Indices = tuple[int, ...] | np.ndarray

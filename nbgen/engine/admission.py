@@ -7,7 +7,7 @@ is refused here, with the numbers.
 import copy
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbgen.engine.adapters import Adapters
 from nbgen.engine.answer_format import AnswerFormat
@@ -21,11 +21,12 @@ from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.prefix_cache import Namespace
 from nbgen.engine.processor import Processor
 from nbgen.engine.sequence import Sequence
-from nbgen.engine.stop_regex import Patience, StopRegexes
+from nbgen.engine.stop_regex import StopRegexes
 from nbgen.engine.tokenizer import Tokenizer
-from nbgen.engine.word_lists import bad_words, stop_words
+from nbgen.engine.word_tokens import Word, bad_words, stop_words
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
+from nbgen.logit_processor import may_be_code
 from nbgen.messages import (
     ChatMessage,
     DetokenizeRequest,
@@ -42,6 +43,14 @@ from nbgen.sampling_params import SamplingParams
 RESERVED_TOKENS = 2
 #: The id that stands where an embedding was given.
 PLACEHOLDER = 1
+
+
+class Common(NamedTuple):
+    """What is worked out once for all samples of a request."""
+
+    bad_words: tuple[Word, ...]
+    stop_words: list[str]
+    stop_regexes: StopRegexes | None
 
 
 class Admission:
@@ -93,8 +102,8 @@ class Admission:
         if request.logit_processor is not None:
             self._processors.load(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
-        patience = Patience()
-        sequences = [self._sequence(request, i, prompt, params, seed + i, patience) for i in range(params.n)]
+        common = self._common(request, params)
+        sequences = [self._sequence(request, i, prompt, params, seed + i, common) for i in range(params.n)]
         for sequence in sequences:
             sequence.media = media
             sequence.parser = reading.parser and reading.parser()
@@ -121,6 +130,13 @@ class Admission:
         )
         return TokenizerAnswer(rid=request.rid, token_ids=[ids])
 
+    def _common(self, request: GenerateRequest, params: SamplingParams) -> Common:
+        return Common(
+            bad_words=bad_words(request.words, self._tokenizer),
+            stop_words=stop_words(request.words, self._tokenizer),
+            stop_regexes=StopRegexes(params.stop_regex) if params.stop_regex else None,
+        )
+
     def _sequence(
         self,
         request: GenerateRequest,
@@ -128,7 +144,7 @@ class Admission:
         prompt: list[int],
         params: SamplingParams,
         seed: int,
-        patience: Patience,
+        common: Common,
     ) -> Sequence:
         decode = self._tokenizer.decoder(
             skip_special_tokens=params.skip_special_tokens,
@@ -147,18 +163,18 @@ class Admission:
             detokenizer=detokenizer,
             prefix_text="".join(map(detokenizer.append, prefix)),
             stop_strings=StopStrings(
-                (*params.stop, *stop_words(request.words, self._tokenizer)),
+                (*params.stop, *common.stop_words),
                 keep_match=params.no_stop_trim,
                 in_order=request.words is not None and request.words.in_order,
-                regexes=StopRegexes(params.stop_regex, patience) if params.stop_regex else None,
+                regexes=common.stop_regexes and common.stop_regexes.again(),
             ),
             stop_token_ids=self._tokenizer.eos_ids | frozenset(params.stop_token_ids),
             namespace=Namespace(request.namespace, adapter.version if adapter else 0),
             adapter=adapter,
             logit_processor=request.logit_processor,
-            custom_params=copy.deepcopy(params.custom_params),
+            custom_params=_told(request.logit_processor, params.custom_params),
             logprobs=request.logprobs,
-            bad_words=bad_words(request.words, self._tokenizer),
+            bad_words=common.bad_words,
             priority=request.priority,
             group=request.group or request.rid,
             tensors=request.tensors,
@@ -299,6 +315,13 @@ def _cut(embeds: Tensor | None, length: int) -> Tensor | None:
     width = embeds.shape[1]
     data = embeds.data[: length * width * FLOAT32_BYTES]
     return Tensor(name=embeds.name, datatype=embeds.datatype, shape=(length, width), data=data)
+
+
+def _told(processor: str | None, custom_params: Any) -> Any:
+    """What a sample's processor is told, of which code may change all, and processors by name nothing within."""
+    if processor is None:
+        return None
+    return copy.deepcopy(custom_params) if may_be_code(processor) else copy.copy(custom_params)
 
 
 def _signed(seed: int) -> int:

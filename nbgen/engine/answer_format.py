@@ -17,9 +17,10 @@ from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.utils.chat_parsing.response_templates import ResponseTemplate, load_response_template
 
 from nbgen.engine.answer_parser import CALLS, WRITTEN, AnswerParser
+from nbgen.engine.argument_grammar import STYLE
 from nbgen.engine.call_format import ARGUMENTS, END_OF_CALLS, NAMES, TOOLS, CallFormat, call_turn
 from nbgen.engine.channels import CHANNELS, channel_calls, writes_in_channels
-from nbgen.engine.python_calls import STYLE, example, python_calls, with_told_calls
+from nbgen.engine.python_calls import example, python_calls, with_told_calls
 from nbgen.engine.template_turns import Render, TemplateTurns
 from nbgen.engine.thought_format import LEAD, THOUGHTS, ThoughtFormat
 

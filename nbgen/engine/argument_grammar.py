@@ -10,6 +10,8 @@ from typing import Any
 
 from nbgen.engine.structural_tag import Format, one_of, optional, sequence, text
 
+#: What this way is called here: xgrammar has no name for it.
+STYLE = "python"
 #: What a function's parameters may say beside their properties: all else would not be enforced.
 KNOWN = {"type", "properties", "required", "additionalProperties", "title", "description", "$schema"}
 #: … and what their properties refer to.

@@ -94,7 +94,11 @@ def _of_objects(text: str) -> Iterator[BegunCall]:
         name, arguments = _NAME.search(text, place, end), _ARGUMENTS.search(text, place, end)
         if name is None or (arguments is not None and arguments.start() < name.start()):
             return
-        yield _begun(json.loads(name.group(1), strict=False), text[arguments.end() : end] if arguments else "")
+        try:
+            function = json.loads(name.group(1), strict=False)
+        except ValueError:  # an escape that JSON does not know
+            return
+        yield _begun(function, text[arguments.end() : end] if arguments else "")
         place = end
 
 

@@ -29,7 +29,14 @@ class Grammar(NamedTuple):
 
 
 class GrammarError(Exception):
-    """The grammar cannot be compiled; the words are for whoever wrote it."""
+    """The grammar cannot be compiled; the words are for whoever wrote it.
+
+    `field` is of their request, where the fault is in another than the option that asks for the grammar.
+    """
+
+    def __init__(self, words: str, field: str | None = None) -> None:
+        super().__init__(words)
+        self.field = field
 
     @classmethod
     def of_library(cls, error: object) -> Self:
@@ -41,6 +48,8 @@ class GrammarError(Exception):
 
 def refusal(kind: str, error: object) -> InvalidRequest:
     """What whoever sent a grammar of this kind is told of why it cannot be compiled."""
+    if isinstance(error, GrammarError) and error.field is not None:
+        return InvalidRequest(str(error), field=error.field)
     return InvalidRequest(f"Failed to compile {LABELS[kind]} grammar: {error}", field=kind)
 
 

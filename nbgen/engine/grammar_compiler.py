@@ -1,4 +1,4 @@
-"""Grammars on their way from a request to a matcher: checked, compiled in another process, kept.
+"""Grammars on their way from a request to a matcher: checked and compiled in another process, kept.
 
 Nothing here holds up a step: whoever submits a grammar gets a future. Knows neither sequences nor scores.
 """
@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from nbgen.engine import grammar_limits
 from nbgen.engine.grammar import LABELS, Backend, Compiled, Grammar, GrammarError, refusal
 from nbgen.engine.grammar_worker import Answer, Start
 from nbgen.engine.worker_process import Halted, WorkerProcess
@@ -69,7 +68,6 @@ class GrammarCompiler:
         label = LABELS[grammar.kind]
         self._check_wanted(grammar)
         try:
-            grammar_limits.check(grammar)
             worker = self._worker()
             backend = self._loaded_backend()
             return backend.load(worker.compile(backend, grammar))
@@ -166,5 +164,5 @@ class CompilerProcess:
         except EOFError:
             raise GrammarError("it takes too much memory, or is too deep, to compile: make it simpler") from None
         if answer.compiled is None:
-            raise GrammarError(answer.error or "it is not valid")
+            raise GrammarError(answer.error or "it is not valid", answer.field)
         return answer.compiled

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from nbgen.engine.grammar import LABELS, Grammar, GrammarError
+from nbgen.engine.schema_keywords import COUNTS, NO_CHARACTER, check_keywords
+from nbgen.engine.structural_tag import current, parts
 from nbgen.sampling_params import STRING_FORMATS
 
 MAX_DEPTH = 64
@@ -17,7 +19,6 @@ MAX_RULES = 2_000
 #: Any JSON value, in SGLang's words.
 ANY_JSON = "$$ANY$$"
 
-COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 IGNORED = (
     "contains",
     "minContains",
@@ -41,22 +42,43 @@ NAMED = ("properties", "patternProperties", "$defs", "definitions")
 #: Formats that no empty string has.
 NEVER_EMPTY = STRING_FORMATS - {"uri-reference", "uri-template", "json-pointer"}
 
-_ESCAPE_OR_QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\\n])*"|\[(?:\\.|[^\]\\])*\]""", re.DOTALL)
-_ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-_REPEAT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
+#: Possessive, and up to the end where no bracket closes a class: each character is read once.
+_ESCAPE_OR_QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\\n])*+"|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z)""", re.DOTALL)
+_ESCAPE_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\\?\Z)", re.DOTALL)
+_REPEAT = re.compile(r"\{\s*+(\d*+)\s*+,?\s*+(\d*+)\s*+\}")
 
 
 def check(grammar: Grammar) -> None:
     """Raise GrammarError for a grammar that is not worth compiling."""
     match grammar.kind:
         case "json_schema":
-            check_schema(_json(grammar))
+            check_schema(parsed(grammar))
         case "structural_tag":
-            _check_tag(_json(grammar))
+            _check_parts(parsed(grammar))
         case "regex":
             check_regex(grammar.text)
         case "ebnf":
             check_ebnf(grammar.text)
+
+
+def parsed(grammar: Grammar) -> Any:
+    """What a grammar that is JSON says, of a depth and a form that can be worked on; takes no longer than to read it.
+
+    Raises GrammarError.
+    """
+    if grammar.kind == "json_schema" and grammar.text == ANY_JSON:
+        return {}
+    try:
+        found = json.loads(grammar.text)
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise GrammarError(NO_CHARACTER) from None
+    except (ValueError, RecursionError):
+        raise GrammarError(f"the {LABELS[grammar.kind]} text is not JSON") from None
+    _check_depth(found)
+    if grammar.kind == "structural_tag":
+        _check_tag(found)
+    return found
 
 
 def check_regex(pattern: str) -> None:
@@ -75,36 +97,30 @@ def check_ebnf(text: str) -> None:
 def check_schema(schema: Any) -> None:
     """Depth, counts, references, and keywords that would not be enforced."""
     _check_depth(schema)
-    for node in schemas(schema):
-        _check_keywords(node)
+    nodes = list(schemas(schema))
+    for node in nodes:
+        check_keywords(node)
+        _check_ignored(node)
         _check_counts(node)
-        _check_reference(node, schema)
         _check_text(node)
-
-
-def _json(grammar: Grammar) -> Any:
-    if grammar.kind == "json_schema" and grammar.text == ANY_JSON:
-        return {}
-    try:
-        return json.loads(grammar.text)
-    except (ValueError, RecursionError):
-        raise GrammarError(f"the {LABELS[grammar.kind]} text is not JSON") from None
+    _check_references(nodes, schema)
 
 
 def _check_tag(tag: Any) -> None:
-    _check_depth(tag)
     if not isinstance(tag, dict) or not ("structures" in tag or "format" in tag):
         raise GrammarError("a structural tag is an object with `format` or `structures`")
     if "structures" in tag:
         _check_structures(tag)
-    for node in objects(tag):
-        if node.get("type") == "regex" and isinstance(node.get("pattern"), str):
-            check_regex(node["pattern"])
-        if node.get("type") == "grammar" and isinstance(node.get("grammar"), str):
-            check_ebnf(node["grammar"])
-        for name in ("json_schema", "schema"):
-            if isinstance(node.get(name), dict):
-                check_schema(node[name])
+
+
+def _check_parts(tag: dict[str, Any]) -> None:
+    for part in parts(current(tag)):
+        if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
+            check_regex(part["pattern"])
+        if part.get("type") == "grammar" and isinstance(part.get("grammar"), str):
+            check_ebnf(part["grammar"])
+        if isinstance(part.get("json_schema"), dict):
+            check_schema(part["json_schema"])
 
 
 def _check_structures(tag: dict[str, Any]) -> None:
@@ -149,14 +165,6 @@ def _children(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def objects(value: Any) -> Iterator[dict[str, Any]]:
-    """Every JSON object in the value, itself included."""
-    if isinstance(value, dict):
-        yield value
-    for child in _children(value):
-        yield from objects(child)
-
-
 def schemas(schema: Any) -> Iterator[dict[str, Any]]:
     """The schema and all inside it; what stands in `enum`, `const` or `default` is a value, not a schema."""
     if not isinstance(schema, dict):
@@ -189,7 +197,7 @@ def implies_length(node: dict[str, Any]) -> bool:
     return node.get("format") in NEVER_EMPTY and node.get("minLength") in (0, 1)
 
 
-def _check_keywords(node: dict[str, Any]) -> None:
+def _check_ignored(node: dict[str, Any]) -> None:
     for name in IGNORED:
         if node.get(name) not in (None, False):
             raise GrammarError(f"the keyword `{name}` is not supported: answers would not be held to it")
@@ -213,27 +221,44 @@ def _check_text(node: dict[str, Any]) -> None:
         raise GrammarError(f"{' and '.join(given)} cannot be combined on one string")
 
 
-def _check_reference(node: dict[str, Any], root: Any) -> None:
+def _check_references(nodes: list[dict[str, Any]], root: Any) -> None:
     """References lead somewhere in the same schema, and not straight back to themselves."""
-    seen: list[str] = []
-    while isinstance(reference := node.get("$ref"), str):
-        if not reference.startswith("#"):
-            raise GrammarError(f"$ref {reference!r:.80} leads elsewhere; only references within the schema (#…) work")
-        if reference in seen:
-            raise GrammarError(f"$ref {reference!r:.80} leads back to itself")
-        seen.append(reference)
-        found = resolve(reference, root)
-        if not isinstance(found, dict):
-            return
-        node = found
+    ending: set[int] = set()
+    for node in nodes:
+        trail: set[int] = set()
+        while id(node) not in ending and isinstance(reference := node.get("$ref"), str):
+            if id(node) in trail:
+                raise leads_back(reference)
+            trail.add(id(node))
+            if not isinstance(found := resolve(reference, root), dict):
+                break
+            node = found
+        ending |= trail
+
+
+def leads_back(reference: str) -> GrammarError:
+    """The refusal of a reference that leads to itself."""
+    return GrammarError(f"$ref {reference!r:.80} leads back to itself")
+
+
+def is_path(reference: Any) -> bool:
+    """Whether a reference tells the way from the schema's root."""
+    return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
 
 
 def resolve(reference: str, root: Any) -> Any:
-    """What a reference within the schema stands for. Raises GrammarError if that is nothing."""
+    """What a reference within the schema stands for. Raises GrammarError if that is no schema."""
+    if not is_path(reference):
+        raise GrammarError(
+            f"$ref {reference!r:.80} leads elsewhere: anchors and other documents are not supported, only paths within "
+            "the schema (# or #/…)"
+        )
     found = root
-    for part in reference.removeprefix("#").split("/")[1:]:
+    for part in reference.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, dict) or name not in found:
             raise GrammarError(f"$ref {reference!r:.80} leads nowhere")
         found = found[name]
+    if not isinstance(found, dict | bool):
+        raise GrammarError(f"$ref {reference!r:.80} leads to what is no schema")
     return found

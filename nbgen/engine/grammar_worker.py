@@ -1,4 +1,4 @@
-"""The process that compiles grammars, `python -m nbgen.engine.grammar_worker BACKEND`.
+"""The process that checks and compiles grammars, `python -m nbgen.engine.grammar_worker BACKEND`.
 
 Compilers recurse and explode on hostile grammars: here one may take too long, use up its memory or crash, and only
 this process ends. It ends with its input. Knows no requests.
@@ -7,13 +7,16 @@ this process ends. It ends with its input. Knows no requests.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import traceback
 from importlib import import_module
 
 import msgspec
 
+from nbgen.engine.call_arguments import worked_out
 from nbgen.engine.grammar import Backend, Grammar, GrammarError
+from nbgen.engine.grammar_limits import check
 from nbgen.engine.light_imports import import_lightly
 from nbgen.engine.process import live_and_die_with_parent
 from nbgen.engine.worker_channel import Pipes, limit_memory
@@ -35,10 +38,11 @@ class Start(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """What became of a grammar: compiled, or a sentence."""
+    """What became of a grammar: compiled, or a sentence, and the field of a request that it is about."""
 
     compiled: bytes | None = None
     error: str | None = None
+    field: str | None = None
 
 
 def backend_class(name: str, *, lightly: bool = False) -> type[Backend]:
@@ -51,6 +55,7 @@ def backend_class(name: str, *, lightly: bool = False) -> type[Backend]:
 def main() -> None:
     live_and_die_with_parent()
     pipes = Pipes.of_worker()
+    _silence_libraries()
     with contextlib.suppress(EOFError, OSError):
         backend_kind = backend_class(sys.argv[1], lightly=True)
         backend = backend_kind.from_vocabulary(pipes.receive(Start).vocabulary)
@@ -60,11 +65,20 @@ def main() -> None:
             pipes.send(_compile(backend, pipes.receive(Grammar)))
 
 
+def _silence_libraries() -> None:
+    """Leave standard error to Python: they write a line there for every character of a grammar that they wonder at."""
+    sys.stderr = sys.stdout = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+
+
 def _compile(backend: Backend, grammar: Grammar) -> Answer:
     try:
+        check(grammar := worked_out(grammar))
         return Answer(compiled=backend.compile(grammar))
     except GrammarError as error:
-        return Answer(error=str(error))
+        return Answer(error=str(error), field=error.field)
     except MemoryError:
         return Answer(error=f"it takes more than {MAX_BYTES >> 20} MiB to compile")
     except Exception:  # of a library, about this grammar alone

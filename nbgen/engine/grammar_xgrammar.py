@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: A character that stands for itself in a JSON string.
 PLAIN = "[ !#-\\[\\]-\ud7ff\ue000-\U0010ffff]"
 #: The end of a group that may be left out, or an escape or a class of characters that is none.
-OPTIONAL = re.compile(r"(?P<other>\\.|\[(?:\\.|[^\]\\])*\])|\)\?\??", re.DOTALL)
+OPTIONAL = re.compile(r"(?P<other>\\.|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z))|\)\?\??", re.DOTALL)
 
 
 class XGrammarBackend:

@@ -282,7 +282,8 @@ class Loop:
             for sequence in item.sequences:
                 sequence.matcher = compiled.matcher()
         except NbgenError as error:
-            field, label = (item.option if error.field else None), LABELS.get(item.option, item.option)
+            field = item.option if error.field in LABELS else error.field
+            label = LABELS.get(item.option, item.option)
             words = error.message.replace(LABELS["structural_tag"], label, 1)  # which may be of our own making
             return self._engine.refuse(item.sequences, FinishReason.failure(words, error.status, field))
         except Exception:  # whatever a back end raises is this grammar's alone

@@ -10,12 +10,11 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from nbgen.engine.argument_grammar import STYLE
 from nbgen.engine.call_format import ARGUMENTS, BARE_CALLS, FIRST, LISTED_CALLS, NAMES, CallFormat, call_turn
 from nbgen.engine.template_turns import TemplateTurns
 from nbgen.engine.written_calls import CALL_START, written_arguments
 
-#: xgrammar has no name for this way: its grammar is made in `call_grammar`.
-STYLE = "python"
 #: Tokens that a list of calls stands between, in vocabularies of models whose templates may not show it.
 PAIR = ("<|tool_call_start|>", "<|tool_call_end|>")
 #: Tokens that calls stand between or not, where a template has them: its model does as it likes.

@@ -3,9 +3,11 @@
 Patterns are written for Python's `re`; what only a backtracking engine can match is refused. Knows no tokens.
 """
 
+import copy
 import time
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Self
 
 import re2
 
@@ -43,10 +45,10 @@ class Patience:
 class StopRegexes:
     """Searches growing text for the first of several patterns."""
 
-    def __init__(self, patterns: Sequence[str], patience: Patience | None = None) -> None:
+    def __init__(self, patterns: Sequence[str]) -> None:
         """Raises InvalidRequest for a pattern that RE2 does not take."""
         self.patterns = patterns
-        self._patience = patience or Patience()
+        self._patience = Patience()
         found = [PythonRegex(pattern) for pattern in patterns]
         self._marks = any(each.has_boundaries for each in found)
         count = sum(3 if each.has_boundaries else 1 for each in found)
@@ -55,6 +57,12 @@ class StopRegexes:
         self._tail = ""
         self._marked = ""
         self._cut = False
+
+    def again(self) -> Self:
+        """The same patterns for another sample of their request, before any text."""
+        other = copy.copy(self)
+        other._tail, other._marked, other._cut = "", "", False
+        return other
 
     def append(self, text: str) -> str | None:
         """Add text; the first pattern that matches its end part, as it was given.

@@ -7,8 +7,8 @@ import jinja2
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage
 
-#: What rendering may raise: a template computes.
-ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+#: What rendering may raise: a template computes, and may follow what is nested deeply.
+ERRORS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 #: The one of several templates that chats go through.
 DEFAULT = "default"
 

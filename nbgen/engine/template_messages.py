@@ -56,6 +56,6 @@ def _parsed(arguments: str) -> Any:
     """The arguments as an object, which most templates write out themselves; text that is none stays text."""
     try:
         found = json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     return found if isinstance(found, dict) else arguments

@@ -12,10 +12,11 @@ from fractions import Fraction
 from typing import Any
 
 from nbgen.engine.grammar import GrammarError
-from nbgen.engine.grammar_limits import check_schema, implies_length, inside, resolve, schemas
+from nbgen.engine.grammar_limits import check_schema, implies_length, inside, leads_back, resolve, schemas
 from nbgen.engine.json_types import listed, types_of_value
 from nbgen.engine.older_schema import modern
 from nbgen.engine.one_of import OneOf
+from nbgen.engine.schema_keywords import check_keywords
 
 Schema = dict[str, Any]
 
@@ -45,16 +46,21 @@ TOGETHER = (
 DECIMALS = 6
 
 #: Of a pattern, what xgrammar refuses or, worse, reads over; an escape or a class of characters that is none of it.
-_PATTERN = re.compile(r"(?P<refused>\\[1-9bBkpP]|\(\?(?:<?[=!]|[^:<]|\Z))|\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
+_PATTERN = re.compile(
+    r"(?P<refused>\\[1-9bBkpP]|\(\?(?:<?[=!]|[^:<]|\Z))|\\.|\[(?:\\.|[^\]\\])*+(?:\]|\\?\Z)", re.DOTALL
+)
 
 
 def enforceable(schema: Any) -> Any:
     """A schema of the same values, or in places of fewer. Raises GrammarError for what would not be enforced."""
-    references = _References(schema := modern(schema))
-    written = _rewritten(schema, references)
-    if references.moved:
-        written = {**written, "$defs": {**written.get("$defs", {}), **references.moved}}
-    check_schema(written)
+    try:
+        references = _References(schema := _modern(schema))
+        written = _rewritten(schema, references)
+        if references.moved:
+            written = {**written, "$defs": {**written.get("$defs", {}), **references.moved}}
+        check_schema(written)
+    except RecursionError:
+        raise GrammarError("it is nested too deep, or leads too far from one reference to the next") from None
     return written
 
 
@@ -65,14 +71,29 @@ class _References:
         self.moved: dict[str, Any] = {}
         self._schema = schema
         self._known = {id(node) for node in schemas(schema)}
+        #: By reference what is not known, and its name under `$defs` where that was told.
+        self._outside: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
         self.one_of = OneOf(self._seen, _with_type)
 
     def target(self, reference: str) -> Any:
         """What a reference leads to at last. Raises GrammarError if that is nothing."""
-        found = resolve(reference, self._schema)
+        found, before = self._found(reference), {reference}
         while isinstance(found, dict) and isinstance(found.get("$ref"), str):
-            found = resolve(found["$ref"], self._schema)
+            if (reference := found["$ref"]) in before:
+                raise leads_back(reference)
+            before.add(reference)
+            found = self._found(reference)
         return found
+
+    def _found(self, reference: str) -> Any:
+        """What a reference leads to at first, as the newest draft has it."""
+        found = resolve(reference, self._schema)
+        if not isinstance(found, dict) or id(found) in self._known:
+            return found
+        if reference not in self._outside:
+            self._outside[reference] = _modern(found)
+        return self._outside[reference]
 
     def _seen(self, node: Any) -> Any:
         """What a schema says without references, and with its parts as one. Raises GrammarError."""
@@ -80,7 +101,7 @@ class _References:
             if not isinstance(node, dict):
                 break
             if isinstance(node.get("$ref"), str):
-                node = resolve(node["$ref"], self._schema)
+                node = self._found(node["$ref"])
             elif "allOf" in (node := _without_all_of(node)):
                 (node,) = node["allOf"]
             else:
@@ -89,14 +110,21 @@ class _References:
 
     def place(self, reference: str) -> str:
         """The reference, or another to the same schema where that was moved."""
-        found = resolve(reference, self._schema)
-        if not isinstance(found, dict) or id(found) in self._known:
+        found = self._found(reference)
+        if reference not in self._outside:
             return reference
-        name = f"moved from {reference.replace('~', ' ').replace('/', ' ')}"
-        if name not in self.moved:
-            self.moved[name] = None  # it may lead to itself
+        if reference not in self._names:  # the first of all, as it may lead to itself
+            name = f"{len(self._names)} moved from {reference.replace('~', ' ').replace('/', ' ')}"
+            self._names[reference] = name
             self.moved[name] = _rewritten(found, self)
-        return f"#/$defs/{name}"
+        return f"#/$defs/{self._names[reference]}"
+
+
+def _modern(schema: Any) -> Any:
+    """The schema as the newest draft has it. Raises GrammarError for keywords that may not be so."""
+    for node in schemas(schema):
+        check_keywords(node)
+    return modern(schema)
 
 
 def _rewritten(node: Any, references: _References) -> Any:
@@ -188,8 +216,6 @@ def _with_values(node: Schema) -> Schema:
 def _with_type(node: Schema) -> Schema:
     """Bounds without a type get theirs: whoever writes `minimum` means a number."""
     if "type" in node:
-        if not listed(node["type"]):
-            raise GrammarError("`type` names no type")
         return node
     if any(name in node for name in ALONE):
         return node
@@ -219,8 +245,6 @@ def _check_patterns(node: Schema) -> None:
     """Raises GrammarError for patterns that strings or names would not be held to."""
     named = node.get("patternProperties")
     for pattern in [*([node["pattern"]] if "pattern" in node else []), *(named if isinstance(named, dict) else ())]:
-        if not isinstance(pattern, str):
-            raise GrammarError(f"`pattern` must be text, got {pattern!r:.80}")
         found = next((each["refused"] for each in _PATTERN.finditer(pattern) if each["refused"]), None)
         if found:
             raise GrammarError(
@@ -242,7 +266,7 @@ def _check_range(node: Schema) -> None:
 def _bound(node: Schema, name: str) -> list[Fraction]:
     """The bound in units of the last digit that is written; none where it is no finite number."""
     value = node.get(name)
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    known = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     return [Fraction(str(value)) * 10**DECIMALS] if known else []
 
 

@@ -22,7 +22,7 @@ from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.protocols.structured_output import grammar_field, openai_grammar
 from nbgen.sampling_params import GRAMMARS, SamplingParams
-from nbgen.word_lists import WordLists, bad_words
+from nbgen.word_lists import WordLists, checked_words
 
 COMPLETION_TOKENS = 16
 MAX_SAMPLES = 1024
@@ -252,7 +252,7 @@ def _request(body: Body, rid: str, params: SamplingParams, **prompt: Any) -> Gen
         namespace=namespace(body.extra_key, body.cache_salt),
         priority=body.priority or 0,
         logit_processor=body.custom_logit_processor or None,
-        words=WordLists(bad=bad) if (bad := bad_words(body.bad_words or ())) else None,
+        words=WordLists(bad=bad) if (bad := checked_words(body.bad_words or ())) else None,
         params=params,
         tensors=_tensors(body),
         streamed=bool(body.stream),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -119,12 +120,12 @@ def _allowed(tools: list[Tool], allowed: AllowedTools | None) -> tuple[list[Tool
     """Those tools alone, and how they may be called."""
     if allowed is None:
         raise InvalidRequest("tool_choice of the type allowed_tools needs `allowed_tools`", field="tool_choice")
-    names = [tool.function.name for tool in allowed.tools]
+    names = {tool.function.name: None for tool in allowed.tools}
     _check_chosen(names, tools)
     return [tool for tool in tools if tool.function.name in names], allowed.mode
 
 
-def _check_chosen(names: list[str], tools: list[Tool]) -> None:
+def _check_chosen(names: Iterable[str], tools: list[Tool]) -> None:
     known = {tool.function.name for tool in tools}
     if unknown := [name for name in names if name not in known]:
         raise InvalidRequest(f"tool_choice names {unknown[0]!r:.80}, which is no tool here", field="tool_choice")

@@ -122,7 +122,8 @@ def _tools(body: Body) -> tuple[list[dict[str, Any]], Any]:
         case {"type": "function", "name": name}:
             choice = {"type": "function", "function": {"name": name}}
         case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": list(allowed)}:
-            names = [tool.get("name") for tool in allowed if isinstance(tool, dict)]
+            given = (tool.get("name") for tool in allowed if isinstance(tool, dict))
+            names = {name for name in given if isinstance(name, str)}
             tools, choice = [tool for tool in tools if tool.name in names], mode
         case dict():
             raise InvalidRequest(

@@ -25,6 +25,8 @@ GUIDED = {
     "guided_whitespace_pattern": "whitespace_pattern",
 }
 _UNSET = (None, "", False)
+#: What a regex does not read as it stands; of an escape that it does not need, a back end complains in the log.
+_SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 
 
 def text_object(name: str, text: Any) -> Mapping[str, Any]:
@@ -104,7 +106,7 @@ def _constraint(kind: str, value: Any, field: str | None = None) -> tuple[str, A
         case "structural_tag":
             return "structural_tag", value if isinstance(value, str) else msgspec.json.encode(value).decode()
         case "choice" if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-            return "regex", "|".join(map(re.escape, value))
+            return "regex", "|".join(_SPECIAL.sub(r"\\\g<0>", each) for each in value)
     raise InvalidRequest(
         f"{field or 'structured output'} of the kind {kind[:80]!r} is not supported: there are json, json_object, "
         "regex, choice (texts), grammar and structural_tag, and TensorRT-LLM's json_schema and ebnf_grammar",

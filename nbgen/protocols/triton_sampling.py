@@ -14,7 +14,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.protocols import structured_output
 from nbgen.protocols.triton_options import Options
 from nbgen.sampling_params import SamplingParams
-from nbgen.word_lists import WordLists, bad_words
+from nbgen.word_lists import WordLists, checked_words
 
 MAX_WORD_TOKENS = 4096
 #: Beyond this, Triton's priorities are all the same here.
@@ -85,7 +85,7 @@ def logit_processor(options: Mapping[str, Any]) -> str | None:
 def word_lists(options: Mapping[str, Any]) -> WordLists | None:
     """The words that must not come, or of several tokens end the answer. Raises InvalidRequest."""
     lists = WordLists(
-        bad=bad_words(_listed(options.get("bad_words"))),
+        bad=checked_words(_listed(options.get("bad_words"))),
         bad_ids=_word_list(options, "bad_words_list"),
         stop_ids=[word for word in _word_list(options, "stop_words_list") if len(word) > 1],
     )

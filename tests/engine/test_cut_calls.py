@@ -4,12 +4,42 @@ import json
 import time
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.messages import AnswerPart
 from tests.chat_templates import BARE_PYTHON, CALLS, CHANNELS, THOUGHT, template
 from tests.engine.test_answer_format import TOOLS, WANTED, answer, calls_of, learned
 
+#: What calls are made of, and what makes none of them.
+CALL = [
+    "get_weather",
+    '{"name": "',
+    '", "arguments": ',
+    '{"city": "',
+    "Ro",
+    "city=",
+    "<parameter=city>",
+    "</parameter>",
+]
+PIECES = [
+    *CALL,
+    r"\q",
+    r"\ud800",
+    "[" * 1200,
+    "9" * 5000,
+    "1e999",
+    "NaN",
+    "\n",
+    '"',
+    "'",
+    "}",
+    "]",
+    "(",
+    "\0",
+    "<tool_call>",
+]
 WAYS = [way for way in CALLS if way != "bare"]
 SAID = "One moment."
 
@@ -100,6 +130,18 @@ def test_a_call_in_a_channel_is_told_as_well() -> None:
 )
 def test_text_that_is_cut_stays_text(calls: str, text: str) -> None:
     assert told(read(learned(template(calls, THOUGHT)), text)) == (text, [], [])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=9))
+@example(pieces=[r"\q", '", "arguments": '])
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_cut_is_read(way: str, pieces: list[str]) -> None:
+    """An answer that is ended from outside has nobody who would hear of an error."""
+    found = learned(template(CALLS[way], THOUGHT))
+    begun = written(way, 1)
+    for text in ("".join(pieces), begun[: begun.index("get_weather")] + "".join(pieces)):
+        read(found, text)
 
 
 def test_a_function_that_is_not_there_is_not_called() -> None:

@@ -82,6 +82,16 @@ def test_what_takes_too_much_memory_is_refused_without_a_trace(tiny_model: Path,
     assert capfd.readouterr().err == ""
 
 
+def test_what_a_library_wonders_at_in_a_grammar_is_in_no_log(
+    tiny_model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    compiler = GrammarCompiler("xgrammar", lambda: XGrammarBackend.from_tokenizer(tokenizer, 264, {0}))
+    assert compiler.submit(Grammar("regex", r"\ \~" * 1000)).result()
+    compiler.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_process_needs_neither_torch_nor_transformers(compiler: GrammarCompiler) -> None:
     compiler.submit(Grammar("regex", "ab")).result()
     maps = [mapped.path for child in children() for mapped in child.memory_maps()]

@@ -1,11 +1,14 @@
 """What no compiler is given, and what is no reason to refuse."""
 
 import json
+import time
+from contextlib import suppress
 
 import pytest
 
 from nbgen.engine.grammar import Grammar, GrammarError
 from nbgen.engine.grammar_limits import check
+from nbgen.sampling_params import MAX_GRAMMAR_BYTES as MOST
 
 
 def nested(depth: int) -> dict[str, object]:
@@ -25,6 +28,10 @@ REFUSED = {
     "combined": {"type": "string", "format": "date", "pattern": "a"},
     "count": {"type": "array", "minItems": 2**63},
     "elsewhere": {"$ref": "http://127.0.0.1/x.json"},
+    "an anchor": {"items": {"$ref": "#node"}, "$defs": {"a": {"$anchor": "node"}}},
+    "no schema": {"$ref": "#/x", "x": 5},
+    "half a character": {"const": "\ud800"},
+    "half a name": {"properties": {"\udfff": {}}},
     "nowhere": {"$ref": "#/$defs/missing"},
     "cycle": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
     "depth": nested(70),
@@ -54,6 +61,40 @@ def test_refused_schemas(name: str) -> None:
 @pytest.mark.parametrize("name", TAKEN)
 def test_taken_schemas(name: str) -> None:
     check(Grammar("json_schema", json.dumps(TAKEN[name])))
+
+
+def test_what_a_schema_of_a_tag_names_is_no_part_of_it() -> None:
+    named = {"properties": {"schema": {"$ref": "#/$defs/a"}, "json_schema": {"const": {"not": {}}}}, "$defs": {"a": {}}}
+    for format in ({"type": "json_schema", "json_schema": named}, {"type": "any_text"}):
+        check(Grammar("structural_tag", json.dumps({"format": format})))
+    older = {"structures": [{"begin": "<", "schema": named, "end": ">"}], "triggers": ["<"]}
+    check(Grammar("structural_tag", json.dumps(older)))
+    older["structures"][0]["schema"] = REFUSED["keyword"]
+    with pytest.raises(GrammarError):
+        check(Grammar("structural_tag", json.dumps(older)))
+
+
+def chain(length: int) -> dict[str, object]:
+    links = {f"a{i}": {"$ref": f"#/$defs/a{i + 1}"} for i in range(length)}
+    return {"$ref": "#/$defs/a0", "$defs": {**links, f"a{length}": {}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        *((kind, text) for kind in ("regex", "ebnf") for text in ("{" + " " * MOST, "[" * MOST, "[" * MOST + "\\")),
+        *(("ebnf", text * (MOST // len(text))) for text in ('"\n', '"\\"', "#[", "\\")),
+        ("json_schema", json.dumps({"pattern": "{" + " " * MOST})),
+        ("json_schema", json.dumps(chain(1500))),
+        ("json_schema", json.dumps({"anyOf": [{}] * (MOST // 4)})),
+        ("structural_tag", json.dumps({"format": [{}] * (MOST // 4)})),
+    ],
+)
+def test_a_check_takes_no_longer_than_there_is_text(kind: str, text: str) -> None:
+    started = time.thread_time()
+    with suppress(GrammarError):
+        check(Grammar(kind, text))
+    assert time.thread_time() - started < 1
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,9 @@ def test_of_those_that_share_a_processor_only_the_one_at_fault_ends(engine: Asse
     assert ids(outputs["good"]) == [60, 61, 62, 63, 64]
 
 
-@pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"callable": 5}', '{"callable": "zz"}', '{"callable": "00ff"}'])
+@pytest.mark.parametrize(
+    "text", ["", "x", "[]", "{}", '{"callable": 5}', '{"callable": "zz"}', '{"callable": "00ff"}', "[" * 200_000]
+)
 def test_what_is_no_processor_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be loaded"):
         LogitProcessors().load(text)

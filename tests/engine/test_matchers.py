@@ -8,9 +8,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from nbgen.engine.grammar import Grammar, Matcher
+from nbgen.engine.grammar import Grammar, GrammarError, Matcher
 from nbgen.engine.grammar_llguidance import LLGuidanceBackend
 from nbgen.engine.grammar_xgrammar import XGrammarBackend
+from nbgen.protocols.structured_output import openai_grammar
 from nbgen.sampling_params import SPACED
 
 END = 0
@@ -80,3 +81,36 @@ def test_white_space_is_the_models_choice_unless_the_schema_makes_it(
         for said, allowed in (({}, True), (SPACED, written == ANSWER)):
             matcher = begin(Grammar("json_schema", json.dumps({"type": "object", **said})))
             assert (matcher.num_allowed(ids) == len(ids)) == allowed, (written, said)
+
+
+#: Every character that a regex may read otherwise, and some that none does.
+CHOICES = [
+    "".join(map(chr, range(1, 128))),
+    "a b",
+    "#1 ~ &-",
+    "^x$",
+    "(a|b)?",
+    "c{2}",
+    "[d]*",
+    "\\",
+    '"',
+    "\n",
+    "é🙂\u2028",
+]
+
+
+def test_choices_are_what_they_say_and_no_reason_to_complain(
+    begin: Callable[[Grammar], Matcher], tiny_model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    regex = Grammar("regex", openai_grammar({"guided_choice": CHOICES})["regex"])
+    encode = AutoTokenizer.from_pretrained(tiny_model).encode
+    for choice in CHOICES:
+        matcher, tokens = begin(regex), encode(choice, add_special_tokens=False)
+        for token in tokens:
+            matcher.accept(token)
+        assert matcher.may_end
+    for other in ("ab", "x", "cc", "a", "d"):
+        matcher = begin(regex)
+        with pytest.raises(GrammarError):
+            [matcher.accept(token) for token in [*encode(other, add_special_tokens=False), END]]
+    assert capfd.readouterr().err == ""

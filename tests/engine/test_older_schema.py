@@ -14,6 +14,7 @@ INTEGER = {"type": "integer"}
 ENFORCED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "a flag beside a bound": ({"type": "integer", "minimum": 5, "exclusiveMinimum": True}, [6], [5]),
     "a flag that is not set": ({"type": "integer", "maximum": 5, "exclusiveMaximum": False}, [5], [6]),
+    "a flag elsewhere": ({"$ref": "#/x", "x": {"minimum": 5, "exclusiveMinimum": True, "type": "integer"}}, [6], [5]),
     "a flag in a part": ({"allOf": [INTEGER, {"maximum": 5, "exclusiveMaximum": True}]}, [4], [5]),
     "places": (
         {"type": "array", "items": [INTEGER, {"type": "string"}], "additionalItems": {"type": "null"}, "minItems": 2},

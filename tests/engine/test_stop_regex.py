@@ -164,6 +164,18 @@ def test_patience_is_saved_up_to_a_limit() -> None:
         patience.spend(SAVED_UP + 2 * FOR_EACH_PIECE)
 
 
+def test_samples_have_texts_of_their_own_and_one_patience() -> None:
+    first = StopRegexes(["ab"])
+    assert first.append("a") is None
+    second = first.again()
+    assert second.append("b") is None
+    assert first.append("b") == "ab"
+    slow, letters = StopRegexes([f"[ab]*a[ab]{{{40 + i}}}c" for i in range(8)]), random.Random(0)
+    pieces = ("".join(letters.choices("ab", k=TAIL)) for _ in range(1000))
+    with pytest.raises(InvalidRequest, match="stop_regex takes too long"):
+        [slow.again().append(piece) for piece in pieces]
+
+
 def test_a_refusal_says_what_is_not_known() -> None:
     with pytest.raises(InvalidRequest, match=r"invalid perl operator: \(\?x"):
         StopRegexes(["(?x: a)"])

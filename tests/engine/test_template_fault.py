@@ -19,6 +19,7 @@ from tests.conftest import save_tokenizer
         ("{{ messages | odd }}", r"chat template is no valid Jinja \(line 1\)"),
         ("{{ raise_exception('roles must alternate') }}", r"refuses the messages \(roles: user, tool\)"),
         ("{{ 1 / 0 }}", "refuses the messages"),
+        ("{% macro deeper() %}{{ deeper() }}{% endmacro %}{{ deeper() }}", "refuses the messages"),
         ("{{ messages[0]['content'].odd.odd }}", "refuses the messages"),
     ],
 )

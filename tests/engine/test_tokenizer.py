@@ -33,6 +33,16 @@ def test_a_call_with_half_a_surrogate_pair_can_be_given_back(tmp_path: Path, way
     assert r"\ud83d" in tokenizer.text(ids)
 
 
+def test_arguments_that_are_nested_too_deeply_are_text(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = template(CALLS["objects"])
+    tokenizer = Tokenizer(pretrained, {0}, 512)
+    call = ToolCall(id="a", name="f", arguments="[" * 2000)
+    ids = tokenizer.encode_chat([ChatMessage(role="assistant", content="", tool_calls=[call])])
+    assert call.arguments in tokenizer.text(ids)
+
+
 def test_an_id_that_the_tokenizer_does_not_know_has_no_text() -> None:
     tokenizer = Tokenizer(ByT5Tokenizer(), {1, 500}, 512)
     assert [tokenizer.token_text(token) for token in (ord("a") + 3, 500)] == ["a", ""]

@@ -278,6 +278,7 @@ def test_vllms_structured_output_is_ours(fields: dict[str, Any], grammar: tuple[
         ({"response_format": {"type": "json_object"}, "guided_json": {}}, "guided_json"),
         ({"bad_words": ["a"] * 257}, "bad_words"),
         ({"bad_words": [1]}, "bad_words"),
+        ({"bad_words": ["é" * 513]}, "bad_words"),
     ],
 )
 def test_what_structured_output_cannot_be_is_refused_by_its_name(fields: dict[str, Any], field: str) -> None:

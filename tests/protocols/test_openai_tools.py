@@ -1,5 +1,6 @@
 """What tools a model is shown, which it must call, and which cannot be."""
 
+import time
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from nbgen.errors import InvalidRequest
 from nbgen.protocols.openai_tools import (
     MAX_TOOL_BYTES,
     MAX_TOOLS,
+    AllowedFunction,
+    AllowedTools,
     Choice,
     ChosenFunction,
     Function,
@@ -79,3 +82,13 @@ def test_tools_that_cannot_be_served_are_refused(tools: list[Tool], choice: Any,
 def test_as_many_and_as_long_as_may_be_are_taken() -> None:
     assert tool_options([tool("x" * 60 + f".{number}") for number in range(MAX_TOOLS)], None)
     assert tool_options([tool(description="x" * (MAX_TOOL_BYTES - 100))], None)
+
+
+def test_far_too_many_tools_are_refused_soon() -> None:
+    tools = [tool(f"f{i}") for i in range(30_000)]
+    allowed = [AllowedFunction(function=ChosenFunction(name=each.function.name)) for each in reversed(tools)]
+    choice = Choice(type="allowed_tools", allowed_tools=AllowedTools(mode="auto", tools=allowed))
+    started = time.thread_time()
+    with pytest.raises(InvalidRequest, match="there are 30000 tools"):
+        tool_options(tools, choice)
+    assert time.thread_time() - started < 1

@@ -1,6 +1,7 @@
 """Bodies and queries of OpenAI's responses become a chat's call, or refusals that name the field as it was written."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -78,6 +79,15 @@ def test_what_may_be_called(choice: Any, names: str, required: bool, function: s
     assert options is not None
     assert [tool["function"]["name"] for tool in options.tools] == list(names)
     assert (options.required, options.function) == (required, function)
+
+
+def test_far_too_many_tools_are_refused_soon() -> None:
+    tools = [{"type": "function", "name": f"f{i}"} for i in range(30_000)]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [*reversed(tools), {"name": ["f1"]}]}
+    started = time.thread_time()
+    with pytest.raises(InvalidRequest, match="there are 30000 tools"):
+        response(tools=tools, tool_choice=choice)
+    assert time.thread_time() - started < 3
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))

@@ -187,6 +187,9 @@ def test_memory_may_be_released_while_a_grammar_is_compiled(server: Server) -> N
 
 
 def test_a_custom_logit_processor_needs_the_owners_word(server: Server) -> None:
+    deep = post(server, custom_logit_processor="[" * 200_000)
+    assert deep.status_code == 400
+    assert deep.json()["error"]["message"] == "custom_logit_processor cannot be loaded: it is nested too deep"
     answer = post(server, custom_logit_processor='{"callable": "00"}')
     assert answer.status_code == 400
     assert "not configured to enable custom logit processor" in answer.json()["error"]["message"]

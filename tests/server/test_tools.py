@@ -89,8 +89,13 @@ def test_a_function_of_ordinary_types_can_be_required(client: openai.OpenAI) -> 
         (call,) = ask(client, **asked).choices[0].message.tool_calls
         assert json.loads(call.function.arguments).keys() == {"labels", "amount"}
     assert ask(client, tools=[function("open", Link)], tool_choice="required", max_tokens=9).choices
-    with pytest.raises(openai.BadRequestError, match="strict function 'open' cannot be enforced: format and maxLength"):
-        ask(client, tools=[*TOOLS, function("open", Link, strict=True)], tool_choice="required")
+    for more in ({"tool_choice": "required"}, {"response_format": FORMAT}):
+        words = (
+            "^Error code: 400.*the parameters of the strict function 'open' cannot be enforced: format and maxLength"
+        )
+        with pytest.raises(openai.BadRequestError, match=words) as refused:
+            ask(client, tools=[*TOOLS, function("open", Link, strict=True)], **more)
+        assert refused.value.param == "tools"
 
 
 def test_a_stream_brings_each_call_with_its_number(client: openai.OpenAI) -> None:
@@ -251,8 +256,13 @@ def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> Non
         ({"tools": [{"type": "web_search"}]}, "web_search"),
         ({"tools": TOOLS * 65}, "at most 128"),
         ({"tools": [{"type": "function", "function": {"name": "f", "description": "a" * 2**20}}]}, "at most 1048576"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "odd"}}}],
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"patternProperties": {"(": {}}}}}],
           "tool_choice": "required"}, "compile tools grammar"),
+        *(({"tools": [{"type": "function", "function": {"name": "f", "parameters": parameters, "strict": True}}],
+            "tool_choice": choice}, f"parameters of the strict function 'f' cannot be enforced: {words}")
+          for choice in ("auto", "required")
+          for parameters, words in (({"$ref": "#", "type": "object"}, r"\$ref '#' leads back to itself"),
+                                    ({"type": "object", "required": [["a"]]}, r"`required\[0\]` cannot be so"))),
         ({"messages": [*ASK, {"role": "function", "content": "x", "name": "f"}]}, "role 'function'"),
         ({"messages": [*ASK, {"role": "tool", "tool_call_id": "1"}]}, "no content"),
         ({"messages": [*ASK, {"role": "assistant"}]}, "no content"),
@@ -261,6 +271,14 @@ def test_the_panels_runs_bring_thoughts_and_calls(calling_server: Server) -> Non
 def test_refusals_say_what_is_wrong(client: openai.OpenAI, options: dict[str, Any], words: str, stream: bool) -> None:
     with pytest.raises(openai.BadRequestError, match=words):
         ask(client, stream=stream, **options)
+
+
+@pytest.mark.parametrize("parameters", [{"$ref": "#", "type": "object"}, {"properties": 5}, {"format": ["x"]}])
+def test_parameters_that_cannot_be_enforced_are_any(client: openai.OpenAI, parameters: dict[str, Any]) -> None:
+    odd = {"type": "function", "function": {"name": "odd", "parameters": parameters}}
+    chosen = {"type": "function", "function": {"name": "odd"}}
+    (call,) = ask(client, tools=[*TOOLS, odd], tool_choice=chosen, max_tokens=60).choices[0].message.tool_calls
+    assert (call.function.name, call.function.arguments[:1]) == ("odd", "{")
 
 
 def test_a_call_that_is_nested_too_deeply_ends_nobody_elses_answer(calling_server: Server, calling_model: Path) -> None:

@@ -1,0 +1,103 @@
+"""What functions take, as parts of a structural tag: their schemas as they were sent, and what becomes of them.
+
+To find what of a schema can be enforced may take for ever. So it is done where grammars are compiled, in a process that
+can be ended: what a tag is made with here is worked out there. Plain Python.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import msgspec
+
+from nbgen.engine.argument_grammar import STYLE, python_arguments
+from nbgen.engine.grammar import Grammar, GrammarError
+from nbgen.engine.grammar_limits import parsed
+from nbgen.engine.loose_schema import can_be_enforced, loosened
+from nbgen.engine.structural_tag import Format
+from nbgen.engine.xgrammar_schema import enforceable
+
+REMEDY = "leave out response_format and strict tools, and let tool_choice be auto or none"
+#: The type of the part, which no library knows.
+TYPE = "arguments"
+#: What in a tag are schemas, and no parts of it.
+SCHEMAS = ("json_schema", "schema")
+
+
+class Arguments(msgspec.Struct):
+    """The part that stands for what a function takes; `parameters` are JSON, and `style` is how calls are written."""
+
+    function: str
+    parameters: str
+    style: str
+    strict: bool = False
+    type: Literal["arguments"] = "arguments"
+
+
+def arguments(function: dict[str, Any], style: str | None, *, strict: bool) -> Format:
+    """All that a strict function takes; that of another as far as it can be enforced."""
+    parameters = json.dumps(function.get("parameters") or {"type": "object"})
+    told = Arguments(function=function["name"], parameters=parameters, style=style or "json", strict=strict)
+    return msgspec.to_builtins(told)
+
+
+def worked_out(grammar: Grammar) -> Grammar:
+    """The grammar with what functions take as parts that back ends know.
+
+    Raises GrammarError for a strict function's parameters that cannot be enforced, and for what cannot be written.
+    """
+    if grammar.kind != "structural_tag" or TYPE not in grammar.text:
+        return grammar
+    return grammar._replace(text=json.dumps(_worked_out(parsed(grammar)), ensure_ascii=False))
+
+
+def _worked_out(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_worked_out(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == TYPE:
+        return _of_function(part)
+    return {name: each if name in SCHEMAS else _worked_out(each) for name, each in part.items()}
+
+
+def _of_function(part: dict[str, Any]) -> Format:
+    told, schema = _read(part)
+    if told.strict:
+        _check_strict(told.function, schema)
+    parameters = schema if told.strict else _as_far_as_can_be(schema)
+    if told.style != STYLE:
+        style = {} if told.style == "json" else {"style": told.style}
+        return {"type": "json_schema", "json_schema": parameters or {"type": "object"}, **style}
+    if parameters is None or (found := python_arguments(parameters)) is None:
+        raise GrammarError(
+            f"this model calls tools in Python's syntax, in which the parameters of {told.function!r} cannot be "
+            f"enforced: {REMEDY}",
+            field="tools",
+        )
+    return found
+
+
+def _read(part: dict[str, Any]) -> tuple[Arguments, dict[str, Any]]:
+    try:
+        told = msgspec.convert(part, Arguments)
+        return told, msgspec.convert(json.loads(told.parameters), dict[str, Any])
+    except (msgspec.ValidationError, ValueError, RecursionError):
+        raise GrammarError(f"a part of the type {TYPE!r} is not as it is made of a function") from None
+
+
+def _check_strict(name: str, parameters: Any) -> None:
+    """Raises GrammarError for arguments that cannot be enforced, which names the function."""
+    try:
+        enforceable(parameters)
+    except GrammarError as error:
+        words = f"the parameters of the strict function {name!r} cannot be enforced: {error}"
+        raise GrammarError(words, field="tools") from None
+
+
+def _as_far_as_can_be(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """The schema, or as much of it as can be enforced; None where that is no matter of single keywords."""
+    if can_be_enforced(schema):
+        return schema
+    return loose if can_be_enforced(loose := loosened(schema)) else None

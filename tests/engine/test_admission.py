@@ -1,0 +1,40 @@
+"""What many samples of a request have in common is worked out once: others wait to be admitted meanwhile."""
+
+import time
+from typing import Any
+
+import pytest
+
+from nbgen.engine.assembly import Assembly
+from nbgen.messages import GenerateRequest
+from nbgen.sampling_params import MAX_N, MAX_STOP_REGEXES, SamplingParams
+from nbgen.word_lists import MAX_WORD_BYTES, MAX_WORDS, WordLists
+
+WORDS = WordLists(bad=[chr(97 + i % 26) * (MAX_WORD_BYTES - i) for i in range(MAX_WORDS)])
+REGEXES = tuple("(" * 120 + ")" * 120 + f"a{i}" for i in range(MAX_STOP_REGEXES))
+
+
+MANY = SamplingParams(n=MAX_N)
+TOLD = SamplingParams(n=MAX_N, custom_params={"token_ids": [1], "more": [[i] for i in range(20_000)]})
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"params": MANY, "words": WORDS},
+        {"params": SamplingParams(n=MAX_N, stop_regex=REGEXES)},
+        {"params": TOLD},
+        {"params": TOLD, "logit_processor": '{"name": "allowed_tokens"}'},
+    ],
+    ids=["words", "regexes", "params", "processor"],
+)
+def test_many_samples_are_admitted_for_the_price_of_one(tiny_engine: Assembly, request_: dict[str, Any]) -> None:
+    request = GenerateRequest(rid="r", input_ids=[1, 2, 3], **request_)
+    started = time.thread_time()
+    sequences = tiny_engine.admission.sequences(request)
+    assert time.thread_time() - started < 0.5
+    assert len(sequences) == MAX_N
+    assert len({len(sequence.bad_words) for sequence in sequences}) == 1
+    if request.logit_processor:
+        sequences[0].custom_params["__req__"] = None
+        assert "__req__" not in sequences[1].custom_params
