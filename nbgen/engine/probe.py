@@ -14,6 +14,7 @@ import torch
 from nbgen.engine import (
     fused_norms,
     linear,
+    memory,
     native_delta,
     native_experts,
     native_linear,
@@ -58,12 +59,12 @@ def choose_runner(model: "PreTrainedModel", *, copies_weights: bool = True, know
     try:
         scores = known.recall() if known is not None else None
         return (scores and _as_before(model, scores)) or _chosen(model, copies_weights, known)
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not memory.ran_out(error):
+            raise
         name = type(model).__name__
         log.exception("trying %s", name)
-        raise ModelError(
-            f"{name} leaves no room in the GPU's memory to compute in: free some, or use a smaller model"
-        ) from error
+        raise ModelError(f"{name} leaves no memory to compute in: free some, or use a smaller model") from error
 
 
 def _as_before(model: "PreTrainedModel", scores: Scores) -> Runner | None:
@@ -209,9 +210,9 @@ def _expected_scores(model: "PreTrainedModel", prompts: list[list[int]]) -> list
     name = type(model).__name__
     try:
         scores = _stock_scores(model, prompts)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # a model may raise anything
+        if memory.ran_out(error):
+            raise
         log.exception("trying %s", name)
         raise ModelError(f"{name} fails in transformers itself, on {len(prompts[0])} random tokens") from error
     if not all(torch.isfinite(each).all() for each in scores):
@@ -254,9 +255,9 @@ def _agrees(
                 trial.same(got, expected[index][row], runner.model.dtype)
                 for index, row, got in trial.pieces(runner, prompts, steps)
             )
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # a model may raise anything where a way of running does not suit it
+        if memory.ran_out(error):
+            raise
         log.info("tier %s does not suit this model: %s", runner.tier, error)
         return False
 

@@ -43,5 +43,5 @@ def test_a_model_that_leaves_no_memory_is_refused_with_words(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(*place, full)
-    with pytest.raises(ModelError, match="LlamaForCausalLM leaves no room in the GPU's memory"):
+    with pytest.raises(ModelError, match="LlamaForCausalLM leaves no memory"):
         probe.choose_runner(model)
