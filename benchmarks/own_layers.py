@@ -4,6 +4,7 @@ Products and attention are the same C++ in both. The two take turns in one proce
 bits may part.
 """
 
+from typing import Any
 from unittest import mock
 
 from benchmarks.cpu_rows import compared, engine, keep
@@ -15,19 +16,19 @@ from nbgen.engine.model_runner import ModelRunner
 MODELS = ("g270",)
 
 
-def engine_in(layers_in: str, model: str) -> Assembly:
-    made = engine(model)
+def engine_in(layers_in: str, model: str, **options: Any) -> Assembly:
+    made = engine(model, **options)
     runner = made.engine._runner
     assert isinstance(runner, ModelRunner)
     assert runner.layers_in == layers_in
     return made
 
 
-def both(model: str) -> tuple[Assembly, Assembly]:
+def both(model: str, **options: Any) -> tuple[Assembly, Assembly]:
     """With transformers' layers, and with ours."""
-    ours = engine_in("C++", model)
+    ours = engine_in("C++", model, **options)
     with mock.patch.object(probe, "_give_native_layers"), mock.patch.object(KnownScores, "recall", return_value=None):
-        return engine_in("transformers", model), ours
+        return engine_in("transformers", model, **options), ours
 
 
 def measure(model: str) -> dict[str, list[float]]:

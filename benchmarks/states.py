@@ -15,6 +15,8 @@ from nbgen.engine import native_delta, native_scan
 from nbgen.engine.assembly import Assembly
 
 MODELS = ("d08", "h350", "l350")
+#: Half of it holds the states of all streams.
+CACHE = 2**30
 #: Turns have as many seeds at most.
 OTHERS = 1000
 
@@ -30,7 +32,7 @@ def by_transformers(assembly: Assembly, *row: int) -> tuple[float, list[list[int
 
 def measure(model: str) -> dict[str, list[float]]:
     """Tokens a second by transformers' code, with our functions, and by our layers, of each row."""
-    stock, ours = both(model)
+    stock, ours = both(model, kv_cache_bytes=CACHE)
     return compared_runs(partial(by_transformers, stock), partial(seconds, stock), partial(seconds, ours), alike=False)
 
 
