@@ -147,8 +147,19 @@ def edit(path: Path, **changes: object) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile our C++ before processes of tests begin: each of their engines would, all at once, while others wait."""
     if session.config.getoption("numprocesses", None):
-        code = "from nbgen.engine import native; [*map(native.library, native.KINDS)]"
+        code = "from concurrent.futures import ThreadPoolExecutor; from nbgen.engine import native; "
+        code += "[*ThreadPoolExecutor().map(native.library, native.KINDS)]"
         subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage meanwhile: imports make a million objects, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
