@@ -32,6 +32,12 @@ from tests.soak import TIMES
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Most of a Jupyter server's start, and tests start a hundred, is a package reading its grammar. jsonschema has it check
+# a format that no schema here names, and does without where there is none.
+WITHOUT = str(Path(__file__).parent / "without")
+sys.path.insert(0, WITHOUT)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [WITHOUT, os.environ.get("PYTHONPATH")]))
+
 # As where the environment is activated: `make test` installs node there, on a machine that has none.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
@@ -141,8 +147,19 @@ def edit(path: Path, **changes: object) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile our C++ before processes of tests begin: each of their engines would, all at once, while others wait."""
     if session.config.getoption("numprocesses", None):
-        code = "from nbgen.engine import native; [*map(native.library, native.KINDS)]"
+        code = "from concurrent.futures import ThreadPoolExecutor; from nbgen.engine import native; "
+        code += "[*ThreadPoolExecutor().map(native.library, native.KINDS)]"
         subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage meanwhile: imports make a million objects, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,9 @@ expect.set_options(timeout=1000 * PATIENCE)
 FOREIGN = ("Canceled future for", "reading 'schema'", "'filebrowser:open-path' not registered")
 #: JupyterLab now and then loses a cell or a widget on a busy machine; what fails twice is ours. `-ra` tells both.
 AGAIN = pytest.mark.flaky(reruns=1)
-EMPTY = "() => window.jupyterapp !== undefined && !document.querySelector('.jp-NotebookPanel')"
+BLANK = "about:blank"
+#: Also where another document has taken JupyterLab's place, its objects are still there.
+EMPTY = "() => document.contains(window.jupyterapp?.shell.node ?? null) && !document.querySelector('.jp-NotebookPanel')"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -87,17 +89,25 @@ class Desk:
         return self._page
 
     def _loaded(self, page: Page) -> None:
-        self._loads += 1
+        self._loads += page.url != BLANK
 
     def clear(self) -> None:
-        """Keep the tab if it shows a JupyterLab without notebooks that has not been loaded a second time."""
+        """Keep the tab if it shows a JupyterLab without notebooks.
+
+        One that was loaded a second time may open those again that it showed the first time: what is kept is the code
+        that the tab has read.
+        """
         page = self.page()
-        if page.is_closed() or self._loads > 1 or not page.evaluate(EMPTY):
+        if page.is_closed() or not page.evaluate(EMPTY):
             page.context.close()
             self._page = None
-        else:
-            page.unroute_all(behavior="ignoreErrors")
-            page.context.clear_permissions()
+            return
+        page.unroute_all(behavior="ignoreErrors")
+        page.context.clear_permissions()
+        if self._loads > 1:
+            page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+            page.goto(BLANK)
+            self._loads = 0
 
 
 @pytest.fixture(scope="package")

@@ -1,5 +1,6 @@
 """Engines in this process, for tests that look inside."""
 
+import gc
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -74,6 +75,13 @@ def text(outputs: list[GenerateOutput], index: int = 0) -> str:
 def tiny_engine(tiny_model: Path) -> Assembly:
     """An engine of the random two-layer Llama."""
     return build(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def little_garbage() -> None:
+    """What other files' tests have left is out of the way of tests where garbage is looked for again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

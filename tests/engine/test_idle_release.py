@@ -22,6 +22,8 @@ from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import Outputs, build, generate, ids
 
+pytestmark = pytest.mark.usefixtures("little_garbage")
+
 HOUR = 3600.0
 REQUEST = GenerateRequest(
     rid="r", input_ids=list(range(10, 60)), params=SamplingParams(max_new_tokens=20, temperature=0, ignore_eos=True)

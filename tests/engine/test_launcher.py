@@ -20,6 +20,8 @@ from tests.engine.test_cuda_graphs import with_graphs
 from tests.engine.test_grammar import constrained
 from tests.soak import TIMES
 
+pytestmark = pytest.mark.usefixtures("little_garbage")
+
 PROMPT = list(range(10, 40))
 UNINSTALLED = ("ignore:.*causal_conv1d.*", "ignore:.*mamba_ssm.*", "ignore:.*fla.*")
 

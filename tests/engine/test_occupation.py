@@ -16,6 +16,8 @@ from tests.engine.conftest import build, generate, ids
 from tests.engine.multimodal import MULTIMODAL, save
 from tests.engine.test_images import media, picture
 
+pytestmark = pytest.mark.usefixtures("little_garbage")
+
 REQUEST = GenerateRequest(
     rid="r", input_ids=list(range(10, 50)), params=SamplingParams(max_new_tokens=20, temperature=0, ignore_eos=True)
 )

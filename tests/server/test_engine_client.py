@@ -225,42 +225,38 @@ async def test_a_live_model_is_unloaded_however_early_in_its_connection(turns: i
 
 
 @asynccontextmanager
-async def being_stopped(model: Path) -> AsyncIterator[EngineClient]:
-    """One that was ready until just now."""
-    client = EngineClient(EngineConfig(model=str(model)), logging.getLogger("test"))
+async def stopping(client: EngineClient) -> AsyncIterator[None]:
+    """While it is stopped, which is over in the end."""
     await client.start()
-    stopping = asyncio.create_task(client.stop())
+    stop = asyncio.create_task(client.stop())
     await asyncio.sleep(0)
     assert client.state == "stopping"
-    yield client
-    await stopping
-    await client.close(0)
+    yield
+    await stop
 
 
-async def test_who_asks_while_it_is_stopped_has_it_started_again(tiny_model: Path) -> None:
-    async with being_stopped(tiny_model) as client:
+async def test_who_asks_while_it_is_stopped_has_it_started_again_unless_it_is_stopped_once_more(
+    tiny_model: Path,
+) -> None:
+    client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
+    async with stopping(client):
         with pytest.raises(InvalidRequest, match="no such folder"):
             await client.load_adapter("a", "/nonexistent")
         assert client.state == "ready"
-    async with being_stopped(tiny_model) as client:
+    async with stopping(client):
         await client.start()
         assert client.state == "ready"
-
-
-async def test_what_is_stopped_once_more_is_not_started_again(tiny_model: Path) -> None:
-    async with being_stopped(tiny_model) as client:
+    async with stopping(client):
         starting = asyncio.create_task(client.start())
         await asyncio.sleep(0)
         await client.stop()
         with pytest.raises(Unavailable, match="was stopped"):
             await starting
         assert client.state == "stopped"
-
-
-async def test_memory_that_a_stop_gives_back_is_free_once_its_release_is_answered(tiny_model: Path) -> None:
-    async with being_stopped(tiny_model) as client:
+    async with stopping(client):
         await client.occupy(ReleaseMemory, ["kv_cache"])
-        assert (client.state, client.pid) == ("stopped", None)
+        assert (client.state, client.pid) == ("stopped", None), "what a stop gives back is free once that is answered"
+    await client.close(0)
 
 
 async def test_no_engine_is_started_of_a_version_that_the_server_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,39 +37,53 @@ port, path, token, pid = sys.argv[1:]
 server = psutil.Process(int(pid))
 worked = lambda: sum(server.cpu_times()[:2])
 connection = http.client.HTTPConnection("127.0.0.1", int(port))
-held = slowest = 0.0
-print("ready", flush=True)
-while not select.select([sys.stdin], [], [], 0.1)[0]:
-    started, before = time.monotonic(), worked()
-    connection.request("GET", path, headers={"Authorization": "token " + token})
-    assert not connection.getresponse().read()
-    waited = time.monotonic() - started
-    slowest, held = max(slowest, waited), max(held, min(waited, worked() - before))
-print(held, slowest)
+while sys.stdin.readline():
+    held = slowest = 0.0
+    print("ready", flush=True)
+    while not select.select([sys.stdin], [], [], 0.1)[0]:
+        started, before = time.monotonic(), worked()
+        connection.request("GET", path, headers={"Authorization": "token " + token})
+        assert not connection.getresponse().read()
+        waited = time.monotonic() - started
+        slowest, held = max(slowest, waited), max(held, min(waited, worked() - before))
+    sys.stdin.readline()
+    print(held, slowest, flush=True)
 """
 
 
-@contextmanager
-def nobody_waits(server: Server) -> Iterator[None]:
-    """Health is asked every 100 ms, and each answer comes in time."""
+@pytest.fixture(scope="module")
+def watch(server: Server) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which asks for health every 100 ms from one line that it is sent to the next."""
     command = [sys.executable, "-c", WATCH, str(server.port), "/nbgen/v2/health/live", TOKEN, str(server.process.pid)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watch:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@contextmanager
+def nobody_waits(watch: subprocess.Popen[str]) -> Iterator[None]:
+    """Each answer about health comes in time."""
+
+    def next_line() -> str:
         assert watch.stdin is not None
         assert watch.stdout is not None
-        watch.stdout.readline()
-        try:
-            yield
-        finally:
-            watch.stdin.close()
-            held, slowest = map(float, (watch.stdout.readline() or "inf inf").split())
+        print(file=watch.stdin, flush=True)
+        return watch.stdout.readline()
+
+    assert next_line() == "ready\n"
+    try:
+        yield
+    finally:
+        held, slowest = map(float, (next_line() or "inf inf").split())
     assert held < SECONDS, "the event loop was held up"
     assert slowest < MOST_SECONDS, "the event loop waited for something"
 
 
-def test_a_large_answer_holds_nobody_up(server: Server) -> None:
+def test_a_large_answer_holds_nobody_up(server: Server, watch: subprocess.Popen[str]) -> None:
     """50 MB of JSON, there and back."""
     array = np.random.default_rng(0).standard_normal(2_500_000).astype(np.float32)
-    with nobody_waits(server), client(server, network_timeout=120) as found:
+    with nobody_waits(watch), client(server, network_timeout=120) as found:
         outputs = [triton.InferRequestedOutput("Y", binary_data=False)]
         result = found.infer("echo", [tensor("X", array, binary=False)], outputs=outputs)
     np.testing.assert_array_equal(result.as_numpy("Y"), array)
@@ -80,7 +94,7 @@ LONG = np.random.default_rng(0).integers(4, 260, 6000)
 
 
 @pytest.mark.parametrize("protocol", ["binary", "json", "grpc"])
-def test_megabytes_of_logits_for_four_at_once(server: Server, protocol: str) -> None:
+def test_megabytes_of_logits_for_four_at_once(server: Server, watch: subprocess.Popen[str], protocol: str) -> None:
     def ask(_: int) -> np.ndarray:
         if protocol == "grpc":
             with triton_grpc.InferenceServerClient(grpc_address(server)) as found:
@@ -91,7 +105,7 @@ def test_megabytes_of_logits_for_four_at_once(server: Server, protocol: str) -> 
             outputs = [triton.InferRequestedOutput("logits", binary_data=protocol == "binary")]
             return found.infer(MODEL, [tensor("input_ids", LONG)], outputs=outputs).as_numpy("logits")
 
-    with nobody_waits(server), ThreadPoolExecutor(4) as pool:
+    with nobody_waits(watch), ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(ask, range(4)))
     assert all(answer.shape == (len(LONG), 260) for answer in answers)
     assert np.isfinite(answers[0]).all()
@@ -126,10 +140,12 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_json_is_refused_while_others_are_served(server: Server, name: str) -> None:
+def test_hostile_json_is_refused_while_others_are_served(
+    server: Server, watch: subprocess.Popen[str], name: str
+) -> None:
     route, body, words = HOSTILE[name]
     model = MODEL if route == "generate" else "echo"
-    with nobody_waits(server):
+    with nobody_waits(watch):
         answer = server.http.post(f"v2/models/{model}/{route}", content=body())
     assert answer.status_code == 400, answer.text[:300]
     assert words in answer.json()["error"]
@@ -184,28 +200,28 @@ def framed(datatype: bytes, elements: int, blob: bytes, name: bytes = b"X") -> t
     ],
 )
 def test_hostile_frames_are_refused_while_others_are_served(
-    server: Server, model: str, datatype: bytes, elements: int, size: int, words: str
+    server: Server, watch: subprocess.Popen[str], model: str, datatype: bytes, elements: int, size: int, words: str
 ) -> None:
     body, headers = framed(datatype, elements, bytes(size), b"input_ids" if model == MODEL else b"X")
-    with nobody_waits(server):
+    with nobody_waits(watch):
         answer = server.http.post(f"v2/models/{model}/infer", content=body, headers=headers)
     assert answer.status_code == 400, answer.text[:300]
     assert words in answer.json()["error"]
 
 
-def test_what_unpacks_to_too_much_holds_nobody_up(server: Server) -> None:
+def test_what_unpacks_to_too_much_holds_nobody_up(server: Server, watch: subprocess.Popen[str]) -> None:
     bomb = gzip.compress(b'{"inputs":[' + b" " * (65 * MB), 1)
-    with nobody_waits(server):
+    with nobody_waits(watch):
         answer = server.http.post("v2/models/echo/infer", content=bomb, headers={"Content-Encoding": "gzip"})
     assert (answer.status_code, "exceeds the maximum allowed" in answer.text) == (400, True)
 
 
-def test_a_body_in_single_bytes_is_read_beside_others(server: Server) -> None:
+def test_a_body_in_single_bytes_is_read_beside_others(server: Server, watch: subprocess.Popen[str]) -> None:
     """Tornado before 6.6 reads all that has come before it turns to anybody else (CVE-2026-115927)."""
     body = b'{"inputs":[]}' + b" " * 300_000
     head = f"POST /v2/models/echo/infer HTTP/1.1\nHost: localhost\nAuthorization: token {TOKEN}\n"
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-    with nobody_waits(server):
+    with nobody_waits(watch):
         said = raw(server, head + "Content-Type: application/json\nTransfer-Encoding: chunked", chunks)
     assert (said[:13], b"expected 1 inputs" in said) == (b"HTTP/1.1 400 ", True)
 
@@ -245,10 +261,16 @@ def message(model: str, datatype: str, shape: list[int], contents: dict[str, Any
     ids=range(16),
 )
 def test_hostile_messages_are_refused_while_others_are_served(
-    server: Server, model: str, datatype: str, shape: list[int], contents: dict[str, Any], words: str
+    server: Server,
+    watch: subprocess.Popen[str],
+    model: str,
+    datatype: str,
+    shape: list[int],
+    contents: dict[str, Any],
+    words: str,
 ) -> None:
     options = [("grpc.max_send_message_length", -1)]
-    with nobody_waits(server), grpc.insecure_channel(grpc_address(server), options) as channel:
+    with nobody_waits(watch), grpc.insecure_channel(grpc_address(server), options) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError) as failure:
             stub.ModelInfer(message(model, datatype, shape, contents), metadata=tuple(TOKEN_METADATA.items()))

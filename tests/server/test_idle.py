@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import pytest_asyncio
 
 from nbgen.commands import FlushCache, ReleaseMemory
 from nbgen.engine_config import EngineConfig
@@ -22,6 +23,8 @@ from tests.server.conftest import BUSY, PATIENCE, Server, wait_for
 
 GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}}
 MB = 2**20
+#: Of tests that share an engine's client.
+together = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +94,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-@pytest.fixture
-async def client(tiny_model: Path, clock: SimpleNamespace) -> AsyncIterator[EngineClient]:
-    """One that is ready, and whose idle time the clock tells."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def made(tiny_model: Path) -> AsyncIterator[EngineClient]:
+    """The one for all tests here."""
     client = EngineClient(EngineConfig(model=str(tiny_model)), logging.getLogger("test"))
-    await client.start()
     yield client
     await client.close(0)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(made: EngineClient, clock: SimpleNamespace) -> EngineClient:
+    """One that is ready, and whose idle time the clock tells."""
+    await made.load()
+    return made
 
 
 async def ask(client: EngineClient) -> None:
@@ -121,6 +130,7 @@ async def load_what_is_loaded(client: EngineClient) -> None:
     await client.load()
 
 
+@together
 @pytest.mark.parametrize("act", [ask, tell, load_an_adapter, load_what_is_loaded])
 async def test_time_counts_from_what_was_last_asked_though_no_look_saw_it(
     act: Callable[[EngineClient], Awaitable[None]], client: EngineClient, clock: SimpleNamespace
@@ -144,6 +154,7 @@ async def release_memory(client: EngineClient) -> None:
     await client.occupy(ReleaseMemory, ["kv_cache"])
 
 
+@together
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
 @pytest.mark.parametrize("act", [ask, load_an_adapter, release_memory])
 async def test_who_waits_has_it_done_first(
@@ -159,6 +170,7 @@ async def test_who_waits_has_it_done_first(
     assert client.state != "stopped"
 
 
+@together
 async def test_none_is_never(client: EngineClient, clock: SimpleNamespace) -> None:
     idle = IdleUnload(client, None, logging.getLogger("test"))
     idle.start()
