@@ -149,8 +149,8 @@ def _draft_tokens(runner: Runner, config: EngineConfig) -> int:
     """Raises ModelError where they are asked for and cannot be had."""
     wanted = config.draft_tokens
     if wanted is None:
-        reads_once = isinstance(runner, ModelRunner) and runner.native_model and not runner.native_model.has_experts
-        return DRAFT_TOKENS if reads_once else 0
+        native = runner.native_model if runner.tier == "A" and isinstance(runner, ModelRunner) else None
+        return 0 if native is None or native.has_experts else DRAFT_TOKENS
     if wanted and (runner.tier != "A" or runner.device.type != "cpu"):
         raise ModelError(
             f"draft_tokens is {wanted}, and this model runs in tier {runner.tier} on {runner.device.type}: "

@@ -46,6 +46,7 @@ CHANGES = {
         "use_sliding_window": True,
         "sliding_window": 8,
         "max_window_layers": 0,
+        "shared_expert_intermediate_size": 36,  # no whole vectors
     }
 }
 

@@ -14,7 +14,7 @@ from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
 from tests.engine.conftest import build, generate, greedy, ids, text
 from tests.engine.test_grammar import constrained
-from tests.engine.test_native_decoder import DTYPES, TAKEN
+from tests.engine.test_native_decoder import DTYPES, REMEMBERING, TAKEN
 
 #: Which a random model goes on with in circles.
 REPEATED = [*range(10, 40), *range(10, 40), *range(10, 14)]
@@ -128,7 +128,7 @@ def test_a_constrained_answer_is_the_same_and_what_is_the_grammars_alone_is_gues
         assembly.grammars.close()
 
 
-@pytest.mark.parametrize("family", TAKEN)
+@pytest.mark.parametrize("family", [family for family in TAKEN if family not in REMEMBERING])
 def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     """Windows and heads of all kinds, in a context of several chunks; by itself and beside others."""
     folder = save_model(tmp_path, family, **TAKEN[family], tie_word_embeddings=True)  # which repeats itself
@@ -143,8 +143,9 @@ def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     assert counts(assembly)[1] > 0, "no guess came true: nothing was tested"
 
 
-def test_nothing_is_guessed_where_each_token_has_experts_of_its_own(tmp_path: Path) -> None:
-    folder = save_model(tmp_path, "mixtral", **TAKEN["mixtral"])
+@pytest.mark.parametrize("family", ["mixtral", "lfm2"])
+def test_nothing_is_guessed_where_each_token_has_experts_or_a_state_of_its_own(family: str, tmp_path: Path) -> None:
+    folder = save_model(tmp_path, family, **TAKEN[family])
     assembly = build(folder)
     assert (assembly.model.layers_in, assembly.model.draft_tokens) == ("C++", 0)
 
