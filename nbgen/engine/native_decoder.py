@@ -80,7 +80,11 @@ class NativeDecoder(nn.Module):
 
     def suits(self, step: attention.Step) -> bool:
         """Whether the step's attention and cache are what the layers read."""
-        return isinstance(step.attention, NativeAttention) and self.reads(step.cache)
+        return self.suits_over(step.attention, step.cache)
+
+    def suits_over(self, attends: attention.ReferenceAttention, cache: KVCache) -> bool:
+        """The same of steps that are still to be made with them."""
+        return isinstance(attends, NativeAttention) and self._reads(cache)
 
     @contextmanager
     def of(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> Iterator[None]:
@@ -211,7 +215,7 @@ class NativeDecoder(nn.Module):
         own = [(columns.get(item.sequence.adapter, slice(0, 0)), item.num_tokens) for item in items]
         return torch.tensor([(part.start, part.stop) for part, count in own for _ in range(count)])
 
-    def reads(self, cache: KVCache) -> bool:
+    def _reads(self, cache: KVCache) -> bool:
         """Whether there is a cache of the model's own kind of numbers, which the layers then point to."""
         first = cache.layer(self._numbers[0]) if self._numbers else None
         if first is not None and self._keys is not None and self._keys() is first[0]:

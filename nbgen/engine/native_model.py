@@ -11,7 +11,6 @@ import torch
 
 from nbgen.engine import attention, prompt_embeds
 from nbgen.engine.attention import ReferenceAttention
-from nbgen.engine.attention_native import NativeAttention
 from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.forward import Decoded, of_rows
 from nbgen.engine.kv_cache import KVCache
@@ -51,7 +50,7 @@ class NativeModel:
 
     def computes(self, cache: KVCache, items: Sequence[ScheduledSequence]) -> bool:
         """The same of a step that is not made yet, over a cache."""
-        return of_rows(items) and isinstance(self._attention, NativeAttention) and self._layers.reads(cache)
+        return of_rows(items) and self._layers.suits_over(self._attention, cache)
 
     def selects(self, _: Sequence[ScheduledSequence]) -> bool:
         """It makes no others' scores."""

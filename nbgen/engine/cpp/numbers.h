@@ -59,6 +59,8 @@ inline float logistic(float x) {
     return (x < 0 ? power : 1.0f) / (1.0f + power);
 }
 
+inline float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
+
 // x times its logistic (Elfwing et al. 2017).
 inline float silu(float x) {
     float power = exponential(-std::abs(x));

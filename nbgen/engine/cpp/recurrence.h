@@ -33,8 +33,6 @@ struct Recurrence {
     float* states;
 };
 
-inline float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
-
 // Of `rows` tokens of `count` sequences: what the products of a layer have made of them, room for two numbers of a row's head, and
 // where it goes what becomes of them.
 template <typename T>

@@ -76,7 +76,7 @@ class StateScan {
     float step_of(int64_t place, int64_t head) const {
         float step = widen(scan_.steps[place]);
         if (scan_.bias) step = rounded<T>(step + widen(scan_.bias[head]));
-        if (scan_.positive) step = rounded<T>(step > 20.0f ? step : std::log1p(std::exp(step)));
+        if (scan_.positive) step = rounded<T>(softplus(step));
         return rounded<T>(std::min(std::max(step, scan_.least), scan_.most));
     }
 
