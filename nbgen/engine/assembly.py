@@ -149,12 +149,12 @@ def _draft_tokens(runner: Runner, config: EngineConfig) -> int:
     """Raises ModelError where they are asked for and cannot be had."""
     wanted = config.draft_tokens
     if wanted is None:
-        native = runner.native_model if runner.tier == "A" and isinstance(runner, ModelRunner) else None
+        native = runner.native_model if isinstance(runner, ModelRunner) else None
         return 0 if native is None or native.has_experts else DRAFT_TOKENS
-    if wanted and (runner.tier != "A" or runner.device.type != "cpu"):
+    if wanted and not (runner.takes_guesses and runner.device.type == "cpu"):
         raise ModelError(
-            f"draft_tokens is {wanted}, and this model runs in tier {runner.tier} on {runner.device.type}: "
-            "drafts are for tier A on a CPU; leave draft_tokens out"
+            f"draft_tokens is {wanted}, and this model runs in tier {runner.tier} on {runner.device.type}, its layers "
+            f"in {runner.layers_in}: drafts are for a CPU and tier A, or tier B in C++; leave draft_tokens out"
         )
     return wanted
 

@@ -1,15 +1,17 @@
 """Tier B: models with recurrent or convolution layers. Their state is pooled by slot, beside the pages of attention.
 
 A state belongs to one position, so prompts go one to a forward of transformers' own; decodes go together. In C++ of our
-own all go together, and states are changed where they lie. Which slot is whose, and which snapshots of states are kept,
-is the bookkeeping's affair.
+own all go together, guesses too, and states are changed where they lie. Which slot is whose, and which snapshots of
+states are kept, is the bookkeeping's affair.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import torch
 
 from nbgen.engine.block_manager import Copies, Copy, StateCopy
+from nbgen.engine.guess import Guess
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.model_runner import ModelRunner, RunOutput
 from nbgen.engine.sampled_tokens import SampledTokens
@@ -44,13 +46,25 @@ class HybridRunner(ModelRunner):
             for copy in copies:
                 self._copy(copy)
         if self.native_model is not None and self.native_model.computes(self.cache, batch):
-            return super().run(batch, newest=newest)
+            # Guesses stand behind the sequence whose slot is theirs.
+            return super().run(sorted(batch, key=_slot), newest=newest)
+        batch = [item for item in batch if not isinstance(item.sequence, Guess)]
         decodes = [item for item in batch if item.num_tokens == 1 and item.sequence.num_computed]
         prompts = [item for item in batch if item not in decodes]
         # In the order of their slots, so that their states can be neighbours.
         decodes.sort(key=_slot)
         groups = ([decodes] if decodes else []) + [[item] for item in prompts]
         return _joined([self._run_group(group, newest) for group in groups])
+
+    @property
+    def takes_guesses(self) -> bool:  # type: ignore[override]
+        """A state can be had before them and after, in C++ alone."""
+        return self.native_model is not None
+
+    def accept(self, guesses: list[Guess]) -> None:
+        """Have states remember guesses of the last step that have come true."""
+        assert self.native_model is not None
+        self.native_model.remember(Counter(guess.slot for guess in guesses if guess.slot is not None))
 
     def reserve(self, snapshots: int) -> None:
         """Take room for so many snapshots of states."""

@@ -13,6 +13,7 @@ from nbgen.engine.block_manager import Copies, Copy
 from nbgen.engine.cuda_graphs import DecodeGraphs
 from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.forward import Decoded, Forward, Replay, of_ids
+from nbgen.engine.guess import Guess
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.media_encoder import MediaEncoder
@@ -90,6 +91,8 @@ class ModelRunner:
     caches_prefixes = True
     #: Whether it computes tokens that the host does not know yet.
     looks_ahead = True
+    #: Whether rows of a step may be guesses.
+    takes_guesses = True
     bytes_per_state = 0
 
     def __init__(self, model: "PreTrainedModel", cache: KVCache) -> None:
@@ -148,6 +151,9 @@ class ModelRunner:
 
     def release(self, sequence: Sequence) -> None:
         """What a sequence holds is the scheduler's, which takes it back."""
+
+    def accept(self, guesses: list[Guess]) -> None:
+        """Count guesses of the last step that have come true as computed: their keys and values are."""
 
     def capture(self, max_running: int, context_length: int) -> None:
         """Let decodes of up to so many sequences run as CUDA graphs over the present cache.

@@ -50,6 +50,7 @@ ARGUMENTS = {
     "remember": [c_void_p],
     "scan": [c_void_p],
     "run_layers": [c_void_p, c_void_p, c_int64, c_void_p],
+    "remember_held": [c_void_p, c_int64, c_void_p, *[c_int64] * 3, c_void_p, c_void_p],
     "finish": [c_void_p, c_int64, c_int64, c_void_p, c_void_p],
 }
 COMPILERS = ("g++", "c++", "clang++")

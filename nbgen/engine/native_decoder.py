@@ -9,7 +9,7 @@ between; and so are embeddings, the last norm and scores, for who knows that the
 import ctypes
 import inspect
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from nbgen.engine.lora import LoraLayers, concerns
 from nbgen.engine.native import function
 from nbgen.engine.native_layers import DecoderLayerFields, NativeLayers
 from nbgen.engine.native_linear import LinearFields, NativeProduct
-from nbgen.engine.native_states import NativeStates, sequences_of
+from nbgen.engine.native_states import NativeStates
 from nbgen.engine.native_step import NormFields, OuterLayers, PreparedStep, Room, Scales, Scores, StepFields, finished
 from nbgen.engine.rotary_table import Rotary, RotaryTable
 from nbgen.engine.scheduler import ScheduledSequence
@@ -132,10 +132,7 @@ class NativeDecoder(nn.Module):
         last = None if wanted is None else step.of_last(wanted)
         parts = outer.parts
         room = self._room(step, last, Scales(outer.scale, self._scales.residual, parts.divisor, parts.cap))
-        sequences = None
-        if self._states is not None:
-            self._states.point(step)
-            sequences = sequences_of(step)
+        sequences = None if self._states is None else self._states.take(step)
         fields = ending = room.fields(step, adapters, rotary, sequences)
         table = LinearFields.of_table(outer.embeddings, self._dtype)
         fields.ids, fields.embeddings = outer.ids.data_ptr(), ctypes.addressof(table)
@@ -201,8 +198,13 @@ class NativeDecoder(nn.Module):
         if self._planned is not prepared.step:
             self._plan(prepared.step, None)
         if self._states is not None:
-            self._states.point(prepared.step)
+            self._states.take(prepared.step)
         return True
+
+    def remember(self, accepted: Mapping[int, int]) -> None:
+        """Have states, by their numbers, be those after so many of the guesses of the last step."""
+        assert self._states is not None
+        self._states.remember(accepted)
 
     def _adapt(self, items: Sequence[ScheduledSequence]) -> torch.Tensor | None:
         """Point to the adapters' matrices; each row's own columns `[rows, 2]` of them, if any has some."""

@@ -77,7 +77,7 @@ class RecurrenceFields(ctypes.Structure):
         *((name, c_int64) for name in ("heads", "groups", "rows", "size", "normed", "opens_first")),
         *((name, c_void_p) for name in ("kernel", "bias", "rates", "direct", "step_bias")),
         ("norm", NormFields),
-        *((name, c_void_p) for name in ("past", "states")),
+        *((name, c_void_p) for name in ("past", "states", "held", "held_steps", "held_shares")),
     ]
 
     @classmethod

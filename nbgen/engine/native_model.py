@@ -4,7 +4,7 @@ That forward costs a small model half as much as its layers, and does no more fo
 is known (`model_parts`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -90,6 +90,10 @@ class NativeModel:
         made.renew()
         self._layers.walk(batch.prepared)
         return Decoded(made.scores)
+
+    def remember(self, accepted: Mapping[int, int]) -> None:
+        """Have states, by their numbers, be those after so many of the guesses of the last step."""
+        self._layers.remember(accepted)
 
     def _keep(self, rows: int, batch: NativeDecodes | None) -> None:
         """Beside others of few rows, if it has few itself."""

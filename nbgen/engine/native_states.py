@@ -1,11 +1,18 @@
-"""Where recurrent layers in C++ find the states of a step's sequences: in the pool, where they lie. CPU only."""
+"""Where recurrent layers in C++ find the states of a step's sequences: in the pool, where they lie. CPU only.
+
+A state cannot be taken back. Of guesses, which may be wrong, nothing goes into it at first: what it takes to remember
+them is held beside it, until it is known which of them have come true.
+"""
 
 import ctypes
+from collections.abc import Mapping
 
 import torch
 
 from nbgen.engine.attention import Span, Step
+from nbgen.engine.native import function
 from nbgen.engine.native_layers import NativeLayers
+from nbgen.engine.recurrent_parts import RecurrentParts
 from nbgen.engine.state_fields import SequenceFields
 from nbgen.engine.state_pool import StateKey, StatePool
 
@@ -17,16 +24,41 @@ class NativeStates:
     """Of `layers`, in a `pool` that may move them as it grows."""
 
     def __init__(self, layers: NativeLayers, pool: StatePool, dtype: torch.dtype) -> None:
-        self._pool, self._dtype = pool, dtype
+        self._all, self._pool, self._dtype = layers.fields, pool, dtype
         pairs = zip(layers.parts, layers.recurrences, strict=True)
         self._layers = [(parts.recurrence, fields) for parts, fields in pairs if parts.recurrence]
         self._pointed: tuple[int, int] | None = None
+        self._sequences: ctypes.Array[SequenceFields] = (SequenceFields * 0)()
+        #: Guesses that there is room to hold what goes into the layers of.
+        self._most_held = 0
+        self._held: list[torch.Tensor] = []
 
-    def point(self, step: Step) -> None:
-        """Have the layers point to states of all the step's sequences."""
-        most = 1 + max(map(_slot, (*step.decodes, *step.prefills)))
-        if self._pointed is not None and self._pointed[0] == self._pool.moves and most <= self._pointed[1]:
-            return
+    def take(self, step: Step) -> "ctypes.Array[SequenceFields]":
+        """The step's sequences, to whose states the layers then point."""
+        self._sequences = sequences_of(step)
+        most = 1 + max(each.state for each in self._sequences)
+        if self._pointed is None or self._pointed[0] != self._pool.moves or most > self._pointed[1]:
+            self._point(most)
+        if (guesses := sum(each.tokens - each.certain for each in self._sequences)) > self._most_held:
+            self._hold(guesses)
+        return self._sequences
+
+    def remember(self, accepted: Mapping[int, int]) -> None:
+        """Have states, by their numbers, be those after so many of the guesses of the step that was taken last."""
+        true = [each for each in self._sequences if each.state in accepted]
+        made = ((0, each.held, accepted[each.state], each.state, False, accepted[each.state], 0) for each in true)
+        sequences = (SequenceFields * len(true))(*(SequenceFields(*each) for each in made))
+        rules = [parts.own for parts, _ in self._layers if parts.own]
+        scratch = torch.empty(self._most_held, max((2 * rule.heads for rule in rules), default=0))
+        widest = max((rule.heads * rule.rows for rule in rules), default=0)
+        output = torch.empty(self._most_held, widest, dtype=self._dtype)
+        counts = len(self._all), sequences, len(true), self._most_held, torch.get_num_threads()
+        remember_held = function("remember_held", self._dtype)
+        assert remember_held is not None
+        remember_held(self._all, *counts, scratch.data_ptr(), output.data_ptr())
+
+    def _point(self, most: int) -> None:
+        """… to so many states."""
         for parts, fields in self._layers:
             for kind, shape in parts.shapes.items():
                 name, dtype = POINTERS[kind]
@@ -34,12 +66,33 @@ class NativeStates:
                 setattr(fields, name, self._pool.states(key, most, shape, dtype or self._dtype).data_ptr())
         self._pointed = self._pool.moves, most
 
+    def _hold(self, guesses: int) -> None:
+        """Have room for so many."""
+        self._most_held, self._held = guesses, []
+        for parts, fields in self._layers:
+            for name, width in _held(parts).items():
+                self._held.append(torch.empty(guesses, width, dtype=self._dtype))
+                setattr(fields, name, self._held[-1].data_ptr())
+
 
 def sequences_of(step: Step) -> "ctypes.Array[SequenceFields]":
-    """Of a step, in the order of their rows; one without anything computed begins."""
-    spans = [*step.decodes, *step.prefills]
-    made = ((0, span.start, span.stop - span.start, _slot(span), span.begins) for span in spans)
-    return (SequenceFields * len(spans))(*(SequenceFields(*each) for each in made))
+    """Of a step, in the order of their rows, each with its guesses behind it; one without anything computed begins."""
+    made: list[SequenceFields] = []
+    guesses = 0
+    for span in (*step.decodes, *step.prefills):
+        tokens, state = span.stop - span.start, _slot(span)
+        if made and made[-1].state == state:
+            made[-1].tokens += tokens
+            guesses += tokens
+        else:
+            made.append(SequenceFields(0, span.start, tokens, state, span.begins, tokens, guesses))
+    return (SequenceFields * len(made))(*made)
+
+
+def _held(parts: RecurrentParts) -> dict[str, int]:
+    """Numbers of a token, by what the C++ calls them."""
+    widths = {"held": parts.kernel.shape[1]}
+    return widths if parts.own is None else {**widths, "held_steps": parts.own.heads, "held_shares": parts.own.heads}
 
 
 def _slot(span: Span) -> int:

@@ -23,12 +23,12 @@ class TokensFields(ctypes.Structure):
 class SequenceFields(ctypes.Structure):
     """`Sequence` of the C++."""
 
-    _fields_ = [(name, c_int64) for name in ("batch", "first", "tokens", "state", "begins")]
+    _fields_ = [(name, c_int64) for name in ("batch", "first", "tokens", "state", "begins", "certain", "held")]
 
 
 def whole_batch(batch: int, tokens: int) -> "ctypes.Array[SequenceFields]":
     """A sequence for each of a batch, with all its tokens, which goes on from a state of its own."""
-    return (SequenceFields * batch)(*(SequenceFields(i, 0, tokens, i, 0) for i in range(batch)))
+    return (SequenceFields * batch)(*(SequenceFields(i, 0, tokens, i, 0, tokens, 0) for i in range(batch)))
 
 
 def heads_together(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """What is guessed of texts that repeat themselves; and that no answer of a real engine is another for it."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
 from tests.engine.conftest import build, generate, greedy, ids, text
 from tests.engine.test_grammar import constrained
-from tests.engine.test_native_decoder import DTYPES, REMEMBERING, TAKEN
+from tests.engine.test_native_decoder import DTYPES, TAKEN
 
 #: Which a random model goes on with in circles.
 REPEATED = [*range(10, 40), *range(10, 40), *range(10, 14)]
@@ -26,7 +27,7 @@ WAYS: dict[str, dict[str, object]] = {
     "greedy": {"temperature": 0.0},
     "drawn": {"temperature": 3.0, "logit_bias": FEW, "sampling_seed": 3},
     "filtered": {"temperature": 3.0, "logit_bias": FEW, "top_p": 0.9, "top_k": 5, "min_p": 0.01, "sampling_seed": 4},
-    "penalties": {"temperature": 0.0, "frequency_penalty": 0.02, "presence_penalty": 0.1, "repetition_penalty": 1.02},
+    "penalties": {"temperature": 0.0, "frequency_penalty": 0.01, "presence_penalty": 0.05, "repetition_penalty": 1.01},
     "biased": {"temperature": 0.0, "logit_bias": {33: 4.0}},
     "not yet over": {"temperature": 0.0, "ignore_eos": False, "min_new_tokens": 100},
 }
@@ -81,6 +82,11 @@ def ask(way: dict[str, object], **changes: object) -> GenerateRequest:
     return GenerateRequest(**fields)
 
 
+def repeating(folder: Path, family: str) -> Path:
+    """A model that repeats itself."""
+    return save_model(folder, family.partition(" ")[0], **TAKEN[family], tie_word_embeddings=True)
+
+
 def counts(assembly: Assembly) -> tuple[int, int]:
     status = assembly.engine.status()
     return status.drafted_tokens, status.accepted_tokens
@@ -90,11 +96,17 @@ def bits(outputs: list[GenerateOutput]) -> list[object]:
     return [one.token[0] for output in outputs for one in output.logprobs]
 
 
-@pytest.fixture(scope="module", params=DTYPES, ids=str)
-def pair(request: pytest.FixtureRequest, tiny_model: Path) -> tuple[Assembly, Assembly]:
+#: The last ones remember: by a convolution, a rule of corrections, and a state space.
+FAMILIES = ["llama", "lfm2", "qwen3_5_text", "bamba"]
+
+
+@pytest.fixture(scope="module", params=itertools.product(FAMILIES, DTYPES), ids=lambda of: f"{of[0]}-{of[1]}")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Assembly, Assembly]:
     """One that guesses as it does by itself, and one that never does."""
-    dtype = str(request.param).removeprefix("torch.")
-    return build(tiny_model, dtype=dtype), build(tiny_model, dtype=dtype, draft_tokens=0)
+    family, dtype = request.param
+    folder = repeating(tmp_path_factory.mktemp("model"), family)
+    name = str(dtype).removeprefix("torch.")
+    return build(folder, dtype=name), build(folder, dtype=name, draft_tokens=0)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -128,10 +140,10 @@ def test_a_constrained_answer_is_the_same_and_what_is_the_grammars_alone_is_gues
         assembly.grammars.close()
 
 
-@pytest.mark.parametrize("family", [family for family in TAKEN if family not in REMEMBERING])
+@pytest.mark.parametrize("family", TAKEN)
 def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     """Windows and heads of all kinds, in a context of several chunks; by itself and beside others."""
-    folder = save_model(tmp_path, family, **TAKEN[family], tie_word_embeddings=True)  # which repeats itself
+    folder = repeating(tmp_path, family)
     assembly = build(folder, draft_tokens=7)
     prompts = [REPEATED * 3, REPEATED[5:], REPEATED[:33]]
     params = SamplingParams(**LOOSE, temperature=0.0)
@@ -143,10 +155,8 @@ def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     assert counts(assembly)[1] > 0, "no guess came true: nothing was tested"
 
 
-@pytest.mark.parametrize("family", ["mixtral", "lfm2"])
-def test_nothing_is_guessed_where_each_token_has_experts_or_a_state_of_its_own(family: str, tmp_path: Path) -> None:
-    folder = save_model(tmp_path, family, **TAKEN[family])
-    assembly = build(folder)
+def test_nothing_is_guessed_where_each_token_has_experts_of_its_own(tmp_path: Path) -> None:
+    assembly = build(save_model(tmp_path, "mixtral", **TAKEN["mixtral"]))
     assert (assembly.model.layers_in, assembly.model.draft_tokens) == ("C++", 0)
 
 
@@ -160,22 +170,29 @@ def test_what_ends_an_answer_ends_it_within_a_guess(pair: tuple[Assembly, Assemb
         assert status.blocks_free == status.blocks_total
 
 
-def test_what_is_cached_afterwards_is_the_same(tiny_model: Path) -> None:
-    cached = []
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_cached_afterwards_is_the_same(family: str, tmp_path: Path) -> None:
+    folder = repeating(tmp_path, family)
+    cached, scores = [], []
     for drafts in (None, 0):
-        assembly = build(tiny_model, draft_tokens=drafts)
+        assembly = build(folder, draft_tokens=drafts)
         answer = ids(generate(assembly, [ask(WAYS["greedy"])])["r"])
-        again = generate(assembly, [ask({"max_new_tokens": 3}, input_ids=[*REPEATED, *answer, 5, 6])])["r"]
+        assert (counts(assembly)[1] > 0) == (drafts is None)
+        later = {"max_new_tokens": 3, "temperature": 0.0}
+        more = ask(later, input_ids=[*REPEATED, *answer, 5, 6], logprobs=LogprobOptions(top=2))
+        again = generate(assembly, [more])["r"]
         cached.append(again[0].cached_tokens)
+        scores.append(bits(again))
     assert cached == [len(REPEATED) + LOOSE["max_new_tokens"] - 1] * 2
+    assert scores[0] == scores[1]
 
 
-def test_who_gives_way_goes_on_alike(tiny_model: Path) -> None:
-    layers, keys_and_values, block_size, heads, head_dim, float32 = 2, 2, 16, 2, 16, 4
-    block = layers * keys_and_values * block_size * heads * head_dim * float32
-    cramped = build(tiny_model, kv_cache_bytes=20 * block)
+@pytest.mark.parametrize(("family", "room"), [("llama", 160), ("lfm2", 160), ("qwen3_5_text", 320), ("bamba", 320)])
+def test_who_gives_way_goes_on_alike(family: str, room: int, tmp_path: Path) -> None:
+    folder = repeating(tmp_path, family)
+    cramped = build(folder, kv_cache_bytes=room * 1024)
     requests = [ask(WAYS["greedy"], rid=str(i), input_ids=REPEATED[i:]) for i in range(4)]
-    tight, roomy = generate(cramped, requests), generate(build(tiny_model, draft_tokens=0), requests)
+    tight, roomy = generate(cramped, requests), generate(build(folder, draft_tokens=0), requests)
     assert {rid: ids(found) for rid, found in tight.items()} == {rid: ids(found) for rid, found in roomy.items()}
     assert cramped.engine.status().preemptions > 0
     assert counts(cramped)[1] > 0

@@ -54,18 +54,24 @@ class DeltaRule {
     void columns(const Sequence& own, int64_t head, int64_t first) const {
         static thread_local std::vector<float> near;
         const int64_t dim = rule_.key_dim, width = rule_.value_dim, from = head * rule_.key_heads / rule_.value_heads * dim;
-        near.resize(2 * dim);
-        float *query = near.data(), *key = query + dim;
+        near.resize(dim * (2 + W * LANES));
+        float *query = near.data(), *key = query + dim, *beside = key + dim;
         float* state = rule_.states + (own.state * rule_.value_heads + head) * dim * width + first;
+        int64_t row = width;
         if (own.begins)
             for (int64_t i = 0; i < dim; i++) std::fill_n(state + i * width, W * LANES, 0.0f);
-        for (int64_t token = own.first; token < own.first + own.tokens; token++) {
+        for (int64_t token = own.first; token < own.end(); token++) {
+            if (token == own.guessed()) {
+                for (int64_t i = 0; i < dim; i++) std::copy_n(state + i * width, W * LANES, beside + i * W * LANES);
+                state = beside;
+                row = W * LANES;
+            }
             take(rule_.queries.at(own.batch, token) + from, 1.0f / std::sqrt(static_cast<float>(dim)), query);
             take(rule_.keys.at(own.batch, token) + from, 1.0f, key);
             const int64_t place = (own.batch * rule_.tokens + token) * rule_.value_heads + head;
             const float left = std::exp(rule_.decays[place]);
-            step<W>(state, query, key, rule_.values.at(own.batch, token) + head * width + first, left, rule_.shares[place],
-                    rule_.output + place * width + first);
+            step<W>(state, row, query, key, rule_.values.at(own.batch, token) + head * width + first, left,
+                    rule_.shares[place], rule_.output + place * width + first);
         }
     }
 
@@ -76,20 +82,22 @@ class DeltaRule {
         for (int64_t i = 0; i < rule_.key_dim; i++) to[i] = widen(numbers[i]) * norm * scale;
     }
 
+    // Of a state whose rows are so many numbers apart.
     template <int W>
-    void step(float* state, const float* query, const float* key, const T* value, float left, float share, T* output) const {
+    void step(float* state, int64_t row, const float* query, const float* key, const T* value, float left, float share,
+              T* output) const {
         Floats known[W] = {}, found[W] = {}, change[W];
         const Floats fades = all_of(left);
         for (int64_t i = 0; i < rule_.key_dim; i++)
 #pragma GCC unroll 8
-            for (int w = 0; w < W; w++) known[w] += floats_at(state + i * rule_.value_dim + w * LANES) * fades * all_of(key[i]);
+            for (int w = 0; w < W; w++) known[w] += floats_at(state + i * row + w * LANES) * fades * all_of(key[i]);
         float numbers[W * LANES];
         for (int64_t i = 0; i < W * LANES; i++) numbers[i] = widen(value[i]);
         for (int w = 0; w < W; w++) change[w] = (floats_at(numbers + w * LANES) - known[w]) * all_of(share);
         for (int64_t i = 0; i < rule_.key_dim; i++)
 #pragma GCC unroll 8
             for (int w = 0; w < W; w++) {
-                float* own = state + i * rule_.value_dim + w * LANES;
+                float* own = state + i * row + w * LANES;
                 const Floats now = floats_at(own) * fades + change[w] * all_of(key[i]);
                 *reinterpret_cast<Floats*>(own) = now;
                 found[w] += now * all_of(query[i]);

@@ -83,6 +83,20 @@ EXPORTED void run_layers(const Step<Number>* step, const DecoderLayer<Number>* l
     });
 }
 
+// Of recurrent ones among so many `layers`, the states of `some` sequences come to remember tokens that are held, of `rows` in all.
+EXPORTED void remember_held(const DecoderLayer<Number>* layers, int64_t count, const Sequence* sequences, int64_t some,
+                            int64_t rows, int64_t threads, float* scratch, Number* output) {
+    Team(threads, count * Remembered<Number>::PHASES).run([&](Team::Member& member) {
+        for (const DecoderLayer<Number>* layer = layers; layer < layers + count; layer++) {
+            if (!layer->recurrence) continue;
+            const Recurrence<Number>& own = *layer->recurrence;
+            Remembered<Number>{own,   sequences, some, rows, own.held, nullptr, own.held_steps, own.held_shares, scratch,
+                               output, true}
+                .run(member);
+        }
+    });
+}
+
 // `count` scores as a model makes them of what its head gave, in their place.
 EXPORTED void finish(const Scales* scales, int64_t count, int64_t threads, const Number* scores, float* to) {
     constexpr int64_t PART = 4096;

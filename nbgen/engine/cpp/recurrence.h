@@ -20,7 +20,8 @@ constexpr int64_t MOST_TAPS = 8;
 // rule, inputs and what of a state they write and read for a state space. A rule has `heads` of `rows` numbers each and
 // `groups` of heads that share `size` numbers, and `states` as `Delta` and `Scan` say. What it makes is opened by what
 // `opening` makes, before or after a `norm` of every `normed` numbers. Alone, a convolution's input is the first third of what
-// `mixed` makes times the last, and what it makes is opened by the second.
+// `mixed` makes times the last, and what it makes is opened by the second. What goes into the convolution of guesses is `held`, as
+// are their steps and shares.
 template <typename T>
 struct Recurrence {
     Linear<T> mixed, opening, steps, shares;
@@ -31,10 +32,12 @@ struct Recurrence {
     Norm<T> norm;
     T* past;
     float* states;
+    T *held, *held_steps, *held_shares;
 };
 
 // Of `rows` tokens of `count` sequences: what the products of a layer have made of them, room for two numbers of a row's head, and
-// where it goes what becomes of them.
+// where it goes what becomes of them. Or else the rows are guesses that were held and have come true (`again`): now states
+// remember them.
 template <typename T>
 struct Remembered {
     const Recurrence<T>& layer;
@@ -44,6 +47,7 @@ struct Remembered {
     const T *opening, *steps, *shares;
     float* scratch;
     T* output;
+    bool again = false;
 
     static constexpr int64_t PHASES = 3;
 
@@ -59,7 +63,7 @@ struct Remembered {
             correct(member);
         else
             scan(member);
-        member.each(rows, [&](int64_t row) { open(row); });
+        if (!again) member.each(rows, [&](int64_t row) { open(row); });
     }
 
   private:
@@ -73,10 +77,13 @@ struct Remembered {
         for (int64_t tap = 0; tap < taps; tap++)
             for (int64_t c = 0; c < some; c++) window[tap][c] = own.begins ? 0.0f : widen(past[c * taps + tap]);
         int64_t oldest = 0;
-        for (int64_t token = own.first; token < own.first + own.tokens; token++) {
+        for (int64_t token = own.first; token < own.end(); token++) {
             float sums[BLOCK];
             take(token, begin, end, window[oldest]);
+            if (token >= own.guessed()) hold(own.held + token - own.guessed(), token, begin, end, window[oldest]);
             oldest = (oldest + 1) % taps;
+            for (int64_t tap = 0; tap < taps && token + 1 == own.guessed(); tap++)
+                for (int64_t c = 0; c < some; c++) narrow(window[(oldest + tap) % taps][c], past + c * taps + tap);
             for (int64_t c = 0; c < some; c++) sums[c] = layer.bias ? layer.bias[begin + c] : 0.0f;
             for (int64_t tap = 0; tap < taps; tap++) {
                 const float *kernel = layer.kernel + tap * layer.channels + begin, *seen = window[(oldest + tap) % taps];
@@ -85,13 +92,19 @@ struct Remembered {
             }
             put(token, begin, end, sums);
         }
-        for (int64_t tap = 0; tap < taps; tap++)
-            for (int64_t c = 0; c < some; c++) narrow(window[(oldest + tap) % taps][c], past + c * taps + tap);
+    }
+
+    // What is taken of a guess, and beside the first channels its steps and shares.
+    void hold(int64_t place, int64_t token, int64_t begin, int64_t end, const float* taken) const {
+        for (int64_t c = begin; c < end; c++) narrow(taken[c - begin], layer.held + place * layer.channels + c);
+        if (begin) return;
+        for (const auto& [from, to] : {std::pair{steps, layer.held_steps}, std::pair{shares, layer.held_shares}})
+            if (to) std::copy_n(from + token * layer.heads, layer.heads, to + place * layer.heads);
     }
 
     void take(int64_t token, int64_t begin, int64_t end, float* to) const {
         const int64_t width = layer.channels;
-        if (layer.rule == CONVOLUTION_ALONE) {
+        if (layer.rule == CONVOLUTION_ALONE && !again) {
             const T *first = mixed + token * 3 * width, *last = first + 2 * width;
 #pragma omp simd
             for (int64_t c = begin; c < end; c++) to[c - begin] = rounded<T>(widen(first[c]) * widen(last[c]));
@@ -105,6 +118,7 @@ struct Remembered {
     void put(int64_t token, int64_t begin, int64_t end, const float* sums) const {
         const int64_t width = layer.channels;
         if (layer.rule == CONVOLUTION_ALONE) {
+            if (again) return;
             const T* second = mixed + (token * 3 + 1) * width;
 #pragma omp simd
             for (int64_t c = begin; c < end; c++)

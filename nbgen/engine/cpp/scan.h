@@ -50,11 +50,12 @@ class StateScan {
     void rows(const Sequence& own, int64_t head, int64_t begin, int64_t end) const {
         static thread_local std::vector<float> near;
         const int64_t size = scan_.size, group = head * scan_.groups / scan_.heads * size;
-        near.resize(2 * size);
-        float *into = near.data(), *from = into + size;
-        float* states = scan_.states + (own.state * scan_.heads + head) * scan_.rows * size;
-        if (own.begins) std::fill(states + begin * size, states + end * size, 0.0f);
-        for (int64_t token = own.first; token < own.first + own.tokens; token++) {
+        near.resize((2 + BLOCK) * size);
+        float *into = near.data(), *from = into + size, *beside = from + size;
+        float* states = scan_.states + ((own.state * scan_.heads + head) * scan_.rows + begin) * size;
+        if (own.begins) std::fill_n(states, (end - begin) * size, 0.0f);
+        for (int64_t token = own.first; token < own.end(); token++) {
+            if (token == own.guessed()) states = std::copy_n(states, (end - begin) * size, beside) - (end - begin) * size;
             const T* inputs = scan_.inputs.at(own.batch, token) + head * scan_.rows;
             const T *writes = scan_.into.at(own.batch, token) + group, *reads = scan_.from.at(own.batch, token) + group;
             for (int64_t i = 0; i < size; i++) into[i] = widen(writes[i]);
@@ -63,7 +64,7 @@ class StateScan {
             const float step = step_of(place, head), left = std::exp(step * scan_.rates[head]);
             for (int64_t row = begin; row < end; row++) {
                 const float input = widen(inputs[row]);
-                float found = advance(states + row * size, left, step * input, into, from);
+                float found = advance(states + (row - begin) * size, left, step * input, into, from);
                 if (scan_.direct) found += scan_.direct[head] * input;
                 if (scan_.wide)
                     scan_.wide[place * scan_.rows + row] = found;

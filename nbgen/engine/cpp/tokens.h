@@ -14,8 +14,12 @@ struct Tokens {
     const T* at(int64_t batch, int64_t token) const { return numbers + batch * strides[0] + token * strides[1]; }
 };
 
-// So many `tokens` of one of a batch, from the `first` on, go on from the state of this number; or it `begins` with them, and
-// that state is what they leave.
+// So many `tokens` of one of a batch, from the `first` on, go on from the state of this number; or it `begins` with them. That
+// state becomes what the `certain` ones of them leave. Those behind are guesses: what it takes to remember them, too, is kept
+// from the place `held` on.
 struct Sequence {
-    int64_t batch, first, tokens, state, begins;
+    int64_t batch, first, tokens, state, begins, certain, held;
+
+    int64_t end() const { return first + tokens; }
+    int64_t guessed() const { return first + certain; }
 };
