@@ -1,8 +1,8 @@
 """`python -m benchmarks.drafts`: what it gains to guess the next tokens, on real texts and on the bundled model.
 
 Real texts are source files of packages that are installed here: one is the prompt, and another is written after it by
-an engine of Qwen3-0.6B's shape, whose random weights compute as slowly as trained ones and whose sampler is told each
-token. The vocabulary is learned from such files. The bundled model answers chats that it was not trained on, the
+engines of Qwen3-0.6B's and Qwen3.5-0.8B's shapes, whose random weights compute as slowly as trained ones and whose
+sampler is told each token. The vocabulary is learned from such files. The bundled model answers chats that it was not trained on, the
 likeliest token each. Both kinds of steps take turns in one process on one thread, whose CPU time is what is compared;
 prompts do not count.
 """
@@ -30,6 +30,7 @@ from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 
 VOCABULARY = 32_000
+SHAPES = ("q06", "d08")
 PROMPT_TOKENS, NEW_TOKENS, TURNS = 1000, 100, 3
 SEED, CHATS = 2**31, 12
 
@@ -150,9 +151,12 @@ def chats() -> list[GenerateRequest]:
 
 
 def main() -> None:
-    large = assemble(EngineConfig(model=str(shapes.checkpoint("q06")), dtype="bfloat16", threads=1), lambda *_: None)
-    rows = {title: told(large, found) for title, found in texts().items()}
-    large.close()
+    rows, found = {}, texts()
+    for shape in SHAPES:
+        config = EngineConfig(model=str(shapes.checkpoint(shape)), dtype="bfloat16", threads=1)
+        large = assemble(config, lambda *_: None)
+        rows |= {f"{title} ({shape})": told(large, texts) for title, texts in found.items()}
+        large.close()
     rows["the bundled model's own answers"] = compare(assemble(EngineConfig(threads=1), lambda *_: None), chats())
     Results().keep("drafts", {"machine": machine.describe(), "rows": rows})
     print(json.dumps(rows, indent=1))

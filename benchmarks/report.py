@@ -177,8 +177,8 @@ def _drafts(facts: dict[str, Any]) -> str:
     words = [
         "\n## Guesses at the next tokens\n",
         "Tokens for a CPU second of one thread without and with them (`python -m benchmarks.drafts` says how texts are",
-        "written by random weights of q06's shape). Elsewhere on this page nothing is guessed, since random weights",
-        "repeat themselves more than any text.\n",
+        "written by random weights of two shapes, Qwen3-0.6B's and Qwen3.5-0.8B's). Elsewhere on this page nothing is",
+        "guessed, since random weights repeat themselves more than any text.\n",
     ]
     rows = [
         [name, f"{row['tokens_a_step']:.2f}", f"{row['without']:.1f}", f"{row['with']:.1f} ({row['gain']:.2f})"]

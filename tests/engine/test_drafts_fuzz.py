@@ -17,7 +17,7 @@ from tests.adapters import save_adapter
 from tests.conftest import save_model
 from tests.engine.conftest import build, constrain
 from tests.engine.test_logit_processors import wire
-from tests.engine.test_native_decoder import DTYPES
+from tests.engine.test_native_decoder import DTYPES, TAKEN
 from tests.soak import TIMES
 
 #: Of each kind of engine.
@@ -251,18 +251,21 @@ def check(seed: int, place: Place, requests: list[GenerateRequest], found: Found
                 assert one[name] == other[name], (seed, name, request)
 
 
-#: Families with windows and without, in room enough and too little.
+#: Families with windows and without, and with states of each kind, in room enough and too little.
 KINDS = {
     "llama": ({}, {}, "float32", 128),
     "cramped": ({}, {"kv_cache_bytes": 20 * BLOCK_BYTES["bfloat16"], "prefill_chunk": 24}, "bfloat16", 128),
     "qwen2": ({"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}, {}, "float32", 320),
     "rounded": ({}, {"quantization": "int4", "grammar_backend": "llguidance"}, "float32", 200),
+    "qwen3_5_text": (TAKEN["qwen3_5_text"], {}, "bfloat16", 200),
+    "lfm2": (TAKEN["lfm2"], {"kv_cache_bytes": 160 * 1024, "prefill_chunk": 24}, "float32", 128),
+    "bamba": (TAKEN["bamba"], {"kv_cache_bytes": 320 * 1024}, "float32", 200),
 }
 
 
 def place_of(kind: str, dtype: str, folder: Path) -> Place:
     changes, options, _, longest = KINDS[kind]
-    model = save_model(folder / "model", kind if kind == "qwen2" else "llama", tie_word_embeddings=True, **changes)
+    model = save_model(folder / "model", kind if kind in TAKEN else "llama", tie_word_embeddings=True, **changes)
     given = {"dtype": dtype, "enable_custom_logit_processor": True}
     guessing = build(model, **given, **options)
     kept = {name: options[name] for name in options.keys() & {"quantization", "grammar_backend"}}
