@@ -26,10 +26,19 @@ def decode(data: memoryview, place: str) -> Image.Image:
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
             check_size(image.size, place)
-            return ImageOps.exif_transpose(image).convert("RGB")
+            return _rgb(ImageOps.exif_transpose(image))
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
             words = f"{place} has far more than {MAX_PIXELS // 10**6} megapixels, the most that is decoded"
             raise InvalidRequest(words, field="image_data") from None
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """What is transparent lies on white, as transformers' own processors have it."""
+    if image.mode.startswith("I"):  # 16 bits, all of which above 255 Pillow would make white
+        return image.convert("I").point(lambda number: number / 256).convert("L").convert("RGB")
+    if "A" in image.getbands() or "transparency" in image.info:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    return image.convert("RGB")
 
 
 def check_size(size: tuple[int, int], place: str, field: str = "image_data") -> None:

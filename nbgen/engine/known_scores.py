@@ -58,7 +58,7 @@ class KnownScores:
 
     def recall(self) -> Scores | None:
         """What was kept last; None where there is nothing, or nothing that can be read."""
-        with cache_folder() as folder, suppress(OSError, SafetensorError, ValueError, LookupError):
+        with suppress(OSError, SafetensorError, ValueError, LookupError), cache_folder() as folder:
             scores: Scores = [{}, {}]
             for name, row in load_file(folder / self.file).items():
                 prompt, position = map(int, name.split("."))
@@ -69,7 +69,7 @@ class KnownScores:
     def keep(self, scores: Scores, dtype: torch.dtype) -> None:
         """Keep them, as the type of number that they were computed in. A full disk keeps no engine from starting."""
         rows = {f"{prompt}.{at}": row.to(dtype) for prompt, of in enumerate(scores) for at, row in of.items()}
-        with cache_folder() as folder, suppress(OSError, SafetensorError):
+        with suppress(OSError, SafetensorError), cache_folder() as folder:
             keep(folder / self.file, lambda made: save_file(rows, made))
             for file in sorted(folder.glob("scores-*"), key=lambda file: file.stat().st_mtime_ns)[:-MOST]:
                 file.unlink(missing_ok=True)

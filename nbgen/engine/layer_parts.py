@@ -53,6 +53,8 @@ FEEDS = {
     "granitemoehybrid.GraniteMoeHybridMLP": "activation",
     "lfm2.Lfm2MLP": None,
 }
+#: Of a product: the one that has a single output.
+BESIDE = "beside"
 #: What recurrent layers have in place of attention.
 MIXERS = ("linear_attn", "mamba", "conv")
 
@@ -94,7 +96,10 @@ class LayerParts(NamedTuple):
 
 
 def products(layer: Any) -> dict[str, Product]:
-    """Those of attention, or of a recurrent layer; gate, up and down. Experts are none of these."""
+    """Those of attention, or of a recurrent layer; gate, up and down. Experts are none of these.
+
+    What gate, up and down make beside experts counts as much as the logistic of one output more says (`BESIDE`).
+    """
     attend, feed = part(layer, "self_attn"), _feed(layer)
     found = attention_parts.products(attend) if attend else recurrent_parts.products(part(layer, *MIXERS))
     if feed is None:
@@ -104,7 +109,9 @@ def products(layer: Any) -> dict[str, Product]:
     else:
         gate, up = Product(part(feed, "gate_proj", "w1"), ALL), Product(part(feed, "up_proj", "w3"), ALL)
     down = Product(part(feed, "down_proj", "output_linear", "w2"), ALL)
-    return {**found, "gate": gate, "up": up, "down": down}
+    says = part(_fed_by(layer), "shared_expert_gate")
+    beside = {} if says is None else {BESIDE: Product(says, ALL)}
+    return {**found, "gate": gate, "up": up, "down": down, **beside}
 
 
 def _fed_by(layer: Any) -> Any:

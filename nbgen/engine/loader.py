@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 DEFAULT_CONTEXT = 4096
 #: How configurations call the most tokens that a text may have.
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+#: … and where positions are stretched, of older ones, whose others are those before that.
+STRETCHED = "max_sequence_length"
 #: Tensors that an error names.
 MOST_NAMED = 4
 #: What may be asked for, in transformers' words.
@@ -250,7 +252,9 @@ def _computes_in(dtype: torch.dtype, on: torch.device) -> bool:
 def context_length(architecture: Any, config: EngineConfig) -> int:
     """Longest prompt plus answer, in tokens."""
     text = architecture.get_text_config()
-    own = next((found for name in POSITIONS if (found := getattr(text, name, None))), DEFAULT_CONTEXT)
+    stretched = (getattr(text, "rope_parameters", None) or {}).get("rope_type") == "linear"
+    names = (STRETCHED, *POSITIONS) if stretched else POSITIONS
+    own = next((found for name in names if (found := getattr(text, name, None))), DEFAULT_CONTEXT)
     if (wanted := config.context_length or own) > own:
         log.warning("context_length is %d, and the model's own is %d: longer texts are refused", wanted, own)
     return min(own, wanted)

@@ -66,14 +66,10 @@ class RouterParts(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """A feed-forward of many `experts`, of which a `router` chooses a few.
-
-    What a feed-forward `beside` them makes counts as much as the logistic of a row's product with that `[in]` says.
-    """
+    """A feed-forward of many `experts`, of which a `router` chooses a few."""
 
     experts: NativeExperts
     router: RouterParts
-    beside: torch.Tensor | None
 
     @classmethod
     def of(cls, block: Any) -> "Mixture":
@@ -81,6 +77,4 @@ class Mixture(NamedTuple):
         kind = like(block, MIXTURES)
         if kind is None or not isinstance(block.experts, NativeExperts):
             raise ValueError(f"its experts ({type(block).__name__}) are not known")
-        beside = getattr(block, "shared_expert_gate", None)
-        router = RouterParts.of(block, getattr(block, MIXTURES[kind]))
-        return cls(block.experts, router, None if beside is None else beside.weight[0])
+        return cls(block.experts, RouterParts.of(block, getattr(block, MIXTURES[kind])))

@@ -7,15 +7,16 @@ import ctypes
 from collections import Counter
 from collections.abc import Iterable
 from ctypes import c_float, c_int64, c_void_p
-from typing import Any, cast
+from typing import Any
 
 import torch
+from torch import nn
 
 from nbgen.engine.attention_native import LayerFields
 from nbgen.engine.attention_parts import SAME_HALVES, AttentionParts
 from nbgen.engine.common_parts import Product
 from nbgen.engine.expert_routes import OWN
-from nbgen.engine.layer_parts import LayerParts
+from nbgen.engine.layer_parts import BESIDE, LayerParts
 from nbgen.engine.lora import LoraLinear
 from nbgen.engine.mixture_parts import Mixture
 from nbgen.engine.native_experts import ExpertsFields
@@ -26,7 +27,7 @@ from nbgen.engine.rotary_table import RotaryTable
 
 NORMS = ("input_norm", "attended_norm", "feed_norm", "fed_norm", "query_norm", "key_norm")
 #: Of a layer, and of what a recurrent one has in place of attention.
-LINEARS = ("query", "key", "value", "output", "gate", "up", "down")
+LINEARS = ("query", "key", "value", "output", "gate", "up", "down", BESIDE)
 REMEMBERING = ("mixed", "opening", "steps", "shares")
 #: Where a step has room for what these products make.
 ROOMS = {
@@ -102,7 +103,7 @@ class DecoderLayerFields(ctypes.Structure):
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
         *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "turns", "opened")),
-        *((name, c_void_p) for name in ("recurrence", "sparse", "beside")),
+        *((name, c_void_p) for name in ("recurrence", "sparse")),
     ]
 
 
@@ -114,7 +115,7 @@ class NativeLayers:
 
     def __init__(self, layers: list[LayerParts], rotary: RotaryTable, kinds: list[str], dtype: torch.dtype) -> None:
         """`kinds` are the layers', of those for which `rotary` differs."""
-        _check_products(layers)
+        _check_products(layers, dtype)
         self.parts = layers
         self.experts, self.residual = _experts(layers), _residual(layers)
         self._rotary, self._kinds, self._dtype = rotary, kinds, dtype
@@ -163,7 +164,7 @@ class NativeLayers:
         fields.activation = layer.activation
         if layer.mixture:
             self._kept.append(sparse := SparseFeedFields.of(layer.mixture, self._dtype))
-            fields.sparse, fields.beside = ctypes.addressof(sparse), _place(layer.mixture.beside)
+            fields.sparse = ctypes.addressof(sparse)
 
     def _fill_attention(self, layer: LayerParts, attention: AttentionParts, fields: DecoderLayerFields) -> None:
         width, several = self._rotary.width, len(self._rotary.kinds) > 1
@@ -181,9 +182,12 @@ def _place(tensor: torch.Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _check_products(layers: list[LayerParts]) -> None:
-    """Raises ValueError for those that are not ours."""
-    every = [product for layer in layers for product in layer.products.values()]
+def _check_products(layers: list[LayerParts], dtype: torch.dtype) -> None:
+    """Raises ValueError for those that are not ours; one of a single output has its weight as it is."""
+    single = [layer.products[BESIDE].linear for layer in layers if BESIDE in layer.products]
+    if any(type(each) is not nn.Linear or each.bias is not None or each.weight.dtype != dtype for each in single):
+        raise ValueError("what its shared experts count is not known")
+    every = [product for layer in layers for name, product in layer.products.items() if name != BESIDE]
     if not all(isinstance(each.linear, NativeProduct) and each.outputs % OUTPUTS == 0 for each in every):
         raise ValueError("its linear layers are not ours")
 
@@ -214,14 +218,15 @@ def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFiel
 def _linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
     """Matrices of adapters that are cut for it go to those that are `kept`."""
     linear, rows = product
-    if not isinstance(linear, LoraLinear):
-        return cast(LinearFields, linear.fields(rows))
-    down, up = linear.matrices
-    if rows is not ALL:
-        up = up[:, rows].contiguous()
-        kept.append(up)
-    base: Any = linear.base
-    return cast(LinearFields, base.fields(rows, (down, up)))
+    adapted = linear.matrices if isinstance(linear, LoraLinear) else None
+    base: Any = linear.base if isinstance(linear, LoraLinear) else linear
+    if adapted and rows is not ALL:
+        adapted = adapted[0], adapted[1][:, rows].contiguous()
+        kept.append(adapted[1])
+    if isinstance(base, NativeProduct):
+        return base.fields(rows, adapted)
+    down, up = map(_place, adapted or (None, None))
+    return LinearFields(base.weight.data_ptr(), None, down, up, inputs=base.in_features, outputs=base.out_features)
 
 
 def _sizes(layer: LayerParts) -> dict[str, int]:
@@ -236,7 +241,7 @@ def _sizes(layer: LayerParts) -> dict[str, int]:
         most |= Counter({"gates" if opened else "queries": products["query"].outputs})
         most |= Counter(queries=output.linear.in_features)
     if layer.mixture:
-        experts, router, _ = layer.mixture
+        experts, router = layer.mixture
         most |= Counter(experts.sizes(router.each)) | Counter(routing=experts.num_experts)
         most |= Counter(attended=output.outputs)
     return dict(most)

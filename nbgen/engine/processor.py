@@ -176,7 +176,7 @@ class Processor:
         try:
             if READS_SPECIAL_TOKENS_AS_TEXT:
                 return run(sanitize_control_tokens=True)
-        except (NotImplementedError, ValueError, TypeError, StrictDataclassError):
+        except (NotImplementedError, *REFUSALS):
             pass  # not every processor can
         except jinja2.TemplateError as error:
             raise self._refusal(error, messages) from None

@@ -57,7 +57,7 @@ class RotaryTable:
         if not self.keeps:
             return Rotary(torch.arange(len(positions)), *self._of(numbers))
         if (longest := max(positions)) >= len(self._table[0]):
-            self._table = self._of(torch.arange(max(1024, 2 * longest)))
+            self._table = self._of(torch.arange(max(1024, longest + longest // 4)))  # who is so far goes further
         return Rotary(numbers, *self._table)
 
     def _of(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

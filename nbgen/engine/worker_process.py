@@ -120,6 +120,9 @@ class WorkerProcess:
         except (ValueError, msgspec.MsgspecError):
             self.kill()
             raise EOFError from None
+        except BaseException:  # want of memory, too: what is left of the answer would be the next one
+            self.kill()
+            raise
         finally:
             clock.cancel()
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from nbgen.engine import worker_process
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine.grammar import Grammar
 from nbgen.engine.sequence import Sequence
@@ -82,6 +83,12 @@ def little_garbage() -> None:
     """What other files' tests have left is out of the way of tests where garbage is looked for again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def shared_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what takes a process of ours too long nothing is blamed on how little of the processors it got."""
+    monkeypatch.setattr(worker_process, "LEAST_SHARE", 0.0)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, MptConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, MptConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
@@ -258,6 +258,13 @@ def test_a_context_is_as_long_as_the_configuration_says_under_any_name(
     assert context_length(config, EngineConfig()) == 512
     assert context_length(config, EngineConfig(context_length=600)) == 512
     assert "the model's own is 512" in caplog.text
+
+
+@pytest.mark.parametrize(("kind", "length"), [("linear", 512), ("default", 128)])
+def test_a_context_that_was_stretched_is_as_long_as_it_was_stretched(kind: str, length: int) -> None:
+    positions = {"rope_type": kind, "rope_theta": 10_000.0} | ({"factor": 4.0} if kind == "linear" else {})
+    config = LlamaConfig(max_position_embeddings=128, max_sequence_length=512, rope_parameters=positions)
+    assert context_length(config, EngineConfig()) == length
 
 
 def test_a_name_that_is_no_unicode_is_refused() -> None:

@@ -56,6 +56,7 @@ def test_a_grammar_is_compiled_once(compiler: GrammarCompiler) -> None:
     assert compiler.submit(Grammar("regex", "(")) is bad
 
 
+@pytest.mark.usefixtures("shared_processors")
 def test_what_takes_too_long_is_given_up_and_the_next_is_served(compiler: GrammarCompiler) -> None:
     compiler.submit(Grammar("regex", "a")).result()
     started = time.monotonic()

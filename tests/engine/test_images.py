@@ -14,6 +14,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from PIL import Image
 from transformers import AutoModelForMultimodalLM
+from transformers.image_transforms import convert_to_rgb
 
 from nbgen.engine import image, processor_folder
 from nbgen.engine.assembly import Assembly
@@ -446,6 +447,26 @@ def test_files_of_all_kinds_become_rgb(form: str, mode: str) -> None:
     made.save(buffer := io.BytesIO(), form)
     decoded = image.decode(memoryview(buffer.getvalue()), "image 1")
     assert (decoded.mode, decoded.size) == ("RGB", (9, 6))
+
+
+def test_what_is_transparent_lies_on_white_as_transformers_has_it() -> None:
+    drawn = Image.new("RGBA", (9, 6))
+    drawn.putpixel((2, 3), (0, 0, 0, 255))
+    drawn.putpixel((3, 3), (200, 0, 0, 100))
+    few = drawn.convert("P")
+    few.info["transparency"] = few.getpixel((0, 0))
+    for made in (drawn, drawn.convert("LA"), few):
+        made.save(buffer := io.BytesIO(), "PNG")
+        decoded = image.decode(memoryview(buffer.getvalue()), "image 1")
+        assert decoded.tobytes() == convert_to_rgb(Image.open(buffer)).tobytes()
+        assert (decoded.getpixel((0, 0)), decoded.getpixel((2, 3))) == ((255, 255, 255), (0, 0, 0))
+
+
+def test_greys_of_16_bits_are_seen_by_their_upper_ones() -> None:
+    ramp = np.linspace(0, 65_535, 256, dtype=np.uint16).reshape(16, 16)
+    Image.fromarray(ramp).save(buffer := io.BytesIO(), "PNG")
+    decoded = np.asarray(image.decode(memoryview(buffer.getvalue()), "image 1"))
+    np.testing.assert_array_equal(decoded, np.repeat((ramp >> 8)[..., None], 3, axis=2))
 
 
 def test_of_an_animation_the_first_frame_is_seen_and_a_photo_is_upright() -> None:

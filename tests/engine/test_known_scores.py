@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -213,6 +214,17 @@ def test_where_nothing_can_be_kept_all_goes_on(
     assert said(build(folder)) == said(build(folder))
     assert asked() == 2
     assert kept(folder) == []
+
+
+def test_where_there_is_no_place_to_keep_anything_all_goes_on(
+    folder: Path, asked: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> AbstractContextManager[Path]:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(known_scores, "cache_folder", nowhere)
+    assert said(build(folder)) == said(build(folder))
+    assert asked() == 2
 
 
 def test_a_hub_id_that_is_not_here_has_none() -> None:

@@ -112,6 +112,7 @@ MODELS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
 }
 MODELS |= {"falcon_h1": ["q_proj", "v_proj", "in_proj", "down_proj"], "bloom": "all-linear"}
+MODELS |= {name: ["shared_expert_gate"] for name in ("qwen2_moe", "qwen3_5_moe_text")}
 MODELS |= dict.fromkeys(("lfm2", "qwen3_5_text", "granitemoehybrid"), "all-linear")
 CHANGES = {name: family.changes for name, family in FAMILIES.items()} | REMEMBERING
 

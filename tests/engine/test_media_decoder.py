@@ -18,6 +18,7 @@ from PIL import Image
 
 from nbgen.engine import audio, image
 from nbgen.engine.media_decoder import MediaDecoder
+from nbgen.engine.worker_channel import Pipes
 from nbgen.errors import InvalidRequest, Unavailable
 from tests.conftest import PATIENCE
 from tests.engine.test_audio import RATE, media, sound
@@ -88,6 +89,7 @@ def test_a_refusal_is_the_decoders_own(make: Callable[..., MediaDecoder]) -> Non
         decoder.sound(media(np.zeros(0)).data, RATE, "audio 1")
 
 
+@pytest.mark.usefixtures("shared_processors")
 def test_what_takes_too_long_is_given_up_and_the_next_is_decoded(make: Callable[..., MediaDecoder]) -> None:
     decoder = make(seconds=3.0)
     decoder.image(encoded(picture(1)), "image 1")
@@ -103,6 +105,24 @@ def test_what_takes_too_much_memory_is_refused_and_the_next_is_decoded(make: Cal
     with pytest.raises(InvalidRequest, match="64 MiB"):
         decoder.image(encoded(Image.new("RGB", (7000, 7000))), "image 1")
     assert decoder.image(encoded(picture(1)), "image 1").size == picture(1).size
+
+
+def test_memory_that_is_short_while_an_image_is_read_back_leaves_nothing_to_the_next(
+    make: Callable[..., MediaDecoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder, read = make(), Pipes._read
+    decoder.image(encoded(picture(1)), "image 1")
+    short = iter([False, True])
+
+    def starved(pipes: Pipes, length: int) -> bytes:
+        if next(short, False):
+            raise MemoryError
+        return read(pipes, length)
+
+    monkeypatch.setattr(Pipes, "_read", starved)
+    with pytest.raises(MemoryError):
+        decoder.image(encoded(picture(2)), "image 1")
+    assert decoder.image(encoded(picture(3)), "image 1").tobytes() == picture(3).tobytes()
 
 
 def once_busy(decoder: MediaDecoder, call: Callable[[], None]) -> None:

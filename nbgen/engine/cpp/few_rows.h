@@ -32,7 +32,7 @@ inline int64_t bytes_near() {
 // stay near for that are shared by four outputs elsewhere.
 template <typename Kind, typename T>
 inline bool are_few(const Linear<T>& linear, int64_t rows) {
-    if (rows < 1 || rows > FEW<Kind>) return false;
+    if (rows > FEW<Kind>) return false;
     return !IS_PLAIN<Kind> || rows * linear.inputs * static_cast<int64_t>(sizeof(T)) <= bytes_near();
 }
 

@@ -32,12 +32,12 @@ struct SparseFeed {
 // or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on. What is
 // made of them on the way is rounded if that `rounds`. Where attention is `opened`, `query` makes of each head what opens its
 // result behind its query. A `recurrence` stands in place of attention. Where there are experts (`sparse`), they are what stands
-// in place of `gate`, `up` and `down`; or beside them, each row's result of which counts as much as `beside` `[width]` says, or
-// the same as the experts'.
+// in place of `gate`, `up` and `down`; or beside them, each row's result of which counts as much as the one output of `beside`
+// says, or the same as the experts'.
 template <typename T>
 struct DecoderLayer {
     Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm;
-    Linear<T> query, key, value, output, gate, up, down;
+    Linear<T> query, key, value, output, gate, up, down, beside;
     AttentionLayer attention;
     T* keys;
     T* values;
@@ -48,7 +48,6 @@ struct DecoderLayer {
     int64_t opened;
     const Recurrence<T>* recurrence;
     const SparseFeed<T>* sparse;
-    const T* beside;
 
     int64_t width() const { return output.outputs; }
 };
@@ -244,11 +243,16 @@ class Walk {
     void adapt_all(const Parts& parts, const T* input) {
         if (!step_->adapters) return;
         member_.each(step_->rows * parts.size(), [&](int64_t i) {
-            const int64_t row = i / parts.size(), *columns = step_->adapters + 2 * row;
+            const int64_t row = i / parts.size();
             const auto& [linear, output] = parts[i % parts.size()];
-            if (linear->down && columns[0] < columns[1])
-                adapt(*linear, input + row * linear->inputs, columns[0], columns[1], output + row * linear->outputs);
+            adapt_row(*linear, input + row * linear->inputs, row, output + row * linear->outputs);
         });
+    }
+
+    void adapt_row(const Linear<T>& linear, const T* input, int64_t row, T* output) {
+        if (!step_->adapters || !linear.down) return;
+        const int64_t *columns = step_->adapters + 2 * row;
+        if (columns[0] < columns[1]) adapt(linear, input, columns[0], columns[1], output);
     }
 
     // Of each row's vectors, which are its queries and then its keys, those from `first` to `end`: keys go into the cache, their
@@ -295,12 +299,17 @@ class Walk {
         feed(layer, step_->attended);
         member_.each(step_->rows, [&](int64_t row) {
             T *own = step_->projected + row * width, *more = step_->attended + row * width;
-            if (layer.beside) {
-                const float share = logistic(rounded<T>(dot(step_->normed + row * width, layer.beside, width)));
-                scale_all(rounded<T>(share), more, width);
-            }
+            if (layer.beside.outputs) scale_all(share_beside(layer.beside, row), more, width);
             for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
         });
+    }
+
+    float share_beside(const Linear<T>& linear, int64_t row) {
+        const T* own = step_->normed + row * linear.inputs;
+        T made;
+        narrow(dot(own, linear.weight, linear.inputs), &made);
+        adapt_row(linear, own, row, &made);
+        return rounded<T>(logistic(widen(made)));
     }
 
     void feed(const DecoderLayer<T>& layer, T* output) {

@@ -54,6 +54,7 @@ class Inputs {
 template <typename Kind, typename T>
 void multiply_by(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
     static constexpr auto few = for_few<Kind, T>(std::make_index_sequence<FEW<Kind>>());
+    if (!rows) return;
     if (are_few<Kind>(linear, rows))
         few[rows - 1](linear, input, output, begin, end);
     else if (rows <= MANY && IS_PLAIN<Kind>)
