@@ -69,7 +69,7 @@ class Stream(Panel):
 
     def _receive(self, message: dict[str, Any]) -> None:
         if message.get("type") == "start":
-            self._prompt = message["body"]["prompt"]
+            self._prompt = message["body"].get("prompt", "")
         super()._receive(message)
 
     def _written(self) -> Bundle:
