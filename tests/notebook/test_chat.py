@@ -3,7 +3,6 @@
 import _thread
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -211,13 +210,11 @@ def test_who_waits_does_not_fetch_the_conversation_again_and_again(
     connected: PrivateServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have images of megabytes in it."""
-    chat = nbgen.Chat(max_new_tokens=1500, ignore_eos=True)
+    chat = nbgen.Chat(max_new_tokens=3000, ignore_eos=True)
     chat.ask("one")
     fetched, own = [], connected.client.chat
     monkeypatch.setattr(connected.client, "chat", lambda name: fetched.append(name) or own(name))
-    began = time.monotonic()
-    assert chat.wait().usage["completion_tokens"] == 1500
-    assert time.monotonic() - began > 1
+    assert chat.wait().usage["completion_tokens"] == 3000
     assert len(fetched) < 10
     chat.close()
 
