@@ -26,6 +26,8 @@ AHEAD = 16
 #: Of the texts and the media of all that is under way, which are in memory twice.
 MOST_CHARACTERS = 2**27
 TICK_SECONDS = 0.1
+#: What is cancelled may take so long.
+CANCEL_SECONDS = 10.0
 
 Row = tuple[int, Result]
 
@@ -50,11 +52,18 @@ class Batch:
         ahead = min(concurrency, AHEAD)
         self._room = Room(concurrency + ahead, max(1, ahead // 2), MOST_CHARACTERS)
 
-    def run(self, rows: Iterable[Row], ended: Callable[[int], None], tick: Callable[[], None]) -> bool:
+    def run(
+        self,
+        rows: Iterable[Row],
+        ended: Callable[[int], None],
+        tick: Callable[[], None],
+        over: Callable[[], None] = lambda: None,
+    ) -> bool:
         """Do `rows`: numbers and the results to fill. False if Ctrl-C or a `change` ended it: what had ended stays.
 
         `rows` are taken one after another, as there is room for them. `ended` is told each row on the loop's thread;
-        `tick` is called now and then on this one.
+        `tick` is called now and then on this one, and `over` once no more rows are waited for, but for those to be
+        cancelled.
         """
         thread = TaskThread(lambda: self._all(ended))
         try:
@@ -66,9 +75,10 @@ class Batch:
         except KeyboardInterrupt:
             return False
         finally:
+            over()
             if thread.running:
                 thread.cancel()  # ends every run on the server: each is attached to a connection that closes now
-                thread.wait()
+                thread.wait(CANCEL_SECONDS)
         if (failure := thread.failure) is not None:
             failure = failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
             if not isinstance(failure, Conflict):

@@ -148,8 +148,8 @@ class Chat(Turns, Panel):
         try:
             before, newest = None, self._newest()
             while newest != before:
-                while self._live():
-                    time.sleep(POLL_SECONDS)
+                while run := self._live():
+                    self._until_ended(run)
                 if newest:
                     self._rounds.step(newest)
                 before, newest = newest, self._newest()
@@ -157,6 +157,14 @@ class Chat(Turns, Panel):
             with suppress(NbgenError):
                 self.stop()
             raise
+
+    def _until_ended(self, run: str) -> None:
+        """Return once this run is over, as far as its server tells; else a moment later."""
+        try:
+            for _ in session.default_client().follow(run):
+                pass
+        except NbgenError:
+            time.sleep(POLL_SECONDS)
 
     def _begin(self, messages: list[dict[str, Any]], after: str | None = None) -> str:
         """Have these messages answered, and every page told; the id of the run, which may go on from another."""

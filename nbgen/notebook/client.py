@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound
-from nbgen.notebook.connection import CONNECT_SECONDS, Call, Connection, parse_object
+from nbgen.notebook.connection import CONNECT_SECONDS, SILENCE_SECONDS, Call, Connection, parse_object
 
 API = "api/v1/"
 PAGES = ("nbgen", "lab", "tree", "notebooks")
@@ -25,7 +25,7 @@ class Client(Connection):
     """Talks to one nbgen server. `url` may be that of the Jupyter server, as the browser shows it."""
 
     def __init__(self, url: str, token: str = "", *, direct: bool = False, certificate: str = "") -> None:
-        """Raises InvalidRequest for what is no address."""
+        """Raises InvalidRequest for what is no address or no token."""
         url = address(url)
         super().__init__(api_root(url), token or token_in(url), direct=direct, certificate=certificate)
 
@@ -38,11 +38,11 @@ class Client(Connection):
 
     def model(self) -> dict[str, Any]:
         """The model's state, and the engine's pulse."""
-        return self.fields(Call("GET", f"{API}model"))
+        return self._known(Call("GET", f"{API}model"))
 
     def models(self) -> list[dict[str, Any]]:
         """The models that the server can be asked for, in OpenAI's shape."""
-        return list(self.fields(Call("GET", "v1/models")).get("data", []))
+        return list(self._known(Call("GET", "v1/models")).get("data", []))
 
     def load(self, model: str | None = None, quantization: str | None = None) -> Iterator[Event]:
         """Load a model: `progress` events, then `ready`. Raises ModelError when it cannot be loaded."""
@@ -88,19 +88,19 @@ class Client(Connection):
 
     def snapshot(self, run: str) -> dict[str, Any]:
         """All of a run as it stands now."""
-        return self.fields(Call("GET", f"{API}runs/{quote(run, safe=':')}"))
+        return self._known(Call("GET", f"{API}runs/{quote(run, safe=':')}"))
 
     def cancel(self, run: str) -> dict[str, Any]:
         """Stop a run; one that has ended stays as it is."""
-        return self.fields(Call("POST", f"{API}runs/{quote(run, safe=':')}/cancel", {}))
+        return self._known(Call("POST", f"{API}runs/{quote(run, safe=':')}/cancel", {}))
 
     def cancel_all(self) -> None:
         """Stop every request of the server, whoever asked."""
-        self.json(Call("POST", "abort_request", {"abort_all": True}))
+        self._known(Call("POST", "abort_request", {"abort_all": True}))
 
     def chat(self, chat: str) -> dict[str, Any]:
         """The messages of a chat and its newest run. A new chat has neither."""
-        return self.fields(Call("GET", f"{API}chats/{quote(chat, safe=':')}"))
+        return self._known(Call("GET", f"{API}chats/{quote(chat, safe=':')}"))
 
     def generate(self, body: dict[str, Any]) -> Any:
         """The answer of SGLang's `/generate`, which tells log-probabilities; to a list of prompts, a list."""
@@ -121,6 +121,10 @@ class Client(Connection):
     def infer(self, model: str, body: dict[str, Any], rest: bytes = b"") -> tuple[dict[str, Any], bytes]:
         """The answer of KServe v2's `infer`; both have bytes of tensors behind their JSON."""
         return self.framed(Call("POST", f"v2/models/{quote(model, safe='')}/infer", body, rest))
+
+    def _known(self, call: Call) -> dict[str, Any]:
+        """As `fields`, of what the server answers at once, whatever its engine is doing."""
+        return self.fields(call, SILENCE_SECONDS)
 
     def _events(self, call: Call) -> Iterator[Event]:
         for event in self.stream(call):

@@ -20,10 +20,19 @@ from weakref import WeakKeyDictionary
 import httpx
 
 from nbgen import sse
-from nbgen.errors import NbgenError, ServerNotFound, Unauthorized, Unavailable, from_status, no_character
+from nbgen.errors import (
+    InvalidRequest,
+    NbgenError,
+    ServerNotFound,
+    Unauthorized,
+    Unavailable,
+    from_status,
+    no_character,
+)
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-#: The server sends a comment every ten seconds, so a silent minute is a dead connection.
+#: nbgen sends a comment every ten seconds into a stream, so a silent minute is a dead connection; what is answered at
+#: once has as long. Any other answer comes as a whole, however long it takes.
 SILENCE_SECONDS = 60.0
 CONNECT_SECONDS = 5.0
 LET_GO_SECONDS = 1.0
@@ -53,13 +62,15 @@ class Call(NamedTuple):
     rest: bytes = b""
 
     def sent(self) -> dict[str, Any]:
-        """The body as httpx takes it. Raises InvalidRequest for text that cannot be sent."""
+        """The body as httpx takes it. Raises InvalidRequest for what cannot be sent."""
         if self.body is None:
             return {}
         try:
             content = json.dumps(self.body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         except UnicodeEncodeError as error:
             raise no_character(error) from None
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"the request cannot be sent as JSON: {error}") from None
         if self.rest:
             return {"content": content + self.rest, "headers": {**BINARY, JSON_LENGTH: str(len(content))}}
         return {"content": content, "headers": {"Content-Type": "application/json"}}
@@ -72,14 +83,18 @@ class Connection:
     `certificate` is the one that the server has to show, as PEM; without, it is one that this machine trusts.
     """
 
+    #: Seconds without a byte after which a stream is dead; None where a server may be silent for as long as it likes.
+    silence: float | None = SILENCE_SECONDS
+
     def __init__(self, url: str, token: str = "", *, direct: bool = False, certificate: str = "") -> None:
+        """Raises InvalidRequest for what is no token."""
         self.url = url
         self.certificate = certificate
         self.socket, base_url = split_socket(url)
         self.direct = direct or bool(self.socket) or urlsplit(url).hostname in LOOPBACK
         self.lost = False
-        self.token = token
-        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.token = sendable(token)
+        self.headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         self._settings = self._of_httpx(base_url)
         self._own, self._process = self._client(), os.getpid()
         self._kept: WeakKeyDictionary[asyncio.Task[Any], httpx.AsyncClient] = WeakKeyDictionary()
@@ -92,7 +107,9 @@ class Connection:
         self._http.close()
 
     def json(self, call: Call, timeout: float | None = None) -> Any:
-        """What a call answers; {} where that is no JSON. Raises the error that the server words."""
+        """What a call answers, however long it takes without a `timeout`; {} where that is no JSON. Raises the error
+        that the server words.
+        """
         return parse_json(self._answer(call, timeout).content)
 
     def fields(self, call: Call, timeout: float | None = None) -> dict[str, Any]:
@@ -106,9 +123,8 @@ class Connection:
         return parse_object(response.content[:length]), response.content[length:]
 
     def _answer(self, call: Call, timeout: float | None = None) -> httpx.Response:
-        limits = httpx.USE_CLIENT_DEFAULT if timeout is None else httpx.Timeout(timeout)
         with self._in_words():
-            response = self._http.request(call.method, call.path, **call.sent(), timeout=limits)
+            response = self._http.request(call.method, call.path, **call.sent(), timeout=patience(timeout))
         self.lost = False
         if response.is_success:
             return response
@@ -116,10 +132,9 @@ class Connection:
 
     async def afields(self, call: Call) -> dict[str, Any]:
         """As `fields`, awaited, however long it takes."""
-        patience = httpx.Timeout(None, connect=CONNECT_SECONDS)
         with self._in_words():
             async with self._async() as http:
-                response = await http.request(call.method, call.path, **call.sent(), timeout=patience)
+                response = await http.request(call.method, call.path, **call.sent(), timeout=patience(None))
         if response.is_success:
             return parse_object(response.content)
         raise self._refusal(response.status_code, response.content)
@@ -191,7 +206,7 @@ class Connection:
         return {
             "base_url": base_url,
             "headers": self.headers,
-            "timeout": httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+            "timeout": patience(self.silence),
             "trust_env": not self.direct,
             "verify": trust(self.certificate) if self.url.startswith("https:") else False,
         }
@@ -237,6 +252,18 @@ def _let_go(inherited: httpx.Client) -> None:
     closing = threading.Thread(target=inherited.close, daemon=True)
     closing.start()
     closing.join(LET_GO_SECONDS)
+
+
+def patience(seconds: float | None) -> httpx.Timeout:
+    """So long without a byte; whether somebody is there at all is known sooner."""
+    return httpx.Timeout(seconds, connect=min(seconds or CONNECT_SECONDS, CONNECT_SECONDS))
+
+
+def sendable(token: str) -> str:
+    """A token as a header has it, without the space around it. Raises InvalidRequest for one that none can have."""
+    if not isinstance(token, str) or not ((bare := token.strip()).isascii() and bare.isprintable()):
+        raise InvalidRequest("a token is of letters, digits and signs of ASCII, which this one is not", field="token")
+    return bare
 
 
 def split_socket(url: str) -> tuple[str, str]:

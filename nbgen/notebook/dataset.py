@@ -14,6 +14,7 @@ from typing import Any
 from nbgen.errors import InvalidRequest
 from nbgen.notebook import session
 from nbgen.notebook.batch import Batch
+from nbgen.notebook.interrupts import Interrupts
 from nbgen.notebook.job import Job
 from nbgen.notebook.request import beside
 from nbgen.notebook.row_cache import RowCache
@@ -76,12 +77,13 @@ def map(
     model = client.hello()["model"]
     kept = None if file is None else RowCache(file, _identity(model, adapter), extras)
     batch = Batch(client, workers, extras | {name: model[name] for name in ("changes",) if name in model})
-    try:
-        Job(work, batch, kept).run(progress)
-    finally:
-        if kept is not None:
-            kept.close()
-    answers = work.to_df()
+    with Interrupts() as interrupts:
+        try:
+            Job(work, batch, kept).run(progress, over=interrupts.ignore)
+        finally:
+            if kept is not None:
+                kept.close()
+        answers = work.to_df()
     if not batch.change:
         _tell_failures(answers)
     return answers

@@ -6,7 +6,7 @@ Knows how far they are; nothing of what they ask.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 
@@ -29,8 +29,8 @@ class Job:
         self._known = len(work.results) - sum(1 for _ in work.open()) - len(work.errors)
         self._next_line = 0.0
 
-    def run(self, progress: bool) -> None:
-        """Do it, with a line that says how far it is and goes when all is done."""
+    def run(self, progress: bool, over: Callable[[], None]) -> None:
+        """Do it, with a line that says how far it is and goes when all is done. `over` as in the batch."""
         line = ProgressLine() if progress and any(self._work.open()) else None
         started = time.monotonic()
 
@@ -41,7 +41,7 @@ class Job:
 
         try:
             tick()
-            whole = self._batch.run(self._rows(), self._ended, tick)
+            whole = self._batch.run(self._rows(), self._ended, tick, over)
         finally:
             if line is not None:
                 line.clear()

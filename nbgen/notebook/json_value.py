@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from nbgen.notebook.template import missing
+from nbgen.notebook.template import missing, with_index
 
 #: What pydantic's models have for it, polars' tables, and arrays and what counts their rows.
 CONVERTERS = ("model_dump", "to_dicts", "tolist")
@@ -54,7 +54,8 @@ def _rows(value: Any) -> Any:
     if not frame and value.index.is_unique:
         return value.to_dict()
     counted = isinstance(value.index, sys.modules["pandas"].RangeIndex)
-    return (value if counted else value.reset_index()).to_dict("records")
+    rows = value if frame else value.to_frame()
+    return (rows if counted else with_index(rows)).to_dict("records")
 
 
 def _words(value: Any) -> str:

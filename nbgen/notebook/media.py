@@ -10,6 +10,7 @@ import base64
 import io
 import json
 import math
+import os
 import re
 import sys
 import wave
@@ -160,7 +161,7 @@ def _bytes(given: Any, kind: str) -> bytes:
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
     if isinstance(given, str | Path):
-        return _file(Path(given).expanduser(), kind)
+        return _file(Path(os.path.expanduser(given)), kind)
     if isinstance(displayed := getattr(given, "data", None), bytes):  # IPython.display's Image and Audio
         return displayed
     if kind == "video" and isinstance(path := getattr(given, "filename", None), str):  # IPython.display's Video

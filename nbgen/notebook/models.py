@@ -12,7 +12,7 @@ from nbgen.notebook.table import html_table, markdown_table
 
 
 class Models(list[dict[str, Any]]):
-    """Entries in OpenAI's shape; `current` is the name of the one that is loaded."""
+    """Entries in OpenAI's shape, and the state of the one that the server is configured to serve."""
 
     def __init__(self, entries: list[dict[str, Any]], model: dict[str, Any]) -> None:
         """`model` is what the server says of the one that it is configured to serve."""
@@ -21,7 +21,6 @@ class Models(list[dict[str, Any]]):
         super().__init__([*entries, *({"id": name, "object": "model"} for name in others)])
         self._configured, state = str(model.get("name")), str(model.get("state"))
         self._state = "loaded" if state == "ready" else state
-        self.current = self._configured if state == "ready" else None
 
     def __repr__(self) -> str:
         return markdown_table(["model", "state"], ([entry["model"], entry["state"]] for entry in self._rows()))
@@ -40,5 +39,5 @@ def place(model: str | PathLike[str] | None) -> str | None:
         return None
     if not isinstance(model, str | PathLike):
         raise InvalidRequest(f"a model is a folder, a hub id or 'bundled', got {type(model).__name__}", field="model")
-    folder = Path(model).expanduser()
-    return str(folder.resolve()) if model and os.path.isdir(folder) else str(model)  # Path's own raises for some names
+    folder = os.path.expanduser(model)  # Path's own raises for some names, here and below
+    return str(Path(folder).resolve()) if model and os.path.isdir(folder) else str(model)

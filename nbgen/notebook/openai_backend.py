@@ -13,7 +13,7 @@ from typing import Any
 from nbgen import sse
 from nbgen.notebook.backend import Event, Words, refuse, renamed
 from nbgen.notebook.connection import Call, parse_object
-from nbgen.sampling_params import SPACED
+from nbgen.sampling_params import DEFAULT_NEW_TOKENS, SPACED
 
 _SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
 _ALSO = ("stop", "stop_token_ids", "ignore_eos", "logit_bias", "skip_special_tokens", "n", "regex", "ebnf")
@@ -44,6 +44,8 @@ class OpenAIBackend:
     def run(self, body: Mapping[str, Any]) -> Call:
         refuse(body, ("logit_processor",), self.name)
         params = renamed(body["params"], NAMES, self.name)
+        if "messages" not in body:
+            params.setdefault("max_tokens", DEFAULT_NEW_TOKENS)  # where OpenAI's own default is 16
         if params.get("max_tokens", 0) is None:
             del params["max_tokens"]
         if "response_format" in params:
@@ -73,7 +75,8 @@ class OpenAIReader(Words):
 
     def feed(self, event: sse.Event) -> list[Event]:
         if event.data.strip() == "[DONE]":
-            return self.done(self._reason)
+            reason, self._reason = self._reason, None  # which `end` would tell again
+            return self.done(reason)
         chunk = parse_object(event.data)
         if chunk.get("error"):
             return self.error(chunk["error"])

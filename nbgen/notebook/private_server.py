@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import IO
+from weakref import WeakSet
 
 from nbgen.errors import InvalidRequest, NbgenError, ServerNotFound
 from nbgen.notebook import passed_on
@@ -28,6 +30,10 @@ START_SECONDS = 90.0
 STOP_SECONDS = 10.0
 #: Bytes that a server's files need of the disk at least.
 ROOM = 2**16
+
+#: What this process keeps servers running by. In a fork it would keep them from ending with this process, or by `stop`.
+_inputs: WeakSet[IO[bytes]] = WeakSet()
+os.register_at_fork(after_in_child=lambda: [held.close() for held in list(_inputs)])
 
 
 class PrivateServer:
@@ -98,7 +104,7 @@ class PrivateServer:
             log.write(bytes(ROOM))  # where there is none for an address, none would come
             log.seek(0)
             log.truncate()
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -107,6 +113,9 @@ class PrivateServer:
                 # Jupyter interrupts a kernel's whole process group: Ctrl-C must not reach the server.
                 start_new_session=True,
             )
+        assert process.stdin is not None, "it is a pipe"
+        _inputs.add(process.stdin)
+        return process
 
     def _answering(self, waiting: Callable[[int], None]) -> PrivateClient:
         """A client, as soon as the server answers. Raises ServerNotFound with its last words."""

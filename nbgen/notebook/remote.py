@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, ServerNotFound, Unauthorized
 from nbgen.notebook.backend import Backend
 from nbgen.notebook.client import Client, Event, address, answering, api_roots, token_in
-from nbgen.notebook.connection import CONNECT_SECONDS, Call, Connection, NoAnswer
+from nbgen.notebook.connection import CONNECT_SECONDS, SILENCE_SECONDS, Call, Connection, NoAnswer, sendable
 from nbgen.notebook.openai_backend import OpenAIBackend
 from nbgen.notebook.sglang_backend import SGLangBackend
 from nbgen.notebook.triton_backend import TritonBackend
@@ -23,6 +23,9 @@ KINDS = ("nbgen", "sglang", "triton", "openai")
 
 class RemoteClient(Connection):
     """Runs on a server of another kind. `backend` is its dialect."""
+
+    #: It sends nothing while a request waits its turn, or while its model thinks.
+    silence = None
 
     def __init__(self, url: str, token: str, backend: Backend) -> None:
         super().__init__(server_root(url), token)
@@ -41,7 +44,7 @@ class RemoteClient(Connection):
         """The models that the server serves, in OpenAI's shape."""
         if isinstance(self.backend, TritonBackend):
             return [{"id": entry["name"], **entry} for entry in triton_models(self)]
-        return list(self.fields(Call("GET", "v1/models")).get("data", []))
+        return list(self.fields(Call("GET", "v1/models"), SILENCE_SECONDS).get("data", []))
 
     def serving(self, model: str) -> RemoteClient:
         """The same server, asked for another of its models."""
@@ -141,14 +144,15 @@ AnyClient = Client | RemoteClient
 def open_client(url: str, token: str = "", kind: str = "auto", model: str | None = None) -> AnyClient:
     """A client of the server at `url`, whatever it is; an address without a scheme is one of http.
 
-    Raises ServerNotFound, Unauthorized, or InvalidRequest for what is no address.
+    Raises ServerNotFound, Unauthorized, or InvalidRequest for what is no address or no token.
     """
     if kind not in ("auto", *KINDS):
         raise InvalidRequest(f"a server's kind is auto, {', '.join(KINDS)}; got {kind!r}")
     url, tried = address(url), []
+    token = sendable(token or token_in(url))
     for name in KINDS if kind == "auto" else (kind,):
         try:
-            return _OPENERS[name](url, token or token_in(url), model)
+            return _OPENERS[name](url, token, model)
         except Unauthorized:
             raise
         except NoAnswer as error:

@@ -273,12 +273,17 @@ def default_client(start: bool = True) -> AnyClient:
     """
     global _client, _chosen
     with _lock:
-        if _client is None or (_client.lost and not (_chosen and answers(_client))):
+        if _client is None or (_client.lost and not (_is_to_stay(_client) and answers(_client))):
             before, _client = _client, _find(start)
             if _chosen and before is not None and before.url != _client.url:
                 print(f"the server at {before.url} is gone; the one at {_client.url} is used from now on")
             _chosen = False
         return _client
+
+
+def _is_to_stay(client: AnyClient) -> bool:
+    """Whether it is used for as long as it answers: the user named it, or nobody else would find it."""
+    return _chosen or (_private is not None and client is _private.client)
 
 
 def _find(start: bool) -> AnyClient:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Unpack
+from typing import Any, Unpack
 
 import traitlets
 
@@ -47,6 +47,7 @@ class Stream(Panel):
         adapter: str = "",
         **options: Unpack[SamplingOptions],
     ) -> None:
+        self._prompt = ""
         super().__init__(
             panel="stream",
             chat=uuid.uuid4().hex,
@@ -61,8 +62,15 @@ class Stream(Panel):
     @property
     def text(self) -> str:
         """The prompt and its newest continuation, as far as it has come; empty before the first."""
-        run = session.default_client().chat(self.chat)["run"]
-        return run["prompt"] + run["text"] if run else ""
+        if run := session.default_client().chat(self.chat)["run"]:
+            return str(run["prompt"] + run["text"])
+        turns = self._runs.turns()  # all there is of a server of another kind
+        return self._prompt + str(turns[-1]["content"]) if turns else ""
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        if message.get("type") == "start":
+            self._prompt = message["body"].get("prompt", "")
+        super()._receive(message)
 
     def _written(self) -> Bundle:
         return continuation(self.text)

@@ -51,7 +51,7 @@ def parsed(template: str) -> Parts:
 
 def filled(parts: Parts, names: Mapping[str, Any], whole: bool = False) -> str:
     """The text with every expression replaced; with `whole` none of them may be a missing value."""
-    return "".join(part if isinstance(part, str) else as_text(_value(part, names, whole)) for part in parts)
+    return "".join(part if isinstance(part, str) else _text(part, names, whole) for part in parts)
 
 
 def check_names(parts: Parts, names: Mapping[str, Any]) -> None:
@@ -70,6 +70,16 @@ def as_text(value: Any) -> str:
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(value)
     return str(value)
+
+
+def with_index(frame: Any) -> Any:
+    """A DataFrame with its index as columns, under names that no other column has."""
+    whole = frame.reset_index(allow_duplicates=True)
+    names = list(whole.columns)
+    for place in reversed(range(frame.index.nlevels)):
+        while names[place] in names[place + 1 :]:
+            names[place] = f"index_{names[place]}"
+    return whole.set_axis(names, axis=1)
 
 
 def missing(value: Any) -> bool:
@@ -94,11 +104,12 @@ def _expression(text: str) -> tuple[CodeType | None, str]:
     return None, text
 
 
-def _value(code: CodeType, names: Mapping[str, Any], whole: bool) -> Any:
+def _text(code: CodeType, names: Mapping[str, Any], whole: bool) -> str:
     source = code.co_filename
     _check_name(code, names)
     try:
         value = eval(code, dict(names))
+        text = as_text(value)
     except NameError as error:
         raise UnknownName(source, str(error)) from None
     except Exception as error:  # The user's own code may raise anything.
@@ -107,7 +118,7 @@ def _value(code: CodeType, names: Mapping[str, Any], whole: bool) -> Any:
         raise InvalidRequest(f"{{{{{source}}}}}: it is a function, not what one returns.")
     if whole and missing(value):
         raise InvalidRequest(f"{source} is missing")
-    return value
+    return text
 
 
 def _check_name(code: CodeType, names: Mapping[str, Any]) -> None:
@@ -120,5 +131,5 @@ def _table(frame: Any) -> str:
     """Rows with their index, unless it only counts them."""
     pandas = sys.modules["pandas"]
     if not isinstance(frame.index, pandas.RangeIndex):
-        frame = frame.reset_index()
+        frame = with_index(frame)
     return markdown_table(frame.columns, frame.itertuples(index=False))

@@ -19,6 +19,7 @@ from nbgen.notebook import session
 from nbgen.notebook.arrays import as_array
 from nbgen.notebook.connection import Call
 from nbgen.notebook.remote import AnyClient
+from nbgen.notebook.request import in_json
 from nbgen.notebook.short_traceback import short_traceback
 
 _DATATYPES = {
@@ -40,7 +41,7 @@ def infer(model: str, inputs: Mapping[str, Any], *, outputs: Sequence[str] = (),
     client = session.default_client()
     tensors, numbers = to_tensors(inputs, _declared(client, model, inputs))
     wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
-    body = {"inputs": tensors, "parameters": {**parameters, "binary_data_output": True}}
+    body = {"inputs": tensors, "parameters": {**in_json(parameters, "parameters"), "binary_data_output": True}}
     try:
         answer, data = client.infer(model, body | ({"outputs": wanted} if wanted else {}), numbers)
     except InvalidRequest as error:

@@ -15,7 +15,9 @@ from nbgen.notebook.signatures import takes_sampling
 
 @takes_sampling()
 @short_traceback
-def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, adapter: str = "", **options: Any) -> Logprobs:
+def logprobs(
+    prompt: Prompt, *, top: int = 5, max_new_tokens: int | None = 0, adapter: str = "", **options: Any
+) -> Logprobs:
     """How likely each token of a text was, and which `top` others were likely there.
 
     A text is taken as it stands; chat messages go through the chat template. With `max_new_tokens` the model goes on
@@ -28,7 +30,7 @@ def logprobs(prompt: Prompt, *, top: int = 5, max_new_tokens: int = 0, adapter: 
     body = {**asked, "sampling_params": params, **wanted, "top_logprobs_num": builtin(top), **of_adapter(adapter)}
     client = session.default_client()
     try:
-        return Logprobs.read(client.generate(body), max_new_tokens > 0, client.detokenize)
+        return Logprobs.read(client.generate(body), max_new_tokens != 0, client.detokenize)
     except InvalidRequest as error:
         raise renamed(error, {"top_logprobs_num": "top", "lora_path": "adapter"}) from None
 

@@ -9,7 +9,6 @@ import asyncio
 import copy
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, fields, make_dataclass
 from typing import Any, get_type_hints
 
@@ -18,6 +17,7 @@ from nbgen.notebook.json_value import json_text
 from nbgen.notebook.request import in_json
 from nbgen.notebook.result import Result
 from nbgen.notebook.schema import described, read_as
+from nbgen.notebook.task_thread import TaskThread
 from nbgen.notebook.text_stream import TextStream
 
 #: Asks again, after an answer and messages with what the functions that it called have returned.
@@ -133,11 +133,21 @@ def _waited_for(value: Any) -> Any:
     if not inspect.isawaitable(value):
         return value
 
-    async def wait() -> Any:
-        return await value
+    returned: list[Any] = []
 
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, wait()).result()
+    async def wait() -> None:
+        returned.append(await value)
+
+    thread = TaskThread(wait)
+    try:
+        thread.start()
+        thread.wait()
+    except BaseException:  # Ctrl-C
+        thread.cancel()
+        raise
+    if not returned:
+        raise thread.failure or asyncio.CancelledError
+    return returned[0]
 
 
 def _fields(function: Callable[..., Any], name: str) -> list[Any]:

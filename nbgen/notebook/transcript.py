@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from IPython.display import display
+from IPython.display import DisplayHandle
 
 from nbgen.notebook.media import as_text
 from nbgen.notebook.result import Result
@@ -25,27 +25,31 @@ class Transcript:
     """Displays one output and changes it later, from any cell or thread."""
 
     def __init__(self) -> None:
-        self._handles: list[Any] = []
+        self._handle: DisplayHandle | None = None
+        self._written: Bundle = _EMPTY
 
     @property
     def shown(self) -> bool:
-        return bool(self._handles)
+        return self._handle is not None
 
     def show(self) -> None:
-        """A new output, still empty."""
-        self._handles.append(display(_EMPTY, raw=True, display_id=True))
+        """One more output, which front ends change together with those of before: empty, or what these have."""
+        self._handle = self._handle or DisplayHandle()
+        self._handle.display(self._written, raw=True)
 
     def update(self, written: Bundle) -> None:
         """Show this wherever `show` was called."""
-        if written == _EMPTY:
-            return
-        for handle in self._handles:
-            handle.update(written, raw=True)
+        if written != _EMPTY:
+            self._change(written)
 
     def clear(self) -> None:
         """Nothing is shown any more; an `update` with nothing keeps what a server may just have forgotten."""
-        for handle in self._handles:
-            handle.update(_EMPTY, raw=True)
+        self._change(_EMPTY)
+
+    def _change(self, written: Bundle) -> None:
+        if self._handle is not None:
+            self._written = written
+            self._handle.update(written, raw=True)
 
 
 _EMPTY: Bundle = {"text/plain": "", "text/markdown": ""}

@@ -15,6 +15,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.notebook.backend import Event, Words, refuse, renamed
 from nbgen.notebook.connection import Call, parse_object
 from nbgen.notebook.openai_backend import NAMES
+from nbgen.sampling_params import DEFAULT_NEW_TOKENS
 
 _NAMES = {name: word for name, word in NAMES.items() if name not in ("n", "json_schema", "logit_bias")}
 
@@ -32,7 +33,7 @@ class TritonBackend:
         if "messages" in body:
             raise InvalidRequest("Triton's generate extension takes a text, not a chat: use complete=True")
         refuse(body, ("logit_processor", "tools", "template_options"), self.name)
-        params = renamed(body["params"], _NAMES, self.name)
+        params = renamed({"max_new_tokens": DEFAULT_NEW_TOKENS, **body["params"]}, _NAMES, self.name)
         path = f"v2/models/{quote(self.model, safe='')}/generate_stream"
         return Call("POST", path, {"text_input": body["prompt"], "stream": True, "parameters": params})
 

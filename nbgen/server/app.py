@@ -337,4 +337,4 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         self._server.io_loop.add_callback(self._server.stop)
 
 
-main = launch_new_instance = NbgenApp.launch_instance
+main = NbgenApp.launch_instance

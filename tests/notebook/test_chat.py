@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import nbformat
+import pandas as pd
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from nbclient import NotebookClient
@@ -156,7 +157,7 @@ def test_a_message_of_widgets_is_none_to_the_model(chat: Chat) -> None:
 
 def test_an_answer_that_was_asked_for_here_is_written_down_when_it_ends(chat: Chat) -> None:
     written: list[dict[str, str]] = []
-    chat._transcript._handles.append(SimpleNamespace(update=lambda bundle, raw: written.append(bundle)))
+    chat._transcript._handle = SimpleNamespace(update=lambda bundle, raw: written.append(bundle))
     chat.ask("one")
     wait_for(lambda: written, "the transcript has it")
     assert written[-1]["text/plain"].startswith("System: be short\n\nYou: one\n\nModel: ")
@@ -164,7 +165,7 @@ def test_an_answer_that_was_asked_for_here_is_written_down_when_it_ends(chat: Ch
 
 def test_a_new_chat_has_an_empty_transcript_and_the_old_one_has_its_own_again(chat: Chat) -> None:
     written: list[dict[str, str]] = []
-    chat._transcript._handles.append(SimpleNamespace(update=lambda bundle, raw: written.append(bundle)))
+    chat._transcript._handle = SimpleNamespace(update=lambda bundle, raw: written.append(bundle))
     chat.ask("one")
     wait_for(lambda: written, "the transcript has it")
     first, chat.chat = chat.chat, "another"
@@ -205,6 +206,19 @@ def test_a_notebook_that_is_executed_without_a_page_keeps_what_was_said(
     assert float(notebook.cells[3].outputs[0].text) < PAGE_SECONDS, "nobody waits for a page"
 
 
+def test_who_waits_does_not_fetch_the_conversation_again_and_again(
+    connected: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have images of megabytes in it."""
+    chat = nbgen.Chat(max_new_tokens=3000, ignore_eos=True)
+    chat.ask("one")
+    fetched, own = [], connected.client.chat
+    monkeypatch.setattr(connected.client, "chat", lambda name: fetched.append(name) or own(name))
+    assert chat.wait().usage["completion_tokens"] == 3000
+    assert len(fetched) < 10
+    chat.close()
+
+
 def test_stopping_nothing_is_no_error(chat: Chat) -> None:
     chat.stop()
 
@@ -215,9 +229,12 @@ def test_variables_in_a_prompt_are_filled_in_for_the_panel(chat: Chat, shell: In
     chat.send = sent.append
     chat._receive({"type": "expand", "text": "a {{animal}} and {x}"})
     chat._receive({"type": "expand", "text": "a {{animals}}"})
+    shell.user_ns["cities"] = pd.DataFrame({"city": ["Oslo"]}).set_index("city", drop=False)
+    chat._receive({"type": "expand", "text": "{{cities}}"})
     assert sent[0] == {"type": "expanded", "asked": "a {{animal}} and {x}", "text": "a fox and {x}"}
     assert sent[1]["text"] == "a {{animals}}"
     assert "animals" in sent[1]["error"]
+    assert sent[2]["text"] == "| index_city | city |\n| --- | --- |\n| Oslo | Oslo |"
 
 
 def collected(runs: list[dict[str, Any]], run: str) -> str:

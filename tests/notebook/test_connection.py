@@ -5,16 +5,23 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import numpy as np
 import pytest
 
+from nbgen.errors import InvalidRequest
+from nbgen.notebook import client as client_module
 from nbgen.notebook import connection, session
 from nbgen.notebook.client import Client
 from nbgen.notebook.comm import CommRuns
 from nbgen.notebook.connection import Call, NoAnswer
+from nbgen.notebook.openai_backend import OpenAIBackend
+from nbgen.notebook.remote import RemoteClient, open_client
 from tests.conftest import wait_for
 
 
@@ -38,6 +45,20 @@ def test_a_closed_connection_is_said(closed: Client, ask: Callable[[Client, Call
     with pytest.raises(NoAnswer, match="has been closed"):
         ask(closed, Call("GET", "api/v1/hello"))
     assert closed.lost
+
+
+def test_a_token_is_what_a_header_can_have() -> None:
+    with closing(Client("http://127.0.0.1:9/", "from-a-file\n")) as client:
+        assert client.headers == {"Authorization": "Bearer from-a-file"}
+    for token in ("tök", "a\nb", 5):
+        with pytest.raises(InvalidRequest, match="a token is of"):
+            open_client("http://127.0.0.1:9/", token)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), np.int64(3), {1}])
+def test_what_json_has_not_is_refused_in_words(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match="the request cannot be sent as JSON: "):
+        Call("POST", "", {"messages": [{"content": [{"type": "text", "weight": value}]}]}).sent()
 
 
 @pytest.fixture
@@ -162,3 +183,55 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
     finally:
         over.set()
         starting.join()
+
+
+class Late(BaseHTTPRequestHandler):
+    """Says nothing for some time, and then all."""
+
+    SECONDS = 0.6
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        time.sleep(self.SECONDS)
+        whole = self.path.endswith(("generate", "model"))
+        body = b"{}" if whole else b'data: {"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}\n\n'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of such a server, which is silent for longer than a stream of nbgen's may be."""
+    monkeypatch.setattr(client_module, "SILENCE_SECONDS", Late.SECONDS / 3)
+    monkeypatch.setattr(connection.Connection, "silence", Late.SECONDS / 3)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Late) as server:
+        server.daemon_threads = True
+        server.handle_error = lambda *_: None  # its reader may have gone
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_an_answer_that_comes_as_a_whole_is_waited_for(late: str) -> None:
+    with closing(Client(late)) as client:
+        assert client.generate({}) == {}
+        with pytest.raises(NoAnswer, match="did not answer in time"):
+            client.model()
+        with pytest.raises(NoAnswer, match="did not answer in time"):
+            next(client.run({}))
+
+
+async def test_a_server_of_another_kind_may_be_silent(late: str) -> None:
+    body = {"prompt": "a", "params": {}}
+    with closing(RemoteClient(late, "", OpenAIBackend("m"))) as client:
+        assert [name for name, _ in client.run(body)] == ["delta", "done"]
+        assert [name async for name, _ in client.arun(body)] == ["delta", "done"]

@@ -167,7 +167,7 @@ def test_progress_says_how_far_the_rows_are(
 def test_an_interrupt_says_how_many_rows_are_left(
     echo: Echo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(batch: Batch, asked: Iterable[tuple[int, Result]], ended: Any, tick: Any) -> bool:
+    def run(batch: Batch, asked: Iterable[tuple[int, Result]], *told: Any) -> bool:
         rows = list(asked)
         number, result = rows[0]
         result.text, result.finish_reason = "a", "stop"

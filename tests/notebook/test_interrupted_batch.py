@@ -5,10 +5,13 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+import nbgen
+from nbgen.notebook import session
 from nbgen.notebook.batch import Batch
 from nbgen.notebook.result import Result
 
@@ -93,3 +96,47 @@ def test_an_interrupt_while_its_thread_starts_leaves_nothing_running(
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     assert not Batch(client, 2, {}).run([(0, Result(prompt="a"))], lambda number: None, lambda: None)  # type: ignore[arg-type]
     assert (client.connected.is_set(), client.connections, client.asked.is_set()) == (begun, 0, False)
+
+
+def interrupt() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@dataclass
+class Word:
+    """One whose making is interrupted."""
+
+    word: str
+
+    def __post_init__(self) -> None:
+        interrupt()
+
+
+@pytest.mark.parametrize("all_answered", [True, False])
+def test_what_has_been_answered_stays_where_another_interrupt_follows(
+    monkeypatch: pytest.MonkeyPatch, all_answered: bool
+) -> None:
+    class Twice(Slow):
+        lost = False
+
+        def hello(self) -> dict[str, Any]:
+            return {"model": {"name": "m"}}
+
+        async def arun(self, body: dict[str, Any]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+            if all_answered or "first" in str(body["messages"]):
+                yield "delta", {"text": '{"word": "a"}'}
+                yield "done", {"finish_reason": {"type": "stop"}, "usage": {}}
+                return
+            try:
+                interrupt()
+                await asyncio.Event().wait()
+            finally:
+                interrupt()
+                await asyncio.sleep(0.1)
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(session, "_client", Twice())
+    answers = nbgen.map(["first", "second"], schema=Word, concurrency=1, progress=False)
+    assert answers.word[0] == "a"
+    assert (answers.finish_reason[1] == "stop") == all_answered
+    assert signal.getsignal(signal.SIGINT) is before

@@ -98,6 +98,12 @@ def test_it_reads_as_json_is_written() -> None:
     assert json_text({"Ort": "Köln", "x": [1, 2]}) == '{"Ort": "Köln", "x": [1, 2]}'
 
 
+def test_an_index_that_is_called_as_a_column_is_another_field() -> None:
+    frame = pd.DataFrame({"city": ["Rome", "Oslo"]}).set_index("city", drop=False)
+    assert json.loads(json_text(frame))[0] == {"index_city": "Rome", "city": "Rome"}
+    assert json.loads(json_text(pd.concat([frame, frame])["city"]))[3] == {"index_city": "Oslo", "city": "Oslo"}
+
+
 class Table:
     """As polars has them, which is not installed everywhere."""
 

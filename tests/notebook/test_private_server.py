@@ -71,6 +71,21 @@ def test_a_fork_leaves_the_server_and_its_folder_alone(server: PrivateServer, mo
     assert server._log.is_file()
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_that_goes_on_does_not_keep_the_server_from_ending() -> None:
+    """As those of torch's DataLoader do."""
+    server = PrivateServer("no-such-model", options={"autoload": False})
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.read(reader, 1)
+        os._exit(0)
+    server.stop()
+    os.write(writer, b"x")
+    os.waitpid(pid, 0)
+    assert server._process.returncode == 0, "it was not killed"
+
+
 KILLED = """
 import os, signal
 from nbgen.notebook.private_server import PrivateServer

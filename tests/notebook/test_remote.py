@@ -20,6 +20,7 @@ from nbgen.notebook.remote import open_client, server_root
 from nbgen.notebook.schema import Schema
 from nbgen.notebook.sglang_backend import SGLangBackend, SGLangReader
 from nbgen.notebook.triton_backend import TritonBackend, TritonReader
+from nbgen.sampling_params import DEFAULT_NEW_TOKENS
 from tests.notebook.hello_server import greeting, greeting_on_socket
 
 OPTIONS = {"max_new_tokens": 6, "temperature": 0}
@@ -132,6 +133,8 @@ def test_triton_is_asked_for_text_and_answers_in_pieces() -> None:
     call = TritonBackend("a b").run({"prompt": "x", "params": {"max_new_tokens": 5, "sampling_seed": 1}})
     assert call.path == "v2/models/a%20b/generate_stream"
     assert call.body == {"text_input": "x", "stream": True, "parameters": {"max_tokens": 5, "seed": 1}}
+    long = TritonBackend("m").run({"prompt": "x", "params": {}})
+    assert long.body["parameters"] == {"max_tokens": DEFAULT_NEW_TOKENS}
     events = read(TritonReader(), {"model_name": "m", "text_output": "a"}, {"text_output": "b"})
     assert [data["text"] for name, data in events if name == "delta"] == ["a", "b"]
     assert events[-1][0] == "done"
@@ -153,9 +156,23 @@ def test_openais_options_have_its_names() -> None:
     assert SGLangBackend("m").run({"prompt": "x", "params": {"max_new_tokens": None}}).body["sampling_params"] == {}
 
 
-def test_an_openai_stream_may_end_without_its_last_word() -> None:
+@pytest.mark.parametrize("kind", ["openai", "sglang"])
+def test_a_text_is_continued_for_as_long_in_every_dialect(
+    connected: PrivateServer, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    client = nbgen.connect(*place(connected), kind=kind)
+    result = nbgen.generate("Once", complete=True, ignore_eos=True)
+    assert result.usage["completion_tokens"] == DEFAULT_NEW_TOKENS
+    assert result.caption.endswith(f"cut off at max_new_tokens={DEFAULT_NEW_TOKENS}")
+    client.close()
+
+
+def test_an_openai_stream_ends_once_with_its_last_word_or_without() -> None:
     said = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
     assert [name for name, _ in read(OpenAIReader(), said)] == ["delta", "done"]
+    assert [name for name, _ in read(OpenAIReader(), said, "[DONE]")] == ["delta", "done"]
+    assert read(OpenAIReader(), "[DONE]")[0][1]["finish_reason"] == {"type": "stop"}
     assert read(OpenAIReader(), {"choices": []}) == []
     assert read(OpenAIReader(), {"error": {"message": "full", "code": 503}})[0][1]["error"]["code"] == 503
 

@@ -246,9 +246,13 @@ def test_who_gets_a_server_of_their_own_hears_why(
     assert capsys.readouterr().out.splitlines() == [session.NONE_FOUND, why, session.STARTING]
 
 
-def test_a_chosen_server_that_was_out_of_reach_for_a_moment_stays(
-    served: PrivateServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_server_that_was_out_of_reach_for_a_moment_stays(
+    served: PrivateServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], chosen: bool
 ) -> None:
+    """One that nobody named is private, and has the model that was loaded into it."""
+    monkeypatch.setattr(session, "_chosen", chosen)
+    monkeypatch.setattr(session, "_find", lambda start: pytest.fail("another was looked for"))
     monkeypatch.setattr(served.client, "lost", True)
     assert session.default_client() is served.client
     assert capsys.readouterr().out == ""
@@ -312,6 +316,8 @@ def test_the_server_ends_with_its_kernel(own_jupyter: Path) -> None:
         (lambda: nbgen.generate("a", template_options={"1": 2}), r"^template_options\.1 is not an option"),
         (lambda: nbgen.generate("a", tool_choice=object()), "tool_choice cannot be sent as JSON"),
         (lambda: nbgen.generate("a", custom_params={"a": object()}), "custom_params cannot be sent as JSON"),
+        (lambda: nbgen.infer("m", {}, temperature=float("nan")), "parameters cannot be sent as JSON"),
+        (lambda: nbgen.generate("a", images="~nobody-here/a.png"), "there is no file '~nobody-here/a.png'"),
     ],
 )
 def test_values_of_a_wrong_type_are_refused_in_a_sentence(

@@ -29,3 +29,18 @@ def test_its_text_is_the_prompt_and_what_came_of_it(connected: PrivateServer) ->
     assert stream.text == "Once" + run["text"]
     assert len(run["text"]) > 0
     stream.close()
+
+
+def test_its_text_is_known_where_the_server_keeps_none(
+    connected: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = nbgen.generate("Once", complete=True, max_new_tokens=5, temperature=0).text
+    monkeypatch.setattr("nbgen.notebook.session._client", None)
+    client = nbgen.connect(connected.url.removesuffix("nbgen/"), connected.client.token, kind="openai")
+    stream = nbgen.Stream("Once", max_new_tokens=5, temperature=0)
+    assert stream.text == ""
+    stream._receive({"type": "start", "body": {"id": "a", "prompt": "Once", "params": stream.params}})
+    wait_for(lambda: not stream._runs.live(), "it ended")
+    assert stream.text == f"Once{whole}"
+    stream.close()
+    client.close()

@@ -58,6 +58,23 @@ def test_a_table_becomes_markdown() -> None:
     assert fill("{{t}}", {"t": frame}) == "| city | people |\n| --- | --- |\n| Rome | 2 |\n| a\\|b | 3 |"
 
 
+def test_a_value_that_cannot_be_written_is_named() -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    with pytest.raises(InvalidRequest, match=r"^{{x}}: RuntimeError: no text"):
+        fill("{{x}}", {"x": Broken()})
+
+
+def test_an_index_that_is_called_as_a_column_is_another_column() -> None:
+    frame = pandas.DataFrame({"city": ["Rome", "Oslo", "Rome"]})
+    counts = frame.groupby("city")["city"].count()
+    assert fill("{{t}}", {"t": counts}) == "| index_city | city |\n| --- | --- |\n| Oslo | 1 |\n| Rome | 2 |"
+    twice = frame.set_index(["city", frame.index.rename("city")], drop=False)
+    assert fill("{{t}}", {"t": twice}).startswith("| index_index_city | index_city | city |")
+
+
 def test_a_table_keeps_an_index_that_says_something() -> None:
     series = pandas.Series([1, 2], index=["a", "b"], name="n")
     assert fill("{{s}}", {"s": series}) == "| index | n |\n| --- | --- |\n| a | 1 |\n| b | 2 |"

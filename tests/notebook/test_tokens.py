@@ -18,3 +18,8 @@ def test_a_chat_is_tokenized_as_its_template_writes_it(connected: PrivateServer)
     assert len(nbgen.tokenize(chat)) == 5  # user, h, i, end, assistant
     thought = nbgen.logprobs(chat, max_new_tokens=2, ignore_eos=True)
     assert len(thought) == 5 + 2
+
+
+def test_a_text_may_be_continued_to_its_end(connected: PrivateServer) -> None:
+    found = nbgen.logprobs("hello", max_new_tokens=None, stop_token_ids=list(range(256)), temperature=0)
+    assert len(found.generated) == 1

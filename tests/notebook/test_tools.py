@@ -4,6 +4,8 @@ import asyncio
 import dataclasses
 import enum
 import json
+import signal
+import threading
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -21,6 +23,7 @@ from nbgen.notebook.result import Result
 from nbgen.notebook.text_stream import TextStream
 from nbgen.notebook.tools import MAX_ROUNDS, Tools
 from nbgen.sse import Event
+from tests.conftest import PATIENCE
 
 
 class Unit(enum.Enum):
@@ -122,6 +125,26 @@ class Town(pydantic.BaseModel):
 
 def compare_towns(first: Town, others: list[Town], best: Town = Town(name="Bonn")) -> Town:  # noqa: B008
     return max(first, *others, best, key=lambda town: town.inhabitants)
+
+
+def test_an_interrupt_ends_a_coroutine_that_is_waited_for() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def endless() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupt() -> None:
+        begun.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        Tools(endless).call([{"id": "1", "name": "endless", "arguments": "{}"}])
+    assert ended.wait(PATIENCE)
 
 
 def test_models_of_pydantic_are_described_and_read() -> None:

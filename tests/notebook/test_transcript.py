@@ -1,7 +1,11 @@
 """The transcript below a panel: readable anywhere, and nothing of the model's in it acts."""
 
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
 from nbgen.notebook.result import Result
-from nbgen.notebook.transcript import bundle, comparison, continuation
+from nbgen.notebook.transcript import Transcript, bundle, comparison, continuation
 
 TALK = [
     {"role": "system", "content": "be short"},
@@ -57,3 +61,19 @@ def test_a_continued_text_stands_as_it_is() -> None:
     shown = continuation("# Once <b>")
     assert shown["text/plain"] == "# Once <b>"
     assert "&#35; Once &lt;b&#62;" in shown["text/markdown"]
+
+
+def test_all_outputs_of_a_panel_are_changed_at_once() -> None:
+    InteractiveShell.clear_instance()
+    InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    transcript, written = Transcript(), continuation("Once")
+    with capture_output() as captured:
+        transcript.show()
+        transcript.update(written)
+        transcript.show()
+        transcript.update(written)
+    InteractiveShell.clear_instance()
+    outputs = captured.outputs
+    assert [output.data for output in outputs] == [continuation(""), written, written, written]
+    assert [output.update for output in outputs] == [False, True, False, True]
+    assert len({output.transient["display_id"] for output in outputs}) == 1

@@ -42,3 +42,6 @@ def test_arrays_are_inferred(triton: RemoteClient, expected: str) -> None:
     }
     answer = nbgen.infer(triton.backend.model, inputs, outputs=["text_output"])
     assert answer["text_output"].tolist() == [expected]
+    inputs = {name: inputs[name] for name in ("text_input", "exclude_input_in_output")}
+    answer = nbgen.infer(triton.backend.model, inputs, max_tokens=np.int64(6), temperature=np.float32(0))
+    assert answer["text_output"].tolist() == [expected]
