@@ -327,7 +327,11 @@ class Engine:
     def _end(self, sequence: Sequence, reason: FinishReason, text: str = "") -> GenerateOutput:
         sequence.finish_reason = reason
         self._release(sequence)
-        return sequence.output(text, [])
+        try:
+            return sequence.output(text, [])
+        except Exception:  # whatever finds the parts of its answer
+            log.exception("request %s: the end of its answer", sequence.rid)
+            return GenerateOutput(rid=sequence.rid, index=sequence.index, finish_reason=reason)
 
     def _release(self, sequence: Sequence) -> None:
         """Give back all that the sequence holds."""

@@ -131,6 +131,19 @@ def test_abort_ends_within_a_step(tiny_engine: Assembly, idle) -> None:
     idle()
 
 
+@pytest.mark.parametrize("aborted", [True, False])
+def test_an_answer_whose_parts_cannot_be_found_ends_alone(tiny_engine: Assembly, idle, aborted: bool) -> None:
+    engine = tiny_engine.engine
+    for rid in ("x", "y"):
+        engine.add(tiny_engine.admission.sequences(GenerateRequest(rid=rid, text="Hello", params=greedy())))
+    engine.sequences["x"][0].parser = object()
+    (reason,) = [o.finish_reason for o in (engine.abort("x") if aborted else engine.step()) if o.finish_reason]
+    assert reason.type == ("abort" if aborted else "error")
+    assert list(engine.sequences) == ["y"]
+    engine.abort("y")
+    idle()
+
+
 def test_a_full_queue_refuses(tiny_model: Path) -> None:
     assembly = build(tiny_model, max_waiting=2)
     requests = [GenerateRequest(rid=f"q{i}", text="Hi", params=greedy()) for i in range(3)]
