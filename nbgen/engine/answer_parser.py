@@ -79,9 +79,7 @@ class AnswerParser:
                 events += self._parser.finalize()[1]
             parts = [part for event in events for part in self._parts(event)]
             if self._call is not None:
-                self._call = (
-                    self._body + self._parser._buffer[self._parser._pos :]
-                )  # which may be the close's beginning
+                self._call = self._body + self._parser._buffer[self._parser._pos :]  # it may be a tag's beginning
         except Exception:  # whatever a library of patterns, or of JSON, raises at a text: this is no call
             self._parser, self._call = ResponseParser(self._template, "", tools=[*self._tools]), None
             parts = self._as_text(since)
