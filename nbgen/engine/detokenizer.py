@@ -5,7 +5,9 @@ token is a raw byte (sentencepiece's byte fallback changes text already shown ot
 they stand, stops are looked for in it before it is shown. Knows no tokenizer: it is given a function from ids to text.
 """
 
+import copy
 from collections.abc import Callable, Sequence, Set
+from typing import Self
 
 from nbgen.engine.stop_regex import StopRegexes
 
@@ -35,6 +37,12 @@ class Detokenizer:
         self._length = 0
         #: What is held back and would be text if nothing followed: whole characters only.
         self.ahead = ""
+
+    def copy(self) -> Self:
+        """Another one that goes on from here."""
+        other = copy.copy(self)
+        other._ids = [*self._ids]
+        return other
 
     @property
     def length(self) -> int:
