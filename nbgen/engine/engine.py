@@ -179,7 +179,7 @@ class Engine:
     def resume(self) -> None:
         """Compute again. The pause counts neither as waiting nor as running."""
         if self._paused_at is not None:
-            self._deadlines.shift(self._living(), time.monotonic() - self._paused_at)
+            self._deadlines.shift(self._living(), self._paused_at, time.monotonic())
             self._paused_at = None
 
     def end_late(self) -> list[GenerateOutput]:
