@@ -44,6 +44,15 @@ def test_the_first_output_tells_how_long_its_sequence_has_run(tiny_engine: Assem
     assert [output.ran_seconds for output in others] == [0, 0]
 
 
+def test_what_the_first_output_tells_is_told_once(tiny_engine: Assembly) -> None:
+    asked = {"logprobs": LogprobOptions(start=0), "echo": True, "prompt_ids": True}
+    request = GenerateRequest(rid="r", input_ids=PROMPTS[0], params=greedy(), **asked)
+    tiny_engine.engine.add(tiny_engine.admission.sequences(request))
+    (first,), (last,) = tiny_engine.engine.step()[-1:], tiny_engine.engine.abort("r")
+    assert (len(first.prompt_logprobs), len(first.prompt_ids), bool(first.prompt_text)) == (30, 30, True)
+    assert (last.prompt_logprobs, last.prompt_ids, last.prompt_text, last.ran_seconds) == ((), (), None, 0)
+
+
 def test_sampled_text_depends_on_the_seed_alone(tiny_engine: Assembly) -> None:
     def request(seed: int) -> GenerateRequest:
         params = SamplingParams(max_new_tokens=20, temperature=1.5, top_p=0.95, sampling_seed=seed, ignore_eos=True)
