@@ -54,7 +54,7 @@ READ = {"alpha_pattern", "init_lora_weights", "lora_alpha", "peft_type", "r", "r
 #: What any other option, which changes what a layer computes, must be.
 UNSET: tuple[Any, ...] = (None, False, [], {}, "none")
 #: Initialisations that also change the base model's weights.
-CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
+CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 #: Width of input and output of a base model's linear layers, by their paths.
 Shapes = Mapping[str, tuple[int, int]]

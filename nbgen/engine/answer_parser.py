@@ -26,6 +26,8 @@ ID_LENGTH = 9
 TAGGED = "xml-inline"
 #: The fields of calls that are read here.
 WRITTEN = (LISTED_CALLS, BARE_CALLS, NAMED_CALLS)
+#: Characters that transformers' parser gets at once: it searches all of them again at each part.
+AT_ONCE = 64
 
 log = logging.getLogger(__name__)
 
@@ -56,19 +58,28 @@ class AnswerParser:
     def feed(self, text: str, *, last: bool, cut: bool = False) -> list[AnswerPart]:
         """The parts that are certain after more text; all of them after the `last`, where it may be `cut`."""
         self._pieces.append(text)
-        if not (last and cut) or (left := self._left()) is None:
-            return self._read(text, last=last)
-        parts = self._read(text, last=False)
-        return parts if left.partial else [*parts, *self._cut_calls(left)]
+        pieces = (text[at : at + AT_ONCE] for at in range(0, len(text), AT_ONCE))
+        parts = [part for piece in pieces for part in self._read(piece, last=False)]
+        return [*parts, *self._rest(cut=cut)] if last else parts
+
+    def _rest(self, *, cut: bool) -> list[AnswerPart]:
+        """The last parts."""
+        try:
+            if cut and (left := self._left()) is not None:
+                return [] if left.partial else self._cut_calls(left)
+        except Exception:  # as in `_read`
+            log.warning("what was cut cannot be read as a call", exc_info=True)
+        return self._read("", last=True)
 
     def _read(self, text: str, *, last: bool) -> list[AnswerPart]:
-        since = text if self._call is None else self._call + text
-        self._call = None if self._call is None else since
+        since = (self._call or "") + text
         try:
             events = self._parser.feed(text)
             if last:
                 events += self._parser.finalize()[1]
             parts = [part for event in events for part in self._parts(event)]
+            if self._call is not None:
+                self._call = self._body + self._parser._buffer[self._parser._pos :]  # it may be a tag's beginning
         except Exception:  # whatever a library of patterns, or of JSON, raises at a text: this is no call
             self._parser, self._call = ResponseParser(self._template, "", tools=[*self._tools]), None
             parts = self._as_text(since)
@@ -159,7 +170,7 @@ class AnswerParser:
         try:
             found = read_calls(text) if isinstance(value, str) else [(value["name"], read_arguments(text))]
             calls = [_made(name, arguments) for name, arguments in found]
-        except ValueError:
+        except (ValueError, RecursionError):
             calls = []
         if not calls or (field == BARE_CALLS and not self._known.issuperset(call.name for call in calls)):
             return self._as_text(text)
@@ -169,7 +180,6 @@ class AnswerParser:
         if event["type"] == "region_open":
             self._call = self._body = ""
         if event["type"] == "region_chunk":
-            self._call = self._call or event["text"]
             self._body += event["text"]
         if event["type"] != "region_close":
             return []

@@ -82,16 +82,21 @@ class Batcher:
         #: The ids of those that wait and that somebody wants.
         self._wanted: set[str] = set()
         self._closed = False
+        #: Held while a request is put into the queue, or what ends that.
+        self._entrance = threading.Lock()
         threading.Thread(target=self._run, name=f"module-{module.spec.name}", daemon=True).start()
 
     def add(self, request: InferRequest) -> None:
         """Let the request wait for its turn."""
-        if self._queue.qsize() >= MAX_WAITING:
-            error = f"the queue of {request.model} is full ({MAX_WAITING} waiting)"
-            self._send(InferOutput(rid=request.rid, error=error, status=503))
-            return
-        self._wanted.add(request.rid)
-        self._queue.put(Waiting(request, time.monotonic_ns(), self._entries(request)))
+        item = Waiting(request, time.monotonic_ns(), self._entries(request))
+        with self._entrance:
+            full = self._queue.qsize() >= MAX_WAITING
+            if not (full or self._closed):
+                self._wanted.add(request.rid)
+                self._queue.put(item)
+                return
+        why = f"the queue of {request.model} is full ({MAX_WAITING} waiting)"
+        self._fail(item, why if full else f"{request.model} was unloaded", 503)
 
     def drop(self, rid: str) -> None:
         """Forget a request that has not begun."""
@@ -99,8 +104,9 @@ class Batcher:
 
     def close(self) -> None:
         """Refuse what waits, and end once the present batch is done."""
-        self._closed = True
-        self._queue.put(None)
+        with self._entrance:
+            self._closed = True
+            self._queue.put(None)
 
     def _entries(self, request: InferRequest) -> int:
         """Where nothing is batched, no dimension counts entries."""

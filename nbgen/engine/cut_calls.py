@@ -48,7 +48,8 @@ def left_open(fields: Mapping[str, ResponseTemplateField], text: str, begun: str
         if (closed := close.search(text)) is None:
             return None
         place = closed.end()
-    while (opened := _opening(fields, text, place)) is not None:
+    nexts: dict[str, Any] = {}
+    while (opened := _opening(fields, text, place, nexts) or _cut_opening(fields, text, place)) is not None:
         name, found = opened
         close = fields[name].close_re
         if found.partial or close is None or (closed := close.search(text, found.end())) is None:
@@ -57,17 +58,27 @@ def left_open(fields: Mapping[str, ResponseTemplateField], text: str, begun: str
     return None
 
 
-def _opening(fields: Mapping[str, ResponseTemplateField], text: str, place: int) -> tuple[str, Any] | None:
-    """The first field that the text opens from there on, and the match of its opening, which may be cut."""
+def _opening(
+    fields: Mapping[str, ResponseTemplateField], text: str, place: int, nexts: dict[str, Any]
+) -> tuple[str, Any] | None:
+    """The first field that the text opens from there on, and the match of its opening.
+
+    `nexts` keeps each field's next match, so that a long text is searched once.
+    """
+    for name, field in fields.items():
+        if field.open_re and (name not in nexts or (nexts[name] and nexts[name].start() < place)):
+            nexts[name] = field.open_re.search(text, place)
+    found = [(name, match) for name, match in nexts.items() if match]
+    return min(found, key=lambda each: (each[1].start(), -each[1].end()), default=None)
+
+
+def _cut_opening(fields: Mapping[str, ResponseTemplateField], text: str, place: int) -> tuple[str, Any] | None:
+    """The same where no opening is whole: one that the text's end cuts."""
     searched = (
         (name, field.open_re.search(text, place, partial=True)) for name, field in fields.items() if field.open_re
     )
-    found = [
-        (name, match)
-        for name, match in searched
-        if match is not None and (not match.partial or len(match.group().strip()) >= TELLING)
-    ]
-    return min(found, key=lambda each: (each[1].start(), each[1].partial, -each[1].end()), default=None)
+    found = [(name, match) for name, match in searched if match and len(match.group().strip()) >= TELLING]
+    return min(found, key=lambda each: each[1].start(), default=None)
 
 
 def read_begun(left: Left) -> list[BegunCall]:
@@ -111,8 +122,9 @@ def _begun(name: str, arguments: str) -> BegunCall:
     """A call with arguments at the beginning of this text, which may be written as text themselves."""
     try:
         value, _ = _DECODER.raw_decode(arguments + ('"' if arguments.startswith('"') else ""))
+        written = json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):
         return BegunCall(name, arguments, whole=False)
     if isinstance(value, str):
         return _begun(name, value) if not value.startswith('"') else BegunCall(name, value, whole=False)
-    return BegunCall(name, json.dumps(value, ensure_ascii=False), whole=isinstance(value, dict))
+    return BegunCall(name, written, whole=isinstance(value, dict))

@@ -35,7 +35,8 @@ class Deadlines:
         groups = {sequence.group for sequence in living}
         self._ran = {group: at for group, at in self._ran.items() if group in groups}
         for sequence in living:
-            self._note(sequence, now)
+            if sequence.status is SequenceStatus.RUNNING:
+                self._ran[sequence.group] = now
         for sequence in living:
             if sequence.started is not None:
                 if now - sequence.started > self._run:
@@ -43,18 +44,13 @@ class Deadlines:
             elif now - max(sequence.arrived, self._ran.get(sequence.group, 0.0)) > self._queue:
                 yield sequence, _waited(self._queue)
 
-    def shift(self, sequences: Iterable[Sequence], seconds: float) -> None:
-        """Do not count the last `seconds`, in which nothing could run."""
+    def shift(self, sequences: Iterable[Sequence], since: float, now: float) -> None:
+        """Do not count the time from `since` to `now`, in which nothing could run; some may have come meanwhile."""
         for sequence in sequences:
-            sequence.arrived += seconds
+            sequence.arrived = min(sequence.arrived + now - since, now)
             if sequence.started is not None:
-                sequence.started += seconds
-        self._ran = {group: at + seconds for group, at in self._ran.items()}
-
-    def _note(self, sequence: Sequence, now: float) -> None:
-        if sequence.status is SequenceStatus.RUNNING:
-            self._ran[sequence.group] = now
-            sequence.start(now)
+                sequence.started = min(sequence.started + now - since, now)
+        self._ran = {group: at + now - since for group, at in self._ran.items()}
 
 
 def _waited(seconds: float) -> FinishReason:

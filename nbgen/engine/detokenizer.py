@@ -5,12 +5,16 @@ token is a raw byte (sentencepiece's byte fallback changes text already shown ot
 they stand, stops are looked for in it before it is shown. Knows no tokenizer: it is given a function from ids to text.
 """
 
+import copy
 from collections.abc import Callable, Sequence, Set
+from typing import Self
 
 from nbgen.engine.stop_regex import StopRegexes
 
 CONTEXT_TOKENS = 6
 MAX_HELD_TOKENS = 32
+#: Tokens that a character which is not whole has at most.
+PART = 3
 REPLACEMENT = "\ufffd"
 
 
@@ -28,15 +32,17 @@ class Detokenizer:
         self._decode = decode
         self._is_byte = is_byte
         self._skipped = skipped
-        self._ids = list(prompt_ids[-CONTEXT_TOKENS:])
+        self._ids, self._read = _seed(decode, prompt_ids)
         self._window = 0
-        self._read = len(self._ids)
         self._length = 0
         #: What is held back and would be text if nothing followed: whole characters only.
         self.ahead = ""
-        # A prompt may end inside a character: the whole of it is then part of the answer.
-        while self._read and decode(self._ids[: self._read]).endswith(REPLACEMENT):
-            self._read -= 1
+
+    def copy(self) -> Self:
+        """Another one that goes on from here."""
+        other = copy.copy(self)
+        other._ids = [*self._ids]
+        return other
 
     @property
     def length(self) -> int:
@@ -56,23 +62,44 @@ class Detokenizer:
         if held < MAX_HELD_TOKENS and (broken or self._is_byte(token_id)):
             self.ahead = "" if broken else text
             return ""
-        return self._advance(text)
+        return self._show_whole(text) if broken else self._advance(text)
 
     def flush(self) -> str:
         """What was held back, as it stands (it may hold U+FFFD)."""
         return self._advance(self._pending())
 
-    def _pending(self) -> str:
-        shown = self._decode(self._ids[self._window : self._read])
-        return self._decode(self._ids[self._window :])[len(shown) :]
+    def _show_whole(self, text: str) -> str:
+        """Of `text`, which was held for long, all but a character that is not whole, as far as it has others."""
+        for end in range(len(self._ids) - 1, max(self._read, len(self._ids) - PART - 1), -1):
+            if (whole := self._pending(end)) and not whole.endswith(REPLACEMENT):
+                return self._advance(whole, end)
+        return self._advance(text)
 
-    def _advance(self, text: str) -> str:
+    def _pending(self, end: int | None = None) -> str:
+        shown = self._decode(self._ids[self._window : self._read])
+        return self._decode(self._ids[self._window : end])[len(shown) :]
+
+    def _advance(self, text: str, end: int | None = None) -> str:
         if text:
-            self._window, self._read = self._read, len(self._ids)
+            self._window, self._read = self._read, len(self._ids) if end is None else end
             self._length += len(text)
         elif len(self._ids) - self._read > MAX_HELD_TOKENS:  # without text: part of a character at most
             del self._ids[self._read : -CONTEXT_TOKENS]
         return text
+
+
+def _seed(decode: Callable[[list[int]], str], prompt_ids: Sequence[int]) -> tuple[list[int], int]:
+    """The prompt's end, from the beginning of a character on, and how many of these tokens have whole characters.
+
+    A prompt may end inside a character: the whole of it is then part of the answer. One incomplete character at either
+    side makes a whole run of raw bytes unreadable.
+    """
+    for size in range(CONTEXT_TOKENS, CONTEXT_TOKENS + PART + 1):
+        ids = list(prompt_ids[-size:])
+        for read in range(len(ids), max(-1, len(ids) - PART - 1), -1):
+            if not decode(ids[:read]).endswith(REPLACEMENT):
+                return ids, read
+    return ids, len(ids)
 
 
 class StopStrings:

@@ -22,7 +22,7 @@ CANDIDATES = 256
 #: Random numbers made at once on the CPU, so that they stay in its second-level cache.
 AT_ONCE = 1 << 15
 
-COLDEST, HOTTEST = 1e-30, 1e30
+HOTTEST = 1e30
 
 #: Odd 64-bit constants of splitmix64 (Steele, Lea and Flood 2014), as signed integers.
 _GOLDEN, _MIX1, _MIX2 = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -43,9 +43,12 @@ def draw(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
 
 
 def temperature(sequence: Sequence) -> float:
-    """The sequence's, as far as scores in float32 can be divided by it: in effect there are no others."""
+    """The sequence's, as far as scores in float32 can be divided by it: in effect there are no others.
+
+    None that is drawn from is too cold for that: those are greedy.
+    """
     given = sequence.params.temperature
-    return min(max(1.0 if given is None else given, COLDEST), HOTTEST)
+    return min(1.0 if given is None else given, HOTTEST)
 
 
 def argmax(values: torch.Tensor) -> torch.Tensor:

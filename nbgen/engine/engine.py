@@ -179,7 +179,7 @@ class Engine:
     def resume(self) -> None:
         """Compute again. The pause counts neither as waiting nor as running."""
         if self._paused_at is not None:
-            self._deadlines.shift(self._living(), time.monotonic() - self._paused_at)
+            self._deadlines.shift(self._living(), self._paused_at, time.monotonic())
             self._paused_at = None
 
     def end_late(self) -> list[GenerateOutput]:
@@ -331,7 +331,11 @@ class Engine:
     def _end(self, sequence: Sequence, reason: FinishReason, text: str = "") -> GenerateOutput:
         sequence.finish_reason = reason
         self._release(sequence)
-        return sequence.output(text, [])
+        try:
+            return sequence.output(text, [])
+        except Exception:  # whatever finds the parts of its answer
+            log.exception("request %s: the end of its answer", sequence.rid)
+            return GenerateOutput(rid=sequence.rid, index=sequence.index, finish_reason=reason)
 
     def _release(self, sequence: Sequence) -> None:
         """Give back all that the sequence holds."""

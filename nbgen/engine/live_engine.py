@@ -11,6 +11,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
+from nbgen.commands import ReleaseMemory, ResumeMemory
 from nbgen.engine.assembly import Assembly, assemble
 from nbgen.engine.channel import Channel
 from nbgen.engine.checkpoint import Report
@@ -34,6 +35,8 @@ class LiveLoop(Loop):
         self._model = model
         #: Whether the model as it was last seen cannot be run, or had no memory for its cache.
         self._unfit = False
+        #: What was asked of memory and has not been done yet.
+        self._asked: list[ReleaseMemory | ResumeMemory] = []
 
     def _prepare(self) -> None:
         """Try once more where that failed. A cache that rests is taken again by the first step, if training lets it."""
@@ -42,6 +45,27 @@ class LiveLoop(Loop):
                 if may:
                     self._rebuild()
             self._send_status()  # many may come while it is trained
+
+    def _occupy(self, item: ReleaseMemory | ResumeMemory) -> None:
+        """In its turn, and no sooner than training lets it: what is taken is probed, for which weights must stand."""
+        self._asked.append(item)
+        self._catch_up()
+        self._send_status()  # many may come while it is trained
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Do what was asked of memory, as far as training lets it."""
+        while self._asked:
+            item = self._asked[0]
+            takes = isinstance(item, ResumeMemory) and bool(self._occupation.released.intersection(item.tags))
+            always = contextlib.nullcontext(enter_result=True)
+            with self._model.weights.reading(STATUS_SECONDS) if takes else always as may:
+                if not may:
+                    return
+                super()._occupy(self._asked.pop(0))
 
     def _step(self) -> None:
         with self._model.weights.reading(STATUS_SECONDS) as may:

@@ -106,7 +106,7 @@ def load(config: EngineConfig, report: checkpoint.Report) -> LoadedModel:
     context = context_length(architecture, config)
     tokenizer = Tokenizer(_tokenizer(folder, config.model), eos_ids(architecture, generation), context)
     with _weights_progress(held, size, report):
-        model, parameters = _model(folder, held, config, _class_of(architecture.model_type), report)
+        model, parameters = _model(folder, held, config, architecture, _class_of(architecture.model_type), report)
     processor = _processor(folder, model)
     defaults = sampling_defaults(generation, config)
     return LoadedModel(model, tokenizer, context, defaults, parameters, size, processor)
@@ -123,7 +123,7 @@ def load_embedding(config: EngineConfig, report: checkpoint.Report) -> LoadedMod
     quantized_checkpoint.check(folder, held, config.model, None)
     tokenizer = _tokenizer(folder, config.model)
     with _weights_progress(held, size, report):
-        model, parameters = _model(folder, held, config, AutoModel, report)
+        model, parameters = _model(folder, held, config, _configuration(folder, config.model), AutoModel, report)
     said = embedding_checkpoint.longest(folder, config.model)
     own = min(context_length(model.config, config), _positions(model))
     context = min(own, tokenizer.model_max_length, said or sys.maxsize)
@@ -145,11 +145,15 @@ def _architecture(folder: Path, name: str) -> Any:
         if model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
             raise two_parts(name, model_type)
         raise unknown(name, model_type)
-    with _foreign_errors(name, "configuration", folder):
-        architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    architecture = _configuration(folder, name)
     if getattr(architecture, "is_encoder_decoder", False):
         raise two_parts(name, model_type)
     return architecture
+
+
+def _configuration(folder: Path, name: str) -> Any:
+    with _foreign_errors(name, "configuration", folder):
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def _class_of(model_type: str) -> Any:
@@ -187,13 +191,12 @@ def eos_ids(architecture: Any, generation: dict[str, Any]) -> set[int]:
 
 
 def _model(
-    folder: Path, held: dict[str, Entry], config: EngineConfig, auto: Any, report: checkpoint.Report
+    folder: Path, held: dict[str, Entry], config: EngineConfig, architecture: Any, auto: Any, report: checkpoint.Report
 ) -> tuple["PreTrainedModel", int]:
     """The model on its device, and the number of its parameters; `held` are the files' tensors."""
     on = device.named(config.device)
     model_size.check_memory(folder, config.quantization, on, config.model)
     with _foreign_errors(config.model, "configuration", folder):
-        architecture = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         model_size.check(architecture, auto, folder, held, config.model)
     with _foreign_errors(config.model, "weights"):
         written_out = dequantized.ask(architecture, on)

@@ -102,6 +102,8 @@ class Sequence:
         self.drafts = Drafts()
         #: Its last tokens, as far as they are such guesses.
         self.guessed: list[int] = []
+        #: Whether it has given an output.
+        self._told = False
 
     def __len__(self) -> int:
         """Its tokens, an awaited one among them."""
@@ -257,7 +259,7 @@ class Sequence:
 
     def output(self, text: str, token_ids: list[int]) -> GenerateOutput:
         """What it gained by these tokens, which are appended already."""
-        begins = self.num_output <= 1
+        begins, self._told = not self._told, True
         return GenerateOutput(
             rid=self.rid,
             index=self.index,

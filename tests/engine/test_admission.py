@@ -1,6 +1,7 @@
 """What many samples of a request have in common is worked out once: others wait to be admitted meanwhile."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from nbgen.engine.assembly import Assembly
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import MAX_N, MAX_STOP_REGEXES, SamplingParams
 from nbgen.word_lists import MAX_WORD_BYTES, MAX_WORDS, WordLists
+from tests.conftest import save_model
+from tests.engine.conftest import build
 
 WORDS = WordLists(bad=[chr(97 + i % 26) * (MAX_WORD_BYTES - i) for i in range(MAX_WORDS)])
 REGEXES = tuple("(" * 120 + ")" * 120 + f"a{i}" for i in range(MAX_STOP_REGEXES))
@@ -38,3 +41,12 @@ def test_many_samples_are_admitted_for_the_price_of_one(tiny_engine: Assembly, r
     if request.logit_processor:
         sequences[0].custom_params["__req__"] = None
         assert "__req__" not in sequences[1].custom_params
+
+
+def test_what_an_answer_begins_with_is_read_once_for_all_samples(tmp_path: Path) -> None:
+    admission = build(save_model(tmp_path, max_position_embeddings=8192)).admission
+    started = time.thread_time()
+    first, *others = admission.sequences(GenerateRequest(rid="r", input_ids=[1], prefix_ids=[97] * 4000, params=MANY))
+    assert time.thread_time() - started < 0.5
+    said = [first.append(98), first.append(99)]
+    assert all([other.append(98), other.append(99)] == said for other in others)

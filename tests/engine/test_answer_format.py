@@ -149,7 +149,7 @@ def test_arguments_that_no_message_can_hold_fail_nobody(way: str, hostile: str) 
     source, arguments = template(CALLS[way], THOUGHT), {"city": "Rome", "days": 3}
     function = {"name": "get_weather", "arguments": json.dumps(arguments) if way == "text" else arguments}
     text = answer(source, {"content": "", "tool_calls": [{"function": function}]}).replace("3", hostile)
-    for size in (7, len(text)):
+    for size in (7, 50, len(text)):
         parts = read(learned(source), text, size=size)
         assert msgspec.msgpack.encode(parts)
         told = "".join(part.content + (part.tool_call.arguments if part.tool_call else "") for part in parts)

@@ -212,3 +212,5 @@ def test_closing_answers_everybody_and_ends_the_thread(held: Recorder) -> None:
     assert all(answers[rid].status == 503 and answers[rid].error for rid in "abc")
     wait_for(lambda: all(thread.name != "module-m" for thread in threading.enumerate()), "the thread ends")
     assert held.released.is_set()
+    held.add("late")
+    assert held.take(1)["late"].status == 503

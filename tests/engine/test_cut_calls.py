@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nbgen.engine import answer_parser
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.messages import AnswerPart
 from tests.chat_templates import BARE_PYTHON, CALLS, CHANNELS, THOUGHT, template
@@ -28,6 +29,7 @@ PIECES = [
     r"\q",
     r"\ud800",
     "[" * 1200,
+    *("[" * depth + "]" * depth for depth in (900, 930, 960, 1000)),
     "9" * 5000,
     "1e999",
     "NaN",
@@ -42,6 +44,7 @@ PIECES = [
 ]
 WAYS = [way for way in CALLS if way != "bare"]
 SAID = "One moment."
+IN_A_CHANNEL = "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
 
 
 def read(found: AnswerFormat, text: str, size: int = 1000, prompt: str = "", cut: bool = True) -> list[AnswerPart]:
@@ -109,7 +112,7 @@ def test_arguments_that_are_all_there_make_a_whole_call() -> None:
 def test_a_call_in_a_channel_is_told_as_well() -> None:
     found = learned(CHANNELS, ends=["<|return|>", "<|call|>"])
     thought = "<|channel|>analysis<|message|>hm<|end|>"
-    call = '<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Ro'
+    call = f'<|start|>assistant{IN_A_CHANNEL}{{"city": "Ro'
     parts = read(found, thought + call, prompt="<|start|>assistant")
     assert (parts[0].reasoning, told(parts)) == ("hm", ("", [], [("get_weather", '{"city": "Ro')]))
     for end in range(4, call.index("{")):
@@ -144,6 +147,27 @@ def test_whatever_is_cut_is_read(way: str, pieces: list[str]) -> None:
         read(found, text)
 
 
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("way", [*WAYS, "channel"])
+def test_arguments_that_are_read_and_cannot_be_written_are_told(way: str, cut: bool) -> None:
+    """Just short of what is nested too deeply to be read. How deeply that is depends on the caller's own stack."""
+    if way == "channel":
+        found, call = learned(CHANNELS, ends=["<|return|>", "<|call|>"]), f'{IN_A_CHANNEL}{{"city": 3}}'
+    else:
+        found, call = learned(template(CALLS[way], THOUGHT)), written(way, 1)
+    for depth in range(850, 1000):
+        nested = "[" * depth + "]" * depth
+        parts = read(found, call.replace("3", nested)[: -1 if cut else None], size=40, cut=cut)
+        shown = "".join(part.content + (part.tool_call.arguments if part.tool_call else "") for part in parts)
+        assert nested in shown or (way == "python" and "city" in shown), depth
+
+
+def test_whatever_reading_a_cut_call_raises_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_parser, "read_begun", None)
+    text = '<tool_call>\n{"name": "get_weather", "arg'
+    assert "get_weather" in told(read(learned(template(CALLS["objects"])), text))[0]
+
+
 def test_a_function_that_is_not_there_is_not_called() -> None:
     text = '<tool_call>\n{"name": "get_other", "arguments": {"city": "Ro'
     assert told(read(learned(template(CALLS["objects"])), f"a{text}")) == ("a", [], [])
@@ -156,6 +180,15 @@ def test_much_white_space_holds_up_nobody(way: str, end: str) -> None:
     began = time.process_time()
     assert told(read(learned(template(CALLS[way], THOUGHT)), text)) == (text, [], [])
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("way", CALLS)
+def test_much_that_opens_and_closes_holds_up_nobody(way: str, cut: bool) -> None:
+    began = time.process_time()
+    parts = read(learned(template(CALLS[way], THOUGHT)), "<think></think>" * 2000, size=30_000, cut=cut)
+    assert told(parts)[1:] == ([], [])
+    assert time.process_time() - began < 2
 
 
 def test_a_thought_that_is_cut_is_a_thought() -> None:

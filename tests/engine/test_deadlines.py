@@ -11,9 +11,9 @@ def waiting(arrived: float = 0.0, group: str = "a") -> Sequence:
     return s
 
 
-def running(group: str = "a") -> Sequence:
+def running(started: float = 0.0, group: str = "a") -> Sequence:
     s = waiting(group=group)
-    s.status = SequenceStatus.RUNNING
+    s.status, s.started = SequenceStatus.RUNNING, started
     return s
 
 
@@ -26,8 +26,7 @@ def test_who_waits_too_long_is_refused_and_may_try_again() -> None:
 
 
 def test_who_runs_too_long_keeps_what_it_has() -> None:
-    deadlines, s = Deadlines(60, 600), running()
-    assert list(deadlines.late([s], 1000)) == []
+    deadlines, s = Deadlines(60, 600), running(started=1000)
     assert list(deadlines.late([s], 1600)) == []
     ((_, reason),) = deadlines.late([s], 1601)
     assert (reason.type, reason.status) == ("abort", None)
@@ -51,14 +50,21 @@ def test_siblings_wait_for_one_another() -> None:
 def test_a_pause_counts_for_nothing() -> None:
     deadlines, s, t = Deadlines(60, 600), waiting(arrived=100, group="b"), running()
     list(deadlines.late([t], 0))
-    deadlines.shift([s, t], 1000)
+    deadlines.shift([s, t], 100, 1100)
     assert list(deadlines.late([s, t], 1160)) == []
+
+
+def test_who_came_in_a_pause_waits_since_its_end() -> None:
+    deadlines, s = Deadlines(60, 600), waiting(arrived=1090)
+    deadlines.shift([s], 100, 1100)
+    assert list(deadlines.late([s], 1160)) == []
+    assert [late for late, _ in deadlines.late([s], 1161)] == [s]
 
 
 def test_a_pause_counts_for_no_sibling() -> None:
     deadlines, first, second = Deadlines(60, None), running(), waiting()
     list(deadlines.late([first, second], 100))
-    deadlines.shift([second], 1000)
+    deadlines.shift([second], 100, 1100)
     assert list(deadlines.late([second], 1160)) == []
     assert [s for s, _ in deadlines.late([second], 1161)] == [second]
 

@@ -44,6 +44,15 @@ def test_the_first_output_tells_how_long_its_sequence_has_run(tiny_engine: Assem
     assert [output.ran_seconds for output in others] == [0, 0]
 
 
+def test_what_the_first_output_tells_is_told_once(tiny_engine: Assembly) -> None:
+    asked = {"logprobs": LogprobOptions(start=0), "echo": True, "prompt_ids": True}
+    request = GenerateRequest(rid="r", input_ids=PROMPTS[0], params=greedy(), **asked)
+    tiny_engine.engine.add(tiny_engine.admission.sequences(request))
+    (first,), (last,) = tiny_engine.engine.step()[-1:], tiny_engine.engine.abort("r")
+    assert (len(first.prompt_logprobs), len(first.prompt_ids), bool(first.prompt_text)) == (30, 30, True)
+    assert (last.prompt_logprobs, last.prompt_ids, last.prompt_text, last.ran_seconds) == ((), (), None, 0)
+
+
 def test_sampled_text_depends_on_the_seed_alone(tiny_engine: Assembly) -> None:
     def request(seed: int) -> GenerateRequest:
         params = SamplingParams(max_new_tokens=20, temperature=1.5, top_p=0.95, sampling_seed=seed, ignore_eos=True)
@@ -128,6 +137,19 @@ def test_abort_ends_within_a_step(tiny_engine: Assembly, idle) -> None:
     assert last.completion_tokens == len(ids(first))
     assert engine.abort("x") == [] == engine.abort("unknown")
     assert not engine.has_work
+    idle()
+
+
+@pytest.mark.parametrize("aborted", [True, False])
+def test_an_answer_whose_parts_cannot_be_found_ends_alone(tiny_engine: Assembly, idle, aborted: bool) -> None:
+    engine = tiny_engine.engine
+    for rid in ("x", "y"):
+        engine.add(tiny_engine.admission.sequences(GenerateRequest(rid=rid, text="Hello", params=greedy())))
+    engine.sequences["x"][0].parser = object()
+    (reason,) = [o.finish_reason for o in (engine.abort("x") if aborted else engine.step()) if o.finish_reason]
+    assert reason.type == ("abort" if aborted else "error")
+    assert list(engine.sequences) == ["y"]
+    engine.abort("y")
     idle()
 
 

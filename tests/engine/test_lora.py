@@ -227,6 +227,7 @@ REFUSED = {
     "biases": ({"bias": "all"}, "bias="),
     "another kind": ({"peft_type": "IA3"}, "LORA"),
     "a changed base": ({"init_lora_weights": "pissa"}, "base model"),
+    "a base changed by gradients": ({"init_lora_weights": "lora_ga"}, "base model"),
     "rank 0": ({"r": 0}, "rank is 0"),
     "a rank that lies": ({"r": 5}, r"\[4, \d+\]; with this base model it is \[5, \d+\]"),
     "no alpha": ({"lora_alpha": None}, "lora_alpha"),

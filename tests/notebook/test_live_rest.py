@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
@@ -100,6 +101,20 @@ def test_it_stops_in_a_training_block_while_somebody_waits(
         assert not stopping.is_alive()
     asking.join(PATIENCE)
     assert isinstance(asking.said, NbgenError)
+
+
+def test_memory_is_taken_again_once_training_has_ended(live: LiveServer) -> None:
+    """The weights are probed then, against which changes of them would speak."""
+    before, headers = answer(), {"Authorization": f"Bearer {live.client.token}"}
+    taking = threading.Thread(target=lambda: list(live.client.load()))
+    with live.training():
+        httpx.post(live.url + "release_memory_occupation", headers=headers).raise_for_status()
+        taking.start()
+        taking.join(2.0)
+        assert taking.is_alive()
+        assert live.client.model()["state"] == "released"
+    taking.join(PATIENCE)
+    assert answer() == before
 
 
 def test_who_asks_before_it_is_loaded_learns_what_they_wait_for(live: LiveServer) -> None:
