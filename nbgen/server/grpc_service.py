@@ -15,6 +15,7 @@ from nbgen import __version__
 from nbgen.errors import InvalidRequest, NotFound, Unsupported
 from nbgen.protocols import kserve_grpc, kserve_metadata
 from nbgen.server import grpc_inference
+from nbgen.server.base_handler import SMALL_BODY
 from nbgen.server.grpc_errors import answered, parsed
 from nbgen.server.kserve_handlers import statistics
 from nbgen.server.served_model import ServedModel
@@ -36,6 +37,8 @@ def service(app: Any, server: grpc.aio.Server) -> None:
 
 async def _answer(method: Callable[[Any], Awaitable[Any]], kind: Any, request: bytes) -> bytes:
     """A method's answer. Messages are parsed here, since gRPC itself has no words for one that cannot be."""
+    if len(request) > SMALL_BODY:
+        raise InvalidRequest(f"the message has {len(request)} bytes; at most {SMALL_BODY} without tensors")
     answer: bytes = (await method(parsed(kind, request))).SerializeToString()
     return answer
 

@@ -237,6 +237,14 @@ def test_a_cancelled_call_ends_its_request(remote: Grpc) -> None:
     remote.server.idle()
 
 
+def test_a_message_without_tensors_may_only_be_so_large(remote: Grpc) -> None:
+    with grpc.insecure_channel(remote.url, [("grpc.max_send_message_length", -1)]) as channel:
+        settings = channel.unary_unary("/inference.GRPCInferenceService/LogSettings")
+        with pytest.raises(grpc.RpcError, match="has 1048577 bytes; at most 1048576") as refused:
+            settings(bytes(2**20 + 1), metadata=tuple(TOKEN_METADATA.items()))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_health_of_grpcs_own_kind(remote: Grpc) -> None:
     with grpc.insecure_channel(remote.url) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
