@@ -5,6 +5,7 @@ A slow or absent reader never holds up the engine. Knows no dialect and no HTTP.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +19,8 @@ from nbgen.protocols.native import Message
 from nbgen.protocols.sample import Sample, usage
 from nbgen.server.chats import Chats
 from nbgen.server.engine_client import EngineClient
+
+log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 600.0
 KEEP_RUNS = 512
@@ -151,10 +154,21 @@ class Run:
             self._notify()
 
     def _notify(self) -> None:
-        for watcher in tuple(self.watchers):
+        """Call the watchers; none is called after the end, and they hold what holds the run, so they are let go."""
+        _call(self.watchers)
+        if self.ended is not None:
+            _call(self.end_watchers)
+            self.watchers.clear()
+            self.end_watchers.clear()
+
+
+def _call(watchers: set[Callable[[], None]]) -> None:
+    """Call each: a fault of one of them is neither the others' nor the engine's."""
+    for watcher in tuple(watchers):
+        try:
             watcher()
-        for watcher in tuple(self.end_watchers) if self.ended is not None else ():
-            watcher()
+        except Exception:
+            log.exception("A watcher of a run failed")
 
 
 class Runs:
@@ -190,14 +204,10 @@ class Runs:
             raise Unavailable(f"the queue is full: the images and sounds in it have {waiting} bytes")
         run.model = self._engine.config.model
         run.identify = partial(self._engine.identity, run.request.adapter)
+        self._engine.submit(run.request, run)
+        self._live[run.id] = run
         self._on_start(run)
         run.end_watchers.add(lambda: self._settle(run))
-        self._live[run.id] = run
-        try:
-            self._engine.submit(run.request, run)
-        except NbgenError:
-            del self._live[run.id]
-            raise
         if run.kept and run.chat:
             self.chats.open(run.chat).add(run.messages or [], run)
         self._on_activity()

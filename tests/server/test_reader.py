@@ -1,6 +1,7 @@
 """Who wakes, and when nobody has to."""
 
 import asyncio
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -67,6 +68,21 @@ async def test_a_quiet_time_ends_the_wait_whatever_was_dealt_with_before() -> No
     waiting = await asleep(reader, at_once=lambda: True, seconds=0.01)
     reader.wake()
     assert await waiting is False
+
+
+async def test_a_closed_reader_holds_nobody() -> None:
+    """A handler holds its reader: with a cycle its large body would wait for the collector."""
+    reader = Reader()
+
+    def go_on() -> bool:
+        return False
+
+    waiting, alive = await asleep(reader, at_once=go_on), weakref.ref(go_on)
+    reader.wake()
+    await waiting
+    reader.close()
+    del waiting, go_on
+    assert alive() is None
 
 
 class Whole(GenerationHandler):
