@@ -16,10 +16,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from nbgen.errors import InvalidRequest, place_of
+from nbgen.protocols.json_structure import check_structure
 
 MAX_DEPTH = 100
 MAX_KEYS = 20_000
 MAX_DIGITS = 20
+#: Of a body: as many token ids of three digits as one of 64 MiB holds.
+MAX_VALUES = 2**24
 LOWEST, HIGHEST = -(2**63), 2**64 - 1
 
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
@@ -34,7 +37,8 @@ class MalformedBody(InvalidRequest):
 
 
 def parse_json(body: bytes) -> Any:
-    """The value that `body` spells. Raises MalformedBody."""
+    """The value that `body` spells. Raises MalformedBody, InvalidRequest for more than is read at once."""
+    check_structure(memoryview(body), values=MAX_VALUES)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -10,12 +10,14 @@ from nbgen.errors import InvalidRequest
 from nbgen.protocols.json_body import (
     MAX_DEPTH,
     MAX_KEYS,
+    MAX_VALUES,
     MalformedBody,
     convert,
     parse_json,
     parse_object,
     refuse_unsupported,
 )
+from nbgen.protocols.json_structure import MAX_LISTS, MAX_OBJECTS, MAX_QUOTES
 
 
 def nested(depth: int) -> bytes:
@@ -83,6 +85,19 @@ def test_objects_are_nested_no_deeper_than_lists() -> None:
     parse_json(b'{"a":' * MAX_DEPTH + b"1" + b"}" * MAX_DEPTH)
     with pytest.raises(MalformedBody, match="nested deeper"):
         parse_json(b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1))
+
+
+@pytest.mark.parametrize(
+    ("item", "limit"), [(b"[]", MAX_LISTS), (b"{}", MAX_OBJECTS), (b'""', MAX_QUOTES // 2), (b"1", MAX_VALUES)]
+)
+def test_a_large_body_is_counted_before_it_is_parsed(item: bytes, limit: int) -> None:
+    with pytest.raises(InvalidRequest, match="the request JSON has more than"):
+        parse_json(b"[" + (item + b",") * (limit + 1) + b"0]")
+
+
+def test_a_text_may_be_full_of_braces_and_quotes() -> None:
+    text = '{"[,' * (MAX_QUOTES + 1)
+    assert parse_json(json.dumps([text]).encode()) == [text]
 
 
 def test_an_empty_body_is_an_empty_object() -> None:
