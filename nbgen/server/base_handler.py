@@ -84,8 +84,9 @@ class NbgenHandler(AuthenticatedHandler):
         return bytes(self._body)
 
     async def parsed(self, parse: Callable[[bytes], T]) -> T:
-        """What `parse` makes of the body; others are served while it reads a large one."""
-        return await off_loop(len(self._body), parse, self.body)
+        """What `parse` makes of the body, which is then let go; others are served while it reads a large one."""
+        body, self._body = self.body, bytearray()
+        return await off_loop(len(body), parse, body)
 
     # --- the request
 
