@@ -45,6 +45,12 @@ class Message(Turn, kw_only=True):
         """Its text alone."""
         return self.content if isinstance(self.content, str) else "".join(part.words or "" for part in self.content)
 
+    @property
+    def size(self) -> int:
+        """Bytes of its text, its thoughts and the arguments of its calls."""
+        written = (self.text, self.reasoning_content or "", *(call.arguments for call in self.tool_calls or ()))
+        return sum(len(each.encode()) for each in written)
+
 
 class RunBody(Body):
     """What starts a run.
@@ -87,7 +93,7 @@ class RunBody(Body):
             raise InvalidRequest(f"`media` has {len(self.media)} parts; at most {MAX_MEDIA}", field="media")
         if self.messages is not None:
             check_count(self.messages)
-        size = len((self.prompt or "").encode()) + sum(len(m.text.encode()) for m in self.messages or ())
+        size = len((self.prompt or "").encode()) + sum(message.size for message in self.messages or ())
         if size > MAX_TEXT_BYTES:
             raise InvalidRequest(f"the prompt has {size} bytes; at most {MAX_TEXT_BYTES}", field="prompt")
         for name, value in (("id", self.id), ("chat", self.chat)):

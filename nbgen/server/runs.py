@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 KEEP_SECONDS = 600.0
 KEEP_RUNS = 512
 KEEP_OUTPUTS = 200_000
+#: Of what was asked, without images and sounds.
+KEEP_BYTES = 2**27
 MAX_LIVE = 4096
 #: Between two outputs; in less time nothing is told of how fast tokens come.
 RATE_SECONDS = 0.01
@@ -47,6 +49,8 @@ class Run:
         self.request = request
         self.messages = messages
         self.media_bytes = sum(len(each.data) for each in request.media)
+        #: Bytes of what was asked, known once it has ended and its files are let go.
+        self.kept_bytes = 0
         self.chat = chat
         self.kept = kept
         self.model = ""
@@ -256,13 +260,16 @@ class Runs:
         """Forget finished runs beyond what is kept: by age, by number and by size."""
         if self._live:
             self._on_activity()
-        size = sum(len(run.outputs) for run in self._finished.values())
+        outputs = sum(len(run.outputs) for run in self._finished.values())
+        size = sum(run.kept_bytes for run in self._finished.values())
         for run in tuple(self._finished.values()):
             age = time.monotonic() - (run.ended or 0.0)
-            if age < KEEP_SECONDS and len(self._finished) <= KEEP_RUNS and size <= KEEP_OUTPUTS:
+            few = len(self._finished) <= KEEP_RUNS and outputs <= KEEP_OUTPUTS and size <= KEEP_BYTES
+            if age < KEEP_SECONDS and few:
                 break
             del self._finished[run.id]
-            size -= len(run.outputs)
+            outputs -= len(run.outputs)
+            size -= run.kept_bytes
             chat = self.chats.find(run.chat or "")
             if chat is not None and chat.newest is run:
                 chat.newest = None
@@ -279,6 +286,7 @@ class Runs:
             self._engine.abort(run.id)  # the other samples, which nobody hears any more
         self._engine.forget(run.id)
         if run.kept:
+            run.kept_bytes = len(msgspec.msgpack.encode((run.request, run.messages)))
             self._finished[run.id] = run
         if run.chat and (chat := self.chats.find(run.chat)):
             chat.settle(run)

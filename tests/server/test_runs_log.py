@@ -11,6 +11,7 @@ import pytest
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, Media
+from nbgen.protocols.native import Message
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import runs as runs_module
 from nbgen.server.engine_client import EngineClient
@@ -137,6 +138,16 @@ def test_what_is_kept_is_bounded_in_number_and_size(runs: Runs, monkeypatch: pyt
     monkeypatch.setattr(runs_module, "KEEP_OUTPUTS", 1)
     runs.sweep()
     assert [number for number in range(5) if runs.find(f"r{number}")] == [4]
+
+
+def test_what_is_kept_is_bounded_in_what_was_asked(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "KEEP_BYTES", 10_000)
+    asked = Message(role="assistant", content="a", reasoning_content="x" * 4000)
+    for number in range(4):
+        run = Run(GenerateRequest(rid=f"r{number}", text="a"), kept=True, messages=[asked])
+        runs.start(run)
+        end(run)
+    assert [number for number in range(4) if runs.find(f"r{number}")] == [2, 3]
 
 
 def test_what_is_kept_is_bounded_in_time(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
