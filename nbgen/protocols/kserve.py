@@ -211,9 +211,12 @@ def listed_elements(name: str, datatype: str, shape: tuple[int, ...]) -> int:
     """How many elements a tensor has that are sent one by one. Raises InvalidRequest for too many."""
     expected, size = tensors.number_of_elements(shape), ELEMENT_BYTES[datatype]
     if expected > (MAX_INPUT_BYTES // size if size else MAX_STRINGS):
+        most, remedy = f"{MAX_INPUT_BYTES} bytes in a list", f"send it as binary data. {LIMIT_WORDS}"
+        if not size:
+            most, remedy = str(MAX_STRINGS), "send less at a time"
         raise InvalidRequest(
             f"input '{name[:200]}' has {expected} elements of {datatype}, which exceeds the maximum allowed value of "
-            + (f"{MAX_INPUT_BYTES} bytes in a list: send it as binary data. {LIMIT_WORDS}" if size else f"{MAX_STRINGS}")
+            f"{most}: {remedy}"
         )
     return expected
 
