@@ -90,6 +90,22 @@ def refuse_inside(fields: Mapping[str, Any], name: str, table: Mapping[str, tupl
         refuse_unsupported(given, {f"{name}.{key}": unset for key, unset in table.items()})
 
 
+def are_integers(value: Any) -> bool:
+    """Whether it is a list of integers, which JSON's true and false are not."""
+    return isinstance(value, list) and set(map(type, value)) <= {int}
+
+
+def are_ids(value: Any) -> bool:
+    """Whether it is a list of what may be token ids, the vocabulary aside."""
+    return are_integers(value) and (not value or (min(value) >= 0 and max(value) < 2**31))
+
+
+def check_range(name: str, value: int | None, low: int, high: int) -> None:
+    """Raise InvalidRequest for a number that is given and not within."""
+    if value is not None and not low <= value <= high:
+        raise InvalidRequest(f"{name} must be {low} to {high}, got {value}", field=name)
+
+
 def _constant(name: str) -> float:
     raise MalformedBody(f"{name} is not a finite number")
 

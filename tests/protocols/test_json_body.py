@@ -12,6 +12,8 @@ from nbgen.protocols.json_body import (
     MAX_KEYS,
     MAX_VALUES,
     MalformedBody,
+    are_ids,
+    are_integers,
     convert,
     parse_json,
     parse_object,
@@ -147,3 +149,20 @@ def test_what_is_not_served_is_refused_with_what_asks_for_nothing(unset: tuple[A
         refuse_unsupported({"name": [2]}, {"name": unset})
     assert refused.value.message == f"`name` is not supported by this server: {remedy}"
     assert refused.value.field == "name"
+
+
+@pytest.mark.parametrize(
+    ("value", "integers", "ids"),
+    [
+        ([], True, True),
+        ([0, 2**31 - 1], True, True),
+        ([-1], True, False),
+        ([2**31], True, False),
+        ([True], False, False),
+        ([1.0], False, False),
+        ("1", False, False),
+        (None, False, False),
+    ],
+)
+def test_what_token_ids_are(value: Any, integers: bool, ids: bool) -> None:
+    assert (are_integers(value), are_ids(value)) == (integers, ids)
