@@ -145,18 +145,14 @@ class Service:
     async def SystemSharedMemoryRegister(self, _: Any) -> Any:
         raise _disabled()
 
-    async def CudaSharedMemoryRegister(self, _: Any) -> Any:
-        raise _disabled()
-
     async def SystemSharedMemoryUnregister(self, request: Any) -> Any:
         if request.name:
             raise _disabled()
         return service_pb2.SystemSharedMemoryUnregisterResponse()
 
-    async def CudaSharedMemoryUnregister(self, request: Any) -> Any:
-        if request.name:
-            raise _disabled()
-        return service_pb2.CudaSharedMemoryUnregisterResponse()
+    # Messages of the same fields, and answers of none.
+    CudaSharedMemoryRegister = SystemSharedMemoryRegister
+    CudaSharedMemoryUnregister = SystemSharedMemoryUnregister
 
 
 def _filled(message: Any, fields: dict[str, Any]) -> Any:
