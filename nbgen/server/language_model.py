@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from nbgen.errors import InvalidRequest, ModelError, NbgenError, NotFound, Unavailable, renamed
+from nbgen.errors import InvalidRequest, ModelError, NbgenError, NotFound, Unavailable, anew, renamed
 from nbgen.protocols import language_model
 from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.protocols.kserve_metadata import ModelState
@@ -169,7 +169,7 @@ def _raise_error(run: Run) -> None:
     if isinstance(run.error, ModelError):
         raise Unavailable(run.error.message)
     if run.error is not None:
-        raise run.error
+        raise anew(run.error)
     if run.finish_reason is not None and run.finish_reason.type == "abort":
         raise InvalidRequest("the request was cancelled")
 

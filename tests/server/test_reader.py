@@ -1,11 +1,13 @@
 """Who wakes, and when nobody has to."""
 
 import asyncio
+import gc
 import weakref
 from collections.abc import Callable
 
 import pytest
 
+from nbgen.errors import Unavailable
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
 from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.reader import Reader
@@ -101,6 +103,22 @@ class Whole(GenerationHandler):
 
     async def write_whole(self, body: bytes) -> None:
         self.written = body
+
+
+async def test_a_run_whose_error_was_raised_is_freed_with_it() -> None:
+    """An error that a run keeps, and that kept its frames, would be garbage in a cycle."""
+    handler, run = Whole(), Run(GenerateRequest(rid="a", text="a"))
+    answer, alive = asyncio.create_task(handler._answer([run])), weakref.ref(run)
+    await asyncio.sleep(0)
+    run.fail(Unavailable("the engine was stopped"))
+    gc.disable()
+    try:
+        await asyncio.wait([answer])
+        assert "stopped" in str(answer.exception())
+        del answer, run
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 async def test_who_is_answered_whole_wakes_for_ends_alone() -> None:
