@@ -23,8 +23,12 @@ hold the text of a foreign exception. This module knows no protocol's shape for 
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping
+from typing import TypeVar
+
+E = TypeVar("E", bound="NbgenError")
 
 
 class NbgenError(Exception):
@@ -136,6 +140,11 @@ def from_status(status: int, message: str, field: str | None = None, code: str |
     known = {cls.status: cls for cls in NbgenError.__subclasses__() if cls not in (ServerNotFound, InvalidAnswer)}
     kind = known.get(status, InvalidRequest if 400 <= status < 500 else InternalError)
     return kind(message, field=field, code=code)
+
+
+def anew(error: E) -> E:
+    """An error that is kept, to be raised: each raise leaves its frames in the error, and all that these hold."""
+    return copy.copy(error)
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:

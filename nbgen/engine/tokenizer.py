@@ -16,6 +16,9 @@ from nbgen.messages import ChatMessage
 
 #: Bytes of text per token of context that are worth tokenizing; more can never fit.
 MAX_BYTES_PER_TOKEN = 16
+#: Characters of a chat's thoughts and arguments: those of earlier turns may be more than a context holds, since a
+#: template may leave them out.
+MAX_BESIDE_TEXT = 4 * 2**20
 
 
 class Tokenizer:
@@ -67,7 +70,7 @@ class Tokenizer:
         """
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
-        self._check_length("".join(m.text for m in messages), "messages")  # before a template works on it
+        self._check_chat(messages)
         answers = self.answers if any(m.tool_calls or m.reasoning for m in messages) else None
         try:
             text = self._render(
@@ -137,6 +140,14 @@ class Tokenizer:
     def is_byte(self, token_id: int) -> bool:
         """Whether the token is one raw byte of a byte-fallback vocabulary, as `<0x0A>`."""
         return token_id in self._byte_ids
+
+    def _check_chat(self, messages: list[ChatMessage]) -> None:
+        """Refuse too much before a template works on it."""
+        self._check_length("".join(m.text for m in messages), "messages")
+        beside = sum(len(m.reasoning) + sum(len(call.arguments) for call in m.tool_calls) for m in messages)
+        if beside > MAX_BESIDE_TEXT:
+            words = f"the thoughts and arguments in messages have {beside} characters; at most {MAX_BESIDE_TEXT}"
+            raise InvalidRequest(words, field="messages")
 
     def _check_length(self, text: str, field: str | None) -> None:
         if (size := len(text.encode("utf-8", "replace"))) > self._limit:

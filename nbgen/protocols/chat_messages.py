@@ -80,6 +80,12 @@ class Call(msgspec.Struct):
     id: str = ""
     type: Literal["function"] = "function"
 
+    @property
+    def arguments(self) -> str:
+        """Its arguments as text, however they came."""
+        given = self.function.arguments
+        return given if isinstance(given, str) else msgspec.json.encode(given).decode()
+
 
 class Turn(msgspec.Struct, omit_defaults=True):
     """A message of a chat."""
@@ -198,9 +204,7 @@ def _more(turn: Turn) -> dict[str, Any]:
 
 
 def _call(call: Call) -> ToolCall:
-    arguments = call.function.arguments
-    text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
-    return ToolCall(id=call.id, name=call.function.name, arguments=text)
+    return ToolCall(id=call.id, name=call.function.name, arguments=call.arguments)
 
 
 def _part(part: Part, media: list[Item]) -> ContentPart:

@@ -17,7 +17,7 @@ import numpy as np
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import EmbedOutput, EmbedRequest, GenerateRequest, TensorOptions
-from nbgen.protocols.json_body import parse_object
+from nbgen.protocols.json_body import are_integers, parse_object
 from nbgen.protocols.request_ids import request_ids
 from nbgen.sampling_params import SamplingParams
 
@@ -107,7 +107,7 @@ def encode_body(call: Embedding, outputs: list[EmbedOutput], seconds: float) -> 
 
 def _requests(value: Any, field: str) -> tuple[list[EmbedRequest], bool]:
     """One text, texts, token ids or lists of token ids."""
-    single = isinstance(value, str) or _is_ids(value)
+    single = isinstance(value, str) or (are_integers(value) and bool(value))
     prompts = [value] if single else value
     if not isinstance(prompts, list) or not prompts:
         raise InvalidRequest(f"`{field}` must be text, token ids, or a list of either that is not empty", field=field)
@@ -139,13 +139,9 @@ def _request(prompt: Any, field: str) -> EmbedRequest:
         if not prompt:
             raise InvalidRequest(f"`{field}` holds an empty text", field=field)
         return EmbedRequest(rid=rid, text=prompt)
-    if _is_ids(prompt):
+    if prompt and are_integers(prompt):
         return EmbedRequest(rid=rid, input_ids=prompt)
     raise InvalidRequest(f"`{field}` must hold texts or lists of token ids", field=field)
-
-
-def _is_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
 
 
 def _vector(output: EmbedOutput) -> np.ndarray:

@@ -16,10 +16,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from nbgen.errors import InvalidRequest, place_of
+from nbgen.protocols.json_structure import check_structure
 
 MAX_DEPTH = 100
 MAX_KEYS = 20_000
 MAX_DIGITS = 20
+#: Of a body: as many token ids of three digits as one of 64 MiB holds.
+MAX_VALUES = 2**24
 LOWEST, HIGHEST = -(2**63), 2**64 - 1
 
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
@@ -34,7 +37,8 @@ class MalformedBody(InvalidRequest):
 
 
 def parse_json(body: bytes) -> Any:
-    """The value that `body` spells. Raises MalformedBody."""
+    """The value that `body` spells. Raises MalformedBody, InvalidRequest for more than is read at once."""
+    check_structure(memoryview(body), values=MAX_VALUES)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -84,6 +88,22 @@ def refuse_inside(fields: Mapping[str, Any], name: str, table: Mapping[str, tupl
     if isinstance(inside := fields.get(name), dict):
         given = {f"{name}.{key}": value for key, value in inside.items()}
         refuse_unsupported(given, {f"{name}.{key}": unset for key, unset in table.items()})
+
+
+def are_integers(value: Any) -> bool:
+    """Whether it is a list of integers, which JSON's true and false are not."""
+    return isinstance(value, list) and set(map(type, value)) <= {int}
+
+
+def are_ids(value: Any) -> bool:
+    """Whether it is a list of what may be token ids, the vocabulary aside."""
+    return are_integers(value) and (not value or (min(value) >= 0 and max(value) < 2**31))
+
+
+def check_range(name: str, value: int | None, low: int, high: int) -> None:
+    """Raise InvalidRequest for a number that is given and not within."""
+    if value is not None and not low <= value <= high:
+        raise InvalidRequest(f"{name} must be {low} to {high}, got {value}", field=name)
 
 
 def _constant(name: str) -> float:

@@ -18,7 +18,7 @@ from nbgen.errors import InvalidRequest
 #: Bytes of a body whose parsing nobody notices.
 SMALL = 2**17
 SLICE = 2**20
-#: Of one body; those inside of strings count as well.
+#: Of one body, without those inside of strings.
 MAX_OBJECTS, MAX_LISTS, MAX_QUOTES = 2**16, 2**19, 2**20
 #: Values that are read in one go.
 MAX_VALUES = 2**20
@@ -29,11 +29,16 @@ def check_structure(body: memoryview, *, values: int | None = None) -> None:
     if len(body) <= SMALL:
         return
     limits = {"{": MAX_OBJECTS, "[": MAX_LISTS, '"': MAX_QUOTES} | ({",": values} if values else {})
-    for character, limit in limits.items():
-        if (found := count(body, ord(character))) > limit:
-            raise InvalidRequest(
-                f"the request JSON has {found} times {character!r}; at most {limit}: send what is large as binary data"
-            )
+    limits = {each: limit for each, limit in limits.items() if count(body, ord(each)) > limit}
+    found = dict.fromkeys(limits, 0)
+    for part in _without_contents(body) if limits else ():
+        for character, limit in limits.items():
+            found[character] += int(np.count_nonzero(part == ord(character)))
+            if found[character] > limit:
+                raise InvalidRequest(
+                    f"the request JSON has more than {limit} times {character!r}: send less in one request, or what is "
+                    "large as binary data"
+                )
 
 
 def why_malformed(body: memoryview, error: msgspec.DecodeError) -> str:
@@ -56,6 +61,28 @@ def depth(body: memoryview) -> int:
         steps = np.cumsum((part == ord("[")).astype(np.int8) - (part == ord("]")).astype(np.int8), dtype=np.int32)
         deepest, level = max(deepest, level + int(steps.max())), level + int(steps[-1])
     return deepest
+
+
+def _without_contents(body: memoryview) -> Iterator[np.ndarray]:
+    """The slices of a body without what is in strings; their quotes stay."""
+    inside, backslashes = False, 0  # where the slice before ended: in a string, behind so many backslashes
+    for part in _slices(body):
+        quotes, backslashes = _bare_quotes(part, backslashes)
+        content = np.logical_xor.accumulate(np.concatenate(([inside], quotes)))
+        inside = bool(content[-1])
+        yield part[~content[:-1] | quotes]
+
+
+def _bare_quotes(part: np.ndarray, backslashes: int) -> tuple[np.ndarray, int]:
+    """Where quotes have an even number of backslashes before them, and how many backslashes are at the end.
+
+    `backslashes` are those directly before the part.
+    """
+    places = np.arange(len(part), dtype=np.int32)
+    others = np.where(part == ord("\\"), -1 - backslashes, places)
+    before = np.maximum.accumulate(np.concatenate(([-1 - backslashes], others)))  # the last that is no backslash
+    runs = np.arange(-1, len(part), dtype=np.int32) - before
+    return (part == ord('"')) & (runs[:-1] % 2 == 0), int(runs[-1])
 
 
 def _slices(body: memoryview) -> Iterator[np.ndarray]:

@@ -7,11 +7,12 @@ Follows Triton 2.73 in what it takes and in the words of its errors. Whether a m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
+from nbgen.bytes_elements import MAX_ELEMENTS as MAX_STRINGS
 from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
@@ -195,12 +196,7 @@ def _tensor(item: _Input, blobs: _Blobs) -> Tensor:
 
 def _listed(name: str, datatype: str, shape: tuple[int, ...], json: bytes) -> memoryview:
     """The bytes of a tensor whose elements are listed."""
-    expected = tensors.number_of_elements(shape)
-    if expected * ELEMENT_BYTES[datatype] > MAX_INPUT_BYTES:
-        raise InvalidRequest(
-            f"input '{name[:200]}' has {expected} elements of {datatype}, which exceeds the maximum allowed value of "
-            f"{MAX_INPUT_BYTES} bytes in JSON: send it as binary data. {LIMIT_WORDS}"
-        )
+    expected = listed_elements(name, datatype, shape)
     data, found = tensors.from_json(json, datatype)
     if datatype == "BYTES" and found != expected:
         raise InvalidRequest(f"expected {expected} string elements for inference input '{name[:200]}', got {found}")
@@ -211,6 +207,20 @@ def _listed(name: str, datatype: str, shape: tuple[int, ...], json: bytes) -> me
     return data
 
 
+def listed_elements(name: str, datatype: str, shape: tuple[int, ...]) -> int:
+    """How many elements a tensor has that are sent one by one. Raises InvalidRequest for too many."""
+    expected, size = tensors.number_of_elements(shape), ELEMENT_BYTES[datatype]
+    if expected > (MAX_INPUT_BYTES // size if size else MAX_STRINGS):
+        most, remedy = f"{MAX_INPUT_BYTES} bytes in a list", f"send it as binary data. {LIMIT_WORDS}"
+        if not size:
+            most, remedy = str(MAX_STRINGS), "send less at a time"
+        raise InvalidRequest(
+            f"input '{name[:200]}' has {expected} elements of {datatype}, which exceeds the maximum allowed value of "
+            f"{most}: {remedy}"
+        )
+    return expected
+
+
 def check_datatype(datatype: str) -> str:
     """The datatype, if KServe has it."""
     if datatype not in ELEMENT_BYTES:
@@ -218,8 +228,10 @@ def check_datatype(datatype: str) -> str:
     return datatype
 
 
-def parse_shape(shape: list[Any], name: str) -> tuple[int, ...]:
+def parse_shape(shape: Sequence[Any], name: str) -> tuple[int, ...]:
     """The dimensions of a tensor. Raises PinnedError for what is no dimension."""
+    if len(shape) > MAX_RANK:  # before they are multiplied, which takes long where there are many
+        raise InvalidRequest(f"input '{name[:200]}' has {len(shape)} dimensions; at most {MAX_RANK}")
     for size in shape:
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise PinnedError(
@@ -229,8 +241,6 @@ def parse_shape(shape: list[Any], name: str) -> tuple[int, ...]:
         raise InvalidRequest(
             f"shape of input '{name[:200]}' causes total element count to exceed maximum size of {MAX_ELEMENTS}"
         )
-    if len(shape) > MAX_RANK:
-        raise InvalidRequest(f"input '{name[:200]}' has {len(shape)} dimensions; at most {MAX_RANK}")
     return tuple(shape)
 
 

@@ -89,7 +89,7 @@ def parameter_value(name: str, value: Any) -> Parameter:
 def _tensor(item: Any, raw: Iterator[memoryview], has_raw: bool) -> Tensor:
     datatype = kserve.check_datatype(item.datatype)
     try:
-        shape = kserve.parse_shape(list(item.shape), item.name)
+        shape = kserve.parse_shape(item.shape, item.name)
     except PinnedError as error:
         raise InvalidRequest(error.message) from None
     if "shared_memory_region" in item.parameters:
@@ -99,7 +99,7 @@ def _tensor(item: Any, raw: Iterator[memoryview], has_raw: bool) -> Tensor:
             raise InvalidRequest(
                 f"contents field must not be specified when using raw_input_contents for '{item.name[:200]}'"
             )
-        data = _typed(item, datatype)
+        data = _typed(item, datatype, shape)
     else:
         data = _raw(item.name, raw)
     tensor = Tensor(name=item.name, datatype=datatype, shape=shape, data=data)
@@ -114,7 +114,7 @@ def _raw(name: str, raw: Iterator[memoryview]) -> memoryview:
     return data
 
 
-def _typed(item: Any, datatype: str) -> memoryview:
+def _typed(item: Any, datatype: str, shape: tuple[int, ...]) -> memoryview:
     wanted = FIELDS.get(datatype)
     filled = [field.name for field, _ in item.contents.ListFields()]
     if any(name != wanted for name in filled) or wanted is None:
@@ -122,6 +122,12 @@ def _typed(item: Any, datatype: str) -> memoryview:
             f"contents of input '{item.name[:200]}' of datatype {datatype} must be in {wanted or 'raw_input_contents'}"
         )
     elements = getattr(item.contents, wanted)
+    expected = kserve.listed_elements(item.name, datatype, shape)
+    if (found := len(elements)) != expected:  # before anything is made of them
+        raise InvalidRequest(
+            f"input byte size mismatch for input '{item.name[:200]}': its shape has {expected} elements, and {wanted} "
+            f"{found}"
+        )
     if datatype == "BYTES":
         return pack_bytes(elements)
     starts = range(0, len(elements), tensors.ELEMENT_SLICE)

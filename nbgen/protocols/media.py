@@ -25,6 +25,8 @@ Options = dict[str, bool | int | float | str]
 MAX_MEDIA = 16
 MAX_OPTIONS = 32
 MAX_ADDRESS = 2048
+#: Of a data URL without base64: each becomes an object of Python's, of many times its bytes.
+MAX_ESCAPES = 2**16
 #: Of a video that is sent as images.
 MAX_FRAMES = 256
 #: Endings by which a text without a scheme is told to be a path: base64 has no dot.
@@ -135,6 +137,10 @@ def _data_url(text: str, type: MediaType, field: str) -> memoryview:
     if head[2].lower().endswith(";base64"):
         return _decoded(body, type, field)
     check_size(len(body) // 3, type, field)
+    if (escapes := body.count("%")) > MAX_ESCAPES:
+        raise InvalidRequest(
+            f"`{field}`: a data URL with {escapes} escapes (%XX); at most {MAX_ESCAPES}: send base64", field=field
+        )
     data = unquote_to_bytes(body)
     check_size(len(data), type, field)
     return _filled(data, type, field)

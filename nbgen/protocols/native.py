@@ -17,7 +17,7 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.identifiers import check_identifier
 from nbgen.messages import AnswerPart, FinishReason, GenerateRequest, LogprobOptions, TokenLogprobs, ToolCall
 from nbgen.protocols.chat_messages import Part, Turn, check_count, conversation, part_item, template_options
-from nbgen.protocols.json_body import convert, parse_object
+from nbgen.protocols.json_body import check_range, convert, parse_object
 from nbgen.protocols.media import MAX_MEDIA, Item, check_media
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.sampling_params import SamplingParams
@@ -44,6 +44,12 @@ class Message(Turn, kw_only=True):
     def text(self) -> str:
         """Its text alone."""
         return self.content if isinstance(self.content, str) else "".join(part.words or "" for part in self.content)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its text, its thoughts and the arguments of its calls."""
+        written = (self.text, self.reasoning_content or "", *(call.arguments for call in self.tool_calls or ()))
+        return sum(len(each.encode()) for each in written)
 
 
 class RunBody(Body):
@@ -87,15 +93,14 @@ class RunBody(Body):
             raise InvalidRequest(f"`media` has {len(self.media)} parts; at most {MAX_MEDIA}", field="media")
         if self.messages is not None:
             check_count(self.messages)
-        size = len((self.prompt or "").encode()) + sum(len(m.text.encode()) for m in self.messages or ())
+        size = len((self.prompt or "").encode()) + sum(message.size for message in self.messages or ())
         if size > MAX_TEXT_BYTES:
             raise InvalidRequest(f"the prompt has {size} bytes; at most {MAX_TEXT_BYTES}", field="prompt")
         for name, value in (("id", self.id), ("chat", self.chat)):
             if value is not None:
                 check_identifier(value, name)
-        _check_frame_ms(self.frame_ms)
-        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise InvalidRequest(f"`logprobs` must be 0 to {MAX_LOGPROBS}, got {self.logprobs}", field="logprobs")
+        check_range("frame_ms", self.frame_ms, 0, MAX_FRAME_MS)
+        check_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
 
     def request(self, rid: str) -> tuple[GenerateRequest, list[Item]]:
         """The request that this body asks for, and its media. Raises InvalidRequest."""
@@ -190,7 +195,7 @@ def parse_subscribe(body: bytes) -> SubscribeBody:
         raise InvalidRequest(
             f"`follow` takes at most {MAX_FOLLOWED} runs, each from an offset of 0 or more", field="follow"
         )
-    _check_frame_ms(fields.frame_ms)
+    check_range("frame_ms", fields.frame_ms, 0, MAX_FRAME_MS)
     return fields
 
 
@@ -256,8 +261,3 @@ def error_body(error: NbgenError) -> bytes:
 
 def _parse(body: bytes, kind: type[B]) -> B:
     return convert(parse_object(body), kind)
-
-
-def _check_frame_ms(frame_ms: int) -> None:
-    if not 0 <= frame_ms <= MAX_FRAME_MS:
-        raise InvalidRequest(f"`frame_ms` must be 0 to {MAX_FRAME_MS}, got {frame_ms}", field="frame_ms")

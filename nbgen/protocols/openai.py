@@ -16,7 +16,14 @@ import msgspec
 from nbgen.errors import InvalidRequest, renamed
 from nbgen.messages import GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.protocols.chat_messages import Turn, conversation, template_options
-from nbgen.protocols.json_body import convert, parse_object, refuse_inside, refuse_unsupported
+from nbgen.protocols.json_body import (
+    are_ids,
+    check_range,
+    convert,
+    parse_object,
+    refuse_inside,
+    refuse_unsupported,
+)
 from nbgen.protocols.media import Item
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.protocols.request_ids import namespace, request_ids
@@ -166,7 +173,7 @@ def parse_completion(raw: bytes) -> Call:
     """The call in a body of `/v1/completions`. Raises InvalidRequest."""
     body = _body(fields := parse_object(raw), CompletionBody)
     echo, top = bool(body.echo), body.logprobs
-    _within("logprobs", top, MAX_TOP_LOGPROBS)
+    check_range("logprobs", top, 0, MAX_TOP_LOGPROBS)
     limit = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     params = _sampling(fields, limit)
     prompts = _prompts(body.prompt)
@@ -197,7 +204,7 @@ def parse_chat(raw: bytes) -> Call:
 def chat_call(fields: dict[str, Any]) -> Call:
     """The call that the fields of such a body ask for. Raises InvalidRequest."""
     body = _body(fields, ChatBody)
-    _within("top_logprobs", body.top_logprobs, MAX_TOP_LOGPROBS)
+    check_range("top_logprobs", body.top_logprobs, 0, MAX_TOP_LOGPROBS)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true", field="top_logprobs")
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
@@ -297,19 +304,10 @@ def _prompts(prompt: Any) -> list[str] | list[list[int]]:
     match prompt:
         case str() if prompt:
             return [prompt]
-        case [int(), *_] if _are_ids(prompt):
+        case [int(), *_] if are_ids(prompt):
             return [prompt]
         case [str(), *_] if all(isinstance(each, str) and each for each in prompt):
             return list(prompt)
-        case [list(), *_] if all(isinstance(each, list) and each and _are_ids(each) for each in prompt):
+        case [list(), *_] if all(each and are_ids(each) for each in prompt):
             return list(prompt)
     raise InvalidRequest("prompt must be text, token ids, or a list of either, and none of them empty", field="prompt")
-
-
-def _are_ids(values: list[Any]) -> bool:
-    return all(isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 for value in values)
-
-
-def _within(name: str, value: int | None, most: int) -> None:
-    if value is not None and not 0 <= value <= most:
-        raise InvalidRequest(f"{name} must be 0 to {most}, got {value}", field=name)

@@ -15,7 +15,7 @@ from nbgen.commands import PauseMode
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Tensor
 from nbgen.protocols import sglang_logprobs, sglang_media, sglang_tensors
-from nbgen.protocols.json_body import parse_json, parse_object, refuse_unsupported
+from nbgen.protocols.json_body import are_integers, parse_json, parse_object, refuse_unsupported
 from nbgen.protocols.media import Item
 from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.sampling_params import SamplingParams, WrongType
@@ -177,11 +177,7 @@ def _is_bool_or_null(value: Any) -> bool:
 
 
 def _is_ids_or_null(value: Any) -> bool:
-    return value is None or _is_ids(value)
-
-
-def _is_ids(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_integer, value))
+    return value is None or are_integers(value)
 
 
 def _one_or_many(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -191,7 +187,7 @@ def _one_or_many(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
 #: name, what it may be, its check
 TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("text", "text or a list of text", _one_or_many(_is_text)),
-    ("input_ids", "a list of integers or a list of such lists", _one_or_many(_is_ids)),
+    ("input_ids", "a list of integers or a list of such lists", _one_or_many(are_integers)),
     ("sampling_params", "an object or a list of objects", _one_or_many(lambda value: isinstance(value, dict))),
     ("rid", "text or a list of text", _one_or_many(_is_text)),
     ("custom_logit_processor", "text or a list of text", _one_or_many(_is_text_or_null)),
@@ -258,7 +254,7 @@ def _prompts(fields: Mapping[str, Any]) -> tuple[bool, list[Prompt]]:
     texts: list[str] | None = [text] if isinstance(text, str) else text
     if ids is None:
         return isinstance(text, str), [Prompt(text=_checked_text(item)) for item in texts or ()]
-    flat = _is_ids(ids)
+    flat = are_integers(ids)
     rows: list[list[int]] = [ids] if flat else ids
     if not all(rows):
         raise InvalidRequest("input_ids cannot be empty.", field="input_ids")
@@ -324,8 +320,6 @@ def _params(options: dict[str, Any]) -> SamplingParams:
         raise ContractError(f"unknown field `{unknown:.80}`, expected one of {', '.join(sorted(SAMPLING_NAMES))}")
     refuse_unsupported(options, UNSUPPORTED_SAMPLING)
     known = {name: value for name, value in options.items() if name in SamplingParams.__struct_fields__}
-    if known.get("n") == 0:
-        known["n"] = 1
     try:
         return SamplingParams.parse(known)
     except WrongType as error:

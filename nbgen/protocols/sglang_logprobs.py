@@ -13,6 +13,7 @@ import msgspec
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import LogprobOptions, TokenLogprobs
+from nbgen.protocols.json_body import check_range
 from nbgen.protocols.sample import Sample
 
 MAX_TOP = 1024
@@ -101,12 +102,7 @@ def _token_ids(value: Any, prompts: int, *, listed: bool) -> list[list[int]]:
 
 
 def _options(start: int, top: int, token_ids: list[int], text: bool) -> LogprobOptions:
-    _within("logprob_start_len", start, NO_PROMPT, 2**31)
-    _within("top_logprobs_num", top, 0, MAX_TOP)
-    _within("the length of token_ids_logprob", len(token_ids), 0, MAX_TOKEN_IDS)
+    check_range("logprob_start_len", start, NO_PROMPT, 2**31)
+    check_range("top_logprobs_num", top, 0, MAX_TOP)
+    check_range("the length of token_ids_logprob", len(token_ids), 0, MAX_TOKEN_IDS)
     return LogprobOptions(start=None if start == NO_PROMPT else start, top=top, token_ids=token_ids, text=text)
-
-
-def _within(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise InvalidRequest(f"{name} must be {low} to {high}, got {value}", field=name)

@@ -14,7 +14,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
 from nbgen.protocols import openai
 from nbgen.protocols.chat_messages import Turn, chat_messages, template_options
-from nbgen.protocols.json_body import convert, parse_object, refuse_unsupported
+from nbgen.protocols.json_body import are_ids, convert, parse_object, refuse_unsupported
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 
 MAX_TEXTS = 1024
@@ -58,7 +58,7 @@ def parse_detokenize(raw: bytes) -> tuple[DetokenizeRequest, bool]:
     tokens = fields.get("tokens")
     single = not (isinstance(tokens, list) and tokens and isinstance(tokens[0], list))
     lists = [tokens] if single else tokens
-    if not isinstance(lists, list) or not all(isinstance(ids, list) and all(map(_is_id, ids)) for ids in lists):
+    if not isinstance(lists, list) or not all(map(are_ids, lists)):
         raise InvalidRequest("tokens must be a list of token ids, or a list of such lists", field="tokens")
     _check_count("tokens", len(lists))
     skip = fields.get("skip_special_tokens", True)
@@ -77,10 +77,6 @@ def tokenized(answer: TokenizerAnswer, single: bool, context_length: int) -> byt
 def detokenized(answer: TokenizerAnswer, single: bool) -> bytes:
     """The text, or the list of texts."""
     return msgspec.json.encode({"text": answer.texts[0] if single else answer.texts})
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
 def _check_count(name: str, count: int) -> None:

@@ -56,10 +56,10 @@ def _parse(body: memoryview) -> Members:
     check_structure(body, values=MAX_VALUES)
     try:
         value = json.loads(str(body, "utf-8"), object_pairs_hook=Members, parse_float=_float, parse_constant=_float)
+        check_surrogates(body, value)
     except (ValueError, RecursionError) as error:
         why = "nested too deep" if isinstance(error, RecursionError) else "not JSON in UTF-8"
         raise MalformedBody(f"failed to parse the request JSON buffer: {why}") from None
-    check_surrogates(body, value)
     if not isinstance(value, Members):
         raise MalformedBody("failed to parse the request JSON buffer: it is not an object")
     if len(value) > MAX_KEYS:

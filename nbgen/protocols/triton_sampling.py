@@ -60,7 +60,8 @@ def _fields(options: Mapping[str, Any], new_tokens: bool) -> dict[str, Any]:
         )
         if name in options
     }
-    fields["max_new_tokens"] = options.get("max_tokens", DEFAULT_MAX_TOKENS) if new_tokens else 0
+    # A limit beyond every context is as good as the largest.
+    fields["max_new_tokens"] = min(options.get("max_tokens", DEFAULT_MAX_TOKENS), 2**31) if new_tokens else 0
     fields["min_new_tokens"] = options.get("min_tokens", 0) if new_tokens else 0
     fields["top_p"] = _off(options.get("top_p"), (0.0,), 1.0)
     fields["top_k"] = _off(options.get("top_k"), (0,), -1)
@@ -72,7 +73,7 @@ def _fields(options: Mapping[str, Any], new_tokens: bool) -> dict[str, Any]:
         fields["logit_bias"] = structured_output.text_object("logit_bias", bias)
     if "seed" in options:
         fields["sampling_seed"] = (options["seed"] + 2**63) % 2**64 - 2**63
-    return _within_reach(fields)
+    return fields
 
 
 def logit_processor(options: Mapping[str, Any]) -> str | None:
@@ -103,11 +104,6 @@ def adapter(options: Mapping[str, Any]) -> str:
 def priority(value: Any) -> int:
     """The engine's priority, the higher the sooner, for Triton's: 1 is the highest, 0 the default, which comes last."""
     return max(1, LOWEST_PRIORITY - value) if isinstance(value, int) and value else 0
-
-
-def _within_reach(fields: dict[str, Any]) -> dict[str, Any]:
-    """A limit beyond every context is as good as the largest."""
-    return fields | {"max_new_tokens": min(fields["max_new_tokens"], 2**31)}
 
 
 def _off(value: Any, offs: tuple[Any, ...], standard: Any) -> Any:

@@ -84,8 +84,9 @@ class NbgenHandler(AuthenticatedHandler):
         return bytes(self._body)
 
     async def parsed(self, parse: Callable[[bytes], T]) -> T:
-        """What `parse` makes of the body; others are served while it reads a large one."""
-        return await off_loop(len(self._body), parse, self.body)
+        """What `parse` makes of the body, which is then let go; others are served while it reads a large one."""
+        body, self._body = self.body, bytearray()
+        return await off_loop(len(body), parse, body)
 
     # --- the request
 
@@ -118,7 +119,11 @@ class NbgenHandler(AuthenticatedHandler):
         self._body += chunk
         if len(self._body) > self.body_limit:
             self._body.clear()
-            self._refuse_after_body(BodyTooLarge(f"the body is over {self.body_limit} bytes"))
+            self._refuse_after_body(self.too_large(f"more than {self.body_limit}"))
+
+    def too_large(self, size: str) -> NbgenError:
+        """Why a body of so many bytes is refused."""
+        return BodyTooLarge(f"the body has {size} bytes; at most {self.body_limit}")
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
@@ -132,7 +137,7 @@ class NbgenHandler(AuthenticatedHandler):
         if length > self.body_limit and not _is_length(said):
             raise InvalidRequest(f"Content-Length {said[:80]!r} is not a length in bytes")
         if length > self.body_limit:
-            raise BodyTooLarge(f"the body has {length} bytes; at most {self.body_limit}")
+            raise self.too_large(str(length))
         if length == 0:
             return
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()

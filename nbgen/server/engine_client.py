@@ -17,7 +17,7 @@ from nbgen import model_files, model_hub
 from nbgen.commands import AdapterCommand, AdapterState, Command, MemoryState, MemoryTag, ReleaseMemory, ResumeMemory
 from nbgen.engine_config import BUNDLED, EngineConfig
 from nbgen.engine_state import EngineFailed, EngineReady, EngineStatus, LoadProgress
-from nbgen.errors import EngineStopped, InvalidRequest, ModelError, Unavailable, from_status
+from nbgen.errors import EngineStopped, InvalidRequest, ModelError, Unavailable, anew, from_status
 from nbgen.frames import FromEngine, Unreadable
 from nbgen.messages import (
     AbortRequest,
@@ -76,7 +76,7 @@ class EngineClient(EngineLife):
             raise Unavailable("the server is stopping")
         if self._stays_down():
             assert self.error is not None
-            raise self.error
+            raise anew(self.error)
         if not self._memory_replies:  # or else it may be coming back
             self._check_memory()
         if adapter := _adapter(request):

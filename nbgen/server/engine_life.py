@@ -14,7 +14,7 @@ from typing import Literal
 from nbgen import model_files
 from nbgen.engine_config import EngineConfig
 from nbgen.engine_state import EngineStatus, LoadModel, LoadProgress, ModelInfo
-from nbgen.errors import Conflict, EngineStopped, InternalError, ModelError, NbgenError, Unavailable
+from nbgen.errors import Conflict, EngineStopped, InternalError, ModelError, NbgenError, Unavailable, anew
 from nbgen.frames import FromEngine
 from nbgen.messages import Request
 from nbgen.server import silence
@@ -108,7 +108,7 @@ class EngineLife:
             self._begin()
         await self._leaves("starting", "loading", "stopping")
         if self.state != "ready":
-            raise self.error or Unavailable("the engine was stopped while it started")
+            raise anew(self.error or Unavailable("the engine was stopped while it started"))
 
     async def stop(self, unasked_seconds: float | None = None) -> None:
         """End the child, because of a time without requests or for a better reason. Returns when it is reaped.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable
+from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable, anew
 from nbgen.messages import GenerateRequest
 from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
 from nbgen.server.runs import Run
@@ -100,4 +100,4 @@ class GenerationHandler(ModelNeededHandler):
 def _raise_first_error(runs: list[Run]) -> None:
     for run in runs:
         if run.error is not None:
-            raise run.error
+            raise anew(run.error)

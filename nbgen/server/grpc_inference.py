@@ -39,6 +39,13 @@ def handlers(app: Any) -> dict[str, grpc.RpcMethodHandler]:
     }
 
 
+Over = asyncio.Future[None]
+
+
+def _over() -> Over:
+    return asyncio.get_running_loop().create_future()
+
+
 class Inferences:
     """Inferences of the extension's models."""
 
@@ -66,38 +73,50 @@ class Inferences:
             reading.cancel()
 
     async def _read(self, requests: Any, answers: asyncio.Queue[Any]) -> None:
-        before: asyncio.Task[None] | None = None
+        before = _over()
+        before.set_result(None)
         places = asyncio.Semaphore(MAX_IN_FLIGHT)
         async with asyncio.TaskGroup() as group:
             async for request in requests:
                 await places.acquire()
-                before = group.create_task(self._answer(request, answers, before))
-                before.add_done_callback(lambda _: places.release())
+                over = _over()
+                group.create_task(self._answer(request, answers, before, over)).add_done_callback(
+                    lambda _: places.release()
+                )
+                before = over
         await answers.put(None)
 
-    async def _answer(self, request: bytes, answers: asyncio.Queue[Any], before: asyncio.Task[None] | None) -> None:
-        """One request's messages. Errors found before the model runs never end the stream."""
-        running, id = False, ""
+    async def _answer(self, request: bytes, answers: asyncio.Queue[Any], before: Over, over: Over) -> None:
+        """One request's messages. Errors found before the model runs never end the stream.
+
+        All that answer in order and came earlier are over with `before`, and those up to this one with `over`.
+        """
+        running, ordered, id = False, True, ""
+        answer: tuple[bytes, NbgenError | None]
         try:
             message, contents = await _split(request)
             id = message.id
             model, inference = await self._parsed(message, contents)
-            running = True
+            running, ordered = True, not model.spec.decoupled
+            if not ordered:
+                before.add_done_callback(lambda _: over.set_result(None))
             if streams(model.spec, inference):
                 async with aclosing(model.responses(inference)) as responses:
                     async for response in responses:
                         await answers.put((await _message(response, inference, model), None))
                 return
-            response = await only_response(model, inference)
-            if before is not None and not model.spec.decoupled:
-                await asyncio.wait([before])
-            await answers.put((await _message(response, inference, model), None))
+            answer = await _message(await only_response(model, inference), inference, model), None
         except NbgenError as error:
-            await answers.put((_failure(id, error), error if running else None))
+            answer = _failure(id, error), error if running else None
         except Exception:  # a fault of our own tells nobody its words
             self.log.exception("Internal error in gRPC ModelStreamInfer")
             internal = InternalError("internal error; the server's log has it")
-            await answers.put((_failure(id, internal), internal))
+            answer = _failure(id, internal), internal
+        if ordered:
+            await asyncio.wait([before])
+        await answers.put(answer)
+        if ordered:
+            over.set_result(None)
 
     async def _parsed(self, request: Any, contents: list[memoryview]) -> tuple[ServedModel, Inference]:
         version = kserve_grpc.parse_version(request.model_version)

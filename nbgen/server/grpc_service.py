@@ -15,6 +15,7 @@ from nbgen import __version__
 from nbgen.errors import InvalidRequest, NotFound, Unsupported
 from nbgen.protocols import kserve_grpc, kserve_metadata
 from nbgen.server import grpc_inference
+from nbgen.server.base_handler import SMALL_BODY
 from nbgen.server.grpc_errors import answered, parsed
 from nbgen.server.kserve_handlers import statistics
 from nbgen.server.served_model import ServedModel
@@ -36,6 +37,8 @@ def service(app: Any, server: grpc.aio.Server) -> None:
 
 async def _answer(method: Callable[[Any], Awaitable[Any]], kind: Any, request: bytes) -> bytes:
     """A method's answer. Messages are parsed here, since gRPC itself has no words for one that cannot be."""
+    if len(request) > SMALL_BODY:
+        raise InvalidRequest(f"the message has {len(request)} bytes; at most {SMALL_BODY} without tensors")
     answer: bytes = (await method(parsed(kind, request))).SerializeToString()
     return answer
 
@@ -142,18 +145,14 @@ class Service:
     async def SystemSharedMemoryRegister(self, _: Any) -> Any:
         raise _disabled()
 
-    async def CudaSharedMemoryRegister(self, _: Any) -> Any:
-        raise _disabled()
-
     async def SystemSharedMemoryUnregister(self, request: Any) -> Any:
         if request.name:
             raise _disabled()
         return service_pb2.SystemSharedMemoryUnregisterResponse()
 
-    async def CudaSharedMemoryUnregister(self, request: Any) -> Any:
-        if request.name:
-            raise _disabled()
-        return service_pb2.CudaSharedMemoryUnregisterResponse()
+    # Messages of the same fields, and answers of none.
+    CudaSharedMemoryRegister = SystemSharedMemoryRegister
+    CudaSharedMemoryUnregister = SystemSharedMemoryUnregister
 
 
 def _filled(message: Any, fields: dict[str, Any]) -> Any:

@@ -44,7 +44,7 @@ class KserveHandler(NbgenHandler):
 
     def _check_body(self) -> None:
         if (length := self._body_length()) > self.body_limit:
-            raise TooLarge(f"request JSON size of {length} bytes {self.limit_words}")
+            raise self.too_large(str(length))
 
     def _refuse(self, error: NbgenError | web.HTTPError) -> None:
         if not isinstance(error, TooLarge):
@@ -53,11 +53,8 @@ class KserveHandler(NbgenHandler):
         connection.set_max_body_size(DISCARDED_BYTES)
         self._refuse_after_body(error)
 
-    def data_received(self, chunk: bytes) -> None:
-        self._body += chunk
-        if len(self._body) > self.body_limit:
-            self._body.clear()
-            self._refuse(TooLarge(f"request JSON size of more than {self.body_limit} bytes {self.limit_words}"))
+    def too_large(self, size: str) -> NbgenError:
+        return TooLarge(f"request JSON size of {size} bytes {self.limit_words}")
 
     def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
         ours = super().as_ours(status, error)

@@ -18,7 +18,7 @@ from nbgen.server.off_loop import INLINE_BYTES, off_loop
 from nbgen.server.served_model import ServedModel
 from nbgen.tensor_spec import ModelSpec
 
-#: Bytes of one inference, its binary tensors among them.
+#: Bytes of one inference, its binary tensors among them: the protocol's MAX_INPUT_BYTES do not hold for these.
 INFER_BODY = 2**29
 COMPRESSED = ("gzip", "deflate")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from nbgen.errors import InvalidRequest, ModelError, NbgenError, NotFound, Unavailable, renamed
+from nbgen.errors import InvalidRequest, ModelError, NbgenError, NotFound, Unavailable, anew, renamed
 from nbgen.protocols import language_model
 from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.protocols.kserve_metadata import ModelState
@@ -14,6 +14,7 @@ from nbgen.protocols.sample import Sample
 from nbgen.protocols.triton_options import NAMES
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.engine_life import State
+from nbgen.server.off_loop import off_loop
 from nbgen.server.reader import Reader
 from nbgen.server.runs import Run, Runs
 from nbgen.server.served_model import ServedModel
@@ -86,9 +87,10 @@ class LanguageModel(ServedModel):
         await self._engine.stop()
 
     async def compute(self, inference: Inference) -> AsyncGenerator[tuple[InferenceResponse, Timing]]:
+        size = sum(len(tensor.data) for tensor in inference.inputs.values())
+        calls = await off_loop(size, language_model.parse, inference)
         if self.unloaded:
             raise NotFound(f"Request for unknown model: '{self.spec.name}' has no available versions")
-        calls = language_model.parse(inference)
         runs, reader = [Run(call.request) for call in calls], Reader()
         stepwise = calls[0].stream or inference.timeout_us
         for run in runs:
@@ -167,7 +169,7 @@ def _raise_error(run: Run) -> None:
     if isinstance(run.error, ModelError):
         raise Unavailable(run.error.message)
     if run.error is not None:
-        raise run.error
+        raise anew(run.error)
     if run.finish_reason is not None and run.finish_reason.type == "abort":
         raise InvalidRequest("the request was cancelled")
 

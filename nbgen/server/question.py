@@ -30,6 +30,13 @@ class Question:
             self.answer.set_exception(error)
 
 
+async def ask_tokenizer(engine: EngineClient, request: Request) -> TokenizerAnswer:
+    """What the engine's tokenizer makes of a request to it."""
+    answer = await ask(engine, request)
+    assert isinstance(answer, TokenizerAnswer)
+    return answer
+
+
 async def ask(engine: EngineClient, request: Request, seconds: float | None = None) -> Answer:
     """The engine's first answer, starting the engine if need be. Raises its refusal, or TimeoutError."""
     question = Question()

@@ -58,10 +58,10 @@ class Reader:
         self.wake()
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Watch nothing any more, and hold nothing of whoever waited."""
         for watchers in self._watched:
             watchers.discard(self.wake)
-        self._watched = []
+        self._watched, self._at_once = [], None
 
     def _deal(self, waiter: asyncio.Future[None]) -> bool:
         if self._at_once is None or self.gone:

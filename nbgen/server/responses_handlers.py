@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from nbgen.errors import NbgenError, NotFound
-from nbgen.messages import GenerateRequest, TokenizerAnswer
+from nbgen.messages import GenerateRequest
 from nbgen.protocols import responses
 from nbgen.protocols.json_body import refuse_unsupported
 from nbgen.protocols.openai import UNSUPPORTED_STREAM_OPTIONS
@@ -16,7 +16,7 @@ from nbgen.protocols.responses_items import in_parts
 from nbgen.protocols.responses_query import Again, Page, parse_query
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.openai_handlers import CallHandler, OpenaiHandler
-from nbgen.server.question import ask
+from nbgen.server.question import ask_tokenizer
 from nbgen.server.responses import Response, Responses
 from nbgen.server.runs import Run
 
@@ -36,6 +36,7 @@ class ResponsesHandler(CallHandler, KeptHandler):
     body_limit = MEDIA_BODY
 
     async def post(self) -> None:
+        self._asked_bytes = len(self._body)
         asked = self._asked = await self.parsed(partial(responses.parse_response, memory=self.kept))
         self.detached = bool(asked.body.background)
         (request,) = await self.ready(asked.call)
@@ -51,7 +52,7 @@ class ResponsesHandler(CallHandler, KeptHandler):
         asked, conversations = self._asked, self.kept.conversations
         of = conversations.claim(body.conversation_id, asked.said, asked.input) if body.conversation_id else None
         run = super().start(request)
-        self._response = Response(self._asked, self.model_name(self._asked.call), run, len(self._body))
+        self._response = Response(self._asked, self.model_name(self._asked.call), run, self._asked_bytes)
         self._rendered = self._response.answer()
         if body.kept:
             self.kept.add(self._response, run)
@@ -132,8 +133,7 @@ class InputTokensHandler(CallHandler, KeptHandler):
 
     async def post(self) -> None:
         request = await self.parsed(partial(responses.parse_count, memory=self.kept))
-        answer = await ask(self.engine, request)
-        assert isinstance(answer, TokenizerAnswer)
+        answer = await ask_tokenizer(self.engine, request)
         tokens = sum(map(len, answer.token_ids))
         self.finish(msgspec.json.encode({"object": "response.input_tokens", "input_tokens": tokens}))
 

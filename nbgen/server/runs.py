@@ -5,6 +5,7 @@ A slow or absent reader never holds up the engine. Knows no dialect and no HTTP.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,9 +20,13 @@ from nbgen.protocols.sample import Sample, usage
 from nbgen.server.chats import Chats
 from nbgen.server.engine_client import EngineClient
 
+log = logging.getLogger(__name__)
+
 KEEP_SECONDS = 600.0
 KEEP_RUNS = 512
 KEEP_OUTPUTS = 200_000
+#: Of what was asked, without images and sounds.
+KEEP_BYTES = 2**27
 MAX_LIVE = 4096
 #: Between two outputs; in less time nothing is told of how fast tokens come.
 RATE_SECONDS = 0.01
@@ -44,6 +49,8 @@ class Run:
         self.request = request
         self.messages = messages
         self.media_bytes = sum(len(each.data) for each in request.media)
+        #: Bytes of what was asked, known once it has ended and its files are let go.
+        self.kept_bytes = 0
         self.chat = chat
         self.kept = kept
         self.model = ""
@@ -151,10 +158,21 @@ class Run:
             self._notify()
 
     def _notify(self) -> None:
-        for watcher in tuple(self.watchers):
+        """Call the watchers; none is called after the end, and they hold what holds the run, so they are let go."""
+        _call(self.watchers)
+        if self.ended is not None:
+            _call(self.end_watchers)
+            self.watchers.clear()
+            self.end_watchers.clear()
+
+
+def _call(watchers: set[Callable[[], None]]) -> None:
+    """Call each: a fault of one of them is neither the others' nor the engine's."""
+    for watcher in tuple(watchers):
+        try:
             watcher()
-        for watcher in tuple(self.end_watchers) if self.ended is not None else ():
-            watcher()
+        except Exception:
+            log.exception("A watcher of a run failed")
 
 
 class Runs:
@@ -190,14 +208,10 @@ class Runs:
             raise Unavailable(f"the queue is full: the images and sounds in it have {waiting} bytes")
         run.model = self._engine.config.model
         run.identify = partial(self._engine.identity, run.request.adapter)
+        self._engine.submit(run.request, run)
+        self._live[run.id] = run
         self._on_start(run)
         run.end_watchers.add(lambda: self._settle(run))
-        self._live[run.id] = run
-        try:
-            self._engine.submit(run.request, run)
-        except NbgenError:
-            del self._live[run.id]
-            raise
         if run.kept and run.chat:
             self.chats.open(run.chat).add(run.messages or [], run)
         self._on_activity()
@@ -246,13 +260,16 @@ class Runs:
         """Forget finished runs beyond what is kept: by age, by number and by size."""
         if self._live:
             self._on_activity()
-        size = sum(len(run.outputs) for run in self._finished.values())
+        outputs = sum(len(run.outputs) for run in self._finished.values())
+        size = sum(run.kept_bytes for run in self._finished.values())
         for run in tuple(self._finished.values()):
             age = time.monotonic() - (run.ended or 0.0)
-            if age < KEEP_SECONDS and len(self._finished) <= KEEP_RUNS and size <= KEEP_OUTPUTS:
+            few = len(self._finished) <= KEEP_RUNS and outputs <= KEEP_OUTPUTS and size <= KEEP_BYTES
+            if age < KEEP_SECONDS and few:
                 break
             del self._finished[run.id]
-            size -= len(run.outputs)
+            outputs -= len(run.outputs)
+            size -= run.kept_bytes
             chat = self.chats.find(run.chat or "")
             if chat is not None and chat.newest is run:
                 chat.newest = None
@@ -269,6 +286,7 @@ class Runs:
             self._engine.abort(run.id)  # the other samples, which nobody hears any more
         self._engine.forget(run.id)
         if run.kept:
+            run.kept_bytes = len(msgspec.msgpack.encode((run.request, run.messages)))
             self._finished[run.id] = run
         if run.chat and (chat := self.chats.find(run.chat)):
             chat.settle(run)

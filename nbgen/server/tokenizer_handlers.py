@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from nbgen.messages import DetokenizeRequest, TokenizerAnswer, TokenizeRequest
 from nbgen.protocols import openai_answer, sglang_tokens
 from nbgen.server.generation_handler import ModelNeededHandler
-from nbgen.server.question import ask
+from nbgen.server.question import ask_tokenizer
 
 
 class TokenizerHandler(ModelNeededHandler):
@@ -13,19 +12,13 @@ class TokenizerHandler(ModelNeededHandler):
 
     error_body = staticmethod(openai_answer.error_body)
 
-    async def ask(self, request: TokenizeRequest | DetokenizeRequest) -> TokenizerAnswer:
-        """What the engine's tokenizer makes of it."""
-        answer = await ask(self.engine, request)
-        assert isinstance(answer, TokenizerAnswer)
-        return answer
-
 
 class TokenizeHandler(TokenizerHandler):
     """Token ids of texts, or of a chat through the model's template."""
 
     async def post(self) -> None:
         request, single = await self.parsed(sglang_tokens.parse_tokenize)
-        answer = await self.ask(request)
+        answer = await ask_tokenizer(self.engine, request)
         model = self.engine.model
         context = model.context_length if model else 0
         self.finish(sglang_tokens.tokenized(answer, single, context))
@@ -36,7 +29,7 @@ class DetokenizeHandler(TokenizerHandler):
 
     async def post(self) -> None:
         request, single = await self.parsed(sglang_tokens.parse_detokenize)
-        self.finish(sglang_tokens.detokenized(await self.ask(request), single))
+        self.finish(sglang_tokens.detokenized(await ask_tokenizer(self.engine, request), single))
 
 
 HANDLERS = [

@@ -28,7 +28,7 @@ class GenerateHandler(KserveHandler):
             raise InvalidRequest("Unsupported Content-Encoding, only identity is supported")
         spec = model.spec
         self._tell_load(model)
-        inference = await off_loop(len(self._body), triton_generate.parse_generate, memoryview(self._body), spec)
+        inference = await self.parsed(lambda body: triton_generate.parse_generate(memoryview(body), spec))
         await self.serve(self.respond(model, kserve_checks.checked(inference, spec)))
 
     async def respond(self, model: ServedModel, inference: Inference) -> None:

@@ -7,7 +7,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
-from nbgen.engine.tokenizer import Tokenizer
+from nbgen.engine.tokenizer import MAX_BESIDE_TEXT, Tokenizer
+from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ToolCall
 from tests.chat_templates import CALLS, template
 from tests.conftest import save_tokenizer
@@ -41,6 +42,17 @@ def test_arguments_that_are_nested_too_deeply_are_text(tmp_path: Path) -> None:
     call = ToolCall(id="a", name="f", arguments="[" * 2000)
     ids = tokenizer.encode_chat([ChatMessage(role="assistant", content="", tool_calls=[call])])
     assert call.arguments in tokenizer.text(ids)
+
+
+def test_thoughts_and_arguments_are_counted_before_a_template_works_on_them(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    pretrained = AutoTokenizer.from_pretrained(tmp_path)
+    pretrained.chat_template = template(CALLS["objects"])
+    tokenizer, half = Tokenizer(pretrained, {0}, 512), "a" * (MAX_BESIDE_TEXT // 2)
+    call = ToolCall(id="a", name="f", arguments=half + "a")
+    thinking = ChatMessage(role="assistant", reasoning=half, tool_calls=[call])
+    with pytest.raises(InvalidRequest, match=f"have {MAX_BESIDE_TEXT + 1} characters; at most {MAX_BESIDE_TEXT}"):
+        tokenizer.encode_chat([thinking])
 
 
 def test_an_id_that_the_tokenizer_does_not_know_has_no_text() -> None:

@@ -10,12 +10,16 @@ from nbgen.errors import InvalidRequest
 from nbgen.protocols.json_body import (
     MAX_DEPTH,
     MAX_KEYS,
+    MAX_VALUES,
     MalformedBody,
+    are_ids,
+    are_integers,
     convert,
     parse_json,
     parse_object,
     refuse_unsupported,
 )
+from nbgen.protocols.json_structure import MAX_LISTS, MAX_OBJECTS, MAX_QUOTES
 
 
 def nested(depth: int) -> bytes:
@@ -85,6 +89,19 @@ def test_objects_are_nested_no_deeper_than_lists() -> None:
         parse_json(b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1))
 
 
+@pytest.mark.parametrize(
+    ("item", "limit"), [(b"[]", MAX_LISTS), (b"{}", MAX_OBJECTS), (b'""', MAX_QUOTES // 2), (b"1", MAX_VALUES)]
+)
+def test_a_large_body_is_counted_before_it_is_parsed(item: bytes, limit: int) -> None:
+    with pytest.raises(InvalidRequest, match="the request JSON has more than"):
+        parse_json(b"[" + (item + b",") * (limit + 1) + b"0]")
+
+
+def test_a_text_may_be_full_of_braces_and_quotes() -> None:
+    text = '{"[,' * (MAX_QUOTES + 1)
+    assert parse_json(json.dumps([text]).encode()) == [text]
+
+
 def test_an_empty_body_is_an_empty_object() -> None:
     assert parse_object(b" \n") == {}
 
@@ -132,3 +149,20 @@ def test_what_is_not_served_is_refused_with_what_asks_for_nothing(unset: tuple[A
         refuse_unsupported({"name": [2]}, {"name": unset})
     assert refused.value.message == f"`name` is not supported by this server: {remedy}"
     assert refused.value.field == "name"
+
+
+@pytest.mark.parametrize(
+    ("value", "integers", "ids"),
+    [
+        ([], True, True),
+        ([0, 2**31 - 1], True, True),
+        ([-1], True, False),
+        ([2**31], True, False),
+        ([True], False, False),
+        ([1.0], False, False),
+        ("1", False, False),
+        (None, False, False),
+    ],
+)
+def test_what_token_ids_are(value: Any, integers: bool, ids: bool) -> None:
+    assert (are_integers(value), are_ids(value)) == (integers, ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -111,6 +112,8 @@ def test_outputs_are_named_with_their_classes() -> None:
         ([given("FP32", [1])], [b"abcd", b""], "more raw contents than inputs"),
         ([given("FP32", [2])], [b"abcd"], "'X'"),
         ([given("FP32", [-1])], [b"abcd"], "shape"),
+        ([given("FP32", [2**62] * 10**5)], [b"abcd"], "100000 dimensions; at most 32"),
+        ([given("BYTES", [2], bytes_contents=[b"a"])], [], "has 2 elements, and bytes_contents 1"),
         ([given("COMPLEX", [1])], [b"abcd"], "COMPLEX"),
         ([with_parameter("a")], [], "parameter 'a' has no value"),
         ([with_parameter("a", uint64_param=1)], [], "only 'priority' may be"),
@@ -125,6 +128,24 @@ def test_outputs_are_named_with_their_classes() -> None:
 def test_what_does_not_add_up_is_refused(changes: list[Change], contents: list[bytes], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         parsed(*changes, contents=contents)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "count", "field", "value"),
+    [("BYTES", 2**21 + 1, "bytes_contents", b""), ("INT64", 2**23 + 1, "int64_contents", 1)],
+)
+def test_elements_beyond_the_limit_are_refused_before_they_are_packed(
+    datatype: str, count: int, field: str, value: Any
+) -> None:
+    message = ModelInferRequest()
+    given(datatype, [count], **{field: [value] * count})(message)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match=f"has {count} elements of {datatype}"):
+            parse_infer(message, [])
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_versions_are_numbers() -> None:

@@ -104,6 +104,7 @@ def test_an_address_or_a_path_is_a_source(value: Any, type: str, place: str) -> 
         ("data:text/html;base64,aGVsbG8=", "text/html is no image"),
         ("data:video/jpeg;base64,aGVsbG8=", "video/jpeg is no image"),
         ("data:image/png", "a data URL is"),
+        ("data:image/png," + "%41" * (2**16 + 1), "with 65537 escapes .*; at most 65536: send base64"),
         ("data:image/png;base64,###", "neither base64"),
         ("http://images.test/" + "a" * 3000, "3019 characters; at most 2048"),
         ({}, "needs `url`"),

@@ -14,6 +14,12 @@ from nbgen.sse import Decoder
 
 PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
 
+TURN = {"role": "assistant", "content": "a"}
+
+
+def called(arguments: Any) -> dict[str, Any]:
+    return {"function": {"name": "f", "arguments": arguments}}
+
 
 def run(**fields: Any) -> native.RunBody:
     return native.parse_run(json.dumps(fields).encode())
@@ -69,6 +75,9 @@ def test_parts_of_messages_and_media_of_a_prompt_become_media_of_the_request() -
         ({"prompt": "a", "logprobs": -1}, "logprobs"),
         ({"prompt": "a" * (4 * 2**20 + 1)}, "prompt"),
         ({"messages": [{"role": "user", "content": "é" * 2**20}] * 2 + [{"role": "user", "content": "a"}]}, "prompt"),
+        ({"messages": [TURN | {"reasoning_content": "a" * 2**22}]}, "prompt"),
+        ({"messages": [TURN | {"tool_calls": [called("a" * 2**22)]}]}, "prompt"),
+        ({"messages": [TURN | {"tool_calls": [called({"a": "a" * 2**22})]}]}, "prompt"),
         ({"messages": [{"role": "user", "content": "a"}] * 4097}, "messages"),
         ({"messages": [{"role": "user", "content": "a"}], "media": [PART]}, "media"),
         ({"prompt": "a", "media": [PART] * (MAX_MEDIA + 1)}, "media"),

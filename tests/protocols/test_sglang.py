@@ -126,6 +126,8 @@ def test_rids() -> None:
 def test_n_of_zero_or_null_is_one() -> None:
     assert parse(text="a", sampling_params={"n": 0}).single
     assert parse(text="a", sampling_params={"n": None}).single
+    with pytest.raises(ContractError, match="n"):
+        parse(text="a", sampling_params={"n": False})
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'"x"', b"{", b'{"text": NaN}', b'{"text":"a","text":"b"}'])

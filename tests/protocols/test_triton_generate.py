@@ -25,6 +25,8 @@ SPEC = ModelSpec(
     undeclared=(TensorSpec(name="stop", datatype="BYTES", dims=(-1,), optional=True),),
     outputs=(),
 )
+#: Some of them can be read, and written only with twice the recursion.
+DEPTHS = (100, 300, 500, 700, 900, 5000)
 
 
 def parse(body: str, spec: ModelSpec = SPEC) -> Inference:
@@ -78,6 +80,7 @@ def test_other_members_become_parameters() -> None:
         ('{"H": 1}', "FP16, which JSON cannot carry"),
         ('{"parameters": []}', "Expected JSON object for keyword: 'parameters'"),
         ('{"id": 7}', "Unable to parse 'id'"),
+        *[('{"other":' * depth + r'"\ud83d\ude00"' + "}" * depth, "nested too deep|invalid type") for depth in DEPTHS],
         ("[1]", "not an object"),
         ("{", "not JSON"),
     ],

@@ -355,6 +355,17 @@ async def test_between_loads_that_fail_is_a_pause_as_long_as_they_took(monkeypat
     await client.close(0)
 
 
+async def test_what_keeps_the_engine_down_holds_nothing_of_those_who_hear_it() -> None:
+    client = EngineClient(EngineConfig(), logging.getLogger("test"))
+    for _ in range(restarts.MAX_RESTARTS + 1):
+        client._restarts.crashed()
+    client.state, client.error = "failed", Unavailable("it stays down")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="it stays down"):
+            client.submit(long_request("a"), Heard())
+    assert client.error.__traceback__ is None
+
+
 async def test_a_fault_of_the_client_itself_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fault(log: logging.Logger, **options: bool) -> EngineProcess:
         raise RuntimeError("secret words")

@@ -158,6 +158,8 @@ LARGE: dict[str, bytes] = {
     "encode": b'{"input_ids":[%b"x"]}',
     "tokenize": b'{"prompt":7,"chat_template_kwargs":{"a":[%b1]}}',
     "detokenize": b'{"tokens":[%b-1]}',
+    f"v2/models/{MODEL}/infer": b'{"inputs":[{"name":"text_input","datatype":"BYTES","shape":[1],"data":["a"]},'
+    b'{"name":"sampling_parameters","datatype":"BYTES","shape":[1],"data":["{\\"a\\":[%bx"]}]}',
 }
 
 

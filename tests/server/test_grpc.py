@@ -214,6 +214,24 @@ def test_a_stream_carries_tokens_of_many_requests_and_survives_errors(remote: Gr
     assert whole.as_numpy("text_output")[0] == texts["0"]
 
 
+def test_answers_keep_their_order_across_errors_and_models_that_need_not(remote: Grpc) -> None:
+    found: list[str] = []
+
+    def note(result: Any, error: Any) -> None:
+        found.append(result.get_response().id if error is None else "bad")
+
+    with remote.client() as client:
+        client.start_stream(note, headers=TOKEN_METADATA)
+        client.async_stream_infer("slow", [tensor("X", np.full(1, 5, np.int64), kind=triton)], request_id="slow")
+        client.async_stream_infer("nope", numbers(), request_id="bad")
+        short = [text("hello", kind=triton), tensor("max_tokens", np.array([1], np.int32), kind=triton)]
+        client.async_stream_infer(MODEL, short, request_id="model")
+        client.async_stream_infer("simple", numbers(), request_id="simple")
+        client.stop_stream()
+    assert [id for id in found if id != "model"] == ["slow", "bad", "simple"]
+    assert "model" in found
+
+
 def test_the_asyncio_client_and_thirty_two_at_once(remote: Grpc) -> None:
     async def ask() -> list[Any]:
         async with triton_aio.InferenceServerClient(remote.url) as client:
@@ -235,6 +253,14 @@ def test_a_cancelled_call_ends_its_request(remote: Grpc) -> None:
     with remote.client() as client, pytest.raises(InferenceServerException):
         client.infer(MODEL, inputs, headers=TOKEN_METADATA, client_timeout=0.5)
     remote.server.idle()
+
+
+def test_a_message_without_tensors_may_only_be_so_large(remote: Grpc) -> None:
+    with grpc.insecure_channel(remote.url, [("grpc.max_send_message_length", -1)]) as channel:
+        settings = channel.unary_unary("/inference.GRPCInferenceService/LogSettings")
+        with pytest.raises(grpc.RpcError, match="has 1048577 bytes; at most 1048576") as refused:
+            settings(bytes(2**20 + 1), metadata=tuple(TOKEN_METADATA.items()))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_health_of_grpcs_own_kind(remote: Grpc) -> None:

@@ -7,6 +7,7 @@ import socket
 import psutil
 import pytest
 
+from nbgen.server.base_handler import NbgenHandler
 from tests.server.conftest import PATIENCE, TOKEN, Server
 
 MALFORMED = [
@@ -85,6 +86,20 @@ def test_an_unknown_caller_cannot_make_the_server_hold_a_body(server: Server) ->
     head = "POST /nbgen/generate HTTP/1.1\nHost: localhost\nContent-Type: application/json\nContent-Length: 100000000"
     raw(server, head, b"x" * 100_000_000)
     assert process.memory_info().rss - before < 16 * 2**20
+
+
+class Unconnected(NbgenHandler):
+    """A handler of no connection, which has received a body."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = bytearray(body)
+
+
+async def test_a_body_is_let_go_once_it_is_read() -> None:
+    """A handler lives as long as its answer, which may be an hour's stream."""
+    handler = Unconnected(b"{}" * 2**20)
+    assert await handler.parsed(len) == 2**21
+    assert handler.body == b""
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -122,10 +122,6 @@ def test_tritons_image_is_read_and_refused_by_a_model_of_text(server: Server) ->
         assert words in answer.json()["error"]
 
 
-def test_nothing_of_media_is_left_behind(server: Server) -> None:
-    server.idle()
-
-
 class Host(http.server.BaseHTTPRequestHandler):
     asked: ClassVar[list[str]] = []
 

@@ -1,10 +1,13 @@
 """Who wakes, and when nobody has to."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
 
+from nbgen.errors import Unavailable
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
 from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.reader import Reader
@@ -69,6 +72,21 @@ async def test_a_quiet_time_ends_the_wait_whatever_was_dealt_with_before() -> No
     assert await waiting is False
 
 
+async def test_a_closed_reader_holds_nobody() -> None:
+    """A handler holds its reader: with a cycle its large body would wait for the collector."""
+    reader = Reader()
+
+    def go_on() -> bool:
+        return False
+
+    waiting, alive = await asleep(reader, at_once=go_on), weakref.ref(go_on)
+    reader.wake()
+    await waiting
+    reader.close()
+    del waiting, go_on
+    assert alive() is None
+
+
 class Whole(GenerationHandler):
     """A handler of no connection, which answers whole."""
 
@@ -85,6 +103,22 @@ class Whole(GenerationHandler):
 
     async def write_whole(self, body: bytes) -> None:
         self.written = body
+
+
+async def test_a_run_whose_error_was_raised_is_freed_with_it() -> None:
+    """An error that a run keeps, and that kept its frames, would be garbage in a cycle."""
+    handler, run = Whole(), Run(GenerateRequest(rid="a", text="a"))
+    answer, alive = asyncio.create_task(handler._answer([run])), weakref.ref(run)
+    await asyncio.sleep(0)
+    run.fail(Unavailable("the engine was stopped"))
+    gc.disable()
+    try:
+        await asyncio.wait([answer])
+        assert "stopped" in str(answer.exception())
+        del answer, run
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 async def test_who_is_answered_whole_wakes_for_ends_alone() -> None:
