@@ -180,7 +180,10 @@ class Runs:
         return len(self._live)
 
     def start(self, run: Run) -> None:
-        """Hand the run to the engine. Raises Conflict for an id in flight, Unavailable for too many."""
+        """Hand the run to the engine.
+
+        Raises Conflict for an id in flight, Unavailable for too many, InvalidRequest for a chat that is full.
+        """
         if run.id in self._live:
             raise Conflict(f"Duplicate request ID detected: {run.id}", field="rid")
         if len(self._live) >= MAX_LIVE:
@@ -188,6 +191,8 @@ class Runs:
         waiting = sum(other.media_bytes for other in self._live.values()) if run.media_bytes else 0
         if waiting and waiting + run.media_bytes > MAX_MEDIA_BYTES:
             raise Unavailable(f"the queue is full: the images and sounds in it have {waiting} bytes")
+        if run.kept and run.chat:
+            self.chats.check_room(run.chat)
         run.model = self._engine.config.model
         run.identify = partial(self._engine.identity, run.request.adapter)
         self._on_start(run)

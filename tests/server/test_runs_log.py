@@ -9,7 +9,9 @@ import pytest
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, Media
+from nbgen.protocols.native import Message
 from nbgen.sampling_params import SamplingParams
+from nbgen.server import chats as chats_module
 from nbgen.server import runs as runs_module
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.runs import Run, Runs
@@ -166,3 +168,15 @@ def test_images_of_all_runs_have_a_limit_and_are_let_go_with_their_run(
     end(first)
     assert first.request.media == []
     runs.start(seeing("second"))
+
+
+def test_a_chat_that_is_full_takes_no_question(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chats_module, "KEEP_CHARACTERS", 10)
+    messages = [Message(role="user", content="a question")]
+    request = GenerateRequest(rid="one", text="a")
+    runs.start(Run(request, kept=True, chat="c", messages=messages))
+    with pytest.raises(InvalidRequest, match="'c' has 10 characters, and all chats keep 10: begin another") as refused:
+        start(runs, "two", chat="c")
+    assert refused.value.field == "chat"
+    assert (len(runs), runs.chats.find("c").messages()) == (1, messages)
+    start(runs, "three", chat="other")
