@@ -229,13 +229,12 @@ class Runs:
             return "running"
         return "loading" if self._engine.state in ("starting", "loading") else "queued"
 
-    def place(self, run: Run) -> int:
-        """How many runs are before this one in the queue; 0 while it is the engine's turn to answer."""
+    def places(self) -> dict[str, int]:
+        """How many runs are before each in the queue, by its id; none of them while it is the engine's turn to answer."""
         status = self._engine.status
-        if run.outputs or run.ended is not None or not status or not status.waiting:
-            return 0
-        waiting = [other.id for other in self._live.values() if not other.outputs]
-        return waiting.index(run.id) if run.id in waiting else 0
+        if not status or not status.waiting:
+            return {}
+        return {id: place for place, id in enumerate(run.id for run in self._live.values() if not run.outputs)}
 
     def abort(self, id: str) -> None:
         """End the run of exactly this id, if it is alive."""

@@ -1,12 +1,14 @@
 """Runs without an engine: what is kept, and for how long."""
 
 import logging
+import time
 from collections.abc import Iterator
 from itertools import chain, repeat
 
 import pytest
 
 from nbgen.engine_config import EngineConfig
+from nbgen.engine_state import EngineStatus
 from nbgen.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, Media
 from nbgen.protocols.native import Message
@@ -14,6 +16,7 @@ from nbgen.sampling_params import SamplingParams
 from nbgen.server import chats as chats_module
 from nbgen.server import runs as runs_module
 from nbgen.server.engine_client import EngineClient
+from nbgen.server.run_events import RunEvents, take
 from nbgen.server.runs import Run, Runs
 
 DONE = FinishReason(type="stop", matched=0)
@@ -180,3 +183,15 @@ def test_a_chat_that_is_full_takes_no_question(runs: Runs, monkeypatch: pytest.M
     assert refused.value.field == "chat"
     assert (len(runs), runs.chats.find("c").messages()) == (1, messages)
     start(runs, "three", chat="other")
+
+
+def test_the_places_of_many_in_the_queue_are_counted_at_once(runs: Runs, engine: SilentEngine) -> None:
+    engine.status = EngineStatus(waiting=2000)
+    started = [start(runs, str(number)) for number in range(2000)]
+    followed = [RunEvents(run, 0, runs, engine) for run in started[-500:]]
+    assert b'"place":1500,' in take(followed, runs)
+    began = time.perf_counter()
+    assert take(followed, runs) == b""
+    assert time.perf_counter() - began < 0.02
+    end(started[0])
+    assert b'"place":1499,' in take(followed, runs)
