@@ -230,7 +230,7 @@ class Runs:
         return "loading" if self._engine.state in ("starting", "loading") else "queued"
 
     def places(self) -> dict[str, int]:
-        """How many runs are before each in the queue, by its id; none of them while it is the engine's turn to answer."""
+        """Of each run by its id how many are before it in the queue; none while it is the engine's turn to answer."""
         status = self._engine.status
         if not status or not status.waiting:
             return {}

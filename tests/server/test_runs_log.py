@@ -192,6 +192,6 @@ def test_the_places_of_many_in_the_queue_are_counted_at_once(runs: Runs, engine:
     assert b'"place":1500,' in take(followed, runs)
     began = time.perf_counter()
     assert take(followed, runs) == b""
-    assert time.perf_counter() - began < 0.02
+    assert time.perf_counter() - began < 0.1
     end(started[0])
     assert b'"place":1499,' in take(followed, runs)
