@@ -97,8 +97,8 @@ class Admission:
                     self._check_ids(word, name)
         self._check_logprobs(request.logprobs, len(prompt))
         budget = self._budget(len(prompt) + len(request.prefix_ids), params)
-        params = with_logprobs(request.logprobs, params, len(prompt), budget)
-        check_tensors(request.tensors, self._model, len(prompt), budget)
+        params = with_logprobs(request.logprobs, params, len(prompt), budget, request.batch)
+        check_tensors(request.tensors, self._model, len(prompt), budget, request.batch)
         if request.logit_processor is not None:
             self._processors.load(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed

@@ -109,6 +109,14 @@ def test_more_than_one_request_may_have_is_refused(tiny_engine: Assembly, monkey
         tiny_engine.admission.sequences(request(TensorOptions(logits=True), new=0))
 
 
+@pytest.mark.parametrize("name", ["generation_logits", "generation_hidden_states"])
+def test_the_requests_of_one_call_share_it(tiny_engine: Assembly, name: str) -> None:
+    asked = request(TensorOptions(**{name: True}), new=300)
+    assert tiny_engine.admission.sequences(msgspec.structs.replace(asked, batch=256))
+    with pytest.raises(InvalidRequest, match="each of 4096 requests in one call gets at most"):
+        tiny_engine.admission.sequences(msgspec.structs.replace(asked, batch=4096))
+
+
 def test_experts_states_and_embeddings_outlive_preemption(tmp_path: Path) -> None:
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
     folder = save_model(tmp_path, "qwen3_moe", **experts)

@@ -111,6 +111,19 @@ def test_megabytes_of_logits_for_four_at_once(server: Server, watch: subprocess.
     assert np.isfinite(answers[0]).all()
 
 
+@pytest.mark.parametrize("asked", ["log-probabilities", "hidden states"])
+def test_megabytes_of_numbers_beside_texts(server: Server, watch: subprocess.Popen[str], asked: str) -> None:
+    body: dict[str, Any] = {"input_ids": np.resize(LONG, (16, 900)).tolist(), "sampling_params": {"max_new_tokens": 1}}
+    if asked == "log-probabilities":
+        body |= {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 260}
+    else:
+        body |= {"return_hidden_states": True}
+    with nobody_waits(watch):
+        answer = server.http.post("generate", json=body)
+    assert answer.status_code == 200, answer.text[:300]
+    assert len(answer.content) > 15 * MB
+
+
 def listed(item: bytes, count: int, datatype: bytes = b"FP32", shape: bytes = b"") -> bytes:
     """An infer body with `count` times the same JSON in its data."""
     return b'{"inputs":[{"name":"X","datatype":"%b","shape":[%b],"data":[%b%b]}]}' % (
