@@ -52,7 +52,7 @@ class DisallowedTokensLogitsProcessor(CustomLogitProcessor):
 
     def __call__(self, logits: Any, custom_param_list: list[dict[str, Any] | None] | None = None) -> Any:
         for row, params in enumerate(custom_param_list or ()):
-            logits[row, _token_ids(params or {}, logits.shape[-1])] = float("-inf")
+            logits[row, _token_ids(params or {}, logits)] = float("-inf")
         return logits
 
 
@@ -61,7 +61,7 @@ class AllowedTokensLogitsProcessor(CustomLogitProcessor):
 
     def __call__(self, logits: Any, custom_param_list: list[dict[str, Any] | None] | None = None) -> Any:
         for row, params in enumerate(custom_param_list or ()):
-            ids = _token_ids(params or {}, logits.shape[-1])
+            ids = _token_ids(params or {}, logits)
             kept = logits[row, ids]
             logits[row] = float("-inf")
             logits[row, ids] = kept
@@ -87,10 +87,16 @@ class Named:
         self._args = args
 
     def __call__(self, logits: Any, custom_param_list: list[dict[str, Any] | None]) -> Any:
-        given = [{} if params is None else params for params in custom_param_list]
-        if not all(isinstance(params, dict) for params in given):
+        return self._processor(logits, [self._told(params, logits) for params in custom_param_list])
+
+    def _told(self, params: Any, logits: Any) -> dict[str, Any]:
+        """The request's own params, or else `args`: their ids become an index at the first step, and stay one."""
+        if not isinstance(params, dict | None):
             raise WrongParams("custom_params of a processor that is named must be an object")
-        return self._processor(logits, [{**self._args, **params} for params in given])
+        told = params if params and "token_ids" in params else self._args
+        if not isinstance(ids := _token_ids(told, logits), type(logits)):
+            told["token_ids"] = logits.new_tensor(sorted(set(ids)), dtype=int)
+        return told
 
 
 def wire(processor: Any) -> str:
@@ -154,10 +160,13 @@ def _unpickle(digits: str) -> CustomLogitProcessor:
     return instance
 
 
-def _token_ids(params: dict[str, Any], vocab_size: int) -> list[int]:
+def _token_ids(params: dict[str, Any], logits: Any) -> Any:
     """The ids that a processor was told; a GPU would not survive one outside the vocabulary."""
-    ids = params.get("token_ids", [])
-    if not isinstance(ids, list) or not all(type(token) is int and 0 <= token < vocab_size for token in ids):
+    ids, vocab_size = params.get("token_ids", []), logits.shape[-1]
+    if isinstance(ids, type(logits)):  # an index, made of ids that were checked
+        return ids
+    whole = isinstance(ids, list) and set(map(type, ids)) <= {int}
+    if not whole or (ids and not 0 <= min(ids) <= max(ids) < vocab_size):
         raise WrongParams(f"token_ids must be a list of integers from 0 to {vocab_size - 1}")
     return ids
 

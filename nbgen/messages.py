@@ -106,8 +106,7 @@ class TensorOptions(Struct, frozen=True, tag=False):
     `logprobs` `[output]` is their natural log-softmax at the tokens that were chosen. `generation_hidden_states`
     `[output - 1, hidden]` are those behind every token after the first; `last_hidden_state` `[hidden]` is the last of
     these, each in the place of the one before it. `routed_experts` is the position from which on each computed token's
-    experts are wanted: int32 `[tokens, layers, experts per token]`. `pooled` `[hidden]` is the prompt's states as one:
-    their "mean", or the "last".
+    experts are wanted: int32 `[tokens, layers, experts per token]`. `pooled` is the prompt's "mean" or "last" state.
     """
 
     logits: bool = False
@@ -154,11 +153,12 @@ class GenerateRequest(Struct, frozen=True):
     `parts` are wanted, an answer's calls come apart from its text, and its thoughts if `thoughts`. `media` stand, in
     order, where the prompt has placeholders or the messages have parts for them; `media_optional` leaves out what the
     model does not take instead of refusing it. The answer begins with the tokens of `prefix_ids`: given, not sampled,
-    their text is part of it. Only requests of the same `namespace` share cached prefixes. A higher `priority` is served
-    first. Requests of one `group` (a call with many prompts) count as waiting only while none of them runs. `fit` cuts
-    max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well; `drop_oldest`
-    leaves out the oldest turns of a chat that it does not hold; `echo` sends the prompt's text back, `prompt_ids` its
-    ids. While somebody reads a `streamed` one, long prompts of others are to hold it up little.
+    their text is part of it. Only requests of the same `namespace` share cached prefixes. `adapter` is the name of a
+    LoRA adapter; "" is the base model. A higher `priority` is served first. Requests of one `group` (a call with many
+    prompts) count as waiting only while none of them runs, and the `batch` of them share what one answer may hold.
+    `fit` cuts max_new_tokens to what the context holds instead of refusing it, `truncate` the prompt's end as well;
+    `drop_oldest` leaves out the oldest turns of a chat that it does not hold; `echo` sends the prompt's text back,
+    `prompt_ids` its ids. While somebody reads a `streamed` one, long prompts of others are to hold it up little.
     """
 
     rid: str
@@ -175,10 +175,10 @@ class GenerateRequest(Struct, frozen=True):
     thoughts: bool = False
     prefix_ids: list[int] = []
     namespace: tuple[str, ...] = ()
-    #: The name of a LoRA adapter; "" is the base model.
     adapter: str = ""
     priority: int = 0
     group: str = ""
+    batch: int = 1
     #: A client's own code for the scores, as `nbgen.logit_processor` writes it.
     logit_processor: str | None = None
     params: SamplingParams = SamplingParams()

@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom as they are, with the bundled model on a CPU, and in time."""
 
+import os
 import re
 from pathlib import Path
 
@@ -19,11 +20,15 @@ SECONDS = 120
 
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory: pytest.TempPathFactory):
-    """A server with the bundled model that the notebooks' kernels find, as they would in JupyterLab."""
+    """A server with the bundled model that the notebooks' kernels find, as they would in JupyterLab.
+
+    That of `make lab` runs in an environment that nobody has activated.
+    """
     server = PrivateServer(options={"standby": False})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NBGEN_URL", server.url)
         patch.setenv("NBGEN_TOKEN", server.client.token)
+        patch.setenv("PATH", os.defpath)
         patch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
         yield server
     server.stop()

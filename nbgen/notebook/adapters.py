@@ -1,11 +1,13 @@
 """LoRA adapters from a notebook: a folder that peft saved, or a peft model that lives in this kernel.
 
-A live model's adapter is saved into a private folder of this kernel, which ends with it; the server reads it at once.
+A live model's adapter is saved into a private folder of this kernel, which ends with it; the server reads it at once,
+and again if it has to, until another of its name takes its place.
 """
 
 from __future__ import annotations
 
 import functools
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from nbgen.notebook.client import Client
 from nbgen.notebook.models import place
 from nbgen.notebook.private_folder import PrivateFolder
 from nbgen.notebook.short_traceback import short_traceback
+
+#: Of live models' adapters, by the server, its model and the name there.
+_folders: dict[tuple[str, str, str], str] = {}
 
 
 @functools.cache
@@ -34,7 +39,7 @@ def load_adapter(name: str, adapter: Any) -> dict[str, str]:
     server = _server()
     if isinstance(adapter, str | Path):  # by its full path: the server runs in another folder
         return server.load_adapter(name, str(place(adapter)))
-    return server.load_adapter(name, _save(adapter))
+    return _load_live(server, name, adapter)
 
 
 @short_traceback
@@ -50,11 +55,25 @@ def _server() -> Client:
     return client
 
 
-def _save(adapter: Any) -> str:
-    """Save a live model's active adapter; the folder that holds it."""
+def _load_live(server: Client, name: str, adapter: Any) -> dict[str, str]:
+    """From a new folder. The one before it of that name, which the server has forgotten then, goes."""
     if not hasattr(adapter, "peft_config") or not hasattr(adapter, "save_pretrained"):
         raise InvalidRequest(f"an adapter is a folder or a peft model, got {type(adapter).__name__}", field="adapter")
     folder = tempfile.mkdtemp(dir=_home())
+    try:
+        loaded = server.load_adapter(name, _save(adapter, folder))
+    except (InvalidRequest, OSError):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    whose = server.url, server.model()["name"], name
+    if before := _folders.get(whose):
+        shutil.rmtree(before, ignore_errors=True)
+    _folders[whose] = folder
+    return loaded
+
+
+def _save(adapter: Any, folder: str) -> str:
+    """Save a live model's active adapter; the folder that holds it."""
     active = getattr(adapter, "active_adapter", "default")
     adapter.save_pretrained(folder, selected_adapters=[active])
     return folder if active == "default" else str(Path(folder) / active)

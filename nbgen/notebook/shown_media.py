@@ -8,10 +8,11 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import hashlib
 import io
 import re
 import wave
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,13 @@ def media_html(turns: Sequence[Mapping[str, Any]]) -> str:
 def thumbnail(part: Part) -> str | None:
     """A data URL of a small picture; None of what is no image, or not here to be made small."""
     url = _url_of(part, "image_url")
-    return _thumbnail(url) if url is not None and url.startswith("data:image/") else None
+    return _drawn(_thumbnail, url) if url is not None and url.startswith("data:image/") else None
 
 
 def video_strip(part: Part) -> str | None:
     """A data URL of some of a video's frames, small and side by side; None of what is none, or is not in frames."""
     url = _url_of(part, "video_url")
-    return _strip(url) if url is not None and _FRAMES.match(url) else None
+    return _drawn(_strip, url) if url is not None and _FRAMES.match(url) else None
 
 
 def small_video(part: Part, most: int) -> str | None:
@@ -107,13 +108,25 @@ def _player(url: str) -> str:
     return f'<audio controls preload="metadata" src="{url}" aria-label="sound of the question">[audio]</audio>'
 
 
+def _drawn(draw: Callable[[str], str | None], url: str) -> str | None:
+    """What `draw` makes of a data URL, made once."""
+    kept = _kept(draw, hashlib.blake2b(url.encode(errors="surrogatepass")).digest())
+    if not kept:
+        kept.append(draw(url))
+    return kept[0]
+
+
 @functools.lru_cache(maxsize=64)
+def _kept(draw: Callable[[str], str | None], digest: bytes) -> list[str | None]:
+    """Where it is kept, by the URL's digest: the URL itself is as large as the file."""
+    return []
+
+
 def _thumbnail(url: str) -> str | None:
     image = _small(url.partition(",")[2])
     return None if image is None else _data_url(image.convert("RGBA"))
 
 
-@functools.lru_cache(maxsize=16)
 def _strip(url: str) -> str | None:
     from PIL import Image
 

@@ -145,7 +145,7 @@ class Answer:
 
     def whole(self, samples: list[list[Sample]]) -> bytes:
         """The body of a call without `stream`; samples are grouped by prompt."""
-        choices = [choice.whole(sample) for choice, sample in self._pairs(samples)]
+        choices = [msgspec.Raw(msgspec.json.encode(choice.whole(sample))) for choice, sample in self._pairs(samples)]
         rest = {"choices": choices, "usage": _usage(samples), "metadata": _METADATA}
         return msgspec.json.encode(self._object("") | rest | self._extension(samples))
 

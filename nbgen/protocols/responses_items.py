@@ -21,7 +21,13 @@ ID_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "f
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
 
 
-class Message(msgspec.Struct, tag="message", tag_field="type"):
+class AnyItem(msgspec.Struct, kw_only=True, tag_field="type"):
+    """What every item may have."""
+
+    id: str = ""
+
+
+class Message(AnyItem, tag="message"):
     """A turn of anybody's: text, or parts."""
 
     role: Literal["user", "assistant", "system", "developer"]
@@ -32,20 +38,20 @@ class Text(msgspec.Struct):
     text: str
 
 
-class Reasoning(msgspec.Struct, tag="reasoning", tag_field="type"):
+class Reasoning(AnyItem, tag="reasoning"):
     """Thoughts of the model's, whole or as a summary."""
 
     summary: list[Text] = []
     content: list[Text] | None = None
 
 
-class FunctionCall(msgspec.Struct, tag="function_call", tag_field="type"):
+class FunctionCall(AnyItem, tag="function_call"):
     call_id: str
     name: str
     arguments: str
 
 
-class FunctionCallOutput(msgspec.Struct, tag="function_call_output", tag_field="type"):
+class FunctionCallOutput(AnyItem, tag="function_call_output"):
     call_id: str
     output: str | list[dict[str, Any]]
 

@@ -6,6 +6,8 @@ from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TokenLogpro
 
 #: Of a tensor that is one row, the latest: each piece takes the place of the one before it.
 LATEST = "last_hidden_state"
+#: As JSON, about: of a token's id, of a log-probability, and of a byte of tensors.
+ID_BYTES, LOGPROB_BYTES, TENSOR_BYTES = 6, 30, 5
 
 
 class Sample:
@@ -70,6 +72,16 @@ class Sample:
     def tool_calls(self) -> list[ToolCall]:
         """The functions that it wants called, with all their arguments."""
         return [part.tool_call for part in self.parts or () if part.tool_call and not part.cut]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of it as JSON, about."""
+        rows = len(self.prompt_logprobs) + len(self.logprobs)
+        last = [entry for entries in (self.prompt_logprobs, self.logprobs) for entry in entries[-1:]]
+        each = max((1 + len(entry.top or ()) + len(entry.chosen or ()) for entry in last), default=0)
+        ids = len(self.output_ids) + len(self.prompt_ids)
+        tensors = sum(piece.nbytes for pieces in self.tensors.values() for piece in pieces)
+        return len(self.text) + ids * ID_BYTES + rows * each * LOGPROB_BYTES + tensors * TENSOR_BYTES
 
 
 def usage(samples: list[Sample]) -> dict[str, int]:

@@ -49,7 +49,7 @@ class Answer:
 
     def result(self, sample: Sample, started: float) -> dict[str, Any]:
         """The whole object, as a call without `stream` answers it."""
-        body = self._body(sample)
+        body = self._body(sample, self._written)
         body["meta_info"] |= _final(sample, started) | {"response_sent_to_client_ts": time.time()}
         return body
 
@@ -79,7 +79,7 @@ class Answer:
         for name in (sglang_logprobs.OUTPUT_LISTS | {"hidden_states"}) & body["meta_info"].keys():
             body["meta_info"][name] = body["meta_info"][name][self._sent_tokens :]
 
-    def _body(self, sample: Sample, listed: sglang_logprobs.Listed = sglang_logprobs.plain) -> dict[str, Any]:
+    def _body(self, sample: Sample, listed: sglang_logprobs.Listed) -> dict[str, Any]:
         meta_info = {
             "id": self.id,
             "finish_reason": _finish_reason(sample.finish_reason),

@@ -87,10 +87,10 @@ class InnerNumbers:
         prompt, steps = (sample.tensors.get(name, []) for name in STATES)
         width = _width(prompt, sample.prompt_tokens)
         if len(prompt) > self._read[0]:
-            self._prompt = _encode(_floats(prompt).reshape(-1, width).tolist())
+            self._prompt = _encode(_rows(prompt, width))
             self._read[0] = len(prompt)
         for piece in steps[self._read[1] :]:
-            self._steps += [_encode(row) for row in _floats([piece]).reshape(-1, width).tolist()]
+            self._steps += _rows([piece], width)
         self._read[1] = len(steps)
         return [self._prompt, *self._steps][: max(1, len(sample.output_ids))]
 
@@ -101,6 +101,11 @@ def _width(prompt: list[memoryview], tokens: int) -> int:
 
 def _floats(pieces: list[memoryview]) -> np.ndarray:
     return np.frombuffer(b"".join(pieces), np.float32)
+
+
+def _rows(pieces: list[memoryview], width: int) -> list[msgspec.Raw]:
+    """One by one, so that other threads get their turns."""
+    return [_encode(row.tolist()) for row in _floats(pieces).reshape(-1, width)]
 
 
 def _encode(value: Any) -> msgspec.Raw:

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from nbgen.errors import NbgenError
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.messages import FinishReason, ToolCall
 from nbgen.protocols.chat_messages import Call, CalledFunction, Part, part_size, without_files
 from nbgen.protocols.native import Message
 
 KEEP_CHATS = 256
-#: Of all chats, the files in them as they came: base64.
+#: Of all chats, the files in them as they came: base64. One of them that has so many takes no question any more.
 KEEP_CHARACTERS = 128 * 2**20
 #: Of one, beyond which its oldest files are forgotten.
 KEEP_FILE_CHARACTERS = 64 * 2**20
@@ -147,7 +147,7 @@ class Chat:
         for turn in reversed(self._turns):
             kept += turn.size if isinstance(turn.content, list) else 0
             if isinstance(turn.content, list) and kept > KEEP_FILE_CHARACTERS:
-                self._change(turn, without_files(turn.content))
+                self._change(turn, without_files(turn.content), turn.reasoning, turn.tool_calls)
 
     def _find(self, parent: int | None, message: Message) -> int:
         """The turn that this message is after that one, which may be new."""
@@ -164,9 +164,7 @@ class Chat:
         self.size += turn.size
         return place
 
-    def _change(
-        self, turn: Turn, content: str | list[Part], reasoning: str = "", calls: list[Call] | None = None
-    ) -> None:
+    def _change(self, turn: Turn, content: str | list[Part], reasoning: str, calls: list[Call] | None) -> None:
         self.size -= turn.size
         turn.content, turn.reasoning, turn.tool_calls = content, reasoning, calls
         self.size += turn.size
@@ -197,6 +195,16 @@ class Chats:
     def find(self, name: str) -> Chat | None:
         """The chat of this name, if it is known."""
         return self._chats.get(name)
+
+    def check_room(self, name: str) -> None:
+        """Raise InvalidRequest for a chat that is full: what was said in it stays."""
+        chat = self.find(name)
+        if chat is not None and chat.size >= KEEP_CHARACTERS:
+            raise InvalidRequest(
+                f"the chat {name[:80]!r} has {chat.size} characters, and all chats keep {KEEP_CHARACTERS}: begin "
+                "another",
+                field="chat",
+            )
 
     def _forget(self) -> None:
         size = sum(chat.size for chat in self._chats.values())

@@ -14,6 +14,7 @@ import msgspec
 
 from nbgen.errors import InvalidRequest, NotFound
 from nbgen.protocols.responses_items import Item, in_parts
+from nbgen.server.item_index import ItemIndex
 
 if TYPE_CHECKING:
     from nbgen.server.responses import Response
@@ -27,7 +28,7 @@ SAID = ("completed", "incomplete")
 
 
 class Conversation:
-    """One of them. Its `items` are replaced, never changed."""
+    """One of them. Its `items` are replaced, never changed; `size` is that of their JSON, in bytes."""
 
     def __init__(self, metadata: Mapping[str, str]) -> None:
         self.id = f"conv_{uuid.uuid4().hex}"
@@ -38,10 +39,15 @@ class Conversation:
         #: Whether a response is being made that will be added.
         self.busy = False
 
-    def put(self, items: Sequence[Item]) -> None:
-        """These are its items now."""
-        self.items = tuple(items)
-        self.size = len(msgspec.json.encode(self.items))
+    def append(self, items: Sequence[Item]) -> None:
+        """These follow those that are there."""
+        self.items = (*self.items, *items)
+        self.size += _json_size(items)
+
+    def drop(self, item: Item) -> None:
+        """It has this one no more."""
+        self.items = tuple(each for each in self.items if each is not item)
+        self.size -= _json_size([item])
 
     def item(self, id: str) -> Item:
         """One of its items. Raises NotFound."""
@@ -56,12 +62,18 @@ class Conversations:
 
     def __init__(self) -> None:
         self._kept: dict[str, Conversation] = {}
+        self._items = ItemIndex()
+
+    @property
+    def size(self) -> int:
+        """Of all of them, in bytes."""
+        return sum(each.size for each in self._kept.values())
 
     def create(self, metadata: Mapping[str, str], items: Sequence[Item]) -> Conversation:
         """A new one that begins with these items."""
         conversation = Conversation(metadata)
         self._kept[conversation.id] = conversation
-        self._put(conversation, items)
+        self._append(conversation, items)
         return conversation
 
     def get(self, id: str) -> Conversation:
@@ -72,18 +84,21 @@ class Conversations:
 
     def delete(self, id: str) -> None:
         """Forget it and its items. Raises NotFound."""
-        del self._kept[self.get(id).id]
+        self._pop(self.get(id))
 
     def add(self, id: str, items: Sequence[Item]) -> None:
         """Items that follow those that are there. Raises NotFound and InvalidRequest."""
         conversation = self._free(id)
         _check_room(conversation, items, "items")
-        self._put(conversation, [*conversation.items, *items])
+        self._append(conversation, items)
 
     def remove(self, id: str, item_id: str) -> Conversation:
         """The conversation without this item. Raises NotFound and InvalidRequest."""
         conversation, item = self._free(id), self.get(id).item(item_id)
-        self._put(conversation, [each for each in conversation.items if each is not item])
+        conversation.drop(item)
+        self._items.remove(id, [item])
+        self._items.add(id, (each for each in conversation.items if each["id"] == item_id))
+        self._used(conversation)
         return conversation
 
     def claim(self, id: str, items: Sequence[Item], asked: Sequence[Item]) -> Conversation:
@@ -105,8 +120,7 @@ class Conversations:
 
     def find(self, id: str) -> Item | None:
         """An item of any of them by its id."""
-        items = (item for each in reversed(list(self._kept.values())) for item in each.items)
-        return next((item for item in items if item["id"] == id), None)
+        return self._items.find(id)
 
     def _free(self, id: str) -> Conversation:
         if (conversation := self.get(id)).busy:
@@ -119,29 +133,42 @@ class Conversations:
         conversation.busy = False
         body = response.body()
         if body["status"] in SAID:
-            self._put(conversation, [*conversation.items, *map(in_parts, response.input), *body["output"]])
+            self._append(conversation, [*map(in_parts, response.input), *body["output"]])
 
-    def _put(self, conversation: Conversation, items: Sequence[Item]) -> None:
-        """Change it, which was then used last, and forget what is too much."""
-        conversation.put(items)
+    def _append(self, conversation: Conversation, items: Sequence[Item]) -> None:
+        conversation.append(items)
+        if conversation.id in self._kept:
+            self._items.add(conversation.id, items)
+        self._used(conversation)
+
+    def _used(self, conversation: Conversation) -> None:
+        """It was used last; forget what is too much."""
         if self._kept.pop(conversation.id, None) is not None:
             self._kept[conversation.id] = conversation
-        size = sum(each.size for each in self._kept.values())
-        for id, each in list(self._kept.items()):
+        size = self.size
+        for each in list(self._kept.values()):
             if len(self._kept) <= KEEP_CONVERSATIONS and size <= KEEP_BYTES:
                 return
             if each is not conversation and not each.busy:
-                size -= self._kept.pop(id).size
+                size -= self._pop(each).size
+
+    def _pop(self, conversation: Conversation) -> Conversation:
+        self._items.remove(conversation.id, conversation.items)
+        return self._kept.pop(conversation.id)
 
 
 def _check_room(conversation: Conversation, items: Sequence[Item], field: str) -> None:
-    added = len(msgspec.json.encode(items))
+    added = _json_size(items)
     if conversation.size + added > KEEP_BYTES:
         raise InvalidRequest(
             f"the conversation has {conversation.size} bytes, and {added} came; at most {KEEP_BYTES}: delete items of "
             "it, or begin another",
             field=field,
         )
+
+
+def _json_size(items: Sequence[Item]) -> int:
+    return sum(len(msgspec.json.encode(item)) for item in items)
 
 
 def _busy(id: str) -> InvalidRequest:

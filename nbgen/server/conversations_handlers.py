@@ -10,7 +10,7 @@ from nbgen.protocols import conversations
 from nbgen.protocols.conversations import conversation_body
 from nbgen.protocols.responses_answer import item_page
 from nbgen.protocols.responses_query import Page, check_included, parse_query
-from nbgen.server.base_handler import MEDIA_BODY
+from nbgen.server.base_handler import MEDIA_BODY, SMALL_BODY
 from nbgen.server.conversations import Conversation, Conversations
 from nbgen.server.openai_handlers import OpenaiHandler
 from nbgen.server.responses_handlers import ID, KeptHandler
@@ -40,6 +40,8 @@ class ConversationsHandler(KnowingHandler):
 
 class ConversationHandler(KnowingHandler):
     """One of them, without its items."""
+
+    body_limit = SMALL_BODY
 
     async def get(self, id: str) -> None:
         self.tell(self.conversations.get(id))

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable, anew
+import msgspec
+
+from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable
 from nbgen.messages import GenerateRequest
 from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
+from nbgen.server.off_loop import off_loop
 from nbgen.server.runs import Run
 
 
@@ -48,7 +51,7 @@ class GenerationHandler(ModelNeededHandler):
         runs: list[Run] = []
         try:
             for request in requests:
-                runs.append(self.start(request))
+                runs.append(self.start(msgspec.structs.replace(request, batch=len(requests))))
             await (self._stream(runs) if stream else self._answer(runs))
         finally:
             for run in runs if not self.detached else ():
@@ -71,7 +74,8 @@ class GenerationHandler(ModelNeededHandler):
             _raise_first_error(runs)
         if not self.reader.gone:
             _raise_first_error(runs)
-            await self.write_whole(self.whole(runs))
+            size = sum(sample.size for run in runs for sample in run.samples)
+            await self.write_whole(await off_loop(size, self.whole, runs))
 
     async def _stream(self, runs: list[Run]) -> None:
         """Headers wait for the first output, so that a refusal is still a real status."""
@@ -100,4 +104,4 @@ class GenerationHandler(ModelNeededHandler):
 def _raise_first_error(runs: list[Run]) -> None:
     for run in runs:
         if run.error is not None:
-            raise anew(run.error)
+            raise run.error

@@ -13,6 +13,7 @@ from nbgen.protocols.responses import Asked
 from nbgen.protocols.responses_answer import Answer
 from nbgen.protocols.responses_items import Item
 from nbgen.server.conversations import KEEP_BYTES, Conversations
+from nbgen.server.item_index import ItemIndex
 from nbgen.server.runs import Run
 
 KEEP_RESPONSES = 1024
@@ -76,8 +77,16 @@ class Response:
         """All that was said up to its end. Raises InvalidRequest before that."""
         if self._ended is None:
             raise InvalidRequest(f"the response {self.id} has not ended yet", field="previous_response_id")
-        output: list[Item] = self._ended["output"]
-        return self._items + output
+        return self._items + self._output
+
+    def own_items(self) -> list[Item]:
+        """Of those its input and its output, once it has ended."""
+        return self.input + self._output
+
+    @property
+    def _output(self) -> list[Item]:
+        output: list[Item] = self._ended["output"] if self._ended is not None else []
+        return output
 
 
 class Responses:
@@ -86,6 +95,12 @@ class Responses:
     def __init__(self) -> None:
         self.conversations = Conversations()
         self._kept: dict[str, Response] = {}
+        self._items = ItemIndex()
+
+    @property
+    def size(self) -> int:
+        """Bytes, about, of all that a call may refer to."""
+        return self.conversations.size + sum(response.size for response in self._kept.values())
 
     def add(self, response: Response, run: Run) -> None:
         """Keep it, and with its end forget what is too much."""
@@ -101,43 +116,45 @@ class Responses:
 
     def delete(self, id: str) -> None:
         """Forget it. Raises NotFound."""
-        del self._kept[self.get(id).id]
+        self._pop(self.get(id))
 
     def history(self, id: str) -> list[Item]:
         """All items up to the end of this response. Raises InvalidRequest."""
-        if id not in self._kept:
+        if (found := self._kept.get(id)) is None:
             raise InvalidRequest(
                 f"there is no response {id[:80]!r} here, or no more: send what was said before as `input`",
                 field="previous_response_id",
             )
-        return self._kept[id].items()
+        return found.items()
 
     def conversation(self, id: str) -> Sequence[Item]:
         """All items of this conversation. Raises NotFound."""
         return self.conversations.get(id).items
 
     def item(self, id: str) -> Item:
-        """An item of a response that has ended or of a conversation, by its own id. Raises InvalidRequest."""
-        if (found := self.conversations.find(id)) is not None:
-            return found
-        ended = [response for response in list(self._kept.values()) if response.settle()]
-        for response in reversed(ended):
-            for item in response.items():
-                if item["id"] == id:
-                    return item
-        raise InvalidRequest(f"there is no item {id[:80]!r} here, or no more: send it whole", field="input")
+        """An item that a response which has ended asked or answered, or of a conversation. Raises InvalidRequest."""
+        found = self.conversations.find(id) or self._items.find(id)
+        if found is None:
+            raise InvalidRequest(f"there is no item {id[:80]!r} here, or no more: send it whole", field="input")
+        return found
 
     def _settle(self, response: Response) -> None:
-        if not response.settle():
+        if not response.settle() or self._kept.get(response.id) is not response:
             return
         if response.refused:
-            self._kept.pop(response.id, None)
+            del self._kept[response.id]
+        else:
+            self._items.add(response.id, response.own_items())
         self._forget()
 
     def _forget(self) -> None:
         size = sum(response.size for response in self._kept.values())
-        for id, response in list(self._kept.items())[:-1]:
+        for response in list(self._kept.values())[:-1]:
             if len(self._kept) <= KEEP_RESPONSES and size <= KEEP_BYTES:
                 return
             if response.settle():
-                size -= self._kept.pop(id).size
+                size -= self._pop(response).size
+
+    def _pop(self, response: Response) -> Response:
+        self._items.remove(response.id, response.own_items())
+        return self._kept.pop(response.id)

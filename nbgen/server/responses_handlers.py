@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -14,7 +15,8 @@ from nbgen.protocols.openai import UNSUPPORTED_STREAM_OPTIONS
 from nbgen.protocols.responses_answer import item_page
 from nbgen.protocols.responses_items import in_parts
 from nbgen.protocols.responses_query import Again, Page, parse_query
-from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
+from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler, T
+from nbgen.server.off_loop import off_loop
 from nbgen.server.openai_handlers import CallHandler, OpenaiHandler
 from nbgen.server.question import ask_tokenizer
 from nbgen.server.responses import Response, Responses
@@ -28,6 +30,10 @@ class KeptHandler(NbgenHandler):
     def kept(self) -> Responses:
         found: Responses = self.settings["nbgen"].responses
         return found
+
+    async def parsed(self, parse: Callable[[bytes], T]) -> T:
+        """The same: a short body may refer to much that is kept."""
+        return await off_loop(len(self._body) + self.kept.size, parse, self.body)
 
 
 class ResponsesHandler(CallHandler, KeptHandler):

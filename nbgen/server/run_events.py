@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+
 from nbgen.engine_state import LoadProgress
 from nbgen.errors import NotFound
 from nbgen.messages import GenerateOutput
@@ -22,21 +25,21 @@ class RunEvents:
         self._progress: LoadProgress | None = None
         self.done = False
 
-    def take(self) -> bytes:
-        """The events since the last call. After the last one `done` is true."""
+    def take(self, places: Callable[[], Mapping[str, int]]) -> bytes:
+        """The events since the last call, with its place of those in the queue. After the last one `done` is true."""
         if self.done:
             return b""
         state = self._runs.state(self._run)
         over = state in ("done", "error")
-        announced = self._announce("running" if over and self._run.outputs else state)
+        place = places().get(self._run.id, 0) if state == "queued" else 0
+        announced = self._announce("running" if over and self._run.outputs else state, place)
         deltas = self._deltas()
         if not over:
             return announced + self._load_progress(state) + deltas
         self.done = True
         return announced + deltas + self._end(state)
 
-    def _announce(self, state: str) -> bytes:
-        place = self._runs.place(self._run) if state == "queued" else 0
+    def _announce(self, state: str, place: int) -> bytes:
         if (state, place) == self._state:
             return b""
         self._state = (state, place)
@@ -89,6 +92,12 @@ class RunEvents:
 
     def _event(self, name: str, **fields: object) -> bytes:
         return native.event(name, self._run.id, self._offset, **fields)
+
+
+def take(followed: Iterable[RunEvents], runs: Runs) -> bytes:
+    """The events of all of them since the last call; the queue is counted once."""
+    places = cache(runs.places)
+    return b"".join(events.take(places) for events in followed)
 
 
 def missing(id: str, error: NotFound) -> bytes:

@@ -14,7 +14,7 @@ from nbgen.protocols import native
 from nbgen.protocols.native import RunBody, Snapshot
 from nbgen.server.base_handler import KEEP_ALIVE_SECONDS, MEDIA_BODY, NbgenHandler
 from nbgen.server.chats import Chat
-from nbgen.server.run_events import RunEvents, missing
+from nbgen.server.run_events import RunEvents, missing, take
 from nbgen.server.runs import Run
 from nbgen.sse import KEEP_ALIVE
 
@@ -74,7 +74,7 @@ class RunsRoute(NbgenHandler):
         at_once = partial(self._go_on, followed[0]) if len(followed) == 1 and not frame_ms else None
         while not self.reader.gone:
             sent = time.monotonic()
-            chunk = first + b"".join(events.take() for events in followed)
+            chunk = first + take(followed, self.runs)
             first = b""
             if chunk:
                 await self.write_event(chunk)
@@ -90,7 +90,7 @@ class RunsRoute(NbgenHandler):
 
     def _go_on(self, events: RunEvents) -> bool:
         """Send what is new, if more will come and the reader keeps up."""
-        return self.write_at_once(events.take) and not events.done
+        return self.write_at_once(partial(take, [events], self.runs)) and not events.done
 
 
 class RunsHandler(RunsRoute):

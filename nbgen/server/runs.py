@@ -198,7 +198,10 @@ class Runs:
         return len(self._live)
 
     def start(self, run: Run) -> None:
-        """Hand the run to the engine. Raises Conflict for an id in flight, Unavailable for too many."""
+        """Hand the run to the engine.
+
+        Raises Conflict for an id in flight, Unavailable for too many, InvalidRequest for a chat that is full.
+        """
         if run.id in self._live:
             raise Conflict(f"Duplicate request ID detected: {run.id}", field="rid")
         if len(self._live) >= MAX_LIVE:
@@ -206,6 +209,8 @@ class Runs:
         waiting = sum(other.media_bytes for other in self._live.values()) if run.media_bytes else 0
         if waiting and waiting + run.media_bytes > MAX_MEDIA_BYTES:
             raise Unavailable(f"the queue is full: the images and sounds in it have {waiting} bytes")
+        if run.kept and run.chat:
+            self.chats.check_room(run.chat)
         run.model = self._engine.config.model
         run.identify = partial(self._engine.identity, run.request.adapter)
         self._engine.submit(run.request, run)
@@ -238,13 +243,12 @@ class Runs:
             return "running"
         return "loading" if self._engine.state in ("starting", "loading") else "queued"
 
-    def place(self, run: Run) -> int:
-        """How many runs are before this one in the queue; 0 while it is the engine's turn to answer."""
+    def places(self) -> dict[str, int]:
+        """Of each run by its id how many are before it in the queue; none while it is the engine's turn to answer."""
         status = self._engine.status
-        if run.outputs or run.ended is not None or not status or not status.waiting:
-            return 0
-        waiting = [other.id for other in self._live.values() if not other.outputs]
-        return waiting.index(run.id) if run.id in waiting else 0
+        if not status or not status.waiting:
+            return {}
+        return {id: place for place, id in enumerate(run.id for run in self._live.values() if not run.outputs)}
 
     def abort(self, id: str) -> None:
         """End the run of exactly this id, if it is alive."""

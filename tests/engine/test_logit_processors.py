@@ -3,16 +3,18 @@
 import json
 import sys
 import textwrap
+import time
 from pathlib import Path
 from types import ModuleType
 
 import dill
 import pytest
+import torch
 
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.errors import InvalidRequest
-from nbgen.logit_processor import SGLANG_MODULE, CustomLogitProcessor, DisallowedTokensLogitsProcessor
+from nbgen.logit_processor import SGLANG_MODULE, CustomLogitProcessor, DisallowedTokensLogitsProcessor, Named
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
@@ -150,6 +152,20 @@ def test_processors_by_name_need_no_owners_word(tiny_engine: Assembly) -> None:
     assert set(ids(outputs["only"])) == {70}
     assert set(ids(outputs["others"])) == {80}
     assert ids(outputs["free"]) == ids(generate(tiny_engine, [ask("free", None)])["free"])
+
+
+@pytest.mark.parametrize("told", ["args", "custom_params"])
+def test_a_long_list_of_ids_is_read_once(told: str) -> None:
+    given = {"token_ids": [5, 7] * 2**20}
+    processor = Named("disallowed_tokens", given if told == "args" else {})
+    params = [None if told == "args" else given]
+    scores, seconds = torch.zeros(1, 260), []
+    for _ in range(5):
+        began = time.perf_counter()
+        processor(scores, params)
+        seconds.append(time.perf_counter() - began)
+    assert scores[0].isinf().nonzero().flatten().tolist() == [5, 7]
+    assert max(seconds[1:]) < seconds[0] / 5
 
 
 @pytest.mark.parametrize("token_ids", [[10**6], [-1], ["a"], 5, [True]])

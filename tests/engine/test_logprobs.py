@@ -186,6 +186,14 @@ def test_the_log_probabilities_of_a_prompt_and_of_all_answers_have_a_limit(
     assert tiny_engine.admission.sequences(msgspec.structs.replace(asked, logprobs=LogprobOptions(start=start)))
 
 
+def test_the_requests_of_one_call_share_it(tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_size, "MAX_LOGPROBS", 3 * 4 * 156)
+    asked = request(start=0, top=4)
+    assert tiny_engine.admission.sequences(msgspec.structs.replace(asked, batch=3))
+    with pytest.raises(InvalidRequest, match="624 log-probabilities; each of 4 requests in one call gets at most 468"):
+        tiny_engine.admission.sequences(msgspec.structs.replace(asked, batch=4))
+
+
 def test_where_nobody_said_how_long_an_answer_may_be_its_log_probabilities_do(
     tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch
 ) -> None:

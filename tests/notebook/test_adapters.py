@@ -12,7 +12,7 @@ from peft import PeftModel
 
 import nbgen
 from nbgen.errors import InvalidRequest
-from nbgen.notebook import session
+from nbgen.notebook import adapters, session
 from nbgen.notebook.private_server import PrivateServer
 from nbgen.notebook.remote import RemoteClient
 from nbgen.notebook.sglang_backend import SGLangBackend
@@ -52,6 +52,22 @@ def test_a_live_model_and_its_folder_answer_alike(connected: PrivateServer, live
             nbgen.unload_adapter(name)
     with pytest.raises(InvalidRequest, match="does not exist"):
         nbgen.unload_adapter("live")
+
+
+def test_no_more_copies_are_kept_than_can_be_asked_for(connected: PrivateServer, live: PeftModel) -> None:
+    def copies() -> int:
+        return len(list(Path(adapters._home()).iterdir()))
+
+    before = copies()
+    for name in ("one", "two", "one"):
+        nbgen.load_adapter(name, live)
+        nbgen.unload_adapter(name)
+    assert copies() == before + 2
+    nbgen.generate("abc", adapter="one", **OPTIONS)
+    with pytest.raises(InvalidRequest, match="already loaded"):
+        nbgen.load_adapter("one", live)
+    assert copies() == before + 2
+    nbgen.unload_adapter("one")
 
 
 def test_whatever_reads_a_text_takes_an_adapter(

@@ -2,6 +2,8 @@
 
 import base64
 import io
+import json
+import tracemalloc
 import wave
 from collections.abc import Callable
 from pathlib import Path
@@ -234,6 +236,17 @@ def test_questions_show_their_images_small_and_players_of_their_sounds_and_answe
     assert "[image]" in talk._repr_mimebundle_()["text/plain"]
     assert talk.to_df()["content"][0] == f"[image]\nWhat? {HOSTILE}\n[audio]"
     assert talk.to_openai()[0]["content"] == content
+
+
+def test_small_pictures_are_made_once_and_keep_no_large_ones() -> None:
+    parts = [image_part(np.random.default_rng(seed).integers(0, 255, (800, 800, 3), np.uint8)) for seed in range(8)]
+    urls = sum(len(part["image_url"]["url"]) for part in parts)
+    tracemalloc.start()
+    shown, again = ([thumbnail(json.loads(json.dumps(part))) for part in parts] for _ in range(2))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert all(one is other for one, other in zip(shown, again, strict=True))
+    assert kept < urls / 4
 
 
 def test_what_cannot_be_made_small_is_named() -> None:

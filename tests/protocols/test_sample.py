@@ -1,6 +1,9 @@
 """What outputs add up to: text and its parts, ids, counts, tensors."""
 
-from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TensorPiece, ToolCall
+import msgspec
+import numpy as np
+
+from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TensorPiece, TokenLogprobs, ToolCall
 from nbgen.protocols.sample import Sample, usage
 
 CALL = ToolCall(id="1", name="f", arguments="{}")
@@ -76,3 +79,15 @@ def test_a_prompt_counts_once_and_its_answers_all() -> None:
         for count, cached in ((2, 4), (5, 8))
     ]
     assert usage(samples) == {"prompt_tokens": 9, "completion_tokens": 7, "cached_tokens": 4}
+
+
+def test_its_size_is_about_that_of_its_json() -> None:
+    entry = TokenLogprobs(token=(-1.234567890123456, 200, None), top=[(-1.234567890123456, 200, None)] * 99)
+    numbers = np.random.default_rng(0).standard_normal(1000, np.float32)
+    for given, written in (
+        ({"text": "x" * 1000, "token_ids": (200,) * 1000}, ["x" * 1000, (200,) * 1000]),
+        ({"prompt_logprobs": [entry] * 10, "logprobs": [entry] * 10}, [[entry.token, entry.top]] * 20),
+        ({"tensors": [piece("hidden_states", numbers.tobytes())]}, numbers.tolist()),
+    ):
+        size = sample(GenerateOutput(rid="r", **given)).size
+        assert 0.5 < size / len(msgspec.json.encode(written)) < 2

@@ -111,6 +111,17 @@ def test_the_oldest_images_of_a_large_chat_are_forgotten_and_their_places_stay(m
     assert second == with_image("b", "b" * 700).content
 
 
+def test_an_answer_in_parts_keeps_its_calls_when_its_files_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chats_module, "KEEP_FILE_CHARACTERS", 1000)
+    called = [Call(CalledFunction("f", "{}"), "a")]
+    said = Message(role="assistant", content=[Part(type="text", text="x")], tool_calls=called)
+    told = Message(role="tool", content="2", tool_call_id="a")
+    chat = Chat()
+    chat.add([HI, said, told, with_image("b", "b" * 2000)], writing("r", "y"))
+    assert chat.messages()[1] == said
+    assert sum(turn.size for turn in chat.turns()) == chat.size
+
+
 def test_its_size_is_that_of_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chats_module, "KEEP_FILE_CHARACTERS", 150)
     chat = Chat()

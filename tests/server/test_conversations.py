@@ -35,6 +35,13 @@ def test_a_conversation_is_made_labelled_and_deleted(client: openai.OpenAI) -> N
     assert texts(client, client.conversations.create().id) == []
 
 
+def test_labels_are_short(client: openai.OpenAI, calling_server: Server) -> None:
+    made = client.conversations.create()
+    body = {"metadata": {"a": "b"}, "x": "y" * 2**20}
+    assert calling_server.http.post(f"v1/conversations/{made.id}", json=body).status_code == 413
+    assert client.conversations.retrieve(made.id) == made
+
+
 def test_items_are_added_listed_and_taken_away(client: openai.OpenAI) -> None:
     id = client.conversations.create().id
     said = [{"role": role, "content": f"{role}s"} for role in ("developer", "user", "assistant")]
@@ -108,6 +115,7 @@ def test_one_response_at_a_time_and_what_is_cancelled_was_not_said(client: opena
         ([HELLO] * 21, "at most 20"),
         ([{"type": "computer_call"}], r"items\[0\].*'computer_call'"),
         ([{"role": "user"}], r"items\[0\].*content"),
+        ([{**HELLO, "id": ["msg_0"]}], r"items\[0\].*`str`.*id"),
         ([{"role": "assistant", "content": [{"type": "input_image", "image_url": IMAGE}]}], "text only"),
         ([{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}], "uploaded"),
         ([{"type": "item_reference", "id": "msg_0"}], "no item 'msg_0'"),

@@ -1,5 +1,6 @@
 """Which conversations are kept, how long, and who may change them, without a server."""
 
+import time
 from typing import Any
 
 import pytest
@@ -60,6 +61,44 @@ def test_items_are_found_in_all_of_them() -> None:
         kept.create({}, [ITEM | {"id": f"msg_{number}"}])
     assert kept.find("msg_1") == ITEM
     assert kept.find("msg_3") is None
+
+
+def test_an_item_is_found_among_many_at_once() -> None:
+    kept = Conversations()
+    for number in range(100):
+        kept.create({}, [ITEM | {"id": f"msg_{number}_{place}"} for place in range(500)])
+    began = time.perf_counter()
+    assert all(kept.find("msg_0_499") and not kept.find("msg_x") for _ in range(1000))
+    assert time.perf_counter() - began < 0.5
+
+
+def test_of_several_items_with_one_id_there_is_always_one_that_is_there() -> None:
+    kept = Conversations()
+    first, second = kept.create({}, [ITEM, ITEM | {"content": "again"}]), kept.create({}, [ITEM | {"content": "other"}])
+    found = []
+    for change in (
+        lambda: None,
+        lambda: kept.remove(second.id, "msg_1"),
+        lambda: kept.remove(first.id, "msg_1"),
+        lambda: kept.delete(first.id),
+    ):
+        change()
+        item = kept.find("msg_1")
+        found.append(item and item["content"])
+    assert found == ["other", ITEM["content"], "again", None]
+
+
+def test_a_word_costs_no_more_in_a_long_conversation() -> None:
+    kept = Conversations()
+    id = kept.create({}, [ITEM | {"content": "x" * 2**20} for _ in range(40)]).id
+    began = time.perf_counter()
+    for number in range(50):
+        kept.add(id, [ITEM | {"id": f"msg_{number}"}])
+    assert time.perf_counter() - began < 0.5
+    size = kept.size
+    kept.remove(id, "msg_7")
+    assert 1000 < size - kept.size < 1100
+    assert kept.find("msg_7") is None
 
 
 def test_those_not_used_for_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

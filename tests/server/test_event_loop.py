@@ -111,6 +111,19 @@ def test_megabytes_of_logits_for_four_at_once(server: Server, watch: subprocess.
     assert np.isfinite(answers[0]).all()
 
 
+@pytest.mark.parametrize("asked", ["log-probabilities", "hidden states"])
+def test_megabytes_of_numbers_beside_texts(server: Server, watch: subprocess.Popen[str], asked: str) -> None:
+    body: dict[str, Any] = {"input_ids": np.resize(LONG, (16, 900)).tolist(), "sampling_params": {"max_new_tokens": 1}}
+    if asked == "log-probabilities":
+        body |= {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 260}
+    else:
+        body |= {"return_hidden_states": True}
+    with nobody_waits(watch):
+        answer = server.http.post("generate", json=body)
+    assert answer.status_code == 200, answer.text[:300]
+    assert len(answer.content) > 15 * MB
+
+
 def listed(item: bytes, count: int, datatype: bytes = b"FP32", shape: bytes = b"") -> bytes:
     """An infer body with `count` times the same JSON in its data."""
     return b'{"inputs":[{"name":"X","datatype":"%b","shape":[%b],"data":[%b%b]}]}' % (
@@ -163,20 +176,39 @@ LARGE: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("route", LARGE)
-def test_large_bodies_are_read_beside_the_event_loop(server: Server, route: str) -> None:
+@contextmanager
+def beside_the_loop(server: Server) -> Iterator[None]:
     """Told by whose time it takes: the first of the process's threads has the loop."""
 
     def worked() -> tuple[float, float]:
         seconds = {each.id: each.user_time + each.system_time for each in process.threads()}
         return seconds[process.pid], sum(seconds.values())
 
-    process, body = psutil.Process(server.process.pid), LARGE[route] % (b"1," * (7 * MB // 2))
+    process = psutil.Process(server.process.pid)
     before = worked()
-    answer = server.http.post(route, content=body, headers={"Content-Type": "application/json"})
+    yield
     loop, every = (after - earlier for after, earlier in zip(worked(), before, strict=True))
+    assert loop < every / 2, "the event loop did it"
+
+
+@pytest.mark.parametrize("route", LARGE)
+def test_large_bodies_are_read_beside_the_event_loop(server: Server, route: str) -> None:
+    body = LARGE[route] % (b"1," * (7 * MB // 2))
+    with beside_the_loop(server):
+        answer = server.http.post(route, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400, answer.text[:300]
-    assert loop < every / 2, "the event loop read it"
+
+
+def test_long_conversations_are_read_beside_the_event_loop(server: Server) -> None:
+    item = {"role": "user", "content": [{"type": "input_text", "text": "x"}] * 50}
+    id = server.http.post("v1/conversations", json={}).json()["id"]
+    for _ in range(210):
+        assert server.http.post(f"v1/conversations/{id}/items", json={"items": [item] * 20}).is_success
+    with beside_the_loop(server):
+        for _ in range(5):
+            answer = server.http.post("v1/responses/input_tokens", json={"input": "hi", "conversation": id})
+            assert (answer.status_code, "4096 turns" in answer.text) == (400, True), answer.text[:300]
+    assert server.http.delete(f"v1/conversations/{id}").is_success
 
 
 def framed(datatype: bytes, elements: int, blob: bytes, name: bytes = b"X") -> tuple[bytes, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import threading
 from itertools import pairwise
 from typing import Any
@@ -156,6 +157,22 @@ def test_model_info(server: Server) -> None:
         info = server.http.get(path).json()
         assert info["model_path"] == server.model()["name"]
         assert info["model_type"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("generate", {"input_ids": [[5] * 100] * 64, "return_logprob": True, "top_logprobs_num": 1000}),
+        ("generate", {"text": ["x"] * 1024, "return_hidden_states": True}),
+        ("v1/completions", {"prompt": ["x" * 100] * 1024, "echo": True, "logprobs": 20}),
+    ],
+)
+def test_the_prompts_of_one_call_share_what_one_answer_holds(server: Server, route: str, body: dict[str, Any]) -> None:
+    options = {"max_tokens": 200} if route == "v1/completions" else {"sampling_params": {"max_new_tokens": 200}}
+    answer = server.http.post(route, json=body | options)
+    assert answer.status_code == 400, answer.text[:300]
+    words = r"each of (64|1024) requests in one call gets at most \d+: ask for fewer"
+    assert re.search(words, answer.text), answer.text[:300]
 
 
 def test_logprobs_are_the_same_streamed_and_whole_and_join_to_the_text(server: Server) -> None:

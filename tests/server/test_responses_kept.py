@@ -36,6 +36,19 @@ def test_a_response_ends_with_its_run_and_can_be_continued() -> None:
     assert kept.item(answer["id"]) == answer
     assert kept.item(question["id"]) == question
     assert kept.get("resp_a").body()["status"] == "completed"
+    kept.delete("resp_a")
+    with pytest.raises(InvalidRequest, match="no item"):
+        kept.item(answer["id"])
+
+
+def test_what_is_deleted_before_its_end_is_not_there_after_it() -> None:
+    kept = Responses()
+    run = add(kept, "resp_a")
+    (question,) = kept.get("resp_a").input
+    kept.delete("resp_a")
+    run.add(END)
+    with pytest.raises(InvalidRequest, match="no item"):
+        kept.item(question["id"])
 
 
 def test_the_oldest_that_ended_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,22 @@
 """Runs without an engine: what is kept, and for how long."""
 
-import gc
 import logging
-import weakref
+import time
 from collections.abc import Iterator
 from itertools import chain, repeat
 
 import pytest
 
 from nbgen.engine_config import EngineConfig
+from nbgen.engine_state import EngineStatus
 from nbgen.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, Media
 from nbgen.protocols.native import Message
 from nbgen.sampling_params import SamplingParams
+from nbgen.server import chats as chats_module
 from nbgen.server import runs as runs_module
 from nbgen.server.engine_client import EngineClient
-from nbgen.server.metrics import Metrics
+from nbgen.server.run_events import RunEvents, take
 from nbgen.server.runs import Run, Runs
 
 DONE = FinishReason(type="stop", matched=0)
@@ -140,65 +141,11 @@ def test_what_is_kept_is_bounded_in_number_and_size(runs: Runs, monkeypatch: pyt
     assert [number for number in range(5) if runs.find(f"r{number}")] == [4]
 
 
-def test_what_is_kept_is_bounded_in_what_was_asked(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "KEEP_BYTES", 10_000)
-    asked = Message(role="assistant", content="a", reasoning_content="x" * 4000)
-    for number in range(4):
-        run = Run(GenerateRequest(rid=f"r{number}", text="a"), kept=True, messages=[asked])
-        runs.start(run)
-        end(run)
-    assert [number for number in range(4) if runs.find(f"r{number}")] == [2, 3]
-
-
 def test_what_is_kept_is_bounded_in_time(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     end(start(runs, "r"))
     monkeypatch.setattr(runs_module, "KEEP_SECONDS", 0.0)
     runs.sweep()
     assert runs.find("r") is None
-
-
-def test_a_run_that_nobody_keeps_any_more_is_freed_at_once(engine: SilentEngine) -> None:
-    """Garbage in a cycle would wait for a full collection, which hardly ever comes."""
-    runs = Runs(engine, lambda: None, Metrics(engine).follow)
-    gc.disable()
-    try:
-        run = start(runs, "r", kept=False)
-        alive = weakref.ref(run)
-        end(run)
-        del run
-        assert alive() is None
-    finally:
-        gc.enable()
-
-
-def test_a_run_that_is_refused_is_freed_at_once(engine: SilentEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(request: GenerateRequest, listener: object) -> None:
-        raise Unavailable("the server is stopping")
-
-    monkeypatch.setattr(engine, "submit", refuse)
-    runs = Runs(engine, lambda: None, Metrics(engine).follow)
-    gc.disable()
-    try:
-        run = Run(GenerateRequest(rid="r", text="a"))
-        alive = weakref.ref(run)
-        with pytest.raises(Unavailable):
-            runs.start(run)
-        del run
-        assert alive() is None
-        assert not len(runs)
-    finally:
-        gc.enable()
-
-
-def test_a_watchers_fault_is_its_own(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
-        raise ValueError("ours")
-
-    run, called = start(runs, "r"), []
-    run.watchers |= {fail, lambda: called.append("told")}
-    run.end_watchers |= {fail, lambda: called.append("ended")}
-    end(run)
-    assert (called, len(runs), len(caplog.records)) == (["told", "ended"], 0, 2)
 
 
 def test_too_many_alive_are_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,3 +171,27 @@ def test_images_of_all_runs_have_a_limit_and_are_let_go_with_their_run(
     end(first)
     assert first.request.media == []
     runs.start(seeing("second"))
+
+
+def test_a_chat_that_is_full_takes_no_question(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chats_module, "KEEP_CHARACTERS", 10)
+    messages = [Message(role="user", content="a question")]
+    request = GenerateRequest(rid="one", text="a")
+    runs.start(Run(request, kept=True, chat="c", messages=messages))
+    with pytest.raises(InvalidRequest, match="'c' has 10 characters, and all chats keep 10: begin another") as refused:
+        start(runs, "two", chat="c")
+    assert refused.value.field == "chat"
+    assert (len(runs), runs.chats.find("c").messages()) == (1, messages)
+    start(runs, "three", chat="other")
+
+
+def test_the_places_of_many_in_the_queue_are_counted_at_once(runs: Runs, engine: SilentEngine) -> None:
+    engine.status = EngineStatus(waiting=2000)
+    started = [start(runs, str(number)) for number in range(2000)]
+    followed = [RunEvents(run, 0, runs, engine) for run in started[-500:]]
+    assert b'"place":1500,' in take(followed, runs)
+    began = time.perf_counter()
+    assert take(followed, runs) == b""
+    assert time.perf_counter() - began < 0.1
+    end(started[0])
+    assert b'"place":1499,' in take(followed, runs)
