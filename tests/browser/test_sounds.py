@@ -87,7 +87,7 @@ def test_sounds_are_given_removed_sent_and_there_after_a_reload(hearing: Lab, pa
 
 def test_a_sound_from_python_is_shown_whatever_its_size(hearing: Lab, page: Page) -> None:
     notebook, panel = shown(hearing, page, "from_python.ipynb")
-    for seconds, count in ((1, 1), (60, 2)):
+    for seconds, count in ((1, 1), (40, 2)):
         notebook.kernel_value(f"chat.ask('Heard?', audio=({NOISE.format(seconds)}, 16000))")
         you = page.get_by_role("article", name="You")
         expect(you).to_have_count(count)
