@@ -2,7 +2,7 @@
 
 Timers around the parts of a real run rather than torch's profiler, whose own cost per operator is as large as a small
 model's operators. Layers in C++ time themselves, in a library that is built for it. Runs in a process of its own:
-`python -m benchmarks.step_profile FOLDER THREADS`.
+`python -m benchmarks.step_profile FOLDER THREADS WORKLOAD...`.
 """
 
 import ctypes
@@ -62,12 +62,13 @@ class Timers:
         setattr(owner, name, self.around(part, getattr(owner, name)))
 
 
-def table(folder: Path, threads: int) -> str:
-    command = [sys.executable, "-m", "benchmarks.step_profile", str(folder), str(threads)]
+def table(folder: Path, threads: int, *workloads: str) -> str:
+    """Of all workloads, unless some are named."""
+    command = [sys.executable, "-m", "benchmarks.step_profile", str(folder), str(threads), *(workloads or WORKLOADS)]
     return subprocess.run(command, env=environment(threads), stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def main(folder: Path, threads: int) -> None:
+def main(folder: Path, threads: int, *workloads: str) -> None:
     from benchmarks.engines import nbgen_engine
     from nbgen.engine.lean_imports import import_engine
     from nbgen.engine_config import EngineConfig
@@ -82,7 +83,7 @@ def main(folder: Path, threads: int) -> None:
     timers = _timed(assembly.engine, native.library(assembly.engine._runner.model.dtype))
     print("| | steps | ms a step | " + " | ".join(PARTS) + " |")
     print("|---" * (3 + len(PARTS)) + "|")
-    for workload in WORKLOADS.values():
+    for workload in (WORKLOADS[name] for name in workloads):
         for seed in range(2):  # the first warms up
             prompts = workload.prompts(assembly.model.vocab_size, seed)
             timers.clear()
@@ -116,4 +117,4 @@ def _row(title: str, steps: int, total: float, seconds: dict[str, float]) -> str
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -1,13 +1,20 @@
-"""Random LoRA adapters, made and saved by peft as a user's would be, and what peft itself writes with them."""
+"""Random LoRA adapters, made and saved by peft as a user's would be, and what peft itself writes with them.
+
+Also where transformers was imported without what peft asks of it, as long as nobody wants an adapter there.
+"""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from tests.conftest import edit
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 
 def save_adapter(folder: Path, model: Path, seed: int = 0, **options: Any) -> Path:
@@ -23,6 +30,8 @@ def save_adapter(folder: Path, model: Path, seed: int = 0, **options: Any) -> Pa
 
 def peft_model(model: Path, **options: Any) -> PeftModel:
     """An untrained adapter over the model."""
+    from peft import LoraConfig, get_peft_model
+
     config = LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"} | options)
     return get_peft_model(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), config)
 
@@ -31,6 +40,8 @@ def peft_continuation(model: Path, adapter: Path | None, prompt: list[int], new_
     """peft's own greedy continuation in float32."""
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     if adapter is not None:
+        from peft import PeftModel
+
         loaded = PeftModel.from_pretrained(loaded, adapter).eval()
     options = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     ids = torch.tensor([prompt])

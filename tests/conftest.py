@@ -52,6 +52,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Seconds. What is waited for comes at once; a machine may have much else to do.
 PATIENCE = 60.0
+#: Seconds after which a server of `http.server` looks whether it shall end; by itself it takes half a second.
+LOOKS = 0.01
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"

@@ -81,10 +81,11 @@ def test_the_machine_is_measured_as_engines_are(tmp_path: Path) -> None:
 
 
 def test_a_profile_tells_what_each_part_takes(model: Path) -> None:
-    head, _, *rows = step_profile.table(model, 1).splitlines()
+    names = ("single", "sampled", "prefill")
+    head, _, *rows = step_profile.table(model, 1, *names).splitlines()
     parts = [cell.strip() for cell in head.split("|")[4:-1]]
     assert tuple(parts) == step_profile.PARTS
-    assert len(rows) == len(WORKLOADS)
+    assert [row.split("|")[1].strip() for row in rows] == [WORKLOADS[name].title for name in names]
     for row in rows:
         step, *took = (float(cell.split()[0]) for cell in row.split("|")[3:-1])
         assert sum(took) == pytest.approx(step, abs=0.01), row

@@ -9,7 +9,7 @@ import pytest
 
 from nbgen import model_hub
 from nbgen.errors import ModelError
-from tests.conftest import free_port
+from tests.conftest import LOOKS, free_port
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ class Hub(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server = HTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(LOOKS,), daemon=True).start()
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     yield

@@ -51,6 +51,10 @@ class Common(NamedTuple):
     bad_words: tuple[Word, ...]
     stop_words: list[str]
     stop_regexes: StopRegexes | None
+    #: Has read the prompt, and the prefix of the answer, whose text is next.
+    detokenizer: Detokenizer
+    prefix_text: str
+    prompt_text: str | None
 
 
 class Admission:
@@ -98,11 +102,11 @@ class Admission:
         self._check_logprobs(request.logprobs, len(prompt))
         budget = self._budget(len(prompt) + len(request.prefix_ids), params)
         params = with_logprobs(request.logprobs, params, len(prompt), budget, request.batch)
-        check_tensors(request.tensors, self._model, len(prompt), budget, request.batch)
+        check_tensors(request.tensors, self._model, len(prompt), budget, params.n, request.batch)
         if request.logit_processor is not None:
             self._processors.load(request.logit_processor)
         seed = int.from_bytes(os.urandom(7)) if params.sampling_seed is None else params.sampling_seed
-        common = self._common(request, params)
+        common = self._common(request, params, prompt)
         sequences = [self._sequence(request, i, prompt, params, seed + i, common) for i in range(params.n)]
         for sequence in sequences:
             sequence.media = media
@@ -130,11 +134,20 @@ class Admission:
         )
         return TokenizerAnswer(rid=request.rid, token_ids=[ids])
 
-    def _common(self, request: GenerateRequest, params: SamplingParams) -> Common:
+    def _common(self, request: GenerateRequest, params: SamplingParams, prompt: list[int]) -> Common:
+        decode = self._tokenizer.decoder(
+            skip_special_tokens=params.skip_special_tokens,
+            spaces_between=params.spaces_between_special_tokens,
+        )
+        skipped = self._tokenizer.skipped_ids if params.skip_special_tokens else frozenset()
+        detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt, skipped)
         return Common(
             bad_words=bad_words(request.words, self._tokenizer),
             stop_words=stop_words(request.words, self._tokenizer),
             stop_regexes=StopRegexes(params.stop_regex) if params.stop_regex else None,
+            detokenizer=detokenizer,
+            prefix_text="".join(map(detokenizer.append, request.prefix_ids)),
+            prompt_text=decode(prompt) if request.echo else None,
         )
 
     def _sequence(
@@ -146,12 +159,6 @@ class Admission:
         seed: int,
         common: Common,
     ) -> Sequence:
-        decode = self._tokenizer.decoder(
-            skip_special_tokens=params.skip_special_tokens,
-            spaces_between=params.spaces_between_special_tokens,
-        )
-        skipped = self._tokenizer.skipped_ids if params.skip_special_tokens else frozenset()
-        detokenizer = Detokenizer(decode, self._tokenizer.is_byte, prompt, skipped)
         prefix, adapter = request.prefix_ids, self._adapters.find(request.adapter)
         return Sequence(
             rid=request.rid,
@@ -160,8 +167,8 @@ class Admission:
             params=params,
             budget=self._budget(len(prompt) + len(prefix), params),
             seed=_signed(seed),
-            detokenizer=detokenizer,
-            prefix_text="".join(map(detokenizer.append, prefix)),
+            detokenizer=common.detokenizer.copy(),
+            prefix_text=common.prefix_text,
             stop_strings=StopStrings(
                 (*params.stop, *common.stop_words),
                 keep_match=params.no_stop_trim,
@@ -180,7 +187,7 @@ class Admission:
             tensors=request.tensors,
             num_routed=(request.tensors and request.tensors.routed_experts) or 0,
             embeds=_cut(request.input_embeds, len(prompt)),
-            prompt_text=decode(prompt) if request.echo else None,
+            prompt_text=common.prompt_text,
             shows_prompt_ids=request.prompt_ids,
             streamed=request.streamed,
         )

@@ -50,10 +50,12 @@ def _share(most: int, batch: int) -> str:
     return f"{whose} gets at most {most // batch}"
 
 
-def check_tensors(options: TensorOptions | None, model: ModelInfo, length: int, budget: int, batch: int) -> None:
+def check_tensors(
+    options: TensorOptions | None, model: ModelInfo, length: int, budget: int, samples: int, batch: int
+) -> None:
     """Raise InvalidRequest for what the model does not show, or for too much of it.
 
-    `length` is the prompt's, `budget` the most tokens of the answer, `batch` the number of the call's requests.
+    `length` is the prompt's, `budget` the most tokens of each answer, `batch` the number of the call's requests.
     """
     if options is None:
         return
@@ -61,19 +63,19 @@ def check_tensors(options: TensorOptions | None, model: ModelInfo, length: int, 
         _check_routes(options.routed_experts, model, length)
     if options.of_states and not model.hidden_size:
         raise InvalidRequest("this model does not show its hidden states", field="hidden_states")
-    states = model.hidden_size * (length + budget)
+    states = samples * model.hidden_size * (length + budget)
     if options.generation_hidden_states and states > MAX_STATE_NUMBERS // batch:
         raise InvalidRequest(
-            f"the hidden states of {length} prompt tokens and up to {budget} new ones are {states} numbers; "
-            f"{_share(MAX_STATE_NUMBERS, batch)}: ask for fewer tokens",
+            f"the hidden states of {length} prompt tokens and up to {budget} new ones, {samples} times, are {states} "
+            f"numbers; {_share(MAX_STATE_NUMBERS, batch)}: ask for fewer tokens, or for fewer samples (n)",
             field="return_hidden_states",
         )
     rows = length * options.logits + budget * options.generation_logits
     width = rows * model.vocab_size + length * options.hidden_states * model.hidden_size
-    if width * FLOAT32_BYTES > MAX_TENSOR_BYTES // batch:
+    if (size := samples * width * FLOAT32_BYTES) > MAX_TENSOR_BYTES // batch:
         raise InvalidRequest(
-            f"the tensors of {length} prompt tokens and {budget} new ones may take {width * FLOAT32_BYTES} bytes; "
-            f"{_share(MAX_TENSOR_BYTES, batch)}: ask for fewer tokens"
+            f"the tensors of {length} prompt tokens and {budget} new ones, {samples} times, may take {size} bytes; "
+            f"{_share(MAX_TENSOR_BYTES, batch)}: ask for fewer tokens, or for fewer samples (n)"
         )
 
 

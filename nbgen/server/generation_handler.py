@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable
+from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unavailable, anew
 from nbgen.messages import GenerateRequest
 from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
 from nbgen.server.off_loop import off_loop
@@ -104,4 +104,4 @@ class GenerationHandler(ModelNeededHandler):
 def _raise_first_error(runs: list[Run]) -> None:
     for run in runs:
         if run.error is not None:
-            raise run.error
+            raise anew(run.error)

@@ -86,6 +86,32 @@ def typed(kernel: Any, numbers: dict[str, str], constants: dict[str, Any]) -> di
     return {name: kinds.get(name, "*bf16") for name in kernel.arg_names}
 
 
+def one_row_s(outputs: int, inputs: int, normed: bool, gated: bool, folder: Path) -> tuple[Usage, int]:
+    from nbgen.engine.decoder_kernels import multiply_one_row
+    from nbgen.engine.fused_rows import part
+
+    block_n, block_k, warps = part(outputs, inputs, normed=normed)
+    flags = {"NORMED": normed, "GATED": gated, "HAS_BIAS": False, "ADDS": not normed, "OVERLAPS": True}
+    constants = {**flags, "BLOCK_N": block_n, "BLOCK_K": block_k}
+    numbers = {"inputs": "i32", "outputs": "i32", "epsilon": "fp32"}
+    return compiled(
+        multiply_one_row, typed(multiply_one_row, numbers, constants), constants, folder, num_warps=warps
+    ), warps
+
+
+def others(group: int, dim: int, folder: Path) -> list[Usage]:
+    from nbgen.engine.decoder_kernels import add_and_norm, gate, turn_and_store
+
+    strides = dict.fromkeys(("key_stride", "key_head_stride", "value_stride", "value_head_stride"), "i32")
+    numbers = {"positions": "*i64", "slots": "*i64", "epsilon": "fp32", **strides}
+    heads = {"GROUP": group, "KV_HEADS": 8, "DIM": dim, "NORMED": True, "BLOCK_H": 8, "BLOCK_D": 64, "OVERLAPS": True}
+    made = [compiled(turn_and_store, typed(turn_and_store, numbers, heads), heads, folder, num_warps=1)]
+    numbers, sizes = {"size": "i32", "epsilon": "fp32"}, {"ADDS": True, "BLOCK": 4096, "OVERLAPS": True}
+    made.append(compiled(add_and_norm, typed(add_and_norm, numbers, sizes), sizes, folder, num_warps=8))
+    part = {"BLOCK": 1024, "OVERLAPS": True}
+    return [*made, compiled(gate, typed(gate, {"size": "i32"}, part), part, folder, num_warps=4)]
+
+
 def _shapes(build: Build) -> list[tuple[int, int]]:
     return [(build.group, build.dim), (1, build.dim), (1, build.value_dim)]
 

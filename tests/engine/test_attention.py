@@ -95,7 +95,7 @@ windows = st.sampled_from([Window(), Window(sliding=5), Window(chunk=6), Window(
 @pytest.mark.parametrize(
     "backend", [ReferenceAttention(), CpuAttention(), CpuAttention(1), CpuAttention(1 << 13), NativeAttention()]
 )
-@settings(max_examples=60 * TIMES)
+@settings(max_examples=30 * TIMES)
 @given(
     lengths=sequences,
     heads=st.sampled_from([(4, 4), (4, 2), (6, 1)]),

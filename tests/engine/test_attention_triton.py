@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from nbgen.engine.attention import ReferenceAttention, Scores, Window
 from tests.engine.kernel_build import NEEDS_TRITON, Build, Usage, usage
 from tests.engine.test_attention import CLOSE, Case
+from tests.soak import soaking
 
 pytestmark = NEEDS_TRITON
 
@@ -93,18 +94,19 @@ def test_heads_that_the_kernels_lack_go_the_reference_s_way(interpreter: Process
     torch.testing.assert_close(output, case.expected(Window(), Scores(0.1)), **CLOSE)
 
 
+#: Always: one of most models' shape, the widest with all features and with most heads, and the other types.
 BUILDS = [
-    Build("bf16", 64, 64, 4),
-    Build("bf16", 80, 80, 1, features=True),
-    Build("bf16", 128, 128, 2, features=True),
+    soaking(Build("bf16", 64, 64, 4)),
+    soaking(Build("bf16", 80, 80, 1, features=True)),
+    soaking(Build("bf16", 128, 128, 2, features=True)),
     Build("bf16", 128, 128, 8),
-    Build("bf16", 192, 128, 1),
+    soaking(Build("bf16", 192, 128, 1)),
     Build("bf16", 256, 256, 2, features=True),
-    Build("bf16", 128, 128, 64),
+    soaking(Build("bf16", 128, 128, 64)),
     Build("bf16", 256, 256, 64),
     Build("fp16", 96, 96, 1),
     Build("fp32", 128, 128, 4),
-    Build("fp32", 256, 256, 64),
+    soaking(Build("fp32", 256, 256, 64)),
 ]
 
 

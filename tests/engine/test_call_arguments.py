@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nbgen.engine.argument_grammar import STYLE
@@ -46,7 +46,6 @@ def test_who_asks_meanwhile_does_not_wait_for_schemas(tools: ToolOptions, params
 
 
 @given(schema=SCHEMAS, strict=st.booleans(), style=st.sampled_from(["json", STYLE]))
-@settings(max_examples=300, deadline=None)
 def test_any_parameters_are_worked_out_or_refused(schema: dict[str, Any], strict: bool, style: str) -> None:
     tag = tag_of(arguments({"name": "f", "parameters": schema}, style, strict=strict))
     with suppress(GrammarError):

@@ -12,6 +12,7 @@ from nbgen.engine.answer_format import AnswerFormat
 from nbgen.messages import AnswerPart
 from tests.chat_templates import BARE_PYTHON, CALLS, CHANNELS, THOUGHT, template
 from tests.engine.test_answer_format import TOOLS, WANTED, answer, calls_of, learned
+from tests.soak import TIMES
 
 #: What calls are made of, and what makes none of them.
 CALL = [
@@ -138,7 +139,7 @@ def test_text_that_is_cut_stays_text(calls: str, text: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=9))
 @example(pieces=[r"\q", '", "arguments": '])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30 * TIMES)
 def test_whatever_is_cut_is_read(way: str, pieces: list[str]) -> None:
     """An answer that is ended from outside has nobody who would hear of an error."""
     found = learned(template(CALLS[way], THOUGHT))

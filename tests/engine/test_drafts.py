@@ -140,15 +140,20 @@ def test_a_constrained_answer_is_the_same_and_what_is_the_grammars_alone_is_gues
         assembly.grammars.close()
 
 
+#: Those that take longer before they go in circles.
+LATE = {"qwen3_5_text", "qwen3_5_moe_text", "bamba"}
+
+
 @pytest.mark.parametrize("family", TAKEN)
 def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     """Windows and heads of all kinds, in a context of several chunks; by itself and beside others."""
     folder = repeating(tmp_path, family)
     assembly = build(folder, draft_tokens=7)
     prompts = [REPEATED * 3, REPEATED[5:], REPEATED[:33]]
-    params = SamplingParams(**LOOSE, temperature=0.0)
+    tokens = 120 if family in LATE else 48
+    params = SamplingParams(max_new_tokens=tokens, ignore_eos=True, temperature=0.0)
     requests = [GenerateRequest(rid=str(i), input_ids=prompt, params=params) for i, prompt in enumerate(prompts)]
-    expected = greedy(folder, prompts, LOOSE["max_new_tokens"])
+    expected = greedy(folder, prompts, tokens)
     together = generate(assembly, requests)
     assert [ids(together[str(i)]) for i in range(3)] == expected
     assert ids(generate(assembly, [requests[0]])["0"]) == expected[0]

@@ -11,6 +11,7 @@ from nbgen.engine.attention import ReferenceAttention, Scores, Span, Step, Windo
 from nbgen.engine.kv_cache import KVCache
 from tests.conftest import at_least
 from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled, typed
+from tests.soak import soaking
 
 pytestmark = NEEDS_TRITON
 
@@ -99,7 +100,14 @@ def test_one_kernel_does_what_several_do(name: str, interpreter: ProcessPoolExec
 
 
 #: Query heads to a key head, width of a head, whether it is normed; many sequences, or one whose keys are split.
-SHAPES = [(2, 128, True), (4, 128, False), (4, 64, False), (7, 128, False), (1, 96, False), (2, 256, False)]
+SHAPES = [
+    (2, 128, True),
+    soaking(4, 128, False),
+    soaking(4, 64, False),
+    soaking(7, 128, False),
+    soaking(1, 96, False),
+    (2, 256, False),
+]
 
 
 def compiled_for(group: int, dim: int, normed: bool, splits: int, folder: Path) -> tuple[Usage, int]:

@@ -138,7 +138,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.filterwarnings(*UNINSTALLED)
-@settings(max_examples=25 * TIMES)
+@settings(max_examples=15 * TIMES)
 @given(schedule=requests_strategy)
 def test_random_schedules_give_what_they_give_without(pair: tuple[Assembly, Assembly], schedule: list) -> None:
     ahead, plain = pair

@@ -31,30 +31,24 @@ def own() -> list[str]:
     return fresh(KNOWN)
 
 
-def test_it_is_transformers_own_and_made_once(own: list[str], tmp_path: Path) -> None:
-    assert len(own) == 2
-    assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
-    (kept,) = (tmp_path / "nbgen").iterdir()
-    before = kept.stat()
-    assert fresh(NOT_MADE + KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
-    assert kept.stat().st_mtime_ns == before.st_mtime_ns
-    kept.write_bytes(before.st_size * b"?")
-    assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path)) == own, "damaged"
-    assert fresh(NOT_MADE + KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
-
-
-def test_lists_that_nobody_uses_go_where_another_is_made(tmp_path: Path) -> None:
+def test_it_is_transformers_own_and_made_once_and_others_that_nobody_uses_go(own: list[str], tmp_path: Path) -> None:
     folder, long_ago = tmp_path / "nbgen", time.time() - 61 * 86_400
     folder.mkdir()
     of_another, unused = folder / "models-0123.msgpack", folder / "models-4567.msgpack"
     for file in (of_another, unused):
         file.touch()
     os.utime(unused, (long_ago, long_ago))
-    fresh(KEPT, XDG_CACHE_HOME=str(tmp_path))
-    (own,) = set(folder.iterdir()) - {of_another}
-    os.utime(own, (long_ago, long_ago))
-    fresh(NOT_MADE + KEPT, XDG_CACHE_HOME=str(tmp_path))
-    assert own.stat().st_mtime > long_ago + 86_400, "it is in use"
+    assert len(own) == 2
+    assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
+    (kept,) = set(folder.iterdir()) - {of_another}
+    before = kept.stat()
+    assert fresh(NOT_MADE + KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
+    assert kept.stat().st_mtime_ns == before.st_mtime_ns
+    kept.write_bytes(before.st_size * b"?")
+    assert fresh(KEPT, XDG_CACHE_HOME=str(tmp_path)) == own, "damaged"
+    os.utime(kept, (long_ago, long_ago))
+    assert fresh(NOT_MADE + KEPT, XDG_CACHE_HOME=str(tmp_path)) == own
+    assert kept.stat().st_mtime > long_ago + 86_400, "it is in use"
 
 
 def test_without_a_folder_to_keep_it_in_it_is_made(own: list[str], tmp_path: Path) -> None:

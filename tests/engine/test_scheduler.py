@@ -194,7 +194,7 @@ prompts = st.tuples(
 )
 
 
-@settings(max_examples=1000 * TIMES)
+@settings(max_examples=400 * TIMES)
 @given(
     requests=st.lists(prompts, min_size=1, max_size=12),
     blocks=st.integers(11, 24),

@@ -16,6 +16,7 @@ from nbgen.engine.loose_schema import can_be_enforced, loosened
 from nbgen.engine.schema_keywords import COUNTS, KINDS
 from nbgen.engine.xgrammar_schema import enforceable
 from tests.engine.test_xgrammar_schema import takes
+from tests.soak import TIMES
 
 NAMES = [*KINDS, "const", "default", "x", "not"]
 TEXTS = ["a", "b", "string", "object", "array", "integer", "uri", "date", "(", "[", "^a$", "\ud800"]
@@ -54,7 +55,7 @@ SCHEMAS = st.recursive(st.just({}), made_of, max_leaves=8)
 
 
 @given(schema=SCHEMAS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150 * TIMES)
 def test_any_schema_can_be_enforced_or_is_refused(schema: dict[str, Any]) -> None:
     for part in (schema, {"oneOf": [schema, {"type": "string"}]}, {"allOf": [schema, {"required": ["a"]}]}):
         with suppress(GrammarError):

@@ -94,13 +94,13 @@ def test_who_is_preempted_writes_the_same(served: Served) -> None:
     # Room for two of them, but not for all that they write.
     scheduler.blocks = StatefulBlocks(18, 16, num_slots=scheduler.max_running, num_snapshots=3)
     try:
-        long = answered(served.assembly, QUESTIONS, max_new_tokens=40)
+        long = answered(served.assembly, QUESTIONS, max_new_tokens=24)
         assert scheduler.preemptions > before, "there were blocks enough: nothing was tested"
     finally:
         scheduler.blocks = blocks
     assert [ids[:NEW_TOKENS] for ids, _ in long] == served.expected
     served.assembly.engine.flush_cache()
-    assert [answered(served.assembly, [question], max_new_tokens=40)[0][0] for question in QUESTIONS] == [
+    assert [answered(served.assembly, [question], max_new_tokens=24)[0][0] for question in QUESTIONS] == [
         ids for ids, _ in long
     ]
 

@@ -109,6 +109,25 @@ def test_more_than_one_request_may_have_is_refused(tiny_engine: Assembly, monkey
         tiny_engine.admission.sequences(request(TensorOptions(logits=True), new=0))
 
 
+@pytest.mark.parametrize(
+    ("limit", "options", "words"),
+    [
+        ("MAX_TENSOR_BYTES", TensorOptions(generation_logits=True), "3 times, may take"),
+        ("MAX_STATE_NUMBERS", TensorOptions(generation_hidden_states=True), "3 times, are"),
+    ],
+)
+def test_the_tensors_of_all_samples_count(
+    tiny_engine: Assembly, monkeypatch: pytest.MonkeyPatch, limit: str, options: TensorOptions, words: str
+) -> None:
+    model, one = tiny_engine.model, request(options, new=4)
+    fits = 4 * model.vocab_size * 4 if options.generation_logits else (len(PROMPT) + 4) * model.hidden_size
+    monkeypatch.setattr(f"nbgen.engine.answer_size.{limit}", fits)
+    assert tiny_engine.admission.sequences(one)
+    three = msgspec.structs.replace(one, params=msgspec.structs.replace(one.params, n=3))
+    with pytest.raises(InvalidRequest, match=words):
+        tiny_engine.admission.sequences(three)
+
+
 @pytest.mark.parametrize("name", ["generation_logits", "generation_hidden_states"])
 def test_the_requests_of_one_call_share_it(tiny_engine: Assembly, name: str) -> None:
     asked = request(TensorOptions(**{name: True}), new=300)

@@ -10,6 +10,8 @@ from pathlib import Path
 from socketserver import ThreadingMixIn, ThreadingUnixStreamServer
 from typing import ClassVar
 
+from tests.conftest import LOOKS
+
 
 class Hello(BaseHTTPRequestHandler):
     """Greets at nbgen's routes below `base`."""
@@ -55,6 +57,6 @@ def _handler(base: str, **said: str) -> type[Hello]:
 @contextmanager
 def _serving(server: ThreadingMixIn) -> Iterator[None]:
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever).start()
+    threading.Thread(target=server.serve_forever, args=(LOOKS,)).start()
     yield
     server.shutdown()

@@ -22,7 +22,7 @@ from nbgen.notebook.comm import CommRuns
 from nbgen.notebook.connection import Call, NoAnswer
 from nbgen.notebook.openai_backend import OpenAIBackend
 from nbgen.notebook.remote import RemoteClient, open_client
-from tests.conftest import wait_for
+from tests.conftest import LOOKS, wait_for
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def telling() -> Iterator[str]:
     """The address of such a server."""
     with ThreadingHTTPServer(("127.0.0.1", 0), TellsWhoAsks) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(LOOKS,)).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
 

@@ -209,7 +209,7 @@ def test_a_row_is_let_go_with_its_image_when_it_ends(connected: PrivateServer) -
 
     tracemalloc.start()
     try:
-        answers = nbgen.map(list(range(200)), images=image, concurrency=2, **OPTIONS)
+        answers = nbgen.map(list(range(80)), images=image, concurrency=2, **OPTIONS)
     finally:
         tracemalloc.stop()
     assert "takes no image" in answers.error[0]
@@ -272,7 +272,7 @@ def test_a_cache_file_answers_what_was_asked_before(connected: PrivateServer, tm
 def test_many_rows_in_flight_cost_no_more_than_a_few(connected: PrivateServer) -> None:
     def cpu_seconds(concurrency: int) -> float:
         started = time.process_time()
-        nbgen.map([f"row {i}" for i in range(256)], concurrency=concurrency, **{**OPTIONS, "max_new_tokens": 1})
+        nbgen.map([f"row {i}" for i in range(128)], concurrency=concurrency, **{**OPTIONS, "max_new_tokens": 1})
         return time.process_time() - started
 
     few, many = (min(cpu_seconds(concurrency) for _ in range(3)) for concurrency in (16, 128))

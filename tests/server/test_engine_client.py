@@ -65,7 +65,7 @@ async def test_an_engine_that_stands_still_is_killed_while_it_is_awaited_and_at_
         await until(lambda: heard.outputs)
         psutil.Process(first).send_signal(signal.SIGSTOP)
         with monkeypatch.context() as patch:
-            patch.setattr(silence, "SILENT_SECONDS", 2)
+            patch.setattr(silence, "SILENT_SECONDS", 1)
             await until(lambda: heard.error)
         assert isinstance(heard.error, EngineStopped)
         assert "did not answer" in heard.error.message
@@ -92,11 +92,11 @@ async def test_an_engine_that_stands_still_while_it_loads_is_killed_too(
         await until(lambda: client.pid)
         first = psutil.Process(client.pid)
         first.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(silence, "LOADING_SECONDS", 2)
+        monkeypatch.setattr(silence, "LOADING_SECONDS", 1)
         await until(lambda: heard.error)
         monkeypatch.undo()
         assert isinstance(heard.error, EngineStopped)
-        assert "did not answer for 2 seconds" in heard.error.message
+        assert "did not answer for 1 seconds" in heard.error.message
         assert not first.is_running()
         await client.start()
     finally:

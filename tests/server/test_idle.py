@@ -1,25 +1,25 @@
 """A server that nobody asks anything gives memory back, first the cache's and then all, and answers as before."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from nbgen.commands import FlushCache, ReleaseMemory
+from nbgen.commands import ContinueGeneration, FlushCache, PauseGeneration, ReleaseMemory
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest
+from nbgen.messages import GenerateOutput, GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from nbgen.server import activity
 from nbgen.server.engine_client import EngineClient
 from nbgen.server.idle_unload import IdleUnload
 from tests.conftest import save_model
-from tests.server.conftest import BUSY, PATIENCE, Server, wait_for
+from tests.server.conftest import PATIENCE, Server, wait_for
 
 GREEDY = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}}
 MB = 2**20
@@ -71,20 +71,6 @@ def test_the_model_is_unloaded_and_the_next_request_loads_it(server: Server) -> 
     assert "nobody has asked it anything for 5 seconds" in server.log.read_text()
     assert server.model()["unasked_seconds"] is None
     assert server.http.post("api/v1/model/unload").json()["unasked_seconds"] is None, "somebody wanted that"
-
-
-@pytest.mark.parametrize("reason", ["asked", "paused"])
-def test_who_is_asked_or_paused_stays_however_long_that_takes(reason: str, server: Server) -> None:
-    pid = server.ready().engine().pid
-    with contextlib.ExitStack() as stack:
-        if reason == "asked":
-            stack.enter_context(server.asking("generate", {"text": "Hi", "sampling_params": BUSY}))
-        else:
-            server.http.post("pause_generation", json={"mode": "in_place"})
-            stack.callback(server.http.post, "continue_generation", json={})
-        with pytest.raises(AssertionError, match="not within"):
-            wait_for(lambda: server.model()["state"] != "ready", "it is unloaded", seconds=6.5)
-        assert server.engine().pid == pid
 
 
 @pytest.fixture
@@ -142,6 +128,44 @@ async def test_time_counts_from_what_was_last_asked_though_no_look_saw_it(
     clock.now += 59
     await idle.look()
     assert client.state == "ready"
+    assert client.idle_seconds == 59
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@together
+async def test_who_is_asked_stays_however_long_that_takes(client: EngineClient, clock: SimpleNamespace) -> None:
+    idle = IdleUnload(client, 60.0, logging.getLogger("test"))
+    outputs: list[GenerateOutput] = []
+    params = SamplingParams(max_new_tokens=400, ignore_eos=True)
+    client.submit(GenerateRequest(rid="r", text="a", params=params), SimpleNamespace(add=lambda *o: outputs.extend(o)))
+    await until(lambda: outputs)
+    clock.now += 10**6
+    await idle.look()
+    assert client.state == "ready"
+    assert not outputs[-1].finish_reason, "it was asked all the while"
+    client.abort("r")
+    await until(lambda: outputs[-1].finish_reason)
+    client.forget("r")
+
+
+@together
+async def test_who_is_paused_stays_however_long_that_takes(client: EngineClient, clock: SimpleNamespace) -> None:
+    idle = IdleUnload(client, 60.0, logging.getLogger("test"))
+    client.tell(PauseGeneration("in_place"))
+    await until(lambda: client.status and client.status.paused)
+    clock.now += 10**6
+    await idle.look()
+    assert client.state == "ready"
+    client.tell(ContinueGeneration())
+    await until(lambda: client.status and not client.status.paused)
+    clock.now += 59
+    await idle.look()
+    assert client.state == "ready", "its time begins where the pause ends"
     clock.now += 1
     await idle.look()
     assert client.state == "stopped"

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
+from tests.conftest import LOOKS
 from tests.server.conftest import TOKEN, Server
 
 GREEDY = {"temperature": 0, "max_new_tokens": 4, "ignore_eos": True}
@@ -136,7 +137,7 @@ class Host(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def canary() -> Iterator[str]:
     host = http.server.HTTPServer(("127.0.0.1", 0), Host)
-    thread = threading.Thread(target=host.serve_forever)
+    thread = threading.Thread(target=host.serve_forever, args=(LOOKS,))
     thread.start()
     yield f"127.0.0.1:{host.server_port}"
     host.shutdown()

@@ -1,7 +1,9 @@
 """Runs without an engine: what is kept, and for how long."""
 
+import gc
 import logging
 import time
+import weakref
 from collections.abc import Iterator
 from itertools import chain, repeat
 
@@ -16,6 +18,7 @@ from nbgen.sampling_params import SamplingParams
 from nbgen.server import chats as chats_module
 from nbgen.server import runs as runs_module
 from nbgen.server.engine_client import EngineClient
+from nbgen.server.metrics import Metrics
 from nbgen.server.run_events import RunEvents, take
 from nbgen.server.runs import Run, Runs
 
@@ -141,11 +144,65 @@ def test_what_is_kept_is_bounded_in_number_and_size(runs: Runs, monkeypatch: pyt
     assert [number for number in range(5) if runs.find(f"r{number}")] == [4]
 
 
+def test_what_is_kept_is_bounded_in_what_was_asked(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "KEEP_BYTES", 10_000)
+    asked = Message(role="assistant", content="a", reasoning_content="x" * 4000)
+    for number in range(4):
+        run = Run(GenerateRequest(rid=f"r{number}", text="a"), kept=True, messages=[asked])
+        runs.start(run)
+        end(run)
+    assert [number for number in range(4) if runs.find(f"r{number}")] == [2, 3]
+
+
 def test_what_is_kept_is_bounded_in_time(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     end(start(runs, "r"))
     monkeypatch.setattr(runs_module, "KEEP_SECONDS", 0.0)
     runs.sweep()
     assert runs.find("r") is None
+
+
+def test_a_run_that_nobody_keeps_any_more_is_freed_at_once(engine: SilentEngine) -> None:
+    """Garbage in a cycle would wait for a full collection, which hardly ever comes."""
+    runs = Runs(engine, lambda: None, Metrics(engine).follow)
+    gc.disable()
+    try:
+        run = start(runs, "r", kept=False)
+        alive = weakref.ref(run)
+        end(run)
+        del run
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_a_run_that_is_refused_is_freed_at_once(engine: SilentEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(request: GenerateRequest, listener: object) -> None:
+        raise Unavailable("the server is stopping")
+
+    monkeypatch.setattr(engine, "submit", refuse)
+    runs = Runs(engine, lambda: None, Metrics(engine).follow)
+    gc.disable()
+    try:
+        run = Run(GenerateRequest(rid="r", text="a"))
+        alive = weakref.ref(run)
+        with pytest.raises(Unavailable):
+            runs.start(run)
+        del run
+        assert alive() is None
+        assert not len(runs)
+    finally:
+        gc.enable()
+
+
+def test_a_watchers_fault_is_its_own(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise ValueError("ours")
+
+    run, called = start(runs, "r"), []
+    run.watchers |= {fail, lambda: called.append("told")}
+    run.end_watchers |= {fail, lambda: called.append("ended")}
+    end(run)
+    assert (called, len(runs), len(caplog.records)) == (["told", "ended"], 0, 2)
 
 
 def test_too_many_alive_are_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
