@@ -112,7 +112,7 @@ export class TokenView {
     this.#due = false;
     const start = performance.now();
     this.#following.during(() => {
-      for (const [token, piece] of this.#arrived.splice(0)) this.#append(token, piece);
+      for (const [token, piece] of this.#arrived.splice(0)) token ? this.#append(token, piece) : this.#write(piece);
     });
     this.#cost = performance.now() - start;
   }
@@ -132,6 +132,14 @@ export class TokenView {
     this.#spans.push({ span, token, piece });
     this.#paragraph.append(span);
     if (piece.includes("\n")) this.scroller.append((this.#paragraph = paragraph()));
+  }
+
+  /** Text whose tokens nobody knows: there is nothing to choose in it. */
+  #write(text) {
+    for (const line of text.split(/(?<=\n)/)) {
+      this.#paragraph.append(line);
+      if (line.endsWith("\n")) this.scroller.append((this.#paragraph = paragraph()));
+    }
   }
 
   #point(target) {
