@@ -132,7 +132,7 @@ class CommRuns:
             for name, data in events(pieces.choose()):
                 pieces.add(name, data)
         except NbgenError as error:
-            pieces.add("error", {"run": pieces.run, "error": {"message": str(error), "code": error.status}})
+            pieces.add("error", {"error": {"message": str(error), "code": error.status}})
 
     def _cancel(self, run: str) -> None:
         try:
@@ -197,7 +197,7 @@ class RunPieces:
         self._end: dict[str, Any] | None = None
 
     def add(self, name: str, data: dict[str, Any]) -> None:
-        """The run's next event."""
+        """The run's next event, which servers of other kinds do not name after it."""
         with self._lock:
             if name == "delta":
                 if data.get("index", 0) == 0:
@@ -206,7 +206,7 @@ class RunPieces:
                     self._flush()
                 return
             self._flush()
-            event = {"type": "event", "event": name, "to": self._sent, "data": data}
+            event = {"type": "event", "event": name, "to": self._sent, "data": {**data, "run": self.run}}
             if name in ("done", "error"):
                 self._end = event
             self._send(event)
