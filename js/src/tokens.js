@@ -13,13 +13,13 @@ export function token([id, text, logprob, top = [], offset]) {
   return { id, text, logprob, top, offset };
 }
 
-export const percent = (logprob) => {
+const percent = (logprob) => {
   const p = 100 * Math.exp(logprob ?? -Infinity);
   return `${p >= 10 ? p.toFixed(0) : p >= 0.1 ? p.toFixed(1) : "<0.1"} %`;
 };
 
 /** Text with its spaces and line ends to be seen. */
-export const visible = (text) => (text === "" ? "∅" : text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥"));
+const visible = (text) => (text === "" ? "∅" : text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥"));
 
 export class TokenView {
   tokens = [];
