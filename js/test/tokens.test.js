@@ -21,7 +21,7 @@ test("a server that tells of no tokens has its text shown, line by line, with no
   view.begin("Once");
   view.add(" upon a time\nthere ");
   view.add("was a fox.");
-  await new Promise((done) => setTimeout(done, 20));
+  while (view.scroller.textContent === "Once") await new Promise((done) => setTimeout(done, 5));
   assert.equal(view.scroller.textContent, "Once upon a time\nthere ", "while it is written");
   view.finish();
   assert.equal(view.scroller.textContent, "Once upon a time\nthere was a fox.");
