@@ -13,7 +13,7 @@ export function h(tag, attributes = {}, ...children) {
 }
 
 /** Put text on the clipboard, also where the page is not on https. */
-export async function copyText(text) {
+async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {

@@ -9,14 +9,26 @@ import { extensions, formula } from "./maths.js";
 const ADDRESS = /^(https?:\/\/|mailto:|#)/i;
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", hellip: "…", mdash: "—" };
 const MAX_DEPTH = 40;
+/** What inline markup may begin or end with; marked's time grows with the square of their number, that of links with its cube. */
+const MARK = /[\\<![`*~_$@]{1,3}|\]\(|:\/\/|www\.| {2}\n/g;
+const MAX_MARKS = 300;
 
 /** The event of a code block that is to become a cell: its detail is the code, and whether it takes the place of one. */
 export const INSERT = "nbgen-insert";
 
+/** marked's, to which a paragraph with marks beyond measure is plain: what a model repeats without end takes linear time. */
+class BoundedLexer extends Lexer {
+  inlineTokens(text, tokens = []) {
+    if ((text.match(MARK)?.length ?? 0) <= MAX_MARKS) return super.inlineTokens(text, tokens);
+    tokens.push({ type: "text", raw: text, text });
+    return tokens;
+  }
+}
+
 /** marked's block tokens of `text`, which has no carriage returns; one plain token where it is nested beyond measure. */
 export function lex(text) {
   try {
-    return new Lexer({ gfm: true, extensions }).lex(text);
+    return new BoundedLexer({ gfm: true, extensions }).lex(text);
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     return [{ type: "escape", raw: text, text }];

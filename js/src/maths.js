@@ -22,17 +22,27 @@ const INLINE = [
   [/^\$\$([^$]+?)\$\$/, true],
   [/^\$(?!\s)((?:\\[^\n]|[^$\\\n])+?)(?<!\s)\$(?=(?:st|nd|rd|th|s)?(?!\w))/, false], // no price, no $HOME:$PATH; but the $n$th
 ];
+const BLOCK = [/^ {0,3}\$\$([^$]+(?:\$[^$]+)*)\$\$[ \t]*(?:\n|$)/, /^ {0,3}\\\[((?:[^\\]|\\[^[\]])+)\\\][ \t]*(?:\n|$)/];
 // A block that is still open takes all that follows, so that blank lines within do not settle.
-const BLOCK = [/^ {0,3}\$\$([\s\S]+?)\$\$[ \t]*(?:\n|$)/, /^ {0,3}\\\[([\s\S]+?)\\\][ \t]*(?:\n|$)/];
-const OPEN = /^ {0,3}(?:\$\$|\\\[)[ \t]*\n[^]*$/;
+const OPEN = /^ {0,3}(?:\$\$[ \t]*\n(?:[^$]|\$(?!\$))*|\\\[[ \t]*\n(?:[^\\]|\\(?!\]))*)$/;
+const PARAGRAPH_END = /\n(?: *(\n)| {0,3}(?:\$\$|\\\[))/g;
 
 /** marked's options for text that may hold maths. */
 export const extensions = {
   startInline: [(text) => text.search(/\$|\\[([]/)],
   inline: [inline],
-  startBlock: [(text) => text.search(/(?<=\n) {0,3}(?:\$\$|\\\[)/)],
+  startBlock: [startBlock],
   block: [block],
 };
+
+/** Where a block begins within the paragraph; what comes after that is looked at when its turn comes. */
+function startBlock(text) {
+  for (const { index, 1: ended } of text.matchAll(PARAGRAPH_END)) {
+    if (ended) break;
+    if (block(text.slice(index + 1))) return index + 1;
+  }
+  return -1;
+}
 
 function inline(text) {
   for (const [pattern, display] of INLINE) {

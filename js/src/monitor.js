@@ -24,10 +24,10 @@ class Gauge {
     if (plot) this.element.append(this.#plot(name));
   }
 
-  show(text, { share, series, top } = {}) {
+  show(text, { share, series } = {}) {
     this.#number.textContent = text;
     if (share !== undefined) this.#bar.value = share;
-    if (series) this.#line.setAttribute("points", series.line(WIDTH, HEIGHT, top));
+    if (series) this.#line.setAttribute("points", series.line(WIDTH, HEIGHT));
   }
 
   #plot(name) {

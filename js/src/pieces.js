@@ -1,5 +1,6 @@
 // Which part of a text each of its tokens wrote: that from its own start, which the server tells in whole characters
-// (`offset`), to the next one's. So a character that several tokens share belongs to the one that completes it.
+// (`offset`), to the next one's. So a character that several tokens share belongs to the one that completes it. Text of
+// a server that tells of no tokens has pieces without one.
 
 const BROKEN = "\ufffd";
 
@@ -10,12 +11,14 @@ export class Pieces {
   #characters = [];
   #read = 0;
   #waiting = [];
+  #told = false;
 
   /** The pieces that have become clear, as [token, text]. A token that ends the answer has no text in it. */
   add(text, tokens) {
+    this.#told ||= tokens.length > 0;
+    const found = this.#told || !text ? [] : this.#rest(); // its tokens would have come with this text at the latest
     for (const character of text) this.#characters.push(character);
     for (const token of tokens) this.#waiting.push(token);
-    const found = [];
     while (this.#isClear()) found.push(this.#next());
     return found;
   }
@@ -24,7 +27,13 @@ export class Pieces {
   flush() {
     const found = [];
     while (this.#waiting.length) found.push(this.#next());
-    return found;
+    return [...found, ...this.#rest()];
+  }
+
+  /** What has come and is no token's. */
+  #rest() {
+    const piece = this.#take(Infinity);
+    return piece ? [[null, piece]] : [];
   }
 
   /** Whether the text of the first of the waiting tokens has arrived, and the beginning of the next one's. */

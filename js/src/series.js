@@ -14,12 +14,9 @@ export class Series {
     return this.#values.at(-1) ?? 0;
   }
 
-  get top() {
-    return Math.max(...this.#values, 0);
-  }
-
   /** Points of an SVG polyline in a box of `width` x `height`; the newest value is at the right edge. */
-  line(width, height, top = this.top) {
+  line(width, height) {
+    const top = Math.max(...this.#values);
     const step = width / (POINTS - 1);
     const first = width - (this.#values.length - 1) * step;
     const y = (value) => height - (top > 0 ? Math.min(value / top, 1) : 0) * (height - 2) - 1;

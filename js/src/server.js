@@ -38,7 +38,7 @@ async function answered(url, options) {
 }
 
 /** An answer that is not a success: the words are for the person who asked. */
-export class ServerError extends Error {
+class ServerError extends Error {
   constructor(status, stated = {}) {
     super(status === 401 ? LOGIN : stated.message ?? words(status));
     this.status = status;

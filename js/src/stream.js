@@ -105,7 +105,7 @@ export class Stream {
   #go(kept, prompt = this.#prompt) {
     if (this.#live || !prompt) return;
     const { tokens, text } = this.#view;
-    if (tokens.length) this.#before.push({ prompt: this.#prompt, tokens, text, note: this.#note.textContent });
+    if (text || tokens.length) this.#before.push({ prompt: this.#prompt, tokens, text, note: this.#note.textContent });
     this.#prompt = prompt;
     this.#kept = [...kept];
     const prefix_ids = kept.map(({ id }) => id);

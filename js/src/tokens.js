@@ -13,13 +13,13 @@ export function token([id, text, logprob, top = [], offset]) {
   return { id, text, logprob, top, offset };
 }
 
-export const percent = (logprob) => {
+const percent = (logprob) => {
   const p = 100 * Math.exp(logprob ?? -Infinity);
   return `${p >= 10 ? p.toFixed(0) : p >= 0.1 ? p.toFixed(1) : "<0.1"} %`;
 };
 
 /** Text with its spaces and line ends to be seen. */
-export const visible = (text) => (text === "" ? "∅" : text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥"));
+const visible = (text) => (text === "" ? "∅" : text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥"));
 
 export class TokenView {
   tokens = [];
@@ -112,7 +112,7 @@ export class TokenView {
     this.#due = false;
     const start = performance.now();
     this.#following.during(() => {
-      for (const [token, piece] of this.#arrived.splice(0)) this.#append(token, piece);
+      for (const [token, piece] of this.#arrived.splice(0)) token ? this.#append(token, piece) : this.#write(piece);
     });
     this.#cost = performance.now() - start;
   }
@@ -132,6 +132,14 @@ export class TokenView {
     this.#spans.push({ span, token, piece });
     this.#paragraph.append(span);
     if (piece.includes("\n")) this.scroller.append((this.#paragraph = paragraph()));
+  }
+
+  /** Text whose tokens nobody knows: there is nothing to choose in it. */
+  #write(text) {
+    for (const line of text.split(/(?<=\n)/)) {
+      this.#paragraph.append(line);
+      if (line.endsWith("\n")) this.scroller.append((this.#paragraph = paragraph()));
+    }
   }
 
   #point(target) {

@@ -32,10 +32,11 @@ export class Tree {
     const known = ({ run }) => Boolean(tree.answer(run ?? ""));
     const ways = new Set();
     for (const [i, turn] of older.entries()) {
-      for (let at = turn.run && !known(turn) ? i : null; at !== null; at = known(older[at]) ? null : older[at].parent) ways.add(at);
+      for (let at = turn.run && !known(turn) ? i : null; at !== null && !ways.has(at); at = known(older[at]) ? null : older[at].parent) ways.add(at);
     }
     tree.#take(older, (i) => !last || ways.has(i));
-    const first = new Set(tree.#turns.filter((turn) => !own.has(turn)).flatMap(lineage));
+    const first = new Set();
+    for (const turn of tree.#turns.filter((turn) => !own.has(turn))) lineage(turn, first).forEach((each) => first.add(each));
     tree.#turns = [...first, ...tree.#turns.filter((turn) => !first.has(turn))];
     tree.#place(older);
     if (shown) tree.#place(newer);
@@ -121,7 +122,7 @@ export class Tree {
   /** Messages as the model is to see them, up to and with `last`; a question that got no answer is left out. */
   messages(last) {
     const messages = [];
-    for (const turn of last ? lineage(last) : []) {
+    for (const turn of lineage(last)) {
       if (!silent(turn)) messages.push(message(turn));
       else if (messages.at(-1)?.role === "user") messages.pop();
     }
@@ -217,6 +218,9 @@ function written(calls) {
   return JSON.stringify((calls ?? []).map(({ id, function: { name, arguments: given } }) => [id, name, given]));
 }
 
-function lineage(turn) {
-  return turn ? [...lineage(turn.parent), turn] : [];
+/** A turn after all that led to it, from the first on that is not among the `known`. */
+function lineage(turn, known = new Set()) {
+  const found = [];
+  for (let at = turn; at && !known.has(at); at = at.parent) found.push(at);
+  return found.reverse();
 }

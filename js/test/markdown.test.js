@@ -150,6 +150,20 @@ test("a text beyond measure is shown plain", () => {
   assert.equal(root.textContent, long);
 });
 
+test("what is repeated without end takes time in proportion to its length", () => {
+  for (const again of ["[a](", "![a](", "**a ", "*a_", "`a ", "<a ", "http://a ", "a  \n", "www.a "]) {
+    const text = again.repeat(400);
+    for (const [{ tokens }] of [lex(text), lex(`- ${text}`)[0].items[0].tokens]) {
+      assert.deepEqual(tokens.map(({ type }) => type), ["text"], again);
+    }
+    assert.equal(page(`**x** ${text}`).textContent.trim(), `**x** ${text}`.trim());
+  }
+  const start = performance.now();
+  for (const again of ["[a](", "**a ", "a\n\n", "$$a b\n"]) streamed(again.repeat(100_000 / again.length), 20_000);
+  assert.ok(performance.now() - start < 15_000, "a minute and more where each looks at all that follows");
+  assert.match(String(page("**bold** and `code`, [a](https://b.c) ".repeat(30))), /<strong>bold<\/strong>.*<code>.*<a /, "but not what people write");
+});
+
 test("nesting without end does not end the panel", () => {
   for (const text of ["> ".repeat(3000) + "x", "[".repeat(3000), "- ".repeat(2000) + "x", "**".repeat(3000)]) {
     assert.doesNotThrow(() => streamed(text, text.length), text.slice(0, 4));

@@ -74,3 +74,9 @@ test("however text and tokens arrive, nothing is lost or doubled", () => {
     }
   }
 });
+
+test("text without tokens is shown as it comes, at the latest with the text after it", () => {
+  const split = new Pieces();
+  const found = [split.add("Once", []), split.add(" upon", []), split.add("", []), split.add(" a", []), split.flush(), split.flush()];
+  assert.deepEqual(found, [[], [[null, "Once"]], [], [[null, " upon"]], [[null, " a"]], []]);
+});

@@ -247,3 +247,10 @@ test("a conversation that holds the refused question shows its refusal", () => {
   tree.add([...tree.messages(tree.path()[3]), user("three"), user("four")], "r4");
   assert.deepEqual(path(tree), ALL);
 });
+
+test("a long talk is opened in time", () => {
+  const turns = Array.from({ length: 3000 }, (_, i) => ({ parent: i ? i - 1 : null, ...(i % 2 ? { role: "assistant", content: "yes", run: `r${i}` } : user(`question ${i}`)) }));
+  const start = performance.now();
+  for (const [older, newer] of [[turns, []], [[], turns], [turns, turns.slice(0, 2)]]) assert.deepEqual(Tree.merged(older, newer).list(), turns);
+  assert.ok(performance.now() - start < 15_000, "a second; most of a minute where each turn copies all before it");
+});

@@ -14,7 +14,6 @@ import traitlets
 from nbgen.errors import InvalidRequest, NbgenError, from_status
 from nbgen.notebook import session
 from nbgen.notebook.chat_name import chat_id
-from nbgen.notebook.comm import told
 from nbgen.notebook.media import media_parts
 from nbgen.notebook.options import SamplingOptions
 from nbgen.notebook.panel import Panel
@@ -177,7 +176,7 @@ class Chat(Turns, Panel):
             return run
         events = client.run({**body, "attached": self._ends_here(body)})
         next(events)
-        self.send({"type": "started", "run": run, "after": after, **told(body)})
+        self.send({"type": "started", "run": run, "after": after, "messages": messages})
         threading.Thread(target=self._follow, args=(events,), daemon=True).start()
         return run
 

@@ -12,14 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nbgen.errors import NbgenError
-from nbgen.notebook.media import within
 from nbgen.notebook.remote import AnyClient
 from nbgen.notebook.turns import openai_call
 
 FRAME_MS = 30
 KEEP_RUNS = 32
-#: Of a message to the page: Jupyter drops what comes beyond 1 MB a second.
-MAX_CHARACTERS = 1_000_000
 
 Send = Callable[[dict[str, Any]], None]
 Choose = Callable[[], AnyClient]
@@ -70,7 +67,8 @@ class CommRuns:
 
         Pages come and go; the run ends with this kernel if it is `attached`.
         """
-        self._send({"type": "started", "run": body["id"], "prompt": body.get("prompt"), "after": after, **told(body)})
+        told = {"prompt": body.get("prompt"), "messages": body.get("messages")}
+        self._send({"type": "started", "run": body["id"], "after": after, **told})
         choose = self._client if server is None else lambda: self._others[server]
         whole = {**body, "attached": attached, "frame_ms": FRAME_MS}
         self._read(body["id"], choose, lambda client: client.run(whole), body.get("messages"))
@@ -95,9 +93,9 @@ class CommRuns:
         return last.messages if last and last.run == run else None
 
     def asked(self, run: str) -> list[dict[str, Any]] | None:
-        """What a run answers, if that is known here and small enough for a page."""
+        """What a run answers, if that is known here."""
         pieces = self._pieces.get(run)
-        return told({"messages": pieces.asked})["messages"] if pieces else None
+        return pieces.asked if pieces else None
 
     def turns(self) -> list[dict[str, Any]]:
         """The answers of the last runs, as far as they have come."""
@@ -132,7 +130,7 @@ class CommRuns:
             for name, data in events(pieces.choose()):
                 pieces.add(name, data)
         except NbgenError as error:
-            pieces.add("error", {"run": pieces.run, "error": {"message": str(error), "code": error.status}})
+            pieces.add("error", {"error": {"message": str(error), "code": error.status}})
 
     def _cancel(self, run: str) -> None:
         try:
@@ -146,8 +144,8 @@ class CommRuns:
         except NbgenError as error:
             self._send({"type": "chat", "chat": chat, "error": str(error)})
             return
-        light = {key: within(snapshot[key], MAX_CHARACTERS // 2) for key in ("messages", "turns") if snapshot.get(key)}
-        self._send({"type": "chat", "chat": chat, "snapshot": {**snapshot, **light}})
+        once = {name: value for name, value in snapshot.items() if name != "messages"}  # which are among its turns
+        self._send({"type": "chat", "chat": chat, "snapshot": once})
 
     def _model(self) -> None:
         try:
@@ -172,13 +170,6 @@ class CommRuns:
         threading.Thread(target=work, args=arguments, daemon=True).start()
 
 
-def told(body: dict[str, Any]) -> dict[str, Any]:
-    """The messages of a run for its views; where they are too large for a widget message, they look at the server."""
-    messages = body.get("messages")
-    whole = not messages or within(messages, MAX_CHARACTERS) is messages
-    return {"messages": messages if whole else None}
-
-
 class RunPieces:
     """What one run has said so far, in numbered pieces, so that any of it can be sent again.
 
@@ -197,7 +188,7 @@ class RunPieces:
         self._end: dict[str, Any] | None = None
 
     def add(self, name: str, data: dict[str, Any]) -> None:
-        """The run's next event."""
+        """The run's next event, which servers of other kinds do not name after it."""
         with self._lock:
             if name == "delta":
                 if data.get("index", 0) == 0:
@@ -206,7 +197,7 @@ class RunPieces:
                     self._flush()
                 return
             self._flush()
-            event = {"type": "event", "event": name, "to": self._sent, "data": data}
+            event = {"type": "event", "event": name, "to": self._sent, "data": {**data, "run": self.run}}
             if name in ("done", "error"):
                 self._end = event
             self._send(event)

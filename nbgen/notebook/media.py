@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import math
 import os
 import re
@@ -112,19 +111,6 @@ def as_text(content: Content) -> str:
 def text_of(content: Content) -> str:
     """The text alone."""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-
-
-def within(turns: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """The turns, without their images and sounds where these make more than so many characters of JSON."""
-    if len(json.dumps(turns)) <= most:
-        return turns
-    return [{**turn, "content": _lean(turn["content"])} for turn in turns]
-
-
-def _lean(content: Content) -> Content:
-    if isinstance(content, str):
-        return content
-    return [part if part["type"] == "text" else {"type": part["type"]} for part in content]
 
 
 def data_url(data: bytes, type: str) -> str:

@@ -22,8 +22,8 @@ from nbgen.notebook.media import KINDS, Part, data_url, wav
 THUMBNAIL_PIXELS = 160
 #: Frames of a video that is sent as images, side by side.
 STRIP_FRAMES = 4
-#: Of the sounds and videos of one display: Jupyter drops outputs beyond 1 MB a second.
-SOUND_BYTES = 2**20
+#: Of the sounds and videos of one display: the notebook's file keeps them with each.
+SOUND_BYTES = 2**22
 #: A longer WAV file is made small down to this rate, in Hz.
 LOWEST_RATE = 8000
 _FRAMES = re.compile(r"data:video/(?:jpeg|png|webp);base64,")

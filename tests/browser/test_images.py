@@ -13,6 +13,7 @@ from tests.engine.test_video_files import colours, movie
 from tests.server.test_images import png
 
 ARRAY = "chat.ask('Seen?', videos=__import__('numpy').zeros((6, 32, 48, 3), 'uint8'))"
+LARGE = "chat.ask('Seen?', images=__import__('numpy').random.default_rng(0).integers(0, 256, (840, 840, 3), 'uint8'))"
 FILE = "chat.ask('Seen?', videos={!r})"
 BELOW = "nbgen.generate('Seen?', videos={!r}, max_new_tokens=2)"
 
@@ -94,6 +95,26 @@ def test_images_go_through_the_kernel_as_well(seeing: Lab, page: Page) -> None:
     panel.ask("What do you see?")
     expect(panel.status).to_have_text("Answer ready, 4 tokens")
     assert [part["type"] for part in kept(seeing, notebook)[0]["content"]] == ["image_url", "text"]
+    notebook.shut_down()
+
+
+def test_a_large_image_is_there_after_a_reload_through_the_kernel_and_seen_again(seeing: Lab, page: Page) -> None:
+    notebook, panel = shown(seeing, page, "large.ipynb", ', transport="comm"', LARGE)
+    you = page.get_by_role("article", name="You").get_by_role("img")
+    notebook.run(1)
+    expect(panel.status).to_have_text("Answer ready, 4 tokens")
+    expect(you).to_be_visible()
+    large = kept(seeing, notebook)[0]["content"][0]
+    assert len(sent(large)[1]) > 2_000_000
+    notebook.command("docmanager:save")
+    notebook.reload()
+    expect(you).to_be_visible()
+    panel.ask("And now?")
+    expect(panel.status).to_have_text("Answer ready, 4 tokens")
+    assert [turn["content"] for turn in kept(seeing, notebook)[::2]] == [
+        [large, {"type": "text", "text": "Seen?"}],
+        "And now?",
+    ]
     notebook.shut_down()
 
 

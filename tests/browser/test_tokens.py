@@ -10,6 +10,11 @@ from playwright.sync_api import Page, expect
 from tests.browser.lab import Lab, Notebook
 
 STREAM = "import nbgen\nstream = nbgen.Stream('Once', max_new_tokens=12, ignore_eos=True, temperature=0)\nstream"
+OTHER_KIND = (
+    "import nbgen\nown = nbgen.connect()\n"
+    "nbgen.connect(own.url, own.token, kind='openai')\n"
+    "nbgen.Stream('Once', max_new_tokens=12, ignore_eos=True, temperature=0)"
+)
 LONG = "max_new_tokens=900, ignore_eos=True, temperature=0"
 COMPARE = (
     "import nbgen\ngrid = nbgen.compare('hello', temperature=[0, 1], sampling_seed=[1, 2],"
@@ -90,6 +95,24 @@ def test_a_continuation_survives_a_reload(opened: Notebook, page: Page) -> None:
     opened.reload()
     expect(tokens).to_have_count(12)
     assert tokens.all_text_contents() == before
+
+
+@pytest.mark.parametrize("opened", [OTHER_KIND], indirect=True)
+def test_a_server_that_tells_of_no_tokens_has_its_text_shown_and_undone(opened: Notebook, page: Page) -> None:
+    prompt, view = page.get_by_role("textbox", name="Prompt"), page.get_by_role("listbox", name="Tokens")
+    status = page.locator(".nbgen").get_by_role("status")
+    prompt.press("Enter")
+    expect(status).to_have_text("Text ready, 12 tokens")
+    text = view.inner_text()
+    assert text.startswith("Once")
+    assert len(text) > len("Once")
+    expect(view.get_by_role("option")).to_have_count(0)
+    prompt.fill("Never")
+    prompt.press("Enter")
+    expect(view).to_contain_text("Never")
+    expect(status).to_have_text("Text ready, 12 tokens")
+    page.get_by_role("button", name="Back to the text before").click()
+    assert view.inner_text() == text
 
 
 @pytest.mark.parametrize("opened", ["import nbgen\nnbgen.Stream('Once', adapter='nobody')"], indirect=True)

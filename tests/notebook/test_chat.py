@@ -326,9 +326,10 @@ def test_pieces_are_sent_again_from_where_they_are_missing() -> None:
     pieces = RunPieces("r", sent.append, lambda: nbgen.Client("http://127.0.0.1:9/"))
     for letter in "abcd":
         pieces.add("delta", {"text": letter, "tokens": 1})
-    pieces.add("done", {"run": "r"})
+    pieces.add("done", {"usage": {}})
     assert collected(sent, "r") == "abcd"
-    assert pieces.turn() == {"role": "assistant", "run": "r", "content": "abcd"}
+    assert sent[-1]["data"] == {"usage": {}, "run": "r"}, "the panel knows whose end it is, whatever the server's kind"
+    assert pieces.turn() == {"role": "assistant", "run": "r", "content": "abcd", "usage": {}}
     sent.clear()
     pieces.send_from(2)
     assert [message.get("text") or message["event"] for message in sent] == ["cd", "done"]
