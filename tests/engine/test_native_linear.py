@@ -129,9 +129,7 @@ def test_only_plain_layers_of_whole_vectors_are_replaced() -> None:
     class Twice(nn.Linear):
         pass
 
-    model = nn.Sequential(
-        nn.Linear(64, 32), nn.Linear(32, 3), nn.Linear(3, 32), Twice(32, 32), nn.Linear(32, 8).half()
-    )
+    model = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 3), nn.Linear(3, 32), Twice(32, 32), nn.Linear(32, 8).half())
     swaps = native_linear.replace(model)
     assert [name for _, name, _ in swaps] == ["0"]
     assert model[0].weight is swaps[0][2].weight, "not a copy"

@@ -27,8 +27,10 @@ void center_and_normalize(const Norm<T>& norm, const T* input, int64_t width, T*
     for (int64_t i = 0; i < width; i++) squares += (widen(input[i]) - mean) * (widen(input[i]) - mean);
     const float scale = 1.0f / std::sqrt(squares / width + norm.epsilon);
 #pragma omp simd
-    for (int64_t i = 0; i < width; i++)
-        narrow((widen(input[i]) - mean) * scale * (norm.offset + widen(norm.weight[i])) + (norm.bias ? widen(norm.bias[i]) : 0.0f), output + i);
+    for (int64_t i = 0; i < width; i++) {
+        const float weighed = (widen(input[i]) - mean) * scale * (norm.offset + widen(norm.weight[i]));
+        narrow(weighed + (norm.bias ? widen(norm.bias[i]) : 0.0f), output + i);
+    }
 }
 
 template <typename T, typename Given>
