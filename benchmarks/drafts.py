@@ -2,9 +2,9 @@
 
 Real texts are source files of packages that are installed here: one is the prompt, and another is written after it by
 engines of Qwen3-0.6B's and Qwen3.5-0.8B's shapes, whose random weights compute as slowly as trained ones and whose
-sampler is told each token. The vocabulary is learned from such files. The bundled model answers chats that it was not trained on, the
-likeliest token each. Both kinds of steps take turns in one process on one thread, whose CPU time is what is compared;
-prompts do not count.
+sampler is told each token. The vocabulary is learned from such files. The bundled model answers chats that it was not
+trained on, the likeliest token each. Both kinds of steps take turns in one process on one thread, whose CPU time is
+what is compared; prompts do not count.
 """
 
 import itertools

@@ -13,6 +13,12 @@ from nbgen.engine.native_linear import ALL
 
 #: Whose queries bring what opens the result.
 OPENED = ("qwen3_5.Qwen3_5Attention",)
+#: Of whose heads query, key and value are made one behind the other.
+JOINED = ("gpt_neox.GPTNeoXAttention",)
+#: Whose positions are added to embeddings.
+STILL = ("gpt2.GPT2Attention", "opt.OPTAttention")
+#: Whose positions turn heads in layers with windows alone, where there are some.
+OF_WINDOWS = ("exaone4.Exaone4Attention",)
 #: Whose scores are bent.
 BENT = ("gemma2.Gemma2Attention",)
 ATTENTION = (
@@ -30,6 +36,13 @@ ATTENTION = (
     "qwen2_vl.Qwen2VLAttention",
     "qwen2_5_vl.Qwen2_5_VLAttention",
     "qwen3_vl.Qwen3VLTextAttention",
+    "phi.PhiAttention",
+    "stablelm.StableLmAttention",
+    "starcoder2.Starcoder2Attention",
+    "nemotron.NemotronAttention",
+    *OF_WINDOWS,
+    *STILL,
+    *JOINED,
     *OPENED,
 )
 #: What of a head is turned against each other: halves, by numbers of their own or by the same; or neighbours.
@@ -43,6 +56,7 @@ TURNS = {
     "ernie4_5": (False, PAIRS),
     "gpt_oss": (True, SAME_HALVES),
     "qwen3_5": (True, HALVES),
+    "nemotron": (True, HALVES),
 }
 
 
@@ -51,7 +65,7 @@ class AttentionParts(NamedTuple):
 
     Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
     heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
-    what opens it behind each head.
+    what opens it behind each head; where they are `joined`, their key and value.
     """
 
     number: int
@@ -62,6 +76,7 @@ class AttentionParts(NamedTuple):
     softcap: float
     sinks: torch.Tensor | None
     opened: bool
+    joined: bool
     turns: bool
     rounds: bool
     way: int
@@ -79,25 +94,31 @@ class AttentionParts(NamedTuple):
         if kind is None or getattr(config, "clip_qkv", None) is not None:
             raise ValueError(f"its attention ({type(attend).__name__}) is not known")
         sinks = getattr(attend, "sinks", None)
-        has_positions = getattr(config, "position_embedding_type", "rope") == "rope"
+        turns = kind not in STILL and getattr(config, "position_embedding_type", "rope") == "rope"
+        turns = turns and bool(getattr(attend, "use_rope", True))
+        if kind in OF_WINDOWS:
+            turns = attend.sliding_window is None or attend.is_sliding
         return cls(
             attend.layer_idx,
-            attend.head_dim,
+            part(attend, "head_dim", "head_size"),
             attend.scaling,
             [NormParts.of(part(attend, f"{of}_norm", f"{of}_layernorm")) for of in "qk"],
             window(attend),
             (attend.attn_logit_softcapping if kind in BENT else None) or 0.0,
             None if sinks is None else sinks.detach().float().contiguous(),
             kind in OPENED,
-            has_positions and bool(getattr(attend, "use_rope", True)),
-            *_turns(attend),
+            kind in JOINED,
+            turns,
+            *((False, HALVES) if kind in STILL else _turns(attend)),
         )
 
 
 def products(attend: Any) -> dict[str, Product]:
-    """Query, key, value and output: of layers of their own, or of one for what has one input."""
-    output = part(attend, "o_proj", "out_proj")
-    if (joined := part(attend, "qkv_proj")) is not None:
+    """Query, key, value and output: of layers of their own, or of one for what has one input, perhaps head by head."""
+    output = part(attend, "o_proj", "out_proj", "c_proj", "dense")
+    if (whole := part(attend, "query_key_value")) is not None:
+        return {"query": Product(whole, ALL), "output": Product(output, ALL)}
+    if (joined := part(attend, "qkv_proj", "c_attn")) is not None:
         heads = output.in_features
         made = cut(joined, heads, (joined.out_features - heads) // 2)
     else:

@@ -4,6 +4,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from nbgen.engine.known_code import like
 from nbgen.engine.native_experts import GATES
@@ -15,27 +16,35 @@ NORMS = {
     "gemma3.Gemma3RMSNorm": (1.0, False),
     "olmo2.Olmo2RMSNorm": (0.0, False),
     "olmo3.Olmo3RMSNorm": (0.0, False),
+    "nemotron.NemotronLayerNorm1P": (1.0, False),
 }
 
 
 class NormParts(NamedTuple):
-    """A norm of root mean squares over `weight`, which has an `offset` besides."""
+    """A norm of root mean squares over `weight`, which has an `offset` besides.
+
+    One that `centers` is a layer's (Ba et al. 2016), perhaps with a `bias`.
+    """
 
     weight: torch.Tensor
     epsilon: float
-    offset: float
-    rounds: bool
+    offset: float = 0.0
+    rounds: bool = False
+    bias: torch.Tensor | None = None
+    centers: bool = False
 
     @classmethod
     def of(cls, norm: Any) -> "NormParts | None":
         """Raises ValueError for another norm."""
         if norm is None:
             return None
+        if type(norm) is nn.LayerNorm and norm.weight is not None:
+            return cls(norm.weight, norm.eps, bias=norm.bias, centers=True)
         name = like(norm, NORMS)
         if name is None:
             raise ValueError(f"its norm ({type(norm).__name__}) is not known")
         epsilon = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
-        return cls(norm.weight, epsilon, *NORMS[name])
+        return cls(norm.weight, epsilon, *NORMS[name], getattr(norm, "bias", None), isinstance(norm, nn.LayerNorm))
 
 
 class Product(NamedTuple):
@@ -60,7 +69,7 @@ def activation(function: Any) -> int:
     numbers = torch.linspace(-8, 8, 33)
     made, all_through = function(numbers), torch.ones_like(numbers)
     for number, gate in enumerate(GATES):
-        if torch.equal(made, gate(numbers, all_through)):
+        if torch.allclose(made, gate(numbers, all_through), 1e-5, 1e-6):
             return number
     raise ValueError("the activation of its feed-forward is not known")
 

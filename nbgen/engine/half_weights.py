@@ -52,7 +52,7 @@ def widen(model: "PreTrainedModel") -> None:
 def _is_readable(weight: Any) -> bool:
     if type(weight) not in (nn.Parameter, torch.Tensor) or weight.dtype not in HALVES or weight.dim() != 2:
         return False
-    return weight.is_contiguous() and suits(as_float32(weight))
+    return weight.is_contiguous() and suits(as_float32(weight), any_outputs=True)
 
 
 def _runs(model: "PreTrainedModel") -> bool:

@@ -48,7 +48,7 @@ def turns_like(attend: Any, family: str) -> bool:
     """Whether an attention's heads are turned by the code of that family's, which needs even ones."""
     home = sys.modules[type(attend).__module__]
     same = all(same_code(getattr(home, name, None), known(f"{family}.{name}")) for name in OTHERS.get(family, ROTARY))
-    return same and attend.head_dim % 2 == 0
+    return same and (getattr(attend, "rotary_ndims", None) or attend.head_dim) % 2 == 0
 
 
 def _may_be(name: str, family: str) -> bool:

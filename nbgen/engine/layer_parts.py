@@ -45,16 +45,36 @@ LAYERS = {
     "qwen3_vl.Qwen3VLTextDecoderLayer": BEFORE,
     "qwen3_5.Qwen3_5DecoderLayer": BEFORE,
     "qwen3_5_moe.Qwen3_5MoeDecoderLayer": BEFORE,
+    "starcoder2.Starcoder2DecoderLayer": BEFORE,
+    "nemotron.NemotronDecoderLayer": BEFORE,
+    "gpt2.GPT2Block": ("ln_1", None, "ln_2", None),
+    "gpt_neox.GPTNeoXLayer": BEFORE,
+    "stablelm.StableLmDecoderLayer": BEFORE,
+    "opt.OPTDecoderLayer": ("self_attn_layer_norm", None, "final_layer_norm", None),
+    "phi.PhiDecoderLayer": ("input_layernorm", None, None, None),
 }
+#: Whose feed-forward runs beside attention, always; others say it of themselves.
+BESIDE_ATTENTION = ("phi.PhiDecoderLayer",)
 #: Their feed-forward, and what its activation is called, if that is not in its code.
 FEEDS = {
     "llama.LlamaMLP": "act_fn",
     "phi3.Phi3MLP": "activation_fn",
     "granitemoehybrid.GraniteMoeHybridMLP": "activation",
     "lfm2.Lfm2MLP": None,
+    "gpt2.GPT2MLP": "act",
+    "gpt_neox.GPTNeoXMLP": "act",
+    "phi.PhiMLP": "activation_fn",
+    "starcoder2.Starcoder2MLP": "act",
+    "stablelm.StableLmMLP": "act_fn",
+    "opt.OPTDecoderLayer": "activation_fn",
+    "arcee.ArceeMLP": "act_fn",
+    "nemotron.NemotronMLP": "act_fn",
 }
 #: Of a product: the one that has a single output.
 BESIDE = "beside"
+#: What is called attention, and in a feed-forward without a gate what opens it and what closes it.
+ATTENDING = ("self_attn", "attention", "attn")
+OPENS, CLOSES = ("c_fc", "dense_h_to_4h", "fc1"), ("c_proj", "dense_4h_to_h", "fc2")
 #: What recurrent layers have in place of attention.
 MIXERS = ("linear_attn", "mamba", "conv")
 
@@ -64,7 +84,7 @@ class LayerParts(NamedTuple):
 
     A layer has `attention` or a `recurrence` in its place; a feed-forward whose `activation` is one of `GATES`, or a
     `mixture` without products for gate, up and down, or both. `residual` is by what the results are multiplied that are
-    added.
+    added. A feed-forward `beside_attention` takes what the layer does, through its norm or that of attention.
     """
 
     attention: AttentionParts | None
@@ -74,15 +94,18 @@ class LayerParts(NamedTuple):
     activation: int
     residual: float
     mixture: Mixture | None
+    beside_attention: bool
 
     @classmethod
     def of(cls, layer: Any) -> "LayerParts":
         """Raises ValueError for a layer that does anything else."""
-        attend, feed, sparse = part(layer, "self_attn"), _feed(layer), _sparse(layer)
+        attend, feed, sparse = part(layer, *ATTENDING), _feed(layer), _sparse(layer)
         places, fed = like(layer, LAYERS), None if feed is None else like(feed, FEEDS)
         mixture = None if sparse is None else Mixture.of(sparse)
         if places is None or not (mixture or fed) or (feed is not None and not fed):
             raise ValueError(f"its layers ({type(layer).__name__}) are not known")
+        if not getattr(layer, "do_layer_norm_before", True):
+            raise ValueError("its norms stand behind")
         gives = FEEDS[fed] if fed else None
         return cls(
             None if attend is None else AttentionParts.of(attend),
@@ -92,30 +115,37 @@ class LayerParts(NamedTuple):
             activation(getattr(feed, gives)) if gives else 0,
             layer.residual_multiplier if places.startswith("granite") else 1.0,
             mixture,
+            places in BESIDE_ATTENTION or getattr(layer, "use_parallel_residual", False),
         )
 
 
 def products(layer: Any) -> dict[str, Product]:
-    """Those of attention, or of a recurrent layer; gate, up and down. Experts are none of these.
+    """Those of attention, or of a recurrent layer; gate, up and down, or gate and down. Experts are none of these.
 
     What gate, up and down make beside experts counts as much as the logistic of one output more says (`BESIDE`).
     """
-    attend, feed = part(layer, "self_attn"), _feed(layer)
+    attend, feed = part(layer, *ATTENDING), _feed(layer)
     found = attention_parts.products(attend) if attend else recurrent_parts.products(part(layer, *MIXERS))
     if feed is None:
         return found
-    if (joined := part(feed, "gate_up_proj", "input_linear")) is not None:
-        gate, up = cut(joined, joined.out_features // 2)
-    else:
-        gate, up = Product(part(feed, "gate_proj", "w1"), ALL), Product(part(feed, "up_proj", "w3"), ALL)
-    down = Product(part(feed, "down_proj", "output_linear", "w2"), ALL)
     says = part(_fed_by(layer), "shared_expert_gate")
     beside = {} if says is None else {BESIDE: Product(says, ALL)}
-    return {**found, "gate": gate, "up": up, "down": down, **beside}
+    return {**found, **_feed_products(feed), **beside}
+
+
+def _feed_products(feed: Any) -> dict[str, Product]:
+    down = Product(part(feed, "down_proj", "output_linear", "w2", *CLOSES), ALL)
+    if (joined := part(feed, "gate_up_proj", "input_linear")) is not None:
+        gate, up = cut(joined, joined.out_features // 2)
+    elif (gated := part(feed, "gate_proj", "w1")) is not None:
+        gate, up = Product(gated, ALL), Product(part(feed, "up_proj", "w3"), ALL)
+    else:
+        return {"gate": Product(part(feed, "up_proj", *OPENS), ALL), "down": down}
+    return {"gate": gate, "up": up, "down": down}
 
 
 def _fed_by(layer: Any) -> Any:
-    return part(layer, "mlp", "feed_forward", "block_sparse_moe")
+    return part(layer, "mlp", "feed_forward", "block_sparse_moe") or (layer if hasattr(layer, "fc1") else None)
 
 
 def _feed(layer: Any) -> Any:

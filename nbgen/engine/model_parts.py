@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+import torch
+
 from nbgen.engine.common_parts import NormParts, part
 from nbgen.engine.known_code import like
 from nbgen.engine.llama_like import LIKE
@@ -29,7 +31,17 @@ DECODERS = (
     "qwen3_vl.Qwen3VLTextModel",
     "qwen3_5.Qwen3_5TextModel",
     "qwen3_5_moe.Qwen3_5MoeTextModel",
+    "gpt2.GPT2Model",
+    "gpt_neox.GPTNeoXModel",
+    "phi.PhiModel",
+    "stablelm.StableLmModel",
+    "starcoder2.Starcoder2Model",
+    "nemotron.NemotronModel",
+    "exaone4.Exaone4Model",
+    "opt.OPTDecoder",
 )
+#: Whose positions have embeddings, and from the how manieth on.
+PLACES = {"gpt2.GPT2Model": ("wpe", 0), "opt.OPTDecoder": ("embed_positions", 2)}
 #: What a model makes of its scores: nothing, it divides them, or it bends them.
 PLAIN, DIVIDED, BENT = range(3)
 MODELS = {
@@ -49,13 +61,23 @@ MODELS = {
     "qwen3_5_moe.Qwen3_5MoeForCausalLM": PLAIN,
     "gemma2.Gemma2ForCausalLM": BENT,
     "gemma3.Gemma3ForCausalLM": BENT,
+    "gpt2.GPT2LMHeadModel": PLAIN,
+    "gpt_neox.GPTNeoXForCausalLM": PLAIN,
+    "phi.PhiForCausalLM": PLAIN,
+    "stablelm.StableLmForCausalLM": PLAIN,
+    "starcoder2.Starcoder2ForCausalLM": PLAIN,
+    "nemotron.NemotronForCausalLM": PLAIN,
+    "exaone4.Exaone4ForCausalLM": PLAIN,
+    "opt.OPTForCausalLM": PLAIN,
 }
+NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f")
 
 
 class ModelParts(NamedTuple):
     """Embeddings are multiplied by `embedding` where they are looked up, and wherever they come from by `hidden`.
 
-    Scores are divided by `divisor` and bent by `cap`, if that is not 0.
+    `places` `[positions, hidden]` of positions are added to them, if there are any. Scores are divided by `divisor` and
+    bent by `cap`, if that is not 0.
     """
 
     norm: NormParts | None
@@ -63,6 +85,7 @@ class ModelParts(NamedTuple):
     hidden: float
     divisor: float
     cap: float
+    places: torch.Tensor | None
 
     @classmethod
     def of(cls, model: Any) -> "ModelParts":
@@ -71,7 +94,9 @@ class ModelParts(NamedTuple):
         ends, around = _ends(model), like(decoder, DECODERS)
         if ends is None or around is None:
             raise ValueError(f"what {type(model).__name__} does around its layers is not known")
-        embeddings = decoder.embed_tokens
+        if getattr(decoder, "project_in", None) is not None:
+            raise ValueError("its embeddings are not as wide as its layers")
+        embeddings = decoder.get_input_embeddings()
         scale, dtype = scale_of(embeddings, model.dtype), embeddings.weight.dtype
         if scale is None or (dtype != model.dtype and type(embeddings) is not HalfEmbedding):
             raise ValueError("its embeddings are not known, or of another type than the layers")
@@ -80,9 +105,17 @@ class ModelParts(NamedTuple):
         hidden = decoder.embedding_multiplier if around.startswith("granite") else 1.0
         divisor = config.logits_scaling if ends == DIVIDED else 1.0
         cap = config.final_logit_softcapping if ends == BENT else None
-        return cls(
-            NormParts.of(part(decoder, "norm", "embedding_norm", "final_layernorm")), scale, hidden, divisor, cap or 0.0
-        )
+        return cls(NormParts.of(part(decoder, *NORMS)), scale, hidden, divisor, cap or 0.0, _places(decoder, around))
+
+
+def _places(decoder: Any, kind: str) -> torch.Tensor | None:
+    if kind not in PLACES:
+        return None
+    name, first = PLACES[kind]
+    weight = getattr(decoder, name).weight
+    if weight.dtype != decoder.dtype:
+        raise ValueError("what its positions add is of another type than the layers")
+    return weight[first:]
 
 
 def _ends(model: Any) -> int | None:

@@ -20,6 +20,7 @@ from nbgen.engine import attention
 from nbgen.engine.attention import Window
 from nbgen.engine.attention_native import NativeAttention
 from nbgen.engine.attention_plan import Plan
+from nbgen.engine.common_parts import part
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.layer_parts import LayerParts, products
 from nbgen.engine.lora import LoraLayers, concerns
@@ -43,12 +44,14 @@ class NativeDecoder(nn.Module):
         """A `pool` has the states of layers that remember."""
         super().__init__()
         self._decoder = model.get_decoder()
-        found = getattr(self._decoder, "layers", None)
+        found = part(self._decoder, "layers", "h")
         run = function("run_layers", model.dtype)
         if run is None or not found:
             raise ValueError("no layers of our own for this model")
         self.rotary = RotaryTable(_rotary(self._decoder), model.dtype)
         self._run, self._dtype, self._lora = run, model.dtype, lora
+        #: Whether it may be all that the decoder calls its layers, which then tells it its positions.
+        self.stands_in = hasattr(self._decoder, "layers") and self.rotary.turns
         #: Whether media only come in before the layers, not between them.
         self.takes_media = "deepstack_visual_embeds" not in inspect.signature(self._decoder.forward).parameters
         kinds = getattr(self._decoder.config, "layer_types", [])
@@ -136,6 +139,7 @@ class NativeDecoder(nn.Module):
         fields = ending = room.fields(step, adapters, rotary, sequences)
         table = LinearFields.of_table(outer.embeddings, self._dtype)
         fields.ids, fields.embeddings = outer.ids.data_ptr(), ctypes.addressof(table)
+        fields.places = None if parts.places is None else parts.places.data_ptr()
         index = None if wanted is None else torch.tensor(wanted, dtype=torch.long)
         if last is not None and index is not None:
             left = rotary._replace(positions=rotary.positions[index])
@@ -233,5 +237,7 @@ class NativeDecoder(nn.Module):
 
 
 def _rotary(decoder: Any) -> nn.Module | None:
-    """Its module for positions, None where it has said that it has none."""
-    return decoder.pos_emb if hasattr(decoder, "pos_emb") else decoder.rotary_emb
+    """Its module that turns heads, None where it has said that it has none."""
+    if hasattr(decoder, "pos_emb") or part(decoder, "wpe", "embed_positions") is not None:
+        return getattr(decoder, "pos_emb", None)
+    return decoder.rotary_emb

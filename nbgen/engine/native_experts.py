@@ -162,4 +162,7 @@ GATES: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = (
     lambda gate, up: nn.functional.silu(gate) * up,
     lambda gate, up: nn.functional.gelu(gate, approximate="tanh") * up,
     _clamped,
+    lambda gate, up: nn.functional.gelu(gate) * up,
+    lambda gate, up: nn.functional.relu(gate) * up,
+    lambda gate, up: nn.functional.relu(gate).square() * up,
 )

@@ -102,7 +102,8 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, LinearFields) for name in LINEARS),
         ("attention", LayerFields),
         *((name, c_void_p) for name in ("keys", "values", "batch")),
-        *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "turns", "opened")),
+        *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "turns")),
+        *((name, c_int64) for name in ("opened", "joined", "beside_attention")),
         *((name, c_void_p) for name in ("recurrence", "sparse")),
     ]
 
@@ -161,7 +162,7 @@ class NativeLayers:
         self.recurrences.append(recurrence)
         for name, norm in zip(NORMS, layer.norms, strict=False):
             setattr(fields, name, NormFields.of(norm))
-        fields.activation = layer.activation
+        fields.activation, fields.beside_attention = layer.activation, layer.beside_attention
         if layer.mixture:
             self._kept.append(sparse := SparseFeedFields.of(layer.mixture, self._dtype))
             fields.sparse = ctypes.addressof(sparse)
@@ -171,7 +172,7 @@ class NativeLayers:
         kind = self._rotary.kinds.index(self._kinds[attention.number]) if several else 0
         turned = width * (2 if attention.way == SAME_HALVES else 1) if attention.turns else 0
         fields.turned, fields.turn = turned, kind * width
-        fields.all_heads, fields.opened = attention.norms_all_heads, attention.opened
+        fields.all_heads, fields.opened, fields.joined = attention.norms_all_heads, attention.opened, attention.joined
         fields.rounds, fields.turns = attention.rounds, attention.way
         fields.query_norm, fields.key_norm = map(NormFields.of, attention.norms)
         fields.attention = _shape(layer.products, attention)
@@ -210,8 +211,8 @@ def _experts(layers: list[LayerParts]) -> tuple[int, int] | None:
 
 def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFields:
     dim = attention.head_dim
-    heads = products["query"].outputs // (2 * dim if attention.opened else dim)
-    kv_heads = products["key"].outputs // dim
+    heads = products["query"].outputs // (dim * (1 + attention.opened + 2 * attention.joined))
+    kv_heads = heads if attention.joined else products["key"].outputs // dim
     return LayerFields(heads, kv_heads, dim, dim, 0, attention.scaling, attention.softcap, None)
 
 
@@ -231,14 +232,14 @@ def _linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
 
 def _sizes(layer: LayerParts) -> dict[str, int]:
     products, output = layer.products, layer.products["output"]
-    opened = layer.attention is not None and layer.attention.opened
+    apart = layer.attention is not None and not (layer.attention.opened or layer.attention.joined)
     sizes = {"normed": output.outputs, "attended": output.linear.in_features}
     most = Counter(sizes)
     for name, product in products.items():
         if name in ROOMS:
             most |= Counter({ROOMS[name]: product.outputs})
     if layer.attention:
-        most |= Counter({"gates" if opened else "queries": products["query"].outputs})
+        most |= Counter({"queries" if apart else "gates": products["query"].outputs})
         most |= Counter(queries=output.linear.in_features)
     if layer.mixture:
         experts, router = layer.mixture

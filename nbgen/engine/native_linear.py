@@ -8,8 +8,9 @@ from ctypes import c_int64, c_void_p
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
-from nbgen.engine import native
+from nbgen.engine import memory, native
 from nbgen.engine.linear import Swap, is_plain, swap
 from nbgen.engine.native import function, library
 
@@ -97,9 +98,18 @@ def replace(model: nn.Module) -> list[Swap]:
     """Replace the model's linear layers that can be read as they are."""
 
     def native(module: nn.Module) -> nn.Module | None:
+        if type(module) is Conv1D and suits(module.weight.T, any_outputs=True):
+            return NativeLinear(_turned(module.weight), module.bias)
         return NativeLinear(module.weight, module.bias) if is_plain(module) and readable(module) else None
 
     return swap(model, native)
+
+
+def _turned(weight: torch.Tensor) -> torch.Tensor:
+    """A weight `[in, out]` as ours are, in place of the pages of its file."""
+    turned = weight.detach().T.contiguous()
+    memory.drop_pages(weight)
+    return turned
 
 
 def kept_as(weight: torch.Tensor, dtype: torch.dtype) -> str:
@@ -110,14 +120,18 @@ def kept_as(weight: torch.Tensor, dtype: torch.dtype) -> str:
 def readable(linear: nn.Linear) -> bool:
     """Whether this machine has a product for the weight as it lies there."""
     weight = linear.weight
-    return weight.device.type == "cpu" and weight.is_contiguous() and suits(weight)
+    return weight.device.type == "cpu" and weight.is_contiguous() and suits(weight, any_outputs=True)
 
 
-def suits(weight: torch.Tensor) -> bool:
-    """Whether this machine has a product for its type and shape: whole vectors of inputs, whole tiles of outputs."""
+def suits(weight: torch.Tensor, *, any_outputs: bool = False) -> bool:
+    """Whether this machine has a product for its type and shape: whole vectors of inputs, whole tiles of outputs.
+
+    A weight that is not rounded may have `any_outputs` beyond those.
+    """
     if (made := library(weight.dtype)) is None or function("multiply", weight.dtype) is None:
         return False
     if weight.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
         # In whole tiles, or else oneDNN's are faster.
         return native.tiles() and weight.shape[0] % TILE == 0 and weight.shape[1] % TILE_INPUTS == 0
-    return weight.shape[1] % made.step() == 0 and weight.shape[0] % OUTPUTS == 0
+    whole = weight.shape[0] % OUTPUTS == 0 or (any_outputs and weight.shape[0] > OUTPUTS)
+    return whole and weight.shape[1] % made.step() == 0

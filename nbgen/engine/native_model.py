@@ -113,5 +113,5 @@ class NativeModel:
         return NativeDecodes(rows, prepared, ids, rotary, self._layers.plans(step).values()) if prepared.made else None
 
     def _outer(self, ids: torch.Tensor, wanted: list[int] | None) -> OuterLayers:
-        table, parts = self._decoder.embed_tokens.weight, self._parts
+        table, parts = self._decoder.get_input_embeddings().weight, self._parts
         return OuterLayers(ids, table, parts.embedding * parts.hidden, parts, self._model.lm_head, wanted)

@@ -27,12 +27,19 @@ MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", 
 class NormFields(ctypes.Structure):
     """`Norm` of the C++."""
 
-    _fields_ = [("weight", c_void_p), ("epsilon", c_float), ("offset", c_float), ("rounds", c_int64)]
+    _fields_ = [
+        *((name, c_void_p) for name in ("weight", "bias")),
+        *((name, c_float) for name in ("epsilon", "offset")),
+        *((name, c_int64) for name in ("rounds", "centers")),
+    ]
 
     @classmethod
     def of(cls, norm: NormParts | None) -> "NormFields":
         """Where its weight lies; of none, no weight."""
-        return cls() if norm is None else cls(norm.weight.data_ptr(), norm.epsilon, norm.offset, norm.rounds)
+        if norm is None:
+            return cls()
+        bias = None if norm.bias is None else norm.bias.data_ptr()
+        return cls(norm.weight.data_ptr(), bias, norm.epsilon, norm.offset, norm.rounds, norm.centers)
 
 
 class Scales(ctypes.Structure):
@@ -50,7 +57,7 @@ class StepFields(ctypes.Structure):
         ("count", c_int64),
         *((name, c_void_p) for name in (*MADE, "scratch")),
         ("routes", c_void_p),
-        *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings")),
+        *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings", "places")),
         *((name, c_void_p) for name in ("norm", "head", "rounded_scores", "scores")),
         ("scales", Scales),
     ]

@@ -116,12 +116,12 @@ def _give_native_layers(runner: ModelRunner, prompts: list[list[int]], expected:
     """The layers and what is around them, both or the layers alone, where the scores remain.
 
     They are tried together: what is around them is only made where the code in its place is known. Layers with states
-    are never ours alone.
+    are never ours alone, nor are those that must be told which positions are theirs.
     """
     stock, pool = runner.stock, runner.pool if isinstance(runner, HybridRunner) else None
     try:
         layers = NativeDecoder(runner.model, runner.lora, pool)
-        stock.layers = layers if pool is None else None
+        stock.layers = layers if pool is None and layers.stands_in else None
         runner.native_model = NativeModel(runner.model, layers, runner.cache, runner.attention)
     except (ValueError, AttributeError) as error:
         place = "around the layers" if stock.layers else "layers and all"

@@ -49,6 +49,7 @@ class RotaryTable:
         #: Whether they are the same ones in every step.
         self.keeps = BY_LENGTH.isdisjoint(types.values())
         self._table = torch.empty(0), torch.empty(0)
+        self.turns = rotary is not None
         #: Of the numbers of one kind.
         self.width = self.at([0]).cosines.shape[1] // len(types)
 

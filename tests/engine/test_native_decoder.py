@@ -62,7 +62,20 @@ TAKEN = {
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True},
     "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 2, "residual_multiplier": 0.3, "logits_scaling": 4.0},
     "qwen2_moe": {"num_experts": 8, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64},
+    "exaone4": {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "arcee": {},
+    "nemotron": {"head_dim": 16},
+    "starcoder2": {"sliding_window": 8},
+    "stablelm": {},
+    "stablelm beside attention": {"use_parallel_residual": True, "use_qkv_bias": True},
+    "phi": {"qk_layernorm": True},
+    "gpt_neox": {"rotary_pct": 0.5},
+    "gpt_neox after attention": {"use_parallel_residual": False, "hidden_act": "relu"},
+    "opt": {"word_embed_proj_dim": 64, "ffn_dim": 128},
+    "gpt2": {"vocab_size": 267},
 }
+#: Whose positions are added to embeddings: a decoder does not tell its layers.
+TOLD_BEFORE = ["gpt2", "opt"]
 SCAN = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "num_hidden_layers": 3,
@@ -125,7 +138,7 @@ REMEMBERING = {
 TAKEN.update(REMEMBERING)
 #: Those that kernels on a GPU know, too.
 LLAMA_LIKE = ["llama", "mistral", "qwen2", "qwen3"]
-LEFT = ["cohere", "exaone4", "olmo", "stablelm"]
+LEFT = ["cohere", "olmo"]
 DTYPES = [dtype for dtype in native.KINDS if native_linear.readable(nn.Linear(64, 64, dtype=dtype))]
 
 
@@ -169,7 +182,7 @@ class Run:
 def test_the_scores_are_transformers_own(family: str, tmp_path: Path) -> None:
     folder = saved(tmp_path, family)
     runner = runner_of(folder)
-    assert bool(runner.stock.layers) == (family not in REMEMBERING), "its layers are like Llama's"
+    assert bool(runner.stock.layers) == (family not in {*REMEMBERING, *TOLD_BEFORE}), "its layers are known"
     assert runner.native_model, "and so is what is around them"
     assert runner.layers_in == "C++"
     stock = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -226,7 +239,7 @@ def test_what_gives_other_scores_is_not_kept(tiny_model: Path, monkeypatch: pyte
 
 
 def test_another_activation_is_not_taken(tmp_path: Path) -> None:
-    assert runner_of(save_model(tmp_path, "llama", hidden_act="gelu")).stock.layers is None
+    assert runner_of(save_model(tmp_path, "llama", hidden_act="quick_gelu")).stock.layers is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -265,7 +278,7 @@ def test_a_token_alone_has_the_bits_of_one_among_many(family: str, dtype: torch.
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5_text", "lfm2"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5_text", "lfm2", "phi", "gpt_neox", "gpt2"])
 def test_what_the_last_layer_leaves_out_changes_no_scores(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """Of a piece that no token follows, of one that one follows, of a prompt with log-probabilities of its own."""
     run = Run(runner_of(saved(tmp_path, family), dtype))

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import int4_linear, int8_linear, linear, native, native_linear
+from nbgen.engine.native_half_linear import NativeHalfLinear
 from nbgen.engine.native_int4_linear import NativeInt4Linear
 from nbgen.engine.native_int8_linear import NativeInt8Linear
 from nbgen.engine.native_linear import NativeLinear, NativeProduct
@@ -99,14 +101,35 @@ def test_a_row_is_the_same_to_the_bit_whatever_is_beside_it(
     assert torch.equal(ours(rows), together)
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, "16 bits in float32"], ids=str)
+@pytest.mark.parametrize("outputs", [7, 97, 131])
+@torch.inference_mode()
+def test_outputs_need_not_come_in_fours(outputs: int, dtype: torch.dtype | str, threads: int) -> None:
+    half = isinstance(dtype, str)
+    stock = made((outputs, 64), torch.bfloat16 if half else dtype, bias=True)
+    ours = NativeHalfLinear(stock.weight, stock.bias.float()) if half else plain(stock)
+    rows = torch.randn(19, 64).to(torch.float32 if half else dtype)
+    expected, together = rows.double() @ stock.weight.double().T + stock.bias.double(), ours(rows)
+    assert (together.double() - expected).abs().max() <= CLOSE[rows.dtype] * expected.abs().max()
+    for count in (1, 2, 5, 18):
+        assert torch.equal(ours(rows[:count]), together[:count])
+
+
+def test_a_layer_that_lies_the_other_way_is_turned() -> None:
+    torch.manual_seed(0)
+    stock, rows = Conv1D(99, 64), torch.randn(5, 64)
+    model = nn.Sequential(stock)
+    native_linear.replace(model)
+    assert isinstance(model[0], NativeLinear)
+    torch.testing.assert_close(model(rows), stock(rows))
+
+
 @torch.inference_mode()
 def test_only_plain_layers_of_whole_vectors_are_replaced() -> None:
     class Twice(nn.Linear):
         pass
 
-    model = nn.Sequential(
-        nn.Linear(64, 32), nn.Linear(32, 30), nn.Linear(30, 32), Twice(32, 32), nn.Linear(32, 8).half()
-    )
+    model = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 3), nn.Linear(3, 32), Twice(32, 32), nn.Linear(32, 8).half())
     swaps = native_linear.replace(model)
     assert [name for _, name, _ in swaps] == ["0"]
     assert model[0].weight is swaps[0][2].weight, "not a copy"

@@ -1,27 +1,33 @@
-// What a gated feed-forward makes of a gate and what it lets through.
+// What a feed-forward makes of a gate and what it lets through, or of one product alone.
 
 #pragma once
 
 #include "numbers.h"
 
 // `CLAMPED_SWISH` has limits for what comes in, a slope for its gate, and lets one more through (gpt-oss).
-enum Activation : int64_t { SILU, GELU_TANH, CLAMPED_SWISH };
+enum Activation : int64_t { SILU, GELU_TANH, CLAMPED_SWISH, GELU, RELU, RELU_SQUARED };
 
 constexpr float LIMIT = 7.0f, SLOPE = 1.702f;
 
 template <typename T, typename Activate>
 void gate(T* gates, const T* ups, int64_t begin, int64_t end, const Activate& activate) {
 #pragma omp simd
-    for (int64_t i = begin; i < end; i++) narrow(activate(widen(gates[i]), widen(ups[i])), gates + i);
+    for (int64_t i = begin; i < end; i++) narrow(activate(widen(gates[i]), ups ? widen(ups[i]) : 1.0f), gates + i);
 }
 
-// In the place of the gates, of which those from `begin` to `end` are.
+// In the place of the gates, of which those from `begin` to `end` are. Without `ups` they are all.
 template <typename T>
 void gate(Activation activation, T* gates, const T* ups, int64_t begin, int64_t end) {
     if (activation == SILU)
         gate(gates, ups, begin, end, [](float x, float up) { return rounded<T>(silu(x)) * up; });
     else if (activation == GELU_TANH)
         gate(gates, ups, begin, end, [](float x, float up) { return rounded<T>(gelu_tanh(x)) * up; });
+    else if (activation == GELU)
+        gate(gates, ups, begin, end, [](float x, float up) { return rounded<T>(gelu(x)) * up; });
+    else if (activation == RELU)
+        gate(gates, ups, begin, end, [](float x, float up) { return std::max(x, 0.0f) * up; });
+    else if (activation == RELU_SQUARED)
+        gate(gates, ups, begin, end, [](float x, float up) { return rounded<T>(std::max(x, 0.0f) * std::max(x, 0.0f)) * up; });
     else
         gate(gates, ups, begin, end, [](float x, float up) {
             const float open = std::min(x, LIMIT), through = std::min(std::max(up, -LIMIT), LIMIT);

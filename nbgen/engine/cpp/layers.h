@@ -1,5 +1,5 @@
-// A step through the layers of a decoder: norms of root mean squares before attention and feed-forward, after them or both,
-// rotary positions or states of recurrent layers, a gated feed-forward or a few of many; and where it is asked for, from ids to
+// A step through the layers of a decoder: norms before attention and feed-forward, after them or both, rotary positions or
+// states of recurrent layers, a feed-forward with a gate or none, or a few of many; and where it is asked for, from ids to
 // scores. Numbers are rounded where transformers' modules round theirs.
 
 #pragma once
@@ -8,80 +8,11 @@
 #include <initializer_list>
 #include <utility>
 
-#include "activations.h"
-#include "attention.h"
-#include "experts.h"
-#include "norms.h"
+#include "decoder.h"
 #include "part_timer.h"
 #include "products.h"
-#include "recurrence.h"
-#include "router.h"
-#include "scales.h"
-#include "turns.h"
 
 #define LAYERS
-
-// A feed-forward of many experts.
-template <typename T>
-struct SparseFeed {
-    Router<T> router;
-    Experts<T> experts;
-};
-
-// Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries and keys: of each head,
-// or of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on. What is
-// made of them on the way is rounded if that `rounds`. Where attention is `opened`, `query` makes of each head what opens its
-// result behind its query. A `recurrence` stands in place of attention. Where there are experts (`sparse`), they are what stands
-// in place of `gate`, `up` and `down`; or beside them, each row's result of which counts as much as the one output of `beside`
-// says, or the same as the experts'.
-template <typename T>
-struct DecoderLayer {
-    Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm;
-    Linear<T> query, key, value, output, gate, up, down, beside;
-    AttentionLayer attention;
-    T* keys;
-    T* values;
-    const Batch* batch;
-    Activation activation;
-    int64_t all_heads, turned, turn, rounds;
-    Turns turns;
-    int64_t opened;
-    const Recurrence<T>* recurrence;
-    const SparseFeed<T>* sparse;
-
-    int64_t width() const { return output.outputs; }
-};
-
-// `slots` `[rows]` is where new keys and values go; `adapters` `[rows, 2]` are each row's first column and one past its last of
-// the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, turns]`. The rows
-// are of so many `sequences`, in order, for layers that remember. What is made meanwhile goes from `normed` on, with room for
-// the widest layer, and to the `routes` of a layer with experts. All that follows may be null. `last` is what is left of the
-// step once the last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one has
-// it. Rows begin as those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens. In the end `norm` makes `normed` of
-// them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as `rounded_scores`, the same where T is float.
-template <typename T>
-struct Step {
-    int64_t rows, threads, turns;
-    const int64_t* slots;
-    const int64_t* adapters;
-    const int64_t* positions;
-    const float* cosines;
-    const float* sines;
-    const Sequence* sequences;
-    int64_t count;
-    T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups, *routing;
-    float* scratch;
-    const Routes<T>* routes;
-    const Step* last;
-    const int64_t* wanted;
-    const int64_t* ids;
-    const Linear<T>* embeddings;
-    const Norm<T>* norm;
-    const Linear<T>* head;
-    T* rounded_scores;
-    float* scores;
-    Scales scales;
-};
 
 template <typename T>
 void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, const float* sines, T* output) {
@@ -127,6 +58,9 @@ class Walk {
             T* own = hidden_ + row * table.inputs;
             read_output(table, step_->ids[row], own);
             scale_all(step_->scales.embedding, own, table.inputs);
+            if (!step_->places) return;
+            const T* place = step_->places + step_->positions[row] * table.inputs;
+            for (int64_t i = 0; i < table.inputs; i++) narrow(widen(own[i]) + widen(place[i]), own + i);
         });
     }
 
@@ -144,6 +78,7 @@ class Walk {
     // Queries are made, keys and values are in the cache. Rows that nobody wants may be left (`leaves`).
     void open(const DecoderLayer<T>& layer, bool leaves) {
         const int64_t heads = layer.attention.heads, vectors = heads + layer.attention.kv_heads;
+        if (layer.joined) return open_joined(layer, leaves);
         T* queries = layer.opened ? step_->gates : step_->queries;
         const Parts made = {{&layer.key, step_->new_keys}, {&layer.value, step_->new_values}, {&layer.query, queries}};
         if (!leaves) {
@@ -158,6 +93,15 @@ class Walk {
         leave({{hidden_, layer.width()}, {step_->normed, layer.width()}});
         multiply_all({made[2]}, step_->normed);
         normalize_heads(layer, true, false);
+        place(layer, 0, heads);
+    }
+
+    void open_joined(const DecoderLayer<T>& layer, bool leaves) {
+        const int64_t heads = layer.attention.heads;
+        multiply_all({{&layer.query, step_->gates}}, step_->normed);
+        place(layer, heads, 2 * heads);
+        if (leaves)
+            leave({{hidden_, layer.width()}, {step_->normed, layer.width()}, {step_->gates, layer.query.outputs}});
         place(layer, 0, heads);
     }
 
@@ -201,7 +145,8 @@ class Walk {
     // All after attention, of which the `last` layer leaves nothing to be added.
     void close(const DecoderLayer<T>& layer, bool last) {
         multiply_all({{&layer.output, step_->projected}}, step_->attended);
-        add_and_normalize(&layer.attended_norm, &layer.feed_norm, layer.width());
+        if (layer.beside_attention && layer.feed_norm.weight) normalize_all(layer.feed_norm, layer.width());
+        add_and_normalize(&layer.attended_norm, layer.beside_attention ? nullptr : &layer.feed_norm, layer.width());
         if (layer.sparse) mix(layer.sparse->router, layer.sparse->experts);
         if (!layer.sparse) feed(layer, step_->projected);
         else if (layer.gate.outputs) feed_beside(layer);
@@ -214,11 +159,17 @@ class Walk {
             T* own = hidden_ + row * width;
             T* more = step_->projected + row * width;
             if (was) {
-                if (was->weight) normalize(*was, more, width, more);
+                if (was->weight) normalize_if(*was, more, width, more);
                 scale_all(step_->scales.residual, more, width);
                 for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
             }
             if (next) normalize_if(*next, own, width, step_->normed + row * width);
+        });
+    }
+
+    void normalize_all(const Norm<T>& norm, int64_t width) {
+        member_.each(step_->rows, [&](int64_t row) {
+            normalize_if(norm, hidden_ + row * width, width, step_->normed + row * width);
         });
     }
 
@@ -228,8 +179,8 @@ class Walk {
         const int64_t heads = layer.query.outputs, kv_heads = layer.key.outputs;
         member_.each(step_->rows, [&](int64_t row) {
             T *query = step_->queries + row * heads, *key = step_->new_keys + row * kv_heads;
-            if (queries) normalize(layer.query_norm, query, heads, query);
-            if (keys) normalize(layer.key_norm, key, kv_heads, key);
+            if (queries) normalize_if(layer.query_norm, query, heads, query);
+            if (keys) normalize_if(layer.key_norm, key, kv_heads, key);
         });
     }
 
@@ -266,14 +217,16 @@ class Walk {
             const float *cosines = step_->cosines + turn, *sines = step_->sines + turn;
             if (vector < heads) {
                 const int64_t own = row * heads + vector;
-                const T* made = layer.opened ? step_->gates + 2 * own * dim : step_->queries + own * dim;
+                const int64_t of_head = 1 + layer.opened + 2 * layer.joined;
+                const T* made = (of_head > 1 ? step_->gates : step_->queries) + of_head * own * dim;
                 rotate(layer, normed(layer, layer.query_norm, made, work), cosines, sines, step_->queries + own * dim);
                 return;
             }
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
             const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
-            rotate(layer, normed(layer, layer.key_norm, step_->new_keys + fresh, work), cosines, sines, layer.keys + cached);
-            std::copy_n(step_->new_values + fresh, dim, layer.values + cached);
+            const T* key = layer.joined ? step_->gates + 3 * fresh + dim : step_->new_keys + fresh;
+            rotate(layer, normed(layer, layer.key_norm, key, work), cosines, sines, layer.keys + cached);
+            std::copy_n(layer.joined ? key + dim : step_->new_values + fresh, dim, layer.values + cached);
         });
     }
 
@@ -314,7 +267,9 @@ class Walk {
 
     void feed(const DecoderLayer<T>& layer, T* output) {
         if (step_->adapters) {
-            multiply_all({{&layer.gate, step_->gates}, {&layer.up, step_->ups}}, step_->normed);
+            Parts made = {{&layer.gate, step_->gates}};
+            if (layer.up.outputs) made.push_back({&layer.up, step_->ups});
+            multiply_all(made, step_->normed);
             member_.each(panels(layer.gate), [&](int64_t unit) { activate(layer, unit); });
         } else {
             const PartTimer timer(member_, LINEAR_LAYERS);
@@ -322,7 +277,7 @@ class Walk {
             member_.each(panels(layer.gate), [&](int64_t unit) {
                 const int64_t begin = unit * PANEL, end = std::min(layer.gate.outputs, begin + PANEL);
                 multiply(layer.gate, inputs, step_->gates, begin, end);
-                multiply(layer.up, inputs, step_->ups, begin, end);
+                if (layer.up.outputs) multiply(layer.up, inputs, step_->ups, begin, end);
                 activate(layer, unit);
             });
         }
@@ -332,7 +287,7 @@ class Walk {
     void activate(const DecoderLayer<T>& layer, int64_t unit) {
         const int64_t width = layer.gate.outputs, begin = unit * PANEL, end = std::min(width, begin + PANEL);
         for (int64_t row = 0; row < step_->rows; row++)
-            ::gate(layer.activation, step_->gates + row * width, step_->ups + row * width, begin, end);
+            ::gate(layer.activation, step_->gates + row * width, layer.up.outputs ? step_->ups + row * width : nullptr, begin, end);
     }
 
     Team::Member& member_;

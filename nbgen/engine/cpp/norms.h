@@ -1,4 +1,4 @@
-// Norms of root mean squares (Zhang and Sennrich 2019), as families of models have them.
+// Norms of root mean squares (Zhang and Sennrich 2019) and of layers (Ba et al. 2016), as families of models have them.
 
 #pragma once
 
@@ -8,13 +8,30 @@
 #include "numbers.h"
 
 // None is a null weight. `offset` is what the weights have besides, and numbers are rounded before they are weighed if it
-// `rounds` them.
+// `rounds` them. One that `centers` takes the mean away first, and has a `bias` or null.
 template <typename T>
 struct Norm {
     const T* weight;
+    const T* bias;
     float epsilon, offset;
-    int64_t rounds;
+    int64_t rounds, centers;
 };
+
+template <typename T>
+void center_and_normalize(const Norm<T>& norm, const T* input, int64_t width, T* output) {
+    float sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < width; i++) sum += widen(input[i]);
+    const float mean = sum / width;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < width; i++) squares += (widen(input[i]) - mean) * (widen(input[i]) - mean);
+    const float scale = 1.0f / std::sqrt(squares / width + norm.epsilon);
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) {
+        const float weighed = (widen(input[i]) - mean) * scale * (norm.offset + widen(norm.weight[i]));
+        narrow(weighed + (norm.bias ? widen(norm.bias[i]) : 0.0f), output + i);
+    }
+}
 
 template <typename T, typename Given>
 void normalize(const Norm<T>& norm, const Given* input, int64_t width, T* output) {
@@ -35,7 +52,9 @@ void normalize(const Norm<T>& norm, const Given* input, int64_t width, T* output
 // The same, of itself where there is no norm.
 template <typename T>
 void normalize_if(const Norm<T>& norm, const T* input, int64_t width, T* output) {
-    if (norm.weight)
+    if (norm.weight && norm.centers)
+        center_and_normalize(norm, input, width, output);
+    else if (norm.weight)
         normalize(norm, input, width, output);
     else
         std::memcpy(output, input, width * sizeof(T));

@@ -75,6 +75,14 @@ inline float gelu_tanh(float x) {
     return x * (twice < 0 ? power : 1.0f) / (1.0f + power);
 }
 
+// The same to seven digits: the share above a positive number by Abramowitz and Stegun 1964, 7.1.26.
+inline float gelu(float x) {
+    const float z = std::abs(x) * 0.70710678f, t = 1.0f / (1.0f + 0.3275911f * z);
+    const float series = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    const float above = 0.5f * series * exponential(-z * z);
+    return x * (x < 0 ? above : 1.0f - above);
+}
+
 // The hyperbolic tangent: near 0 its series, where a difference of numbers near 1 would keep few of its digits.
 inline float tangent(float x) {
     const float square = x * x, power = exponential(-2.0f * std::abs(x));

@@ -1,7 +1,7 @@
 // Products of rows with the weight of a linear layer, whatever it is kept as, shared out to a team.
 //
 // Neither the rows beside a row nor the number of threads changes a bit of its results. Where a row's number of inputs is no
-// multiple of `STEP<T>`, or the outputs are no multiple of `FEWEST`, there is no product.
+// multiple of `STEP<T>`, there is no product, nor where a rounded layer's outputs are no multiple of `FEWEST`.
 
 #pragma once
 
@@ -63,9 +63,44 @@ void multiply_by(const Linear<T>& linear, int64_t rows, const T* input, T* outpu
         multiply_by_panel<Kind>(linear, rows, input, output, begin, end);
 }
 
+// The weights of one output, of a layer that is not rounded.
+template <typename T>
+void read_output(const Linear<T>& linear, int64_t output, T* to) {
+    if constexpr (std::is_same_v<T, float>) {
+        if (linear.bfloat16) return Halves<Bfloat16>(linear, output).write(linear.inputs, to);
+        if (linear.float16) return Halves<Float16>(linear, output).write(linear.inputs, to);
+    }
+    std::copy_n(linear.weight + output * linear.inputs, linear.inputs, to);
+}
+
+template <typename T>
+float dot(const T* a, const T* b, int64_t count) {
+    Floats sum = {};
+    for (int64_t k = 0; k < count; k += STEP<T>) sum = add_product(sum, a + k, loaded(b + k));
+    const auto four = quarter(sum);
+    return first_of(sums_of(four, four, four, four));
+}
+
+// The outputs that are left over from whole groups of `FEWEST`, one by one, of a layer that is not rounded.
+template <typename T>
+void multiply_rest(const Linear<T>& linear, int64_t rows, const T* input, T* output, int64_t begin, int64_t end) {
+    static thread_local std::vector<T> weights;
+    weights.resize(linear.inputs);
+    for (int64_t n = begin; n < end; n++) {
+        read_output(linear, n, weights.data());
+        const float bias = linear.bias ? widen(linear.bias[n]) : 0.0f;
+        for (int64_t m = 0; m < rows; m++)
+            narrow(dot(input + m * linear.inputs, weights.data(), linear.inputs) + bias, output + m * linear.outputs + n);
+    }
+}
+
 template <typename T>
 void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64_t begin, int64_t end) {
     if (inputs.multiply_in_tiles(linear, output, begin, end)) return;
+    if (const int64_t rest = (end - begin) % FEWEST) {
+        multiply_rest(linear, inputs.rows, inputs.numbers, output, end - rest, end);
+        end -= rest;
+    }
     if constexpr (std::is_same_v<T, float>) {
         if (linear.bfloat16)
             return multiply_by<Halves<Bfloat16>>(linear, inputs.rows, inputs.numbers, output, begin, end);
@@ -80,16 +115,6 @@ void multiply(const Linear<T>& linear, const Inputs<T>& inputs, T* output, int64
         multiply_by<Integers<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
     else
         multiply_by<Plain<T>>(linear, inputs.rows, inputs.numbers, output, begin, end);
-}
-
-// The weights of one output, of a layer that is not rounded.
-template <typename T>
-void read_output(const Linear<T>& linear, int64_t output, T* to) {
-    if constexpr (std::is_same_v<T, float>) {
-        if (linear.bfloat16) return Halves<Bfloat16>(linear, output).write(linear.inputs, to);
-        if (linear.float16) return Halves<Float16>(linear, output).write(linear.inputs, to);
-    }
-    std::copy_n(linear.weight + output * linear.inputs, linear.inputs, to);
 }
 
 template <typename T>
@@ -129,14 +154,6 @@ class Products {
     std::vector<Part> parts_;
     Inputs<T> inputs_;
 };
-
-template <typename T>
-float dot(const T* a, const T* b, int64_t count) {
-    Floats sum = {};
-    for (int64_t k = 0; k < count; k += STEP<T>) sum = add_product(sum, a + k, loaded(b + k));
-    const auto four = quarter(sum);
-    return first_of(sums_of(four, four, four, four));
-}
 
 // What a row's adapter, of the columns `begin` to `end`, adds to the row's `output`.
 template <typename T>

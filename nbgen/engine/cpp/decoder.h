@@ -1,0 +1,78 @@
+// What a decoder's layers are made of, and a step through them.
+
+#pragma once
+
+#include "activations.h"
+#include "attention.h"
+#include "experts.h"
+#include "norms.h"
+#include "recurrence.h"
+#include "router.h"
+#include "scales.h"
+#include "turns.h"
+
+// A feed-forward of many experts.
+template <typename T>
+struct SparseFeed {
+    Router<T> router;
+    Experts<T> experts;
+};
+
+// Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries and keys: of each head, or
+// of `all_heads` together. Of each head the first `turned` numbers are turned, by those of a position from `turn` on. What is made
+// of them on the way is rounded if that `rounds`. Where attention is `opened`, `query` makes of each head what opens its result
+// behind its query; where it is `joined`, the head's key and value. Without `up`, `gate` is all that a feed-forward opens. Where
+// that runs `beside_attention`, its norm is of what goes into the layer, or none where it takes what attention does. A
+// `recurrence` stands in place of attention. Where there are experts (`sparse`), they are what stands in place of `gate`, `up` and
+// `down`; or beside them, each row's result of which counts as much as the one output of `beside` says, or the same as the
+// experts'.
+template <typename T>
+struct DecoderLayer {
+    Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm;
+    Linear<T> query, key, value, output, gate, up, down, beside;
+    AttentionLayer attention;
+    T* keys;
+    T* values;
+    const Batch* batch;
+    Activation activation;
+    int64_t all_heads, turned, turn, rounds;
+    Turns turns;
+    int64_t opened, joined, beside_attention;
+    const Recurrence<T>* recurrence;
+    const SparseFeed<T>* sparse;
+
+    int64_t width() const { return output.outputs; }
+};
+
+// `slots` `[rows]` is where new keys and values go; `adapters` `[rows, 2]` are each row's first column and one past its last of
+// the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, turns]`. The rows
+// are of so many `sequences`, in order, for layers that remember. What is made meanwhile goes from `normed` on, with room for
+// the widest layer, and to the `routes` of a layer with experts. All that follows may be null. `last` is what is left of the
+// step once the last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one has
+// it. Rows begin as those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens, and the `places` of their positions, if
+// there are any. In the end `norm` makes `normed` of
+// them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as `rounded_scores`, the same where T is float.
+template <typename T>
+struct Step {
+    int64_t rows, threads, turns;
+    const int64_t* slots;
+    const int64_t* adapters;
+    const int64_t* positions;
+    const float* cosines;
+    const float* sines;
+    const Sequence* sequences;
+    int64_t count;
+    T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups, *routing;
+    float* scratch;
+    const Routes<T>* routes;
+    const Step* last;
+    const int64_t* wanted;
+    const int64_t* ids;
+    const Linear<T>* embeddings;
+    const T* places;
+    const Norm<T>* norm;
+    const Linear<T>* head;
+    T* rounded_scores;
+    float* scores;
+    Scales scales;
+};
