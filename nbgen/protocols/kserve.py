@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nbgen.bytes_elements import MAX_ELEMENTS as MAX_STRINGS
 from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
@@ -24,8 +23,7 @@ from nbgen.tensor_spec import ELEMENT_BYTES, ModelSpec
 
 #: Bytes of the JSON part of a request, of one tensor in it, and of a request that is one tensor's bytes alone.
 MAX_INPUT_BYTES = 64 * 2**20
-MAX_TENSORS = 128
-MAX_RANK = 32
+MAX_TENSORS, MAX_RANK = 128, 32
 MAX_ELEMENTS = 2**63 - 1
 MAX_PARAMETERS = 256
 #: Bytes of JSON.
@@ -209,14 +207,12 @@ def _listed(name: str, datatype: str, shape: tuple[int, ...], json: bytes) -> me
 
 def listed_elements(name: str, datatype: str, shape: tuple[int, ...]) -> int:
     """How many elements a tensor has that are sent one by one. Raises InvalidRequest for too many."""
-    expected, size = tensors.number_of_elements(shape), ELEMENT_BYTES[datatype]
-    if expected > (MAX_INPUT_BYTES // size if size else MAX_STRINGS):
-        most, remedy = f"{MAX_INPUT_BYTES} bytes in a list", f"send it as binary data. {LIMIT_WORDS}"
-        if not size:
-            most, remedy = str(MAX_STRINGS), "send less at a time"
+    expected = tensors.number_of_elements(shape)
+    tensors.check_strings(datatype, expected, name[:200])
+    if expected * ELEMENT_BYTES[datatype] > MAX_INPUT_BYTES:
         raise InvalidRequest(
             f"input '{name[:200]}' has {expected} elements of {datatype}, which exceeds the maximum allowed value of "
-            f"{most}: {remedy}"
+            f"{MAX_INPUT_BYTES} bytes in a list: send it as binary data. {LIMIT_WORDS}"
         )
     return expected
 

@@ -141,7 +141,7 @@ def test_elements_beyond_the_limit_are_refused_before_they_are_packed(
     given(datatype, [count], **{field: [value] * count})(message)
     tracemalloc.start()
     try:
-        with pytest.raises(InvalidRequest, match=f"has {count} elements of {datatype}"):
+        with pytest.raises(InvalidRequest, match=f"has {count} (string elements|elements of INT64)"):
             parse_infer(message, [])
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
