@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from nbgen.errors import InvalidRequest, NotFound, renamed
+from nbgen.errors import InvalidRequest, NotFound, anew, renamed
 from nbgen.protocols import native
 from nbgen.protocols.native import RunBody, Snapshot
 from nbgen.server.base_handler import KEEP_ALIVE_SECONDS, MEDIA_BODY, NbgenHandler
@@ -115,7 +115,7 @@ class RunsHandler(RunsRoute):
         while run.ended is None and not self.reader.gone:
             await self.reader.wait()
         if run.error is not None and not run.outputs:
-            raise run.error
+            raise anew(run.error)
         if not self.reader.gone:
             self.finish(msgspec.json.encode(self.snapshot(run)))
 
