@@ -125,7 +125,7 @@ def _activation(module: Any) -> int | None:
     if not told or not isinstance(getattr(module, "gate_up_proj", None), nn.Parameter):
         return None
     made = module._apply_gate(_joined(module, *TRIED)[None])[0]
-    return next((number for number, gate in enumerate(GATES) if torch.allclose(made, gate(*TRIED), 1e-5, 1e-6)), None)
+    return next((number for number, gate in enumerate(GATES) if torch.allclose(made, gate(*TRIED), 1e-5, 1e-5)), None)
 
 
 def _joined(module: Any, gates: torch.Tensor, ups: torch.Tensor) -> torch.Tensor:

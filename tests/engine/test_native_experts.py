@@ -107,7 +107,15 @@ def test_of_fewer_bits_each_makes_what_its_products_make(family: str, layer: Any
         same(made, expected)
 
 
-@pytest.mark.parametrize("change", [{"hidden_act": "relu"}, {"hidden_act": "gelu"}, {"hidden_size": 62}], ids=str)
+@pytest.mark.parametrize("activation", ["gelu", "relu", "relu2"])
+@torch.inference_mode()
+def test_every_gate_makes_what_theirs_makes(activation: str) -> None:
+    experts, (chosen, shares), hidden = stock("mixtral", hidden_act=activation), routed(9), torch.randn(9, 64) * 3
+    experts.config._experts_implementation = "eager"
+    same(native_experts.of(experts)(hidden, chosen, shares), experts(hidden, chosen, shares))
+
+
+@pytest.mark.parametrize("change", [{"hidden_act": "quick_gelu"}, {"hidden_size": 62}], ids=str)
 def test_others_are_left_to_transformers(change: dict[str, Any]) -> None:
     assert not native_experts.known(stock("mixtral", **change))
 

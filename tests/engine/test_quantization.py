@@ -90,7 +90,7 @@ def test_text_and_scores_are_those_of_the_rounded_weights(name: str, kind: str, 
     expected, plain = reference(folder, kind), AutoModelForCausalLM.from_pretrained(folder).eval()
     assembly = build(folder, quantization=kind, prefill_chunk=16)
     assert (assembly.model.tier, assembly.model.quantization) == ("B" if name in REMEMBERING else "A", kind)
-    assert assembly.model.layers_in == ("transformers" if name == "gpt2" else "C++")
+    assert assembly.model.layers_in == "C++"
     requests = [
         GenerateRequest(rid=f"r{i}", input_ids=prompt, params=PARAMS, logprobs=LogprobOptions(start=0))
         for i, prompt in enumerate(PROMPTS)
