@@ -22,9 +22,9 @@ The limit of a row is what the machine's memory and arithmetic allow: the bytes 
 read bandwidth, or the operations over the measured rate of large matrix products, whichever takes longer, step by
 step. Both are measured in turn with the engines; the share is nbgen's, the median over turns.
 
-m30 is a Llama of 28 million parameters, q06 has Qwen3-0.6B's shape with a vocabulary of 32,768; both have random
-weights in bfloat16 from a fixed seed. transformers' `generate` gets concurrent prompts as one batch of equal lengths,
-its best case. Peers other than transformers live in environments of their own below `NBGEN_BENCH_PEERS`
+m30 is a Llama of 28 million parameters, q06 has Qwen3-0.6B's shape with a vocabulary of 32,768, g124 is GPT-2's; all
+have random weights in bfloat16 from a fixed seed. transformers' `generate` gets concurrent prompts as one batch of
+equal lengths, its best case. Peers other than transformers live in environments of their own below `NBGEN_BENCH_PEERS`
 (`benchmarks/peers.py` says how each was installed); one that is not installed, or cannot do a row, is absent. Servers
 and engines that are measured have process sessions of their own, so that a system which shares its processors out by
 session gives each its part. Engines with a cache of their own get 2 GiB for it; nbgen's, which takes a quarter of the

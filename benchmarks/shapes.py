@@ -24,6 +24,8 @@ SHAPES = {
         "vocab_size": 8192,
         "tie_word_embeddings": False,
     },
+    # GPT-2, of 124 million.
+    "g124": {"model_type": "gpt2", "vocab_size": 50257, "max_position_embeddings": 2048},
     # Qwen3-0.6B with a vocabulary cut from 151,936 to 32,768.
     "q06": {
         "model_type": "qwen3",

@@ -98,7 +98,7 @@ def replace(model: nn.Module) -> list[Swap]:
     """Replace the model's linear layers that can be read as they are."""
 
     def native(module: nn.Module) -> nn.Module | None:
-        if type(module) is Conv1D and suits(module.weight.T, any_outputs=True):
+        if type(module) is Conv1D and _on_cpu(module.weight) and suits(module.weight.T, any_outputs=True):
             return NativeLinear(_turned(module.weight), module.bias)
         return NativeLinear(module.weight, module.bias) if is_plain(module) and readable(module) else None
 
@@ -120,7 +120,11 @@ def kept_as(weight: torch.Tensor, dtype: torch.dtype) -> str:
 def readable(linear: nn.Linear) -> bool:
     """Whether this machine has a product for the weight as it lies there."""
     weight = linear.weight
-    return weight.device.type == "cpu" and weight.is_contiguous() and suits(weight, any_outputs=True)
+    return _on_cpu(weight) and weight.is_contiguous() and suits(weight, any_outputs=True)
+
+
+def _on_cpu(weight: torch.Tensor) -> bool:
+    return type(weight) in (nn.Parameter, torch.Tensor) and weight.device.type == "cpu"
 
 
 def suits(weight: torch.Tensor, *, any_outputs: bool = False) -> bool:
