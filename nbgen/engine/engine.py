@@ -16,7 +16,7 @@ from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.deadlines import Deadlines
 from nbgen.engine.endings import FAILED, NO_MEMORY, OUTGROWN, queue_full
 from nbgen.engine.grammar import GrammarError
-from nbgen.engine.guess import Guess, Verified
+from nbgen.engine.guess import Verified
 from nbgen.engine.launcher import Launched, Launcher
 from nbgen.engine.logprobs import Logprobs, Numbers
 from nbgen.engine.media_queue import MediaQueue
@@ -187,8 +187,7 @@ class Engine:
         now = time.monotonic()
         if self._paused_at is not None or not self._deadlines.are_due(now):
             return []
-        late = list(self._deadlines.late(self._living(), now))
-        return [self._end(sequence, reason, sequence.rest()) for sequence, reason in late]
+        return [self._end(s, reason, s.rest()) for s, reason in list(self._deadlines.late(self._living(), now))]
 
     def step(self) -> list[GenerateOutput]:
         """Compute one batch; what each sequence gained."""
@@ -267,12 +266,10 @@ class Engine:
         self._scheduler.succeeded(output.sampled)
         pieces = self._describe(output)
         rows = zip(output.sampled, launched.rows, tokens, launched.logprobs, strict=True)
-        true = []
         for row, *gained in rows:
             if (sequence := self._verified.sequence(row)) is not None:
-                true += [row] if isinstance(row, Guess) else []
                 pieces += self._alone(sequence, self._gain, *gained)
-        if true:
+        if true := self._verified.came_true():
             self._runner.accept(true)  # type: ignore[union-attr]  # of one that takes none, there are none
         return pieces
 

@@ -58,6 +58,7 @@ class Verified:
 
     def __init__(self) -> None:
         self._drafted = self._accepted = self._steps = 0
+        self._true: list[Guess] = []
 
     def sequence(self, row: Sequence) -> Sequence | None:
         """Whose next token was sampled in a row of a step; None of a guess that is wrong."""
@@ -66,7 +67,14 @@ class Verified:
         found = row.come_true()
         self._drafted += 1
         self._steps += len(row.guessed) == 1
-        self._accepted += found is not None
+        if found is not None:
+            self._accepted += 1
+            self._true.append(row)
+        return found
+
+    def came_true(self) -> list[Guess]:
+        """The guesses that were right since this was last asked."""
+        found, self._true = self._true, []
         return found
 
     def told(self, status: EngineStatus) -> EngineStatus:
