@@ -166,11 +166,11 @@ def _scaling(name: str, config: dict[str, Any]) -> Scaling:
     assert isinstance(rank, int)
     assert isinstance(alpha, int | float)
     try:
-        compiled = [[(_compile(key), value) for key, value in given.items()] for given in (ranks, alphas)]
+        by_rank, by_alpha = ([(_compile(key), given[key]) for key in given] for given in (ranks, alphas))
     except (re2.error, UnicodeEncodeError):
         words = "rank_pattern or alpha_pattern holds a key that is no regular expression which RE2 reads"
         raise _refused(name, words) from None
-    return Scaling(rank, alpha, *compiled, bool(config.get("use_rslora")))
+    return Scaling(rank, alpha, by_rank, by_alpha, bool(config.get("use_rslora")))
 
 
 def _compile(key: str) -> Pattern:
