@@ -38,7 +38,7 @@ class LiveServer:
         self._server: PrivateServer | None = None
         fixed = {"engine_socket": str(path), "standby": False, "cuda_graphs": False, "compile": False}
         try:
-            self._server = PrivateServer(name, waiting, {**options, **fixed})
+            self._server = PrivateServer(name, waiting, {**options, **fixed}, self._folder)
         finally:
             if self._server is None:
                 self.stop()

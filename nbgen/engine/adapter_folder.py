@@ -14,8 +14,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import re2
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -58,6 +59,9 @@ CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 #: Width of input and output of a base model's linear layers, by their paths.
 Shapes = Mapping[str, tuple[int, int]]
+#: Of RE2.
+Pattern = Any
+Number = TypeVar("Number", int, float)
 
 _versions = itertools.count(1)
 
@@ -86,17 +90,17 @@ class Scaling(NamedTuple):
 
     rank: int
     alpha: float
-    ranks: dict[str, int]
-    alphas: dict[str, float]
+    ranks: list[tuple[Pattern, int]]
+    alphas: list[tuple[Pattern, float]]
     stabilized: bool
 
     def rank_of(self, path: str) -> int:
-        return self.ranks.get(_pattern(self.ranks, path), self.rank)
+        return _fitting(self.ranks, path, self.rank)
 
     def factor(self, path: str) -> float:
         """What the product of a layer's matrices is multiplied by (rsLoRA: Kalajdzievski 2023)."""
         rank = self.rank_of(path)
-        return self.alphas.get(_pattern(self.alphas, path), self.alpha) / (math.sqrt(rank) if self.stabilized else rank)
+        return _fitting(self.alphas, path, self.alpha) / (math.sqrt(rank) if self.stabilized else rank)
 
 
 def read_adapter(name: str, folder: str, shapes: Shapes) -> Adapter:
@@ -162,16 +166,24 @@ def _scaling(name: str, config: dict[str, Any]) -> Scaling:
     assert isinstance(rank, int)
     assert isinstance(alpha, int | float)
     try:
-        for pattern in (*ranks, *alphas):
-            re.compile(pattern)
-    except re.error:
-        raise _refused(name, "rank_pattern or alpha_pattern holds a key that is no regular expression") from None
-    return Scaling(rank, alpha, ranks, alphas, bool(config.get("use_rslora")))
+        by_rank, by_alpha = ([(_compile(key), given[key]) for key in given] for given in (ranks, alphas))
+    except (re2.error, UnicodeEncodeError):
+        words = "rank_pattern or alpha_pattern holds a key that is no regular expression which RE2 reads"
+        raise _refused(name, words) from None
+    return Scaling(rank, alpha, by_rank, by_alpha, bool(config.get("use_rslora")))
 
 
-def _pattern(patterns: Mapping[str, Any], path: str) -> str:
-    """The first pattern that fits the end of a path; the path itself if none does."""
-    return next((key for key in patterns if re.fullmatch(rf"(?:.*\.)?(?:{key})", path)), path)
+def _compile(key: str) -> Pattern:
+    """Matches paths that end in what `key` says: in linear time, as anybody may have written the folder."""
+    options = re2.Options()
+    options.log_errors = False
+    re2.compile(key, options)  # alone too: a parenthesis may be missing
+    return re2.compile(rf"(?:.*\.)?(?:{key})", options)
+
+
+def _fitting(patterns: list[tuple[Pattern, Number]], path: str, otherwise: Number) -> Number:
+    """What the first pattern that fits a path says."""
+    return next((value for pattern, value in patterns if pattern.fullmatch(path)), otherwise)
 
 
 def _layers(name: str, sizes: dict[str, tuple[int, ...]], scaling: Scaling, shapes: Shapes) -> list[str]:

@@ -224,7 +224,7 @@ class Admission:
         """Ids of a chat of text. Raises InvalidRequest."""
         if self._template is not None:
             own = {"tools": tools or None, "add_generation_prompt": opens, "continue_final_message": continues}
-            return self._template.encode_chat(messages, {**options, **own})
+            return self._template.encode_chat(messages, options, **own)
         return self._tokenizer.encode_chat(
             messages, opens_answer=opens, continues_last=continues, tools=tools, options=options
         )

@@ -26,7 +26,7 @@ from nbgen.engine.channel import Channel
 from nbgen.engine.context_length import too_many_tokens
 from nbgen.engine.embedding_model import EmbeddingModel
 from nbgen.engine.loop import STATUS_SECONDS
-from nbgen.engine.pulse import Pulse
+from nbgen.engine.pulse import ADMISSION_SECONDS, Pulse
 from nbgen.engine_state import EngineStatus
 from nbgen.errors import InternalError, InvalidRequest, NbgenError, Unavailable
 from nbgen.frames import ToEngine
@@ -73,6 +73,7 @@ class EmbeddingLoop:
         self._going.set()
         self._steps = 0
         self._pulse = Pulse(channel.send, model.device.type, run_seconds)
+        self._admit_text = self._pulse.bounded(self._admit, ADMISSION_SECONDS)
         self._status_due = 0.0
 
     def run(self, messages: Iterable[ToEngine]) -> None:
@@ -103,7 +104,7 @@ class EmbeddingLoop:
 
     def _hear(self, message: ToEngine) -> None:
         if isinstance(message, Request):
-            self._admit(message)
+            self._admit_text(message)
             return
         match message:
             case AbortRequest():

@@ -6,6 +6,7 @@ that was taken for it is given back. Knows nothing of what the server is.
 
 import contextlib
 import logging
+import selectors
 import socket
 import threading
 from functools import partial
@@ -118,8 +119,8 @@ class LiveEngine:
 
     def __init__(self, model: LiveModel, path: Path) -> None:
         self._model = model
-        self._path = path
         self._closing = False
+        self._end, self._ended = socket.socketpair()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen(1)
@@ -131,17 +132,17 @@ class LiveEngine:
         """Take no more connections, and return once the last has ended and its memory is back."""
         self._model.unwatch()
         self._closing = True
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as knock:
-            knock.connect(str(self._path))
+        self._end.close()
         self._thread.join()
+        self._ended.close()
         self._listener.close()
 
     def _run(self) -> None:
-        while not self._closing:
-            connection, _ = self._listener.accept()
-            if self._closing:
-                connection.close()
-            else:
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._listener, selectors.EVENT_READ)
+            waiting.register(self._ended, selectors.EVENT_READ)
+            while waiting.select() and not self._closing:
+                connection, _ = self._listener.accept()
                 self._serve(Channel(connection.detach(), on_lost=lambda: None))
 
     def _serve(self, channel: Channel) -> None:

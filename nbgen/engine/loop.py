@@ -32,7 +32,7 @@ from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
 from nbgen.engine.grammar import LABELS, Compiled, Grammar
 from nbgen.engine.media_lane import MediaLane
-from nbgen.engine.pulse import Pulse
+from nbgen.engine.pulse import ADMISSION_SECONDS, MEDIA_SECONDS, Pulse
 from nbgen.engine.sequence import Sequence
 from nbgen.engine_state import LoadModel
 from nbgen.errors import InvalidRequest, NbgenError, writable
@@ -101,8 +101,9 @@ class Loop:
         self._retired: list[Retire] = []
         self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._media = MediaLane(self._admit, self._inbox.put)
         self._pulse = Pulse(channel.send, assembly.device.type, assembly.run_seconds)
+        self._media = MediaLane(self._pulse.bounded(self._admit, MEDIA_SECONDS), self._inbox.put)
+        self._admit_text = self._pulse.bounded(self._admit, ADMISSION_SECONDS)
         self._status_due = 0.0
         self._counted = (time.monotonic(), 0)
 
@@ -138,7 +139,7 @@ class Loop:
         elif self._waits_for_media(message):
             self._media.put(message)  # type: ignore[arg-type]
         elif isinstance(message, Request):
-            self._admit(message)
+            self._admit_text(message)
         elif isinstance(message, AdapterCommand):
             self._name(message)
         elif not isinstance(message, LoadModel):

@@ -18,7 +18,7 @@ from PIL import Image
 from transformers.processing_utils import ProcessorMixin
 
 from nbgen.bytes_elements import unpack_bytes
-from nbgen.engine import given_media, media_options, template_fault, unread_media, video, video_clip
+from nbgen.engine import given_media, media_options, template_fault, template_options, unread_media, video, video_clip
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.context_length import PromptTooLong
 from nbgen.engine.image import PROMPT_PIXELS
@@ -85,9 +85,9 @@ class Processor:
             turns if self._lists_parts else messages, tools=tools or None, add_generation_prompt=opens
         )
 
-    def encode_chat(self, messages: list[ChatMessage], options: Mapping[str, Any]) -> list[int]:
-        """Ids of a chat without media. Raises InvalidRequest."""
-        return self._chat(messages, [], options)["input_ids"][0].tolist()
+    def encode_chat(self, messages: list[ChatMessage], options: Mapping[str, Any], **own: Any) -> list[int]:
+        """Ids of a chat without media; `options` are a client's, `own` of transformers' call. Raises InvalidRequest."""
+        return self._chat(messages, [], options, **own)["input_ids"][0].tolist()
 
     def prompt(self, request: GenerateRequest, encode: Callable[[str], list[int]]) -> MediaPrompt:
         """The prompt of a request with media; `encode` makes ids of plain text. Raises InvalidRequest."""
@@ -96,13 +96,15 @@ class Processor:
         if any(each.tensors for each in media):
             return given_media.prompt(request, encode, self._placeholders)
         if request.messages is not None:
-            options = {
-                **request.template_options,
-                "tools": (request.tools and request.tools.tools) or None,
-                "add_generation_prompt": not request.continue_final,
-                "continue_final_message": request.continue_final,
-            }
-            return self._of(self._chat(request.messages, media, options), media)
+            made = self._chat(
+                request.messages,
+                media,
+                request.template_options,
+                tools=(request.tools and request.tools.tools) or None,
+                add_generation_prompt=not request.continue_final,
+                continue_final_message=request.continue_final,
+            )
+            return self._of(made, media)
         if request.input_ids is not None:
             return self._of_ids(request.input_ids, media)
         return self._of(self._text(request.text or "", media), media)
@@ -160,13 +162,14 @@ class Processor:
         per_token = {name for name, value in made.items() if name.endswith("token_type_ids")}
         return self._of({name: value for name, value in made.items() if name not in per_token}, media, ids)
 
-    def _chat(self, messages: list[ChatMessage], media: list[Media], options: Mapping[str, Any]) -> Made:
+    def _chat(self, messages: list[ChatMessage], media: list[Media], options: Mapping[str, Any], **own: Any) -> Made:
         """What the processor makes of a chat: whatever a user wrote is text, and only parts are media."""
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
+        call = template_options.read_by(self._processor.chat_template, options) | own
+        call |= {"tokenize": True, "return_dict": True, "return_tensors": "pt"}
         found = self._decoded(media)
         conversation = self._conversation(messages, media, found)
-        call = {"tokenize": True, "return_dict": True, "return_tensors": "pt", **options}
         kwargs = self._options(media, found)
 
         def run(**more: Any) -> Made:

@@ -1,6 +1,7 @@
 """An engine's pulse: what it said last, sent again while it computes or loads, so that nobody takes it for dead.
 
-Whoever was stopped, or waits for what never comes, uses no processor and falls silent. Knows neither models nor wires.
+Whoever was stopped, or waits for what never comes, uses no processor and falls silent. So does an engine that admits
+nobody any more, since one request's admission does not end. Knows neither models nor wires.
 """
 
 import math
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
 from nbgen.engine_state import EngineStatus, LoadProgress
 
@@ -18,6 +20,12 @@ USED_SECONDS = 0.01
 #: A computation of a GPU that lasts longer never ends: whoever waits for one uses a processor all the while. On a CPU
 #: one may last as long as a request may run, for then nobody waits for it any more.
 LONGEST = 300.0
+#: An admission that lasts longer never ends: a chat template may loop. The text of a large context takes seconds.
+ADMISSION_SECONDS = 30.0
+#: With media, each of which may take its decoder's time, after that has started.
+MEDIA_SECONDS = 300.0
+
+Given = TypeVar("Given")
 
 
 class Pulse:
@@ -37,6 +45,8 @@ class Pulse:
         self._whole = whole
         self._status: EngineStatus | LoadProgress = EngineStatus()
         self._said = time.monotonic()
+        #: When what other threads do has to be done.
+        self._deadlines: dict[int, float] = {}
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
@@ -53,14 +63,32 @@ class Pulse:
     def say(self, status: EngineStatus | LoadProgress) -> None:
         """Send what is so now."""
         self._status, self._said = status, time.monotonic()
-        self._send(status)
+        if not self._overdue:
+            self._send(status)
+
+    def bounded(self, work: Callable[[Given], None], seconds: float) -> Callable[[Given], None]:
+        """`work` that others wait for. While it lasts longer the pulse is still, whoever does it."""
+
+        def run(given: Given) -> None:
+            thread = threading.get_ident()
+            self._deadlines[thread] = time.monotonic() + seconds
+            try:
+                work(given)
+            finally:
+                del self._deadlines[thread]
+
+        return run
 
     def look(self) -> None:
         """Send the last status again, if nothing has been said for a while and the thread computes."""
         used, self._used = self._used, self._clock()
         silent = time.monotonic() - self._said
-        if self._used - used >= USED_SECONDS and LOOK_SECONDS <= silent < self._longest:
+        if self._used - used >= USED_SECONDS and LOOK_SECONDS <= silent < self._longest and not self._overdue:
             self._send(self._status)
+
+    @property
+    def _overdue(self) -> bool:
+        return time.monotonic() > min(tuple(self._deadlines.values()), default=math.inf)
 
     def _run(self) -> None:
         while not self._left.wait(LOOK_SECONDS):

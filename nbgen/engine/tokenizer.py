@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from nbgen.engine import template_fault
+from nbgen.engine import template_fault, template_options
 from nbgen.engine.answer_format import AnswerFormat
 from nbgen.engine.context_length import too_many_bytes
 from nbgen.engine.template_messages import template_message
@@ -70,6 +70,7 @@ class Tokenizer:
         """
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
+        template_options.check(options or {})
         self._check_chat(messages)
         answers = self.answers if any(m.tool_calls or m.reasoning for m in messages) else None
         try:
@@ -89,7 +90,9 @@ class Tokenizer:
         """How the model writes thoughts and calls of tools, as far as its template shows."""
         return AnswerFormat.of_model(self._tokenizer, self._render, [self.token_text(i) for i in self.eos_ids])
 
-    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], opens: bool, **options: Any) -> str:
+    def _render(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], opens: bool, /, **options: Any
+    ) -> str:
         return self._tokenizer.apply_chat_template(
             messages, tools=tools or None, tokenize=False, add_generation_prompt=opens, **options
         )

@@ -44,13 +44,14 @@ class PrivateServer:
         model: str | None = None,
         waiting: Callable[[int], None] = lambda seconds: None,
         options: Mapping[str, object] = MappingProxyType({}),
+        folder: PrivateFolder | None = None,
     ) -> None:
         """`options` are those of the server's application, as `jupyter nbgen --help-all` lists them.
 
-        Raises ServerNotFound where none can be started.
+        `folder` is the server's from now on, None: a new one. Raises ServerNotFound where none can be started.
         """
         with _in_words():
-            self._folder = PrivateFolder()
+            self._folder = folder or PrivateFolder()
         self._log = self._folder.path / "server.log"
         try:
             chosen = {**({"model": model} if model else {}), "private_folder": self._folder.path, **options}

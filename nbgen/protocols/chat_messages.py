@@ -18,24 +18,8 @@ from nbgen.protocols.media import MAX_MEDIA, Item, check_media, decode_base64, p
 
 MAX_MESSAGES = 4096
 MAX_TEMPLATE_OPTIONS = 32
-#: Variables that a chat template gets from us, or that would change how it is rendered.
-RESERVED_OPTIONS = {
-    "add_generation_prompt",
-    "chat_template",
-    "continue_final_message",
-    "conversation",
-    "documents",
-    "max_length",
-    "messages",
-    "padding",
-    "return_assistant_tokens_mask",
-    "return_dict",
-    "return_tensors",
-    "tokenize",
-    "tokenizer_kwargs",
-    "tools",
-    "truncation",
-}
+#: What a body says beside the template's own variables.
+RESERVED_OPTIONS = {"add_generation_prompt", "continue_final_message", "messages", "tools"}
 
 
 class InputAudio(msgspec.Struct, omit_defaults=True):

@@ -25,6 +25,9 @@ MAX_DIGITS = 20
 MAX_VALUES = 2**24
 LOWEST, HIGHEST = -(2**63), 2**64 - 1
 
+#: Of a body, what is searched at once: meanwhile no other thread runs.
+SLICE = 2**20
+
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -44,7 +47,7 @@ def parse_json(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise MalformedBody(f"the body is not UTF-8 (byte {error.start})") from None
     try:
-        value = (_wary_decoder if _LONG_NUMBER.search(body) else _decoder).decode(text)
+        value = (_wary_decoder if _holds(_LONG_NUMBER, body) else _decoder).decode(text)
     except json.JSONDecodeError as error:
         raise MalformedBody(f"the body is not JSON: {error.msg} (character {error.pos})") from None
     except RecursionError:
@@ -106,6 +109,11 @@ def check_range(name: str, value: int | None, low: int, high: int) -> None:
         raise InvalidRequest(f"{name} must be {low} to {high}, got {value}", field=name)
 
 
+def _holds(pattern: re.Pattern[bytes], body: bytes | memoryview, longest: int = MAX_DIGITS) -> bool:
+    """Whether a pattern of at most so many bytes is anywhere in a body."""
+    return any(pattern.search(body, start, start + SLICE + longest) for start in range(0, len(body), SLICE))
+
+
 def _constant(name: str) -> float:
     raise MalformedBody(f"{name} is not a finite number")
 
@@ -158,7 +166,7 @@ def _check_shape(value: Any) -> None:
 
 def check_surrogates(body: bytes | memoryview, value: Any) -> None:
     """Raise MalformedBody where the `value` of a body has half of a surrogate pair in a text."""
-    if not _SURROGATE_ESCAPE.search(body):
+    if not _holds(_SURROGATE_ESCAPE, body):
         return
     try:
         json.dumps(value, ensure_ascii=False).encode()

@@ -227,6 +227,7 @@ def chat_call(fields: dict[str, Any]) -> Call:
         template_options=template_options({**manner, **(body.chat_template_kwargs or {})}),
     )
     names = _names(fields, name) | {"input_ids": "messages", "messages": "messages"}
+    names["template_options"] = "chat_template_kwargs"
     return _call(body, [request], chat=True)._replace(logprobs=wanted is not None, media=[media], names=names)
 
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jupyter_server.auth import IdentityProvider
+from jupyter_server.auth import AllowAllAuthorizer, IdentityProvider
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from tornado.ioloop import PeriodicCallback
@@ -102,7 +102,8 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
         None,
         allow_none=True,
         min=0,
-        help="Port of KServe v2 over gRPC (0: any free one); None: off. Needs nbgen[grpc].",
+        help="Port of KServe v2 over gRPC (0: any free one); None: off. Needs nbgen[grpc]. For trusted networks: "
+        "it knows no limit of connections.",
     ).tag(config=True)
     triton_server_name = Unicode(
         "triton", help="What Triton's clients are told as the server's name; its examples insist on 'triton'."
@@ -294,6 +295,9 @@ class NbgenApp(EngineOptions, LifeOptions, MediaOptions, ExtensionApp):
             self.log.error("gRPC is off: %s. Install it with: pip install 'nbgen[grpc]'", error)
             return
         secrets = [self.key, getattr(identity, "token", "")] if identity.auth_enabled else []
+        if type(server.authorizer) is not AllowAllAuthorizer:  # which decides by HTTP's requests
+            secrets = [self.key]
+            self.log.info("gRPC admits nbgen's key alone: the server's token is its authorizer's to judge, over HTTP")
         grpc_server = GrpcServer(self, secrets, self.log)
         try:
             await grpc_server.start(server.ip, port, server.ssl_options)

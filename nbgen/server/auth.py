@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, ClassVar
 
 from jupyter_server.auth.decorator import allow_unauthenticated
 from jupyter_server.auth.utils import HTTP_METHOD_TO_AUTH_ACTION
@@ -30,6 +30,8 @@ class AuthenticatedHandler(APIHandler):
     """Denies by default, for every method, before anything of the body is read."""
 
     auth_resource = "nbgen"
+    #: What Jupyter's authorizer is asked about by method.
+    actions: ClassVar[Mapping[str, str]] = HTTP_METHOD_TO_AUTH_ACTION
     SUPPORTED_METHODS: Any = tuple(method.upper() for method in METHODS)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -56,7 +58,7 @@ class AuthenticatedHandler(APIHandler):
             return  # a preflight carries no credentials; without allowed origins it has no use
         if self.current_user is None or await self._only_a_cookie_knows():
             raise Unauthorized("send `Authorization: Bearer <token>`, with the server's token or nbgen's key")
-        action = HTTP_METHOD_TO_AUTH_ACTION[self.request.method or ""]
+        action = self.actions[self.request.method or ""]
         if not await _settled(self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)):
             raise Forbidden(f"you may not {action} on nbgen")
 

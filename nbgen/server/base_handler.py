@@ -45,6 +45,8 @@ GENERATE_BODY = 8 * 2**20
 MEDIA_BODY = 64 * 2**20
 #: Of a refused body: read and dropped before the answer.
 DISCARDED_BYTES = 2**31
+#: Of a body's length.
+MAX_DIGITS = 20
 KEEP_ALIVE_SECONDS = 10.0
 T = TypeVar("T")
 #: What a route does for one of HTTP's methods, with the parts of the path.
@@ -137,7 +139,7 @@ class NbgenHandler(AuthenticatedHandler):
         if length > self.body_limit and not _is_length(said):
             raise InvalidRequest(f"Content-Length {said[:80]!r} is not a length in bytes")
         if length > self.body_limit:
-            raise self.too_large(str(length))
+            raise self.too_large(said if len(said) <= MAX_DIGITS else f"{said[:MAX_DIGITS]}…")
         if length == 0:
             return
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -152,7 +154,7 @@ class NbgenHandler(AuthenticatedHandler):
         if "Transfer-Encoding" in self.request.headers:
             return -1
         digits = self.request.headers.get("Content-Length", "0")
-        return int(digits) if _is_length(digits) else self.body_limit + 1
+        return int(digits) if _is_length(digits) and len(digits) <= MAX_DIGITS else self.body_limit + 1
 
     def _refuse(self, error: NbgenError | web.HTTPError) -> None:
         """Answer `error`: at once, or after a short body, since who is still sending may never read it."""

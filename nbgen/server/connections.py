@@ -6,6 +6,7 @@ Knows no route and nothing of Jupyter.
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 import sys
 import time
@@ -70,10 +71,6 @@ class LimitedHTTPServer(HTTPServer):
 
 def descriptors() -> int:
     """How many the process may have at a time."""
-    if sys.platform == "win32":
-        return sys.maxsize
-    import resource
-
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 

@@ -26,6 +26,8 @@ HEALTH = "grpc.health.v1.Health"
 #: HealthCheckResponse with these statuses.
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 GRACE_SECONDS = 1.0
+#: Of a connection without a call.
+IDLE_MILLISECONDS = 300_000
 
 
 class GrpcServer:
@@ -38,6 +40,7 @@ class GrpcServer:
             ("grpc.max_receive_message_length", MAX_RECEIVED),
             ("grpc.max_send_message_length", MAX_SENT),
             ("grpc.so_reuseport", 0),
+            ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
         ]
         secret_list = [secret for secret in secrets if secret]
         self._server = grpc.aio.server(interceptors=[Authentication(secret_list)], options=options)

@@ -25,6 +25,7 @@ from nbgen.server import (
     triton_generate_handlers,
 )
 from nbgen.server.base_handler import NbgenHandler
+from nbgen.server.kserve_handler import KserveHandler
 
 PREFIX = "nbgen/"
 
@@ -67,6 +68,10 @@ class OpenaiNotFoundHandler(openai_handlers.OpenaiHandler, NotFoundHandler):
     """The same where OpenAI's clients look."""
 
 
+class KserveNotFoundHandler(NotFoundHandler, KserveHandler):
+    """The same where Triton's look."""
+
+
 class SglangNotFoundHandler(NotFoundHandler):
     """The same at the root, in SGLang's words."""
 
@@ -96,7 +101,7 @@ HANDLERS: list[tuple[str, type[NbgenHandler]]] = [
 def routes(*, standalone: bool) -> list[tuple[Any, ...]]:
     """Patterns below Jupyter's base URL, most special first. A slash at the end changes nothing, but for Triton."""
     known = [(_with_slash(pattern), handler) for pattern, handler in HANDLERS]
-    own = [*known, *kserve_handlers.LAST_HANDLERS, ("v1/.*", OpenaiNotFoundHandler)]
+    own = [*known, ("v2/.*", KserveNotFoundHandler), ("v1/.*", OpenaiNotFoundHandler)]
     below = [(PREFIX + pattern, handler) for pattern, handler in own]
     alone = [("/?", RootHandler), *own] if standalone else []
     return [*below, ("nbgen/?", PageHandler), (PREFIX + ".*", NotFoundHandler), *alone]

@@ -212,15 +212,6 @@ def _costly_bytes(header: str | None, body: memoryview) -> int:
     return len(body) if len(json) > INLINE_BYTES or b"BYTES" in bytes(json) else len(json)
 
 
-class NotFoundHandler(SmallHandler):
-    """Every other path of this protocol."""
-
-    async def get(self) -> None:
-        raise NotFound(f"there is no route {self.request.path[:200]!r}")
-
-    head = post = put = patch = delete = get
-
-
 MODEL = r"v2/models/([^/]+)(?:/versions/([0-9]+))?"
 REPOSITORY_MODEL = r"v2/repository/models/([^/]+)"
 
@@ -240,4 +231,3 @@ HANDLERS = [
     (r"v2/repository/[^/]+/index", IndexHandler),
     (r"v2/repository/([^/]+)/models/([^/]+)/(?:load|unload)", NamedRepositoryHandler),
 ]
-LAST_HANDLERS = [(r"v2/.*", NotFoundHandler)]

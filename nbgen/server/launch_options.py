@@ -30,7 +30,7 @@ def _json(text: str) -> Any:
         return text
 
 
-ALIASES: dict[str, str] = {
+ALIASES: dict[str, str | tuple[str, str]] = {
     "model": "NbgenApp.model",
     "device": "NbgenApp.device",
     "dtype": "NbgenApp.dtype",
@@ -51,7 +51,11 @@ ALIASES: dict[str, str] = {
     "allow-media-host": "NbgenApp.allow_media_hosts",
     "media-root": "NbgenApp.media_root",
     "host": "ServerApp.ip",
-    "api-key": "IdentityProvider.token",
+    "api-key": (
+        "IdentityProvider.token",
+        "The token that callers show. All users of the machine can see a command line: the variable JUPYTER_TOKEN "
+        "tells it to the server alone.",
+    ),
     "max-connections": "StandaloneServerApp.max_connections",
 }
 
@@ -94,7 +98,8 @@ REFUSED: dict[str, str] = {
 def command(config: EngineConfig) -> str:
     """What starts a server of its own with this model and the unusual ones of these options: others may be secrets."""
     usual, words = EngineConfig(), ["jupyter nbgen"]
-    aliases = {trait.removeprefix("NbgenApp."): alias for alias, trait in reversed(ALIASES.items())}
+    named = [(trait, alias) for alias, trait in reversed(ALIASES.items()) if isinstance(trait, str)]
+    aliases = {trait.removeprefix("NbgenApp."): alias for trait, alias in named}
     for name in config.__struct_fields__:
         value = getattr(config, name)
         if name == "model" or value not in (None, getattr(usual, name)):

@@ -30,6 +30,7 @@ MAX_DIGITS = 20
 REDIRECTS = (301, 302, 303, 307, 308)
 #: Stands in the owner's list for every host that is not inside.
 ANY_HOST = "*"
+NO_ADDRESS = "that is no address of the form https://host/path"
 ACCEPTED = "image/*, audio/*, video/*"
 
 
@@ -77,7 +78,7 @@ class MediaUrls:
             answer = await self._get(place.url, limit)
             if answer.code not in REDIRECTS:
                 break
-            url = urljoin(place.url, answer.headers.get("Location", ""))
+            url = _joined(place.url, answer.headers.get("Location", ""))
         else:
             raise InvalidRequest(f"that address leads elsewhere more than {MAX_REDIRECTS} times")
         if answer.code != 200 or not answer.body:
@@ -147,6 +148,14 @@ def _named(field: str) -> Iterator[None]:
         raise InvalidRequest(words, field=field) from None
 
 
+def _joined(url: str, location: str) -> str:
+    """Where a redirect leads. Raises InvalidRequest."""
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        raise InvalidRequest(NO_ADDRESS) from None
+
+
 def read_url(url: str) -> Place:
     """What a URL says. Raises InvalidRequest for one that two parsers could read differently."""
     if not all("!" <= character <= "~" for character in url) or "\\" in url:
@@ -155,7 +164,7 @@ def read_url(url: str) -> Place:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise InvalidRequest("that is no address of the form https://host/path") from None
+        raise InvalidRequest(NO_ADDRESS) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise InvalidRequest("an address is http(s)://host/path, without a user or a password")
     if "%" in parts.netloc:

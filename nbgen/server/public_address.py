@@ -25,7 +25,7 @@ def is_public(address: str) -> bool:
         ip = ip_address(address)
     except ValueError:
         return False
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or _carries_another(ip))
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or _carries_another(ip))
 
 
 def _carries_another(ip: IPv4Address | IPv6Address) -> bool:

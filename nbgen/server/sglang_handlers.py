@@ -108,6 +108,8 @@ class ContinueHandler(SglangHandler):
 class FlushCacheHandler(SglangHandler):
     """Empties the prefix cache, unless requests are alive: then nothing is done and the answer says so."""
 
+    actions = {**NbgenHandler.actions, "GET": "write", "HEAD": "write"}  # noqa: RUF012
+
     async def get(self) -> None:
         seconds = sglang.parse_timeout(self.get_query_argument("timeout", "0"))
         deadline = time.monotonic() + seconds

@@ -12,7 +12,7 @@ import torch
 
 from nbgen import frames
 from nbgen.commands import AdapterState, ContinueGeneration, LoadAdapter, PauseGeneration, UnloadAdapter
-from nbgen.engine import pulse
+from nbgen.engine import loop, pulse
 from nbgen.engine.adapter_folder import Adapter
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.channel import Channel
@@ -26,6 +26,7 @@ from nbgen.engine_state import EngineStatus, LoadProgress
 from nbgen.frames import FromEngine, ToEngine, encode_frame, frame_length, from_engine_decoder
 from nbgen.messages import (
     AbortRequest,
+    ChatMessage,
     EmbedOutput,
     EmbedRequest,
     GenerateOutput,
@@ -312,6 +313,23 @@ def test_a_step_that_lasts_is_no_silence(
     lasting.is_heard()
     outputs = served.outputs("r")
     assert ids(outputs["r"]) == expected
+    served.close()
+
+
+@pytest.mark.parametrize("kind", ["text", "media"])
+def test_an_admission_that_does_not_end_silences_the_engine(
+    kind: str, assembly: Assembly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the server ends it; a status that had been on its way may still come."""
+    template = "{% for a in range(500) %}{% for b in range(99999) %}{% endfor %}{% endfor %}a"
+    monkeypatch.setattr(loop, "ADMISSION_SECONDS" if kind == "text" else "MEDIA_SECONDS", 0.1)
+    monkeypatch.setattr(assembly.admission._tokenizer._tokenizer, "chat_template", template)
+    monkeypatch.setattr(Loop, "_waits_for_media", lambda _, message: kind == "media")
+    served = Served(partial(Loop, assembly=assembly))
+    chat = [ChatMessage(role="user", content="hi")]
+    served.send(GenerateRequest(rid="r", messages=chat, params=SamplingParams(max_new_tokens=1, ignore_eos=True)))
+    said = served.until(lambda message: isinstance(message, StepOutputs))
+    assert sum(isinstance(message, EngineStatus) for message in said) <= 2
     served.close()
 
 

@@ -232,6 +232,10 @@ REFUSED = {
     "a rank that lies": ({"r": 5}, r"\[4, \d+\]; with this base model it is \[5, \d+\]"),
     "no alpha": ({"lora_alpha": None}, "lora_alpha"),
     "a bad pattern": ({"rank_pattern": {"(": 3}}, "regular expression"),
+    "two halves of a pattern": ({"rank_pattern": {"a)|(?:b": 3}}, "regular expression"),
+    "half a character": ({"rank_pattern": {"\ud800": 3}}, "regular expression"),
+    "a pattern that looks back": ({"rank_pattern": {r"(a)\1": 3}}, "which RE2 reads"),
+    "a pattern without end": ({"rank_pattern": {r"((\w|\.)+)+!": 3}, "r": 5}, "with this base model it is"),
 }
 
 

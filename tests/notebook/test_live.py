@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -23,6 +25,23 @@ from tests.conftest import PATIENCE, wait_for
 
 PROMPT = "What the model says"
 GREEDY = {"complete": True, "temperature": 0, "max_new_tokens": 24, "ignore_eos": True}
+
+
+KILLED = """
+import os, signal, sys
+from transformers import AutoModelForCausalLM, AutoTokenizer
+import nbgen
+server = nbgen.serve(AutoModelForCausalLM.from_pretrained(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1]))
+print(server._folder.path, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_folder_goes_with_a_kernel_that_was_killed(tiny_model: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tiny_model)]
+    folder = subprocess.run(command, capture_output=True, encoding="utf-8", check=False).stdout.strip()
+    assert "nbgen-live-" in folder
+    wait_for(lambda: not Path(folder).exists(), "the folder is gone")
 
 
 @pytest.fixture(scope="module")

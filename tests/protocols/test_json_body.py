@@ -1,16 +1,22 @@
 """What the strict parser takes and refuses."""
 
+import base64
 import json
+import os
+import threading
+import time
 from typing import Any
 
 import msgspec
 import pytest
 
 from nbgen.errors import InvalidRequest
+from nbgen.protocols import json_body
 from nbgen.protocols.json_body import (
     MAX_DEPTH,
     MAX_KEYS,
     MAX_VALUES,
+    SLICE,
     MalformedBody,
     are_ids,
     are_integers,
@@ -166,3 +172,22 @@ def test_what_is_not_served_is_refused_with_what_asks_for_nothing(unset: tuple[A
 )
 def test_what_token_ids_are(value: Any, integers: bool, ids: bool) -> None:
     assert (are_integers(value), are_ids(value)) == (integers, ids)
+
+
+def test_other_threads_run_while_a_large_text_is_searched() -> None:
+    body = b'"' + base64.b64encode(os.urandom(30_000_000)) + b'"'
+    searched, turns = threading.Thread(target=json_body._holds, args=(json_body._LONG_NUMBER, body)), 0
+    searched.start()
+    while searched.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 10
+
+
+@pytest.mark.parametrize("start", range(SLICE - 20, SLICE + 2))
+def test_what_lies_across_two_slices_is_found(start: int) -> None:
+    assert parse_json(b"[" + b" " * (start - 1) + b"%d]" % (2**64 - 1)) == [2**64 - 1]
+    with pytest.raises(MalformedBody, match="does not fit in 64 bits"):
+        parse_json(b"[" + b" " * (start - 1) + b"%d]" % 2**64)
+    with pytest.raises(MalformedBody, match="surrogate"):
+        parse_json(b" " * start + rb'"\ud83d"')

@@ -7,9 +7,12 @@ from urllib.parse import quote
 
 import pytest
 import tornado.web
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from nbgen.server.handlers import routes
 from tests.server.conftest import TOKEN, Server
+from tests.server.triton import TOKEN_METADATA, grpc_address
 
 
 def example(pattern: str) -> str:
@@ -198,7 +201,11 @@ class ReadOnly(Authorizer):
 
 def test_jupyters_authorizer_decides_what_a_known_caller_may_do(tmp_path: Path) -> None:
     (tmp_path / "read_only.py").write_text(READ_ONLY)
-    arguments = ("--ServerApp.authorizer_class=read_only.ReadOnly", "--NbgenApp.autoload=False")
+    arguments = (
+        "--ServerApp.authorizer_class=read_only.ReadOnly",
+        "--NbgenApp.autoload=False",
+        "--NbgenApp.grpc_port=0",
+    )
     server = Server(tmp_path, *arguments)
     try:
         for path in ("server_info", "v1/models", "metrics", "api/v1/model"):
@@ -207,8 +214,13 @@ def test_jupyters_authorizer_decides_what_a_known_caller_may_do(tmp_path: Path) 
             answer = server.http.post(path, json={"text": "a"})
             assert answer.status_code == 403, path
             assert "may not write" in answer.text
+        assert server.http.get("flush_cache").status_code == 403
         with server.anonymous(Authorization=f"Bearer {server.key}") as owner:
             assert owner.post("abort_request", json={}).status_code == 200
+        with triton.InferenceServerClient(grpc_address(server)) as remote:
+            assert remote.is_server_live(headers={"authorization": f"Bearer {server.key}"})
+            with pytest.raises(InferenceServerException, match="authorization"):
+                remote.is_server_live(headers=TOKEN_METADATA)
     finally:
         server.stop()
 

@@ -13,6 +13,7 @@ from PIL import Image
 
 from tests.engine.multimodal import MULTIMODAL
 from tests.engine.test_images import NEW_TOKENS, Reference, picture
+from tests.http_canary import Canary
 from tests.server.conftest import Server, events
 
 NAME = "qwen2_5_vl"
@@ -101,6 +102,19 @@ def test_chats_go_through_the_models_template(seeing: Server, reference: Referen
     assert kept["messages"][0] == chat(picture(1))[0]
     assert kept["turns"][0]["content"] == chat(picture(1))[0]["content"]
     assert kept["run"]["messages"][0]["content"][0] == {"type": "image_url"}
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/responses", "api/v1/runs", "tokenize"])
+def test_a_templates_options_are_no_media(seeing: Server, path: str) -> None:
+    name = "template_options" if path == "api/v1/runs" else "chat_template_kwargs"
+    turns = [{"role": "user", "content": "hi"}]
+    body = {"input": "hi"} if path == "v1/responses" else {"messages": turns}
+    with Canary() as canary:
+        answer = seeing.http.post(path, json={**body, name: {"images": canary.url}})
+        assert answer.status_code == 200, answer.text
+        refused = seeing.http.post(path, json={**body, name: {"sanitize_control_tokens": False}})
+    assert not canary.asked
+    assert "sanitize_control_tokens is not an option that a template may be given" in refused.text
 
 
 def test_a_prompt_without_a_place_has_its_image_first(seeing: Server, reference: Reference) -> None:

@@ -53,6 +53,12 @@ def test_a_body_over_the_limit_is_413_before_it_is_read(server: Server) -> None:
     for said in ("51,51", "-5", "many"):
         answer = raw(server, head + f"Content-Type: application/json\nContent-Length: {said}")
         assert b"400" in answer.split(b"\r\n")[0], answer
+    for said in ("9" * 5000, "0" * 5000 + "2"):
+        answer = raw(server, f"POST /nbgen/generate HTTP/1.1\nHost: localhost\nContent-Length: {said}")
+        assert b"401" in answer.split(b"\r\n")[0], answer
+        answer = raw(server, head + f"Content-Type: application/json\nContent-Length: {said}")
+        assert b"413" in answer.split(b"\r\n")[0], answer
+        assert said[:20].encode() + b"\xe2\x80\xa6 bytes; at most" in answer or b"\\u2026 bytes; at most" in answer
     small = server.http.post("abort_request", content=b" " * (2**20 + 1), headers={"Content-Type": "application/json"})
     assert small.status_code == 413
 

@@ -133,6 +133,8 @@ class Files(web.RequestHandler):
                 self.write(b"an image")
             case "again":
                 self.redirect(f"{self.request.protocol}://{self.request.host}/again")
+            case "malformed":
+                self.redirect("//[x")
             case "near":
                 self.redirect("/image")
             case _:
@@ -173,6 +175,7 @@ async def test_a_file_is_fetched_under_its_name_with_one_look_up_and_no_secrets(
         ("also.test-image", "that address is not allowed"),
         ("inside.test-image", "that address is not allowed"),
         ("again", "leads elsewhere more than 3 times"),
+        ("malformed", "`image_data`: that is no address of the form"),
         ("missing", "no file of"),
         ("large", "no file of at most 2097152 bytes"),
         ("announced", "`image_data`: the file at that address has 52428800 bytes; at most 2097152 are fetched"),
