@@ -98,8 +98,13 @@ class DecodeGraphs:
         return graph.replay, decoded
 
     def _uncaptured(self, bucket: int) -> tuple[Callable[[], object], Decoded]:
-        scores = self._forward(bucket)
-        return lambda: scores.copy_(self._forward(bucket)), Decoded(scores)
+        decoded = _decoded(self._forward(bucket))
+
+        def replay() -> None:
+            for kept, new in zip(decoded, _decoded(self._forward(bucket)), strict=True):
+                kept.copy_(new)
+
+        return replay, decoded
 
     def _forward(self, bucket: int) -> torch.Tensor:
         """`[bucket, vocab]`"""
@@ -109,3 +114,9 @@ class DecodeGraphs:
         made = {key: tensor[:bucket] for key, tensor in made.items()}
         step = Step(self._cache, self._attention, inputs.slots[:bucket], spans, [], static=True, _made=made)
         return self._decode(step, inputs.ids[:bucket], inputs.positions[:bucket])
+
+
+def _decoded(scores: torch.Tensor) -> Decoded:
+    """With the most likely tokens, as `step_kernels` finds them."""
+    numbers = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
+    return Decoded(scores, torch.where(scores.isfinite().any(-1), numbers.argmax(-1), NO_TOKEN))

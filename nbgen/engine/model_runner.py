@@ -133,16 +133,18 @@ class ModelRunner:
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
         experts: dict[Any, Any] = {}
         decoded, states = self._replay(items, wanted, newest), None
-        scores, best = decoded or (None, None)
-        if scores is None:
+        if decoded is None:
             scores, states, experts = self._compute(items, wanted, newest)
+            decoded = Decoded(scores)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
             part = slice(end, end + len(rows))
-            prompt.append(PromptScores(sequence, position, scores[part], None if states is None else states[part]))
+            hidden = None if states is None else states[part]
+            prompt.append(PromptScores(sequence, position, decoded.scores[part], hidden))
             end += len(rows)
         last = {} if states is None else dict(zip(sampled.values(), states, strict=False))
-        return RunOutput(list(sampled.values()), scores[: len(sampled)], prompt, last, experts, best)
+        scores, best = decoded.of(slice(len(sampled)))
+        return RunOutput(list(sampled.values()), scores, prompt, last, experts, best)
 
     def encode(self, sequence: Sequence) -> None:
         """Run the towers on the sequence's media, through its adapter. Raises InvalidRequest."""

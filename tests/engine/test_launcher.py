@@ -306,6 +306,22 @@ def test_padded_decodes_over_static_tensors(tiny_model: Path, tiny_engine: Assem
     check_idle(assembly)
 
 
+def test_a_prompt_s_last_pieces_of_one_token_beside_decodes_in_a_graph(
+    tiny_model: Path, tiny_engine: Assembly
+) -> None:
+    """Where rows of its logprobs stand behind the tokens that the graph finds."""
+    requests = [
+        request("stream", PROMPT[:1], max_new_tokens=40),
+        request("lp", PROMPT[:10], max_new_tokens=3, logprobs=LogprobOptions(start=0)),
+    ]
+    assembly = looking_ahead(tiny_model, prefill_chunk=1)
+    with_graphs(assembly)
+    outputs, expected = generate(assembly, requests), generate(tiny_engine, requests)
+    assert answers(outputs) == answers(expected)
+    np.testing.assert_allclose(values(outputs["lp"], 0), values(expected["lp"], 0), atol=1e-3)
+    check_idle(assembly)
+
+
 @pytest.mark.filterwarnings(*UNINSTALLED)
 @pytest.mark.parametrize("model_type", ["falcon_h1", "qwen3_next", "bloom"])
 def test_states_and_caches_of_other_kinds(model_type: str, tmp_path: Path) -> None:
