@@ -306,9 +306,7 @@ def test_padded_decodes_over_static_tensors(tiny_model: Path, tiny_engine: Assem
     check_idle(assembly)
 
 
-def test_a_prompt_s_last_pieces_of_one_token_beside_decodes_in_a_graph(
-    tiny_model: Path, tiny_engine: Assembly
-) -> None:
+def test_a_prompt_s_last_pieces_of_one_token_beside_decodes_in_a_graph(tiny_model: Path, tiny_engine: Assembly) -> None:
     """Where rows of its logprobs stand behind the tokens that the graph finds."""
     requests = [
         request("stream", PROMPT[:1], max_new_tokens=40),
