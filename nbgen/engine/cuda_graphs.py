@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -52,7 +53,7 @@ class DecodeGraphs:
         self._graphs: dict[int, tuple[Callable[[], object], Decoded]] = {}
         #: Buckets for whose graph there was no memory.
         self._short: set[int] = set()
-        self._pool = torch.cuda.graph_pool_handle() if self._captures else None
+        self._pool: Any = torch.cuda.graph_pool_handle() if self._captures else None
         self.works = True
 
     @torch.inference_mode()
@@ -118,13 +119,14 @@ class DecodeGraphs:
         return graph.replay, decoded
 
     def _uncaptured(self, bucket: int) -> tuple[Callable[[], object], Decoded]:
-        decoded = _decoded(self._forward(bucket))
+        scores = self._forward(bucket)
+        best = _most_likely(scores)
 
         def replay() -> None:
-            for kept, new in zip(decoded, _decoded(self._forward(bucket)), strict=True):
-                kept.copy_(new)
+            scores.copy_(self._forward(bucket))
+            best.copy_(_most_likely(scores))
 
-        return replay, decoded
+        return replay, Decoded(scores, best)
 
     def _forward(self, bucket: int) -> torch.Tensor:
         """`[bucket, vocab]`"""
@@ -155,7 +157,7 @@ def _refusing_to_wait() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def _decoded(scores: torch.Tensor) -> Decoded:
-    """With the most likely tokens, as `step_kernels` finds them."""
+def _most_likely(scores: torch.Tensor) -> torch.Tensor:
+    """As `step_kernels` finds them, without kernels."""
     numbers = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
-    return Decoded(scores, torch.where(scores.isfinite().any(-1), numbers.argmax(-1), NO_TOKEN))
+    return torch.where(scores.isfinite().any(-1), numbers.argmax(-1), NO_TOKEN)
