@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nbgen.engine import grammar_masks
 from nbgen.engine.assembly import Assembly
 from nbgen.messages import GenerateOutput, GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.sampling_params import SamplingParams
@@ -283,6 +284,22 @@ def test_grammars_beside_free_rows(tiny_model: Path) -> None:
     finally:
         plain.close()
         assembly.close()
+
+
+def test_grammars_need_no_kernels_on_a_gpu(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = grammar_masks._backend
+    chosen = []
+
+    def as_on_a_gpu(_: torch.device) -> str:
+        chosen.append(backend(torch.device("cuda")))
+        return chosen[-1]
+
+    monkeypatch.setattr(grammar_masks, "has_kernels", lambda _: False)
+    requests = [request("free"), request("g", regex="[ab]{3,9}|no", ignore_eos=False)]
+    expected, assembly = constrained(build(tiny_model), *requests), looking_ahead(tiny_model)
+    monkeypatch.setattr(grammar_masks, "_backend", as_on_a_gpu)
+    assert answers(constrained(assembly, *requests)) == answers(expected)
+    assert set(chosen) == {"torch_native"}
 
 
 def test_a_sequence_without_a_token_fails_alone(ahead: Assembly, tiny_engine: Assembly) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from nbgen.engine import memory
+from nbgen.engine import grammar_masks, memory
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.attention import Step
 from nbgen.engine.cuda_graphs import DecodeGraphs
@@ -18,6 +18,7 @@ from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
 from tests.engine.test_cuda_graphs import requests
+from tests.engine.test_grammar import constrained
 from tests.engine.test_stateful_blocks import QUESTIONS, answered
 
 MB = 2**20
@@ -144,6 +145,23 @@ def test_looking_ahead_changes_no_text(graphs: bool, tiny_model: Path) -> None:
         assert {rid: ids(outputs) for rid, outputs in got.items()} == {r: ids(o) for r, o in expected.items()}
         status = ahead.engine.status()
         assert status.blocks_free == status.blocks_total
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_grammars_constrain_with_kernels_and_without(
+    kernels: bool, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_new_tokens=20, temperature=0.0, regex="[ab]{3,9}")
+    asked = [GenerateRequest(rid="g", input_ids=[10, 20, 30], params=params), *sampled()]
+    cpu, gpu = build(tiny_model, device="cpu"), build(tiny_model, device="cuda")
+    try:
+        expected = ids(constrained(cpu, *asked)["g"])
+        if not kernels:
+            monkeypatch.setattr(grammar_masks, "has_kernels", lambda _: False)
+        assert ids(constrained(gpu, *asked)["g"]) == expected
+    finally:
+        cpu.close()
+        gpu.close()
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
