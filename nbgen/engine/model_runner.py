@@ -163,9 +163,9 @@ class ModelRunner:
         What changes with a sequence's length on the host, or keeps states beside the cache, runs without.
         """
         if self.attention.graphs and self.long_after is None and self.tier == "A":
-            blocks = -(-context_length // self.cache.block_size)
+            blocks = min(-(-context_length // self.cache.block_size), self.cache.num_blocks)
             if self.fused:
-                self.fused.reach(context_length)
+                self.fused.reach(blocks * self.cache.block_size)
             self.graphs = DecodeGraphs(self.decode, self.cache, self.attention, most=max_running, blocks=blocks)
             self.graphs.prepare()
 

@@ -85,3 +85,17 @@ def test_a_bucket_without_memory_runs_without_and_others_go_on(
     assert graphs.works
     assert tried.count(2) == 1, "a bucket is tried again and again"
     assert caplog.text.count("No memory for a CUDA graph of 2 rows (CUDA out of memory)") == 1
+
+
+def test_inputs_have_room_for_what_the_cache_can_hold(tiny_model: Path) -> None:
+    class Graphs(ReferenceAttention):
+        graphs = True
+
+    runner = build(tiny_model).engine._runner
+    runner.attention = Graphs()
+    blocks = []
+    for few in (5, 1000):
+        runner.cache.resize(few)
+        runner.capture(2, context_length=128)
+        blocks.append(runner.graphs._inputs.blocks)
+    assert blocks == [5, 128 // runner.cache.block_size]
