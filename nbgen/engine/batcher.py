@@ -162,10 +162,10 @@ class Batcher:
             for item in batch:
                 self._fail(item, f"{item.request.model} was unloaded", 503)
             return
-        try:
-            computed = self._module.compute([item.request for item in batch])
-        except BaseException as error:  # whatever the module raises, its sys.exit() too, is the fault of its requests
-            self._blame(batch, error)
+        computed = self._computed(batch)
+        if computed is None:
+            for item in batch if len(batch) > 1 else ():  # only now: the exception held what had been computed
+                self._execute([item])
             if not self._module.usable():
                 self._lost()
             return
@@ -182,17 +182,22 @@ class Batcher:
             )
             self._send(output)
 
-    def _blame(self, batch: list[Waiting], error: BaseException) -> None:
-        if len(batch) > 1:
-            for item in batch:
-                self._execute([item])
-            return
-        name = batch[0].request.model
+    def _computed(self, batch: list[Waiting]) -> Computed | None:
+        """None where that fails, which a request that is alone is told."""
+        try:
+            return self._module.compute([item.request for item in batch])
+        except BaseException as error:  # whatever the module raises, its sys.exit() too, is the fault of its requests
+            if len(batch) == 1:
+                self._blame(batch[0], error)
+        return None
+
+    def _blame(self, item: Waiting, error: BaseException) -> None:
+        name = item.request.model
         if isinstance(error, NbgenError):
-            self._fail(batch[0], error.message, error.status)
+            self._fail(item, error.message, error.status)
             return
         log.error("%s failed", name, exc_info=error)
-        self._fail(batch[0], f"the module of {name} failed ({type(error).__name__}); the server's log says why", 500)
+        self._fail(item, f"the module of {name} failed ({type(error).__name__}); the server's log says why", 500)
 
     def _fail(self, item: Waiting, error: str, status: int) -> None:
         self._send(InferOutput(rid=item.request.rid, error=error, status=status))

@@ -6,11 +6,16 @@ step.
 """
 
 import logging
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import Any
 
 import torch
 
+from nbgen.engine import memory
 from nbgen.engine.attention import ReferenceAttention, Span, Step
 from nbgen.engine.decode_row import DecodeRow
 from nbgen.engine.forward import Decoded
@@ -46,7 +51,9 @@ class DecodeGraphs:
         self._captures = device.type == "cuda"
         self._inputs = GraphInputs(self._most, blocks, device)
         self._graphs: dict[int, tuple[Callable[[], object], Decoded]] = {}
-        self._pool = torch.cuda.graph_pool_handle() if self._captures else None
+        #: Buckets for whose graph there was no memory.
+        self._short: set[int] = set()
+        self._pool: Any = torch.cuda.graph_pool_handle() if self._captures else None
         self.works = True
 
     @torch.inference_mode()
@@ -72,34 +79,54 @@ class DecodeGraphs:
         self._add(1)
 
     def _add(self, bucket: int) -> bool:
-        """Make the bucket's graph; False where the model does what no graph can hold."""
+        """Make the bucket's graph; False where the model does what no graph can hold, or there is no memory for it."""
+        if bucket in self._short:
+            return False
         stream = torch.cuda.current_stream() if self._captures else None
         try:
             self._graphs[bucket] = self._captured(bucket) if self._captures else self._uncaptured(bucket)
         except (RuntimeError, NotImplementedError) as error:
-            log.warning("This model's decodes cannot be captured in CUDA graphs (%s); they run without", error)
-            self.works = False
+            if memory.ran_out(error):
+                log.warning("No memory for a CUDA graph of %d rows (%s); such decodes run without", bucket, error)
+                self._short.add(bucket)
+            else:
+                log.warning("This model's decodes cannot be captured in CUDA graphs (%s); they run without", error)
+                self.works = False
             if stream is not None:
-                torch.cuda.set_stream(stream)  # a capture that fails leaves its own
-        return self.works
+                self._abandon(stream)
+        return bucket in self._graphs
+
+    def _abandon(self, stream: torch.cuda.Stream) -> None:
+        """Undo what a capture that fails leaves: its own stream, and an allocator that gives nothing back meanwhile."""
+        torch.cuda.set_stream(stream)
+        with suppress(RuntimeError):  # where the capture had not begun, or has ended
+            torch._C._cuda_endAllocateToPool(stream.device_index, self._pool)
 
     def _captured(self, bucket: int) -> tuple[Callable[[], object], Decoded]:
         from nbgen.engine.step_kernels import most_likely  # only where there is a GPU
 
-        stream = torch.cuda.Stream()
+        stream = _capture_stream(torch.cuda.current_device())
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries set themselves up in their first call, which must not be captured
             most_likely(self._forward(bucket), NO_TOKEN)
+            with _refusing_to_wait():
+                self._forward(bucket)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
             scores = self._forward(bucket)
             decoded = Decoded(scores, most_likely(scores, NO_TOKEN))
         return graph.replay, decoded
 
     def _uncaptured(self, bucket: int) -> tuple[Callable[[], object], Decoded]:
         scores = self._forward(bucket)
-        return lambda: scores.copy_(self._forward(bucket)), Decoded(scores)
+        best = _most_likely(scores)
+
+        def replay() -> None:
+            scores.copy_(self._forward(bucket))
+            best.copy_(_most_likely(scores))
+
+        return replay, Decoded(scores, best)
 
     def _forward(self, bucket: int) -> torch.Tensor:
         """`[bucket, vocab]`"""
@@ -109,3 +136,28 @@ class DecodeGraphs:
         made = {key: tensor[:bucket] for key, tensor in made.items()}
         step = Step(self._cache, self._attention, inputs.slots[:bucket], spans, [], static=True, _made=made)
         return self._decode(step, inputs.ids[:bucket], inputs.positions[:bucket])
+
+
+@lru_cache
+def _capture_stream(_device: int) -> torch.cuda.Stream:
+    """Of the present device, one for all graphs: libraries keep memory for each stream that they have worked on."""
+    return torch.cuda.Stream()
+
+
+@contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    """Around what is to be captured. RuntimeError where the host would wait, before a capture is broken by it."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode")  # a prototype, it says
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _most_likely(scores: torch.Tensor) -> torch.Tensor:
+    """As `step_kernels` finds them, without kernels."""
+    numbers = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
+    return torch.where(scores.isfinite().any(-1), numbers.argmax(-1), NO_TOKEN)

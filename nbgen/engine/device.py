@@ -30,7 +30,7 @@ def named(name: str) -> torch.device:
 def computes_bfloat16(device: torch.device) -> bool:
     """Whether the device has arithmetic for bfloat16, rather than emulating it."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.cuda.get_device_capability(device) >= (8, 0)
     if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):  # macOS has none
         return False
     # oneDNN takes it from AVX-512 on, and without instructions for it needs four times as long as for float32.

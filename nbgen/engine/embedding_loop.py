@@ -198,17 +198,23 @@ class EmbeddingLoop:
             vectors = self._model.encode([prompt.ids for prompt in wanted])
         except Exception:  # a model may raise anything, and out of memory
             log.exception("embedding %d texts", len(wanted))
-            if len(wanted) > 1:  # the fault may be one text's alone
-                for prompt in wanted:
-                    self._embed([prompt])
-                return
-            words = "the embedding could not be computed; the server's log says why"
-            self._refuse(wanted[0].rid, InternalError(words))
+            vectors = None
+        if vectors is None:  # only now: the exception held what had been computed
+            self._embed_alone(wanted)
             return
         self._steps += 1
         for prompt, vector in zip(wanted, vectors, strict=True):
             data = memoryview(vector.contiguous().numpy()).cast("B")
             self._channel.send(EmbedOutput(rid=prompt.rid, prompt_tokens=len(prompt.ids), data=data))
+
+    def _embed_alone(self, failed: list[Prompt]) -> None:
+        """The fault may be one text's alone, and refuses that one."""
+        memory.give_back(self._model.device)
+        if len(failed) > 1:
+            for prompt in failed:
+                self._embed([prompt])
+            return
+        self._refuse(failed[0].rid, InternalError("the embedding could not be computed; the server's log says why"))
 
     def _refuse(self, rid: str, error: NbgenError) -> None:
         self._end(rid, FinishReason.failure(error.message, error.status, error.field, error.code))

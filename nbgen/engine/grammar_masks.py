@@ -5,9 +5,11 @@ Sequences without a grammar are never touched, and a batch that has none costs n
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal
 
 import torch
 
+from nbgen.engine.backends import has_kernels
 from nbgen.engine.sequence import Sequence
 from nbgen.engine.upload import upload
 
@@ -68,5 +70,10 @@ def _apply(scores: torch.Tensor, bitmask: torch.Tensor, rows: list[int]) -> None
     full = torch.zeros((len(scores), bitmask.shape[-1]), dtype=torch.int32, device=bitmask.device)
     places = upload(rows, scores.device)
     full[places] = bitmask
-    apply_token_bitmask_inplace(scores, full, vocab_size=known, indices=rows)
+    apply_token_bitmask_inplace(scores, full, vocab_size=known, indices=rows, backend=_backend(scores.device))
     scores[:, known:].index_fill_(0, places, float("-inf"))
+
+
+def _backend(device: torch.device) -> Literal["auto", "torch_native"]:
+    """Of xgrammar's: its own choice for a GPU is Triton, which does not run on each."""
+    return "torch_native" if device.type == "cuda" and not has_kernels(device) else "auto"

@@ -40,9 +40,11 @@ class IdleRelease:
             return
         try:
             self._occupation.wake()
+            return
         except Exception:  # others may have filled the memory meanwhile
             log.exception("the KV cache's memory could not be taken again")
             self._engine.vacate(NO_CACHE)
+        memory.give_back(self._occupation.device)  # only now: the exception held what had been taken
 
     def _is_due(self) -> bool:
         idle = time.monotonic() - self._since

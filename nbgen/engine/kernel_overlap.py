@@ -42,4 +42,6 @@ def overlap(device: torch.device) -> dict[str, bool]:
 
 @lru_cache
 def _overlaps(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= CAPABILITY
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= CAPABILITY

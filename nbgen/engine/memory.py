@@ -117,9 +117,12 @@ def _has_weights(path: str, _inode: str) -> bool:
 
 def ran_out(error: BaseException) -> bool:
     """Whether it says that memory could not be had. On a CPU torch's own error is one of many kinds, but for its words,
-    which are also the system's.
+    which are also the system's; on a GPU others than its allocator (launches, cuBLAS, Triton) have theirs.
     """
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
+    words = str(error)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in words:
+        return True
+    return isinstance(error, RuntimeError) and ("out of memory" in words or "ALLOC_FAILED" in words)
 
 
 def used_memory(device: torch.device) -> int:

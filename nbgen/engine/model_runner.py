@@ -133,16 +133,18 @@ class ModelRunner:
         wanted = list(sampled) + [row for rows in prompt_rows.values() for row in rows]
         experts: dict[Any, Any] = {}
         decoded, states = self._replay(items, wanted, newest), None
-        scores, best = decoded or (None, None)
-        if scores is None:
+        if decoded is None:
             scores, states, experts = self._compute(items, wanted, newest)
+            decoded = Decoded(scores)
         end, prompt = len(sampled), []
         for (sequence, position), rows in prompt_rows.items():
             part = slice(end, end + len(rows))
-            prompt.append(PromptScores(sequence, position, scores[part], None if states is None else states[part]))
+            hidden = None if states is None else states[part]
+            prompt.append(PromptScores(sequence, position, decoded.scores[part], hidden))
             end += len(rows)
         last = {} if states is None else dict(zip(sampled.values(), states, strict=False))
-        return RunOutput(list(sampled.values()), scores[: len(sampled)], prompt, last, experts, best)
+        scores, best = decoded.of(slice(len(sampled)))
+        return RunOutput(list(sampled.values()), scores, prompt, last, experts, best)
 
     def encode(self, sequence: Sequence) -> None:
         """Run the towers on the sequence's media, through its adapter. Raises InvalidRequest."""
@@ -161,9 +163,9 @@ class ModelRunner:
         What changes with a sequence's length on the host, or keeps states beside the cache, runs without.
         """
         if self.attention.graphs and self.long_after is None and self.tier == "A":
-            blocks = -(-context_length // self.cache.block_size)
+            blocks = min(-(-context_length // self.cache.block_size), self.cache.num_blocks)
             if self.fused:
-                self.fused.reach(context_length)
+                self.fused.reach(blocks * self.cache.block_size)
             self.graphs = DecodeGraphs(self.decode, self.cache, self.attention, most=max_running, blocks=blocks)
             self.graphs.prepare()
 

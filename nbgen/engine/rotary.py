@@ -15,6 +15,7 @@ import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from nbgen.engine.scheduler import ScheduledSequence
+from nbgen.engine.upload import upload
 
 
 class LongRotary:
@@ -22,7 +23,8 @@ class LongRotary:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.long_after: int | None = None
-        self._rows: torch.Tensor | None = None
+        self._rows: list[bool] | None = None
+        self._frequencies: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
         modules: Iterator[Any] = model.modules()
         for module in modules:
             if getattr(module, "rope_type", None) == "longrope":
@@ -33,8 +35,7 @@ class LongRotary:
     def lengths(self, items: list[ScheduledSequence]) -> Iterator[None]:
         """Around the forward of `items`, packed in this order."""
         if self.long_after is not None:
-            rows = [len(sequence) > self.long_after for sequence, count in items for _ in range(count)]
-            self._rows = torch.tensor(rows)
+            self._rows = [len(sequence) > self.long_after for sequence, count in items for _ in range(count)]
         try:
             yield
         finally:
@@ -46,14 +47,22 @@ class LongRotary:
         """Cosines and sines `[B, T, dim]` of each row's own frequencies."""
         if self._rows is None or self.long_after is None:
             return type(module).forward(module, x, position_ids, **options)
-        rows = self._rows.view(*position_ids.shape, 1).to(x.device)
-        short, long = (self._embed(module, self.long_after + more, x, position_ids) for more in (0, 1))
+        rows = upload(self._rows, x.device).view(*position_ids.shape, 1)
+        if module not in self._frequencies:
+            self._frequencies[module] = self._short_and_long(module, x.device, self.long_after)
+        short, long = (_embed(module, each, x, position_ids) for each in self._frequencies[module])
         return torch.where(rows, long[0], short[0]), torch.where(rows, long[1], short[1])
 
-    def _embed(
-        self, module: Any, length: int, x: torch.Tensor, position_ids: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """With the frequencies of a sequence of `length` tokens, whatever the positions."""
-        frequencies, _ = ROPE_INIT_FUNCTIONS["longrope"](module.config, x.device, seq_len=length)
-        module.inv_freq.copy_(frequencies)
-        return inspect.unwrap(type(module).forward)(module, x, position_ids)
+    @staticmethod
+    def _short_and_long(module: Any, device: torch.device, after: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The frequencies of sequences of up to so many tokens, and of longer ones."""
+        short, long = (ROPE_INIT_FUNCTIONS["longrope"](module.config, device, seq_len=after + more) for more in (0, 1))
+        return short[0], long[0]
+
+
+def _embed(
+    module: Any, frequencies: torch.Tensor, x: torch.Tensor, position_ids: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """With these frequencies, whatever the positions."""
+    module.inv_freq.copy_(frequencies)
+    return inspect.unwrap(type(module).forward)(module, x, position_ids)

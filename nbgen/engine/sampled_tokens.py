@@ -15,7 +15,7 @@ class SampledTokens:
     def __init__(self, ids: torch.Tensor) -> None:
         """`ids` may hold negative ones in rows that nobody goes on with."""
         self.ids = ids
-        self._on_host = ids.to("cpu", non_blocking=True)
+        self._on_host = ids.to("cpu", non_blocking=True, copy=True)  # `ids` may be what a graph writes anew
         self._arrived = torch.cuda.current_stream(ids.device).record_event() if ids.is_cuda else None
 
     def tolist(self) -> list[int]:

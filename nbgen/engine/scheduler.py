@@ -23,6 +23,8 @@ _rank = attrgetter("rank")
 WHOLE = 2**31
 #: Tokens of a step that are few enough, however little memory there is.
 LEAST_CHUNK = 128
+#: Steps in a row that go well, after which they may compute twice as much of prompts again.
+CALM = 1000
 #: A piece of a prompt has at least this share of what it comes after, all of which it reads once more.
 SHARE_OF_CONTEXT = 1 / 32
 
@@ -82,6 +84,7 @@ class Scheduler:
         self.max_running = max_running
         self.cuts_prompts = prefill_chunk is not None
         self.prefill_chunk = WHOLE if prefill_chunk is None else prefill_chunk
+        self._widest_chunk = self.prefill_chunk
         self.mixed_chunk = mixed_chunk or MixedChunk()
         self.long_after = WHOLE if long_after is None else long_after
         self.draft_tokens = draft_tokens
@@ -92,6 +95,8 @@ class Scheduler:
         self.suspects: list[Sequence] = []
         #: Steps in a row for which there was no memory.
         self._shortages = 0
+        #: Steps in a row that there was memory for, since the chunk was another.
+        self._calm = 0
         self.preemptions = 0
 
     @property
@@ -158,14 +163,16 @@ class Scheduler:
         if not short:
             self.suspects = self.suspects or list(self.running)
             return alone
-        self._shortages += 1
+        self._shortages, self._calm = self._shortages + 1, 0
         if self._shortages == 1 or self._narrow():
             return None
         return alone or max([*self.waiting[-1:], *self.running[-1:]], key=_rank)
 
     def succeeded(self, sampled: list[Sequence]) -> None:
         """A step went well, and these gain a token by it."""
-        self._shortages = 0
+        self._shortages, self._calm = 0, self._calm + 1
+        if self._calm >= CALM:
+            self.prefill_chunk, self._calm = min(2 * self.prefill_chunk, self._widest_chunk), 0
         if self.suspects:
             self.suspects = [suspect for suspect in self.suspects if suspect not in sampled]
 

@@ -91,9 +91,11 @@ class StatePool:
     def read(self, slots: list[int]) -> Cache:
         """transformers' cache of sequences that go on, in the order of `slots`; neighbours are read where they are."""
         cache = self.fresh()
+        rows: slice | torch.Tensor | None = None
         for key, states in self._states.items():
             layer: Any = cache.layers[key.layer]
-            state = _rows(states, slots)
+            rows = _rows(slots, states.device) if rows is None else rows
+            state = states[rows]
             getattr(layer, key.kind)[key.index] = state
             getattr(layer, f"is_{key.kind}_initialized")[key.index] = True
             layer.has_previous_state[key.index] = True
@@ -104,10 +106,12 @@ class StatePool:
 
     def write(self, slots: list[int], cache: Cache) -> None:
         """Keep the states that a forward left in `cache`."""
+        rows: slice | torch.Tensor | None = None
         for key, state in _states(cache):
             states = self._room(key, max(slots) + 1, state)
-            if _rows(states, slots).data_ptr() != state.data_ptr():
-                states[upload(slots, states.device)] = state
+            rows = _rows(slots, states.device) if rows is None else rows
+            if isinstance(rows, torch.Tensor) or states[rows].data_ptr() != state.data_ptr():
+                states[rows] = state
 
     def reserve(self, snapshots: int) -> None:
         """Take room for so many snapshots of the layers seen so far; on a CPU memory is taken as they are made."""
@@ -136,12 +140,10 @@ class StatePool:
         return new
 
 
-def _rows(states: torch.Tensor, slots: list[int]) -> torch.Tensor:
-    """The slots' states: a view where they stand side by side in order, else a copy."""
+def _rows(slots: list[int], device: torch.device) -> slice | torch.Tensor:
+    """What the slots' states are indexed by: a slice, which copies nothing, where they stand side by side in order."""
     first, stop = slots[0], slots[0] + len(slots)
-    if slots == list(range(first, stop)):
-        return states[first:stop]
-    return states[upload(slots, states.device)]
+    return slice(first, stop) if slots == list(range(first, stop)) else upload(slots, device)
 
 
 def _states(cache: Cache) -> list[tuple[StateKey, torch.Tensor]]:

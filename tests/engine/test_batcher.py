@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -99,6 +100,27 @@ def test_a_fault_is_its_requests_alone(held: Recorder) -> None:
     answers = held.take(4)
     assert {rid for rid, output in answers.items() if output.error} == {"fail"}
     assert (answers["fail"].status, "ValueError" in answers["fail"].error) == (500, True)
+
+
+def test_requests_are_tried_alone_once_what_their_batch_computed_is_let_go(
+    held: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batcher.log, "disabled", True)  # pytest keeps what is logged, with its frames
+    layers: list[weakref.ref] = []
+    alive, compute = [], held.compute
+
+    def look(requests: list[InferRequest]) -> Computed:
+        alive.append(sum(layer() is not None for layer in layers))
+        layer = {str(requests)}
+        layers.append(weakref.ref(layer))
+        return compute(requests)
+
+    held.compute = look  # type: ignore[method-assign]
+    for rid in ("a", "fail", "b"):
+        held.add(rid)
+    held.gate.set()
+    held.take(4)
+    assert alive == [0, 0, 0, 0]
 
 
 def test_the_dropped_and_the_late_are_not_computed(held: Recorder) -> None:

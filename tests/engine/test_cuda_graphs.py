@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from nbgen.engine.assembly import Assembly
-from nbgen.engine.attention import ReferenceAttention
+from nbgen.engine.attention import ReferenceAttention, Step
 from nbgen.engine.cuda_graphs import BUCKETS, DecodeGraphs, bucket_of
 from nbgen.engine.decode_row import DecodeRow
 from nbgen.messages import GenerateRequest
@@ -64,3 +65,37 @@ def test_a_model_that_cannot_be_captured_runs_without(tiny_model: Path, caplog: 
     assert graphs.decode([DecodeRow(7, 0, 0, [0])]) is None
     assert not graphs.works
     assert caplog.text.count("cannot be captured") == 1
+
+
+def test_a_bucket_without_memory_runs_without_and_others_go_on(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = build(tiny_model).engine._runner
+    tried = []
+
+    def decode(step: Step, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        tried.append(len(ids))
+        if len(ids) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return runner.decode(step, ids, positions)
+
+    graphs = DecodeGraphs(decode, runner.cache, ReferenceAttention(), most=4, blocks=2)
+    row = DecodeRow(7, 0, 0, [0])
+    assert [graphs.decode([row] * size) is not None for size in (2, 2, 1, 2, 1)] == [False, False, True, False, True]
+    assert graphs.works
+    assert tried.count(2) == 1, "a bucket is tried again and again"
+    assert caplog.text.count("No memory for a CUDA graph of 2 rows (CUDA out of memory)") == 1
+
+
+def test_inputs_have_room_for_what_the_cache_can_hold(tiny_model: Path) -> None:
+    class Graphs(ReferenceAttention):
+        graphs = True
+
+    runner = build(tiny_model).engine._runner
+    runner.attention = Graphs()
+    blocks = []
+    for few in (5, 1000):
+        runner.cache.resize(few)
+        runner.capture(2, context_length=128)
+        blocks.append(runner.graphs._inputs.blocks)
+    assert blocks == [5, 128 // runner.cache.block_size]

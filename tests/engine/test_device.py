@@ -51,3 +51,9 @@ def test_bfloat16_is_computed_where_the_processor_has_instructions_for_it(
 
 def _refuse() -> None:
     raise RuntimeError("no kernel image is available for execution on the device")
+
+
+def test_bfloat16_is_asked_of_the_very_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities = {0: (8, 0), 1: (7, 5)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda asked: capabilities[asked.index])
+    assert [device.computes_bfloat16(torch.device("cuda", index)) for index in (0, 1)] == [True, False]

@@ -201,6 +201,25 @@ def test_a_refused_wake_raises_for_who_asked_for_it(assembly: Assembly, monkeypa
     assert assembly.occupation.rests
 
 
+def test_what_a_wake_that_fails_has_taken_goes_back(assembly: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
+    assembly.occupation.rest()
+    taken: list[weakref.ref] = []
+    given_back = []
+    monkeypatch.setattr(idle_release.log, "disabled", True)  # pytest keeps what is logged, with its frames
+
+    def full(_: kv_cache.KVCache, blocks: int) -> None:
+        tensor = torch.zeros(blocks)
+        taken.append(weakref.ref(tensor))
+        if blocks:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(kv_cache.KVCache, "resize", full)
+    monkeypatch.setattr(memory, "give_back", lambda _: given_back.append([each() for each in taken]))
+    assembly.idle_release.end()
+    assert given_back == [[None] * len(taken)]
+    assert taken
+
+
 @pytest.mark.parametrize("grows", [True, False])
 def test_where_memory_is_short_what_is_merely_kept_goes_first(
     tiny_model: Path, is_short: Callable[[bool], None], grows: bool

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nbgen.engine import grammar_masks
 from nbgen.engine.assembly import Assembly
 from nbgen.messages import GenerateOutput, GenerateRequest, LogprobOptions, TensorOptions
 from nbgen.sampling_params import SamplingParams
@@ -285,6 +286,22 @@ def test_grammars_beside_free_rows(tiny_model: Path) -> None:
         assembly.close()
 
 
+def test_grammars_need_no_kernels_on_a_gpu(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = grammar_masks._backend
+    chosen = []
+
+    def as_on_a_gpu(_: torch.device) -> str:
+        chosen.append(backend(torch.device("cuda")))
+        return chosen[-1]
+
+    monkeypatch.setattr(grammar_masks, "has_kernels", lambda _: False)
+    requests = [request("free"), request("g", regex="[ab]{3,9}|no", ignore_eos=False)]
+    expected, assembly = constrained(build(tiny_model), *requests), looking_ahead(tiny_model)
+    monkeypatch.setattr(grammar_masks, "_backend", as_on_a_gpu)
+    assert answers(constrained(assembly, *requests)) == answers(expected)
+    assert set(chosen) == {"torch_native"}
+
+
 def test_a_sequence_without_a_token_fails_alone(ahead: Assembly, tiny_engine: Assembly) -> None:
     bias = dict.fromkeys(range(ahead.model.vocab_size), float("-inf"))
     outputs = generate(ahead, [request("bad", [5, 6], logit_bias=bias), request("good")])
@@ -303,6 +320,20 @@ def test_padded_decodes_over_static_tensors(tiny_model: Path, tiny_engine: Assem
     assert answers(outputs) == answers(expected)
     np.testing.assert_allclose(values(outputs["l"], 0), values(expected["l"], 0), atol=1e-3)
     assert len(graphs._graphs) > 2
+    check_idle(assembly)
+
+
+def test_a_prompt_s_last_pieces_of_one_token_beside_decodes_in_a_graph(tiny_model: Path, tiny_engine: Assembly) -> None:
+    """Where rows of its logprobs stand behind the tokens that the graph finds."""
+    requests = [
+        request("stream", PROMPT[:1], max_new_tokens=40),
+        request("lp", PROMPT[:10], max_new_tokens=3, logprobs=LogprobOptions(start=0)),
+    ]
+    assembly = looking_ahead(tiny_model, prefill_chunk=1)
+    with_graphs(assembly)
+    outputs, expected = generate(assembly, requests), generate(tiny_engine, requests)
+    assert answers(outputs) == answers(expected)
+    np.testing.assert_allclose(values(outputs["lp"], 0), values(expected["lp"], 0), atol=1e-3)
     check_idle(assembly)
 
 

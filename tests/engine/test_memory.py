@@ -112,3 +112,21 @@ def test_rounded_weights_are_held_alone(kind: str, share: float, tmp_path: Path)
     assembly = build(folder, dtype="bfloat16", quantization=kind)
     assert resident(folder / "model.safetensors") < checkpoint.weight_bytes(folder) // 20
     assert assembly.model.weight_bytes < share * checkpoint.weight_bytes(folder)
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (MemoryError(), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (torch.AcceleratorError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (ValueError("the request is about being out of memory"), False),
+    ],
+    ids=str,
+)
+def test_want_of_memory_is_known_by_its_words(error: Exception, short: bool) -> None:
+    assert memory.ran_out(error) is short

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from nbgen.engine import rotary
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
@@ -82,3 +83,11 @@ def test_long_sequences_share_blocks_with_long_ones_only(folder: Path) -> None:
     assert cached == [0, 0, len(PROMPTS[3]) - 1, len(PROMPTS[0]) - 1]
     status = assembly.engine.status()
     assert status.blocks_free == status.blocks_total
+
+
+def test_frequencies_are_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU is waited for while they are."""
+    assembly = build(folder)
+    expected = ids(generate(assembly, [REQUESTS[4]])["r4"])
+    monkeypatch.setitem(rotary.ROPE_INIT_FUNCTIONS, "longrope", None)
+    assert ids(generate(assembly, [REQUESTS[4]])["r4"]) == expected

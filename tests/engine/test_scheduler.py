@@ -8,7 +8,7 @@ from nbgen.engine.block_manager import BlockManager, Copy, StateCopy
 from nbgen.engine.detokenizer import Detokenizer, StopStrings
 from nbgen.engine.guess import Guess
 from nbgen.engine.prefix_cache import Namespace, Node, PrefixCache
-from nbgen.engine.scheduler import MixedChunk, ScheduledSequence, Scheduler
+from nbgen.engine.scheduler import CALM, MixedChunk, ScheduledSequence, Scheduler
 from nbgen.engine.sequence import Sequence, SequenceStatus
 from nbgen.engine.stateful_blocks import StatefulBlocks
 from nbgen.sampling_params import SamplingParams
@@ -554,3 +554,16 @@ def test_nobody_waits_for_the_state_of_another_text_or_namespace() -> None:
     machine = Machine(others, snapshots=8, worth=8, prefill_chunk=120)
     batch = machine.scheduler.schedule()
     assert len(batch) == 3
+
+
+def test_steps_grow_again_once_a_shortage_is_long_over() -> None:
+    scheduler = Machine([], prefill_chunk=1000).scheduler
+    for _ in range(3):
+        scheduler.failed(short=True)
+    assert scheduler.prefill_chunk == 250
+    chunks = []
+    for _ in range(3 * CALM):
+        chunks.append(scheduler.prefill_chunk)
+        scheduler.succeeded([])
+    assert chunks == [250] * CALM + [500] * CALM + [1000] * CALM
+    assert scheduler.prefill_chunk == 1000

@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 import torch
 
+from nbgen.engine import grammar_masks, memory
 from nbgen.engine.assembly import Assembly
+from nbgen.engine.attention import Step
+from nbgen.engine.cuda_graphs import DecodeGraphs
+from nbgen.engine.decode_row import DecodeRow
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import save_model
 from tests.engine.architectures import FAMILIES
 from tests.engine.conftest import build, generate, ids
 from tests.engine.test_cuda_graphs import requests
+from tests.engine.test_grammar import constrained
 from tests.engine.test_stateful_blocks import QUESTIONS, answered
 
 MB = 2**20
@@ -50,6 +55,52 @@ def test_graphs_are_captured_and_change_nothing(tiny_model: Path) -> None:
     assert graphs.works
     assert sorted(graphs._graphs) == [1, 2, 4, 8]
     assert without.engine._runner.graphs is None
+
+
+DYNAMIC = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}}
+
+
+@pytest.mark.parametrize("model_type", ["dbrx", "jetmoe", "longcat_flash", "llama"])
+def test_decodes_that_wait_for_the_device_run_without_graphs(model_type: str, tmp_path: Path) -> None:
+    changes = DYNAMIC if model_type == "llama" else FAMILIES[model_type].changes
+    folder = save_model(tmp_path, model_type, **changes)
+    expected, assembly = texts(build(folder, device="cpu")), build(folder, device="cuda")
+    assert not assembly.engine._runner.graphs.works
+    assert torch.cuda.get_sync_debug_mode() == 0
+    assert texts(assembly) == expected
+    check_memory_comes_back()
+
+
+def test_a_capture_that_breaks_leaves_nothing_behind(tiny_model: Path) -> None:
+    runner = build(tiny_model, device="cuda", cuda_graphs=False).engine._runner
+
+    def decode(step: Step, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        scores = runner.decode(step, ids, positions)
+        if torch.cuda.is_current_stream_capturing():
+            scores.sum().item()
+        return scores
+
+    graphs = DecodeGraphs(decode, runner.cache, runner.attention, most=1, blocks=2)
+    assert graphs.decode([DecodeRow(7, 0, 0, [0])]) is None
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    check_memory_comes_back()
+
+
+def check_memory_comes_back() -> None:
+    """What nobody refers to any more goes back to the system."""
+    torch.empty(64 * MB, dtype=torch.uint8, device="cuda")
+    held = torch.cuda.memory_reserved()
+    memory.give_back(torch.device("cuda"))
+    assert held - torch.cuda.memory_reserved() >= 64 * MB
+
+
+def test_waking_again_and_again_takes_no_more_memory(tiny_model: Path) -> None:
+    assembly, held = build(tiny_model, device="cuda"), []
+    for _ in range(4):
+        assembly.occupation.rest()
+        held.append(torch.cuda.memory_reserved())
+        assembly.occupation.wake()
+    assert max(held) == held[0], "cuBLAS has memory for each stream that it has worked on"
 
 
 def test_sampled_text_is_the_same_with_graphs(tiny_model: Path) -> None:
@@ -94,6 +145,23 @@ def test_looking_ahead_changes_no_text(graphs: bool, tiny_model: Path) -> None:
         assert {rid: ids(outputs) for rid, outputs in got.items()} == {r: ids(o) for r, o in expected.items()}
         status = ahead.engine.status()
         assert status.blocks_free == status.blocks_total
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_grammars_constrain_with_kernels_and_without(
+    kernels: bool, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(max_new_tokens=20, temperature=0.0, regex="[ab]{3,9}")
+    asked = [GenerateRequest(rid="g", input_ids=[10, 20, 30], params=params), *sampled()]
+    cpu, gpu = build(tiny_model, device="cpu"), build(tiny_model, device="cuda")
+    try:
+        expected = ids(constrained(cpu, *asked)["g"])
+        if not kernels:
+            monkeypatch.setattr(grammar_masks, "has_kernels", lambda _: False)
+        assert ids(constrained(gpu, *asked)["g"]) == expected
+    finally:
+        cpu.close()
+        gpu.close()
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")

@@ -1,0 +1,28 @@
+"""States are copied no more often than they must be."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import FalconH1Config
+
+from nbgen.engine import state_pool
+from nbgen.engine.state_pool import StatePool
+
+
+def left(count: int, value: float) -> SimpleNamespace:
+    """What a forward of so many sequences leaves in two layers."""
+    states = (torch.full((count, 4, 4), value) for _ in range(2))
+    return SimpleNamespace(layers=[SimpleNamespace(recurrent_states={0: state}) for state in states])
+
+
+def test_scattered_slots_are_uploaded_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, uploaded, upload = StatePool(FalconH1Config(num_hidden_layers=2)), [], state_pool.upload
+    monkeypatch.setattr(state_pool, "upload", lambda *given: uploaded.append(1) or upload(*given))
+    pool.write([0, 1, 2, 3], left(4, 1.0))
+    assert not uploaded
+    pool.write([3, 0], left(2, 2.0))
+    assert len(uploaded) == 1
+    read = pool.read([2, 0, 3])
+    assert len(uploaded) == 2
+    assert [layer.recurrent_states[0][:, 0, 0].tolist() for layer in read.layers] == [[1.0, 2.0, 2.0]] * 2
