@@ -209,6 +209,7 @@ def _blocks(runner: Runner, context_length: int, config: EngineConfig, max_runni
         return BlockManager(blocks, BLOCK_SIZE, caches_prefixes=False)
     if not isinstance(runner, HybridRunner):
         return BlockManager(_size_cache(runner, budget, most, config), BLOCK_SIZE)
+    runner.pool.most_slots = max_running
     beside = max(3 * state, BLOCKS_PER_SNAPSHOT * runner.cache.bytes_per_block)
     room = max(0, budget) // (state + beside)
     snapshots = min(most // BLOCKS_PER_SNAPSHOT, room) if runner.caches_prefixes else 0

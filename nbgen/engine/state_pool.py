@@ -5,6 +5,7 @@ neither sequences nor who owns a slot. Snapshots of states have places of their 
 """
 
 import math
+import sys
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +55,8 @@ class StatePool:
         self._kinds = _numbers_of_states(config)
         self._states: dict[StateKey, torch.Tensor] = {}
         self._snapshots: dict[StateKey, torch.Tensor] = {}
+        #: Slots that there can be.
+        self.most_slots = sys.maxsize
         #: How often states have been given another place.
         self.moves = 0
 
@@ -132,7 +135,8 @@ class StatePool:
         old = self._states.get(key)
         if old is not None and len(old) >= slots:
             return old
-        new = like.new_zeros((max(slots, 2 * (0 if old is None else len(old))), *like.shape[1:]))
+        twice = min(2 * (0 if old is None else len(old)), self.most_slots)
+        new = like.new_zeros((max(slots, twice), *like.shape[1:]))
         if old is not None:
             new[: len(old)] = old
         self._states[key] = new

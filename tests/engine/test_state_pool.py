@@ -1,5 +1,6 @@
 """States are copied no more often than they must be."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,9 @@ from transformers import FalconH1Config
 
 from nbgen.engine import state_pool
 from nbgen.engine.state_pool import StatePool
+from tests.conftest import save_model
+from tests.engine.architectures import FAMILIES
+from tests.engine.conftest import build
 
 
 def left(count: int, value: float) -> SimpleNamespace:
@@ -26,3 +30,12 @@ def test_scattered_slots_are_uploaded_once_for_all_layers(monkeypatch: pytest.Mo
     read = pool.read([2, 0, 3])
     assert len(uploaded) == 2
     assert [layer.recurrent_states[0][:, 0, 0].tolist() for layer in read.layers] == [[1.0, 2.0, 2.0]] * 2
+
+
+def test_no_more_slots_are_kept_than_there_can_be(tmp_path: Path) -> None:
+    assembly = build(save_model(tmp_path, "lfm2", **FAMILIES["lfm2"].changes), max_running=5)
+    pool = assembly.engine._runner.pool
+    pool.clear()
+    for slot in range(5):
+        pool.write([slot], left(1, 1.0))
+    assert {len(states) for states in pool._states.values() if len(states)} == {5}
