@@ -46,8 +46,9 @@ def with_logprobs(
 
 def _share(most: int, batch: int) -> str:
     """What one request of a call gets, in words."""
-    whose = "one request" if batch == 1 else f"each of {batch} requests in one call"
-    return f"{whose} gets at most {most // batch}"
+    if batch == 1:
+        return f"one request gets at most {most}"
+    return f"each of {batch} requests in one call gets at most {most // batch}, more if they are fewer"
 
 
 def check_tensors(

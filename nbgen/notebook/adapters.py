@@ -61,8 +61,13 @@ def _load_live(server: Client, name: str, adapter: Any) -> dict[str, str]:
         raise InvalidRequest(f"an adapter is a folder or a peft model, got {type(adapter).__name__}", field="adapter")
     folder = tempfile.mkdtemp(dir=_home())
     try:
-        loaded = server.load_adapter(name, _save(adapter, folder))
-    except (InvalidRequest, OSError):
+        saved = _save(adapter, folder)
+    except BaseException:  # Ctrl-C, too
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        loaded = server.load_adapter(name, saved)
+    except InvalidRequest:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     whose = server.url, server.model()["name"], name

@@ -256,7 +256,7 @@ def _let_go(inherited: httpx.Client) -> None:
 
 def patience(seconds: float | None) -> httpx.Timeout:
     """So long without a byte; whether somebody is there at all is known sooner."""
-    return httpx.Timeout(seconds, connect=min(seconds or CONNECT_SECONDS, CONNECT_SECONDS))
+    return httpx.Timeout(seconds, connect=min(seconds or CONNECT_SECONDS, CONNECT_SECONDS), write=SILENCE_SECONDS)
 
 
 def sendable(token: str) -> str:

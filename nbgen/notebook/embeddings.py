@@ -22,7 +22,7 @@ from nbgen.notebook.tokens import tokenize
 
 #: Texts of one call, and of one that answers with the states of all their tokens.
 MOST = 256
-MOST_STATES = 32
+MOST_STATES = 8
 POOLS = {"mean": lambda states: states.mean(axis=0), "last": lambda states: states[-1]}
 HIDDEN_STATES = {"sampling_params": {"max_new_tokens": 0}, "return_hidden_states": True}
 

@@ -35,6 +35,8 @@ COMPLETION_TOKENS = 16
 MAX_SAMPLES = 1024
 MAX_TOP_LOGPROBS = 20
 
+#: What callers know the options of a chat template as.
+OF_TEMPLATES = {"template_options": "chat_template_kwargs"}
 #: Known fields that are not served yet, with the values that ask for nothing.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "functions": (None, []),
@@ -226,8 +228,7 @@ def chat_call(fields: dict[str, Any]) -> Call:
         continue_final=body.continue_final_message,
         template_options=template_options({**manner, **(body.chat_template_kwargs or {})}),
     )
-    names = _names(fields, name) | {"input_ids": "messages", "messages": "messages"}
-    names["template_options"] = "chat_template_kwargs"
+    names = _names(fields, name) | {"input_ids": "messages", "messages": "messages", **OF_TEMPLATES}
     return _call(body, [request], chat=True)._replace(logprobs=wanted is not None, media=[media], names=names)
 
 

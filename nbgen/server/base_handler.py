@@ -88,7 +88,12 @@ class NbgenHandler(AuthenticatedHandler):
     async def parsed(self, parse: Callable[[bytes], T]) -> T:
         """What `parse` makes of the body, which is then let go; others are served while it reads a large one."""
         body, self._body = self.body, bytearray()
-        return await off_loop(len(body), parse, body)
+        return await off_loop(len(body) + self.read_besides, parse, body)
+
+    @property
+    def read_besides(self) -> int:
+        """Bytes that may be read to parse even a short body."""
+        return 0
 
     # --- the request
 

@@ -66,22 +66,26 @@ class Authentication(grpc.aio.ServerInterceptor):
     """Denies every call that does not show one of the secrets; without any secret the server asks for none."""
 
     def __init__(self, secrets: list[str]) -> None:
+        """The first is nbgen's key, and others are the server's tokens."""
+        self._wanted = "the server's token" if len(secrets) > 1 else "nbgen's key"
         self._secrets = [secret.encode() for secret in secrets]
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = await continuation(details)
         if handler is None or self._admits(dict(details.invocation_metadata or ())):
             return handler
-        return grpc.stream_stream_rpc_method_handler(_deny)  # of a single message too: a stream is not read by itself
+        return grpc.stream_stream_rpc_method_handler(
+            self._deny
+        )  # of a single message too: a stream is not read by itself
 
     def _admits(self, metadata: dict[str, Any]) -> bool:
         shown = bearer(str(metadata.get("authorization", ""))).encode()
         matches = [hmac.compare_digest(shown, secret) for secret in self._secrets]
         return any(matches) or not self._secrets
 
-
-async def _deny(_: Any, context: Any) -> None:
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "send the server's token as metadata: authorization: Bearer …")
+    async def _deny(self, _: Any, context: Any) -> None:
+        words = f"send {self._wanted} as metadata: authorization: Bearer …"
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, words)
 
 
 def _credentials(tls: Mapping[str, Any]) -> grpc.ServerCredentials:

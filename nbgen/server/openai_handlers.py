@@ -11,7 +11,7 @@ import msgspec
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, renamed
 from nbgen.messages import GenerateRequest
 from nbgen.protocols import openai, openai_answer
-from nbgen.protocols.openai import Call
+from nbgen.protocols.openai import OF_TEMPLATES, Call
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.generation_handler import GenerationHandler
 from nbgen.server.runs import Run
@@ -36,11 +36,11 @@ class CallHandler(OpenaiHandler, GenerationHandler):
 
     def initialize(self) -> None:
         super().initialize()
-        self._names: Mapping[str, str] = {}
+        self._names: Mapping[str, str] = OF_TEMPLATES
 
     def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
         ours = super().as_ours(status, error)
-        return renamed(ours, self._names) if isinstance(ours, InvalidRequest) and self._names else ours
+        return renamed(ours, self._names) if isinstance(ours, InvalidRequest) else ours
 
     async def serve(self, call: Call) -> None:
         """Answer the call, whole or as a stream."""

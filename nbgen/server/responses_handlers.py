@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -15,8 +14,7 @@ from nbgen.protocols.openai import UNSUPPORTED_STREAM_OPTIONS
 from nbgen.protocols.responses_answer import item_page
 from nbgen.protocols.responses_items import in_parts
 from nbgen.protocols.responses_query import Again, Page, parse_query
-from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler, T
-from nbgen.server.off_loop import off_loop
+from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.openai_handlers import CallHandler, OpenaiHandler
 from nbgen.server.question import ask_tokenizer
 from nbgen.server.responses import Response, Responses
@@ -31,9 +29,10 @@ class KeptHandler(NbgenHandler):
         found: Responses = self.settings["nbgen"].responses
         return found
 
-    async def parsed(self, parse: Callable[[bytes], T]) -> T:
-        """The same: a short body may refer to much that is kept."""
-        return await off_loop(len(self._body) + self.kept.size, parse, self.body)
+    @property
+    def read_besides(self) -> int:
+        """A short body may refer to much that is kept."""
+        return self.kept.size
 
 
 class ResponsesHandler(CallHandler, KeptHandler):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from nbgen.errors import InvalidRequest, NbgenError, renamed
 from nbgen.protocols import openai_answer, sglang_tokens
+from nbgen.protocols.openai import OF_TEMPLATES
 from nbgen.server.generation_handler import ModelNeededHandler
 from nbgen.server.question import ask_tokenizer
 
@@ -11,6 +13,10 @@ class TokenizerHandler(ModelNeededHandler):
     """Errors in OpenAI's shape, as both routes have them in SGLang."""
 
     error_body = staticmethod(openai_answer.error_body)
+
+    def as_ours(self, status: int, error: BaseException | None) -> NbgenError:
+        ours = super().as_ours(status, error)
+        return renamed(ours, OF_TEMPLATES) if isinstance(ours, InvalidRequest) else ours
 
 
 class TokenizeHandler(TokenizerHandler):
