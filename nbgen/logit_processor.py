@@ -90,13 +90,15 @@ class Named:
         return self._processor(logits, [self._told(params, logits) for params in custom_param_list])
 
     def _told(self, params: Any, logits: Any) -> dict[str, Any]:
-        """The request's own params, or else `args`: their ids become an index at the first step, and stay one."""
+        """The request's own ids, or else those of `args`, as an index of such scores: made at the first step."""
         if not isinstance(params, dict | None):
             raise WrongParams("custom_params of a processor that is named must be an object")
         told = params if params and "token_ids" in params else self._args
-        if not isinstance(ids := _token_ids(told, logits), type(logits)):
-            told["token_ids"] = logits.new_tensor(sorted(set(ids)), dtype=int)
-        return told
+        scores = logits.shape[-1], logits.device
+        if told.get("_scores") != scores:
+            told["_ids"] = logits.new_tensor(sorted(set(_token_ids(told, logits))), dtype=int)
+            told["_scores"] = scores
+        return {"token_ids": told["_ids"]}
 
 
 def wire(processor: Any) -> str:

@@ -201,6 +201,7 @@ class Admission:
             raise InvalidRequest("this model reads text only", field="image_data" if request.media else "messages")
         if request.input_embeds is not None:
             raise InvalidRequest("media need a prompt of text or ids, not input_embeds", field="image_data")
+        self._tokenizer.check_chat(request.messages or [])
         return self._processor.prompt(request, self._tokenizer.encode)
 
     @property
@@ -223,6 +224,7 @@ class Admission:
     ) -> list[int]:
         """Ids of a chat of text. Raises InvalidRequest."""
         if self._template is not None:
+            self._tokenizer.check_chat(messages)
             own = {"tools": tools or None, "add_generation_prompt": opens, "continue_final_message": continues}
             return self._template.encode_chat(messages, options, **own)
         return self._tokenizer.encode_chat(

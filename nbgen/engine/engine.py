@@ -332,7 +332,7 @@ class Engine:
             return sequence.output(text, [])
         except Exception:  # whatever finds the parts of its answer
             log.exception("request %s: the end of its answer", sequence.rid)
-            return GenerateOutput(rid=sequence.rid, index=sequence.index, finish_reason=reason)
+            return GenerateOutput(rid=sequence.rid, index=sequence.index, text=text, finish_reason=reason)
 
     def _release(self, sequence: Sequence) -> None:
         """Give back all that the sequence holds."""

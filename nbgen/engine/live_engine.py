@@ -132,6 +132,7 @@ class LiveEngine:
         """Take no more connections, and return once the last has ended and its memory is back."""
         self._model.unwatch()
         self._closing = True
+        self._end.shutdown(socket.SHUT_RDWR)  # which a fork's copy does not outlive
         self._end.close()
         self._thread.join()
         self._ended.close()

@@ -12,7 +12,7 @@ import torch
 from nbgen.engine.attention import Span, Step
 from nbgen.engine.native import function
 from nbgen.engine.native_layers import NativeLayers
-from nbgen.engine.recurrent_parts import RecurrentParts
+from nbgen.engine.recurrent_parts import DELTA_RULE, RecurrentParts
 from nbgen.engine.state_fields import SequenceFields
 from nbgen.engine.state_pool import StateKey, StatePool
 
@@ -92,7 +92,11 @@ def sequences_of(step: Step) -> "ctypes.Array[SequenceFields]":
 def _held(parts: RecurrentParts) -> dict[str, int]:
     """Numbers of a token, by what the C++ calls them."""
     widths = {"held": parts.kernel.shape[1]}
-    return widths if parts.own is None else {**widths, "held_steps": parts.own.heads, "held_shares": parts.own.heads}
+    if parts.own is not None:
+        widths["held_steps"] = parts.own.heads
+    if parts.own is not None and parts.rule == DELTA_RULE:
+        widths["held_shares"] = parts.own.heads
+    return widths
 
 
 def _slot(span: Span) -> int:

@@ -71,7 +71,7 @@ class Tokenizer:
         if not self.has_chat_template:
             raise InvalidRequest("this model has no chat template; send the text to continue instead", field="messages")
         template_options.check(options or {})
-        self._check_chat(messages)
+        self.check_chat(messages)
         answers = self.answers if any(m.tool_calls or m.reasoning for m in messages) else None
         try:
             text = self._render(
@@ -144,8 +144,8 @@ class Tokenizer:
         """Whether the token is one raw byte of a byte-fallback vocabulary, as `<0x0A>`."""
         return token_id in self._byte_ids
 
-    def _check_chat(self, messages: list[ChatMessage]) -> None:
-        """Refuse too much before a template works on it."""
+    def check_chat(self, messages: list[ChatMessage]) -> None:
+        """Raise InvalidRequest for too much, before a template works on it."""
         self._check_length("".join(m.text for m in messages), "messages")
         beside = sum(len(m.reasoning) + sum(len(call.arguments) for call in m.tool_calls) for m in messages)
         if beside > MAX_BESIDE_TEXT:

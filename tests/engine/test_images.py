@@ -7,6 +7,7 @@ import struct
 import zlib
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from nbgen.engine.assembly import Assembly
 from nbgen.engine.media_encoder import MediaEncoder, placeholders
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.model_runner import ModelRunner
-from nbgen.engine.processor import READS_SPECIAL_TOKENS_AS_TEXT
+from nbgen.engine.processor import READS_SPECIAL_TOKENS_AS_TEXT, Processor
 from nbgen.errors import InvalidRequest
 from nbgen.messages import (
     ChatMessage,
@@ -436,6 +437,16 @@ def test_odd_images_are_answered(served: Served, size: tuple[int, int]) -> None:
         assert generate(served.assembly, [request])["odd"][-1].finish_reason.status == 400
         return
     assert served.answers(request) == [expected]
+
+
+def test_a_chat_too_long_for_any_context_is_refused_before_its_template_works(served: Served) -> None:
+    long = "a" * 16 * served.assembly.model.context_length + "a"
+    parts = [ContentPart(type="text", text=long), ContentPart(type="image")]
+    for content, images in ((long, []), (parts, media(picture(1)))):
+        chat = GenerateRequest(rid="c", messages=[ChatMessage(role="user", content=content)], media=images)
+        unasked = mock.patch.object(Processor, "_chat", side_effect=AssertionError)
+        with unasked, pytest.raises(InvalidRequest, match="bytes"):
+            served.assembly.admission.sequences(chat)
 
 
 @pytest.mark.parametrize(

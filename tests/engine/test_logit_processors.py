@@ -14,7 +14,13 @@ import torch
 from nbgen.engine.assembly import Assembly
 from nbgen.engine.logit_processors import LogitProcessors
 from nbgen.errors import InvalidRequest
-from nbgen.logit_processor import SGLANG_MODULE, CustomLogitProcessor, DisallowedTokensLogitsProcessor, Named
+from nbgen.logit_processor import (
+    SGLANG_MODULE,
+    CustomLogitProcessor,
+    DisallowedTokensLogitsProcessor,
+    Named,
+    WrongParams,
+)
 from nbgen.messages import GenerateRequest
 from nbgen.sampling_params import SamplingParams
 from tests.engine.conftest import build, generate, ids
@@ -166,6 +172,13 @@ def test_a_long_list_of_ids_is_read_once(told: str) -> None:
         seconds.append(time.perf_counter() - began)
     assert scores[0].isinf().nonzero().flatten().tolist() == [5, 7]
     assert max(seconds[1:]) < seconds[0] / 5
+
+
+def test_ids_are_read_again_for_another_vocabulary() -> None:
+    processor = Named("disallowed_tokens", {"token_ids": [5, 7]})
+    processor(torch.zeros(1, 260), [None])
+    with pytest.raises(WrongParams, match="from 0 to 6"):
+        processor(torch.zeros(1, 7), [None])
 
 
 @pytest.mark.parametrize("token_ids", [[10**6], [-1], ["a"], 5, [True]])

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import os
 import subprocess
 import sys
 import tempfile
@@ -305,6 +306,21 @@ def test_stopping_gives_everything_back(unserved: None, tiny_model: Path, tokeni
     assert len(optimizer._global_optimizer_pre_hooks) == hooks
     with pytest.raises(httpx.ConnectError):
         httpx.get(url + "health")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_that_goes_on_does_not_keep_it_from_ending(
+    unserved: None, model: torch.nn.Module, tokenizer: object
+) -> None:
+    """As those of torch's DataLoader do."""
+    with nbgen.serve(model, tokenizer):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.read(reader, 1)
+            os._exit(0)
+    os.write(writer, b"x")
+    os.waitpid(pid, 0)
 
 
 def served(model: torch.nn.Module, tokenizer: object) -> str:

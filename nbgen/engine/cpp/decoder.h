@@ -45,13 +45,13 @@ struct DecoderLayer {
 };
 
 // `slots` `[rows]` is where new keys and values go; `adapters` `[rows, 2]` are each row's first column and one past its last of
-// the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, turns]`. The rows
-// are of so many `sequences`, in order, for layers that remember. What is made meanwhile goes from `normed` on, with room for
-// the widest layer, and to the `routes` of a layer with experts. All that follows may be null. `last` is what is left of the
-// step once the last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one has
-// it. Rows begin as those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens, and the `places` of their positions, if
-// there are any. In the end `norm` makes `normed` of
-// them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as `rounded_scores`, the same where T is float.
+// the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, turns]`. The rows are
+// of so many `sequences`, in order, for layers that remember. What is made meanwhile goes from `normed` on, with room for the
+// widest layer, and to the `routes` of a layer with experts. All that follows may be null. `last` is what is left of the step once
+// the last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one has it. Rows
+// begin as those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens, and the `places` of their positions, if there
+// are any. In the end `norm` makes `normed` of them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as
+// `rounded_scores`, the same where T is float.
 template <typename T>
 struct Step {
     int64_t rows, threads, turns;
