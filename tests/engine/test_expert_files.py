@@ -67,7 +67,7 @@ def test_they_lie_in_their_file(tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"hidden_act": "relu"}, {"moe_intermediate_size": 30}], ids=["another gate", "no whole vectors"]
+    "changes", [{"hidden_act": "quick_gelu"}, {"moe_intermediate_size": 30}], ids=["another gate", "no whole vectors"]
 )
 def test_what_is_not_ours_gets_what_transformers_makes(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = saved(tmp_path, **changes)

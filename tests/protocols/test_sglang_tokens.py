@@ -50,7 +50,7 @@ def test_tools_may_be_hidden() -> None:
         {"prompt": ["a"] * 1025},
         {"messages": []},
         {"messages": [{"role": "function", "content": "a"}]},
-        {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"tokenize": False}},
+        {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"tools": []}},
         {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": [1]}},
         {"prompt": "a", "add_special_tokens": "no"},
     ],
