@@ -1,5 +1,6 @@
 """What becomes of an answer that is being written, and of the next one, when its server, model or kernel goes."""
 
+import re
 from pathlib import Path
 
 from playwright.sync_api import Locator, Page, expect
@@ -29,10 +30,9 @@ def streaming(lab: Lab, page: Page, name: str, more: str = "") -> tuple[Notebook
 
 
 def lasting(panel: Panel) -> str:
-    """The beginning of an answer, as far as what comes later cannot make code of it."""
-    beginning = panel.answers.last.locator(".nbgen-text").inner_text().partition("`")[0][:100]
-    assert beginning
-    return beginning
+    """Of the beginning of an answer what has no marks, of which what comes later may make something else."""
+    beginning = panel.answers.last.locator(".nbgen-text").inner_text()[:100]
+    return max(re.split(r"[^\w ]+|_", beginning), key=len)
 
 
 def answers(panel: Panel) -> None:
