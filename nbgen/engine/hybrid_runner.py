@@ -64,7 +64,8 @@ class HybridRunner(ModelRunner):
     def accept(self, guesses: list[Guess]) -> None:
         """Have states remember guesses of the last step that have come true."""
         assert self.native_model is not None
-        self.native_model.remember(Counter(guess.slot for guess in guesses if guess.slot is not None))
+        assert self.native_model.states is not None
+        self.native_model.states.remember(Counter(guess.slot for guess in guesses if guess.slot is not None))
 
     def reserve(self, snapshots: int) -> None:
         """Take room for so many snapshots of states."""

@@ -9,7 +9,7 @@ between; and so are embeddings, the last norm and scores, for who knows that the
 import ctypes
 import inspect
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from nbgen.engine.lora import LoraLayers, concerns
 from nbgen.engine.native import function
 from nbgen.engine.native_layers import DecoderLayerFields, NativeLayers
 from nbgen.engine.native_linear import LinearFields, NativeProduct
-from nbgen.engine.native_states import NativeStates
+from nbgen.engine.native_states import NativeStates, sequences_of
 from nbgen.engine.native_step import NormFields, OuterLayers, PreparedStep, Room, Scales, Scores, StepFields, finished
 from nbgen.engine.rotary_table import Rotary, RotaryTable
 from nbgen.engine.scheduler import ScheduledSequence
@@ -56,7 +56,7 @@ class NativeDecoder(nn.Module):
         self.takes_media = "deepstack_visual_embeds" not in inspect.signature(self._decoder.forward).parameters
         kinds = getattr(self._decoder.config, "layer_types", [])
         self._layers = NativeLayers([LayerParts.of(layer) for layer in found], self.rotary, kinds, model.dtype)
-        self._states = None if pool is None else NativeStates(self._layers, pool, model.dtype)
+        self.states = None if pool is None else NativeStates(self._layers, pool, model.dtype)
         if pool is None and any(self._layers.recurrences):
             raise ValueError("there is no room for the states of its layers")
         self._fields, self._sizes = self._layers.fields, self._layers.sizes
@@ -135,7 +135,9 @@ class NativeDecoder(nn.Module):
         last = None if wanted is None else step.of_last(wanted)
         parts = outer.parts
         room = self._room(step, last, Scales(outer.scale, self._scales.residual, parts.divisor, parts.cap))
-        sequences = None if self._states is None else self._states.take(step)
+        sequences = None
+        if self.states is not None:
+            self.states.point(sequences := sequences_of(step))
         fields = ending = room.fields(step, adapters, rotary, sequences)
         table = LinearFields.of_table(outer.embeddings, self._dtype)
         fields.ids, fields.embeddings = outer.ids.data_ptr(), ctypes.addressof(table)
@@ -154,7 +156,9 @@ class NativeDecoder(nn.Module):
         hidden = torch.empty(fields.rows, outer.embeddings.shape[1], dtype=self._dtype)
         states = room.normed(ending.rows, hidden.shape[1])
         chosen = index if last is None else None
-        return PreparedStep(step, fields, hidden, states, made, chosen, (room, ending, norm, index, last, outer, table))
+        return PreparedStep(
+            step, fields, hidden, states, made, chosen, sequences, (room, ending, norm, index, last, outer, table)
+        )
 
     def walk(self, prepared: PreparedStep) -> None:
         """Compute a step that this prepared, or took up, last."""
@@ -201,14 +205,9 @@ class NativeDecoder(nn.Module):
             return False
         if self._planned is not prepared.step:
             self._plan(prepared.step, None)
-        if self._states is not None:
-            self._states.take(prepared.step)
+        if self.states is not None and prepared.sequences is not None:
+            self.states.point(prepared.sequences)
         return True
-
-    def remember(self, accepted: Mapping[int, int]) -> None:
-        """Have states, by their numbers, be those after so many of the guesses of the last step."""
-        assert self._states is not None
-        self._states.remember(accepted)
 
     def _adapt(self, items: Sequence[ScheduledSequence]) -> torch.Tensor | None:
         """Point to the adapters' matrices; each row's own columns `[rows, 2]` of them, if any has some."""

@@ -226,8 +226,9 @@ def _linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
         kept.append(adapted[1])
     if isinstance(base, NativeProduct):
         return base.fields(rows, adapted)
-    down, up = map(_place, adapted or (None, None))
-    return LinearFields(base.weight.data_ptr(), None, down, up, inputs=base.in_features, outputs=base.out_features)
+    fields = LinearFields.of_table(base.weight, base.weight.dtype)
+    fields.down, fields.up = map(_place, adapted or (None, None))
+    return fields
 
 
 def _sizes(layer: LayerParts) -> dict[str, int]:

@@ -4,7 +4,7 @@ That forward costs a small model half as much as its layers, and does no more fo
 is known (`model_parts`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from nbgen.engine.model_parts import ModelParts
 from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.native_decodes import NativeDecodes, step_of
 from nbgen.engine.native_linear import NativeProduct
+from nbgen.engine.native_states import NativeStates
 from nbgen.engine.native_step import OuterLayers
 from nbgen.engine.sampled_tokens import SampledTokens
 from nbgen.engine.scheduler import ScheduledSequence
@@ -91,9 +92,10 @@ class NativeModel:
         self._layers.walk(batch.prepared)
         return Decoded(made.scores)
 
-    def remember(self, accepted: Mapping[int, int]) -> None:
-        """Have states, by their numbers, be those after so many of the guesses of the last step."""
-        self._layers.remember(accepted)
+    @property
+    def states(self) -> NativeStates | None:
+        """Of the layers that remember."""
+        return self._layers.states
 
     def _keep(self, rows: int, batch: NativeDecodes | None) -> None:
         """Beside others of few rows, if it has few itself."""

@@ -33,18 +33,17 @@ class NativeStates:
         self._most_held = 0
         self._held: list[torch.Tensor] = []
 
-    def take(self, step: Step) -> "ctypes.Array[SequenceFields]":
-        """The step's sequences, to whose states the layers then point."""
-        self._sequences = sequences_of(step)
+    def point(self, sequences: "ctypes.Array[SequenceFields]") -> None:
+        """Have the layers point to the states of the sequences of the step that is next."""
+        self._sequences = sequences
         most = 1 + max(each.state for each in self._sequences)
         if self._pointed is None or self._pointed[0] != self._pool.moves or most > self._pointed[1]:
             self._point(most)
         if (guesses := sum(each.tokens - each.certain for each in self._sequences)) > self._most_held:
             self._hold(guesses)
-        return self._sequences
 
     def remember(self, accepted: Mapping[int, int]) -> None:
-        """Have states, by their numbers, be those after so many of the guesses of the step that was taken last."""
+        """Have states, by their numbers, be those after so many of the guesses of the last step."""
         true = [each for each in self._sequences if each.state in accepted]
         made = ((0, each.held, accepted[each.state], each.state, False, accepted[each.state], 0) for each in true)
         sequences = (SequenceFields * len(true))(*(SequenceFields(*each) for each in made))

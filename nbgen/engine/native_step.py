@@ -161,6 +161,8 @@ class PreparedStep(NamedTuple):
     normed: torch.Tensor
     made: Scores | None
     chosen: torch.Tensor | None
+    #: Where layers remember them.
+    sequences: "ctypes.Array[SequenceFields] | None"
     #: What `fields` points to besides.
     kept: tuple[Any, ...]
 

@@ -66,7 +66,7 @@ class Written:
         return msgspec.Raw(b"".join((b"[", written, b"]")))
 
 
-def meta_info(options: LogprobOptions, sample: Sample, listed: Listed = plain) -> dict[str, Any]:
+def meta_info(options: LogprobOptions, sample: Sample, listed: Listed) -> dict[str, Any]:
     """The keys of `meta_info`: each list runs along the prompt's tokens or the output's."""
 
     def both(kind: str, part: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -98,13 +98,12 @@ def in_a_fork(ask: Callable[[], Any]) -> Any:
         return json.load(told)
 
 
-class TellsWhoAsks(BaseHTTPRequestHandler):
-    """Answers with the port that its reader asks from: each connection has another."""
+class Answers(BaseHTTPRequestHandler):
+    """Whole ones, over connections that stay."""
 
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
-        body = json.dumps(self.client_address[1]).encode()
+    def answer(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -114,14 +113,29 @@ class TellsWhoAsks(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def telling() -> Iterator[str]:
-    """The address of such a server."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), TellsWhoAsks) as server:
+@contextmanager
+def serving(handler: type[Answers]) -> Iterator[str]:
+    """The address of a server of such answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
+        server.handle_error = lambda *_: None  # its reader may have gone
         threading.Thread(target=server.serve_forever, args=(LOOKS,)).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
+
+
+class TellsWhoAsks(Answers):
+    """Answers with the port that its reader asks from: each connection has another."""
+
+    def do_GET(self) -> None:
+        self.answer(json.dumps(self.client_address[1]).encode())
+
+
+@pytest.fixture
+def telling() -> Iterator[str]:
+    """The address of such a server."""
+    with serving(TellsWhoAsks) as address:
+        yield address
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -185,11 +199,10 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
         starting.join()
 
 
-class Late(BaseHTTPRequestHandler):
+class Late(Answers):
     """Says nothing for some time, and then all."""
 
     SECONDS = 0.6
-    protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -198,14 +211,7 @@ class Late(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         time.sleep(self.SECONDS)
         whole = self.path.endswith(("generate", "model"))
-        body = b"{}" if whole else b'data: {"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}\n\n'
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(b"{}" if whole else b'data: {"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}\n\n')
 
 
 @pytest.fixture
@@ -213,12 +219,8 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of such a server, which is silent for longer than a stream of nbgen's may be."""
     monkeypatch.setattr(client_module, "SILENCE_SECONDS", Late.SECONDS / 3)
     monkeypatch.setattr(connection.Connection, "silence", Late.SECONDS / 3)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Late) as server:
-        server.daemon_threads = True
-        server.handle_error = lambda *_: None  # its reader may have gone
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+    with serving(Late) as address:
+        yield address
 
 
 def test_an_answer_that_comes_as_a_whole_is_waited_for(late: str) -> None:
