@@ -233,7 +233,7 @@ def paged_attention(
     """
     if position_bias is not None or attention_mask is not None or _step is None:
         raise NotImplementedError("attention with a position bias or the model's own mask, or outside a step")
-    layer = Layer(*_step.cache.write(module.layer_idx, _step.slots, _packed(key), _packed(value)))
+    layer = _layer(module, key, value, _step)
     sinks = None if s_aux is None else s_aux.view(1, -1, 1, 1)
     scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, sinks)
     packed = _packed(query)
@@ -244,6 +244,21 @@ def paged_attention(
 
 
 AttentionInterface.register(IMPLEMENTATION, paged_attention)
+
+
+def cached_by(module: Any) -> int:
+    """The layer whose keys and values this one attends to: itself, or one before it (Gemma 3n and 4)."""
+    shared = getattr(module.config, "num_kv_shared_layers", 0) if getattr(module, "is_kv_shared_layer", False) else 0
+    types = module.config.layer_types if shared else []
+    own = [number for number, kind in enumerate(types[: len(types) - shared]) if kind == types[module.layer_idx]]
+    return own[-1] if own else int(module.layer_idx)
+
+
+def _layer(module: Any, key: torch.Tensor, value: torch.Tensor, step: Step) -> Layer:
+    """The cache of a layer, with what is new; of one that shares another's that has been written already."""
+    number = cached_by(module)
+    found = None if number == module.layer_idx else step.cache.layer(number)
+    return Layer(*(found or step.cache.write(number, step.slots, _packed(key), _packed(value))))
 
 
 def _packed(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from nbgen.engine.attention import Window
+from nbgen.engine.attention import Window, cached_by
 from nbgen.engine.common_parts import NormParts, Product, cut, part
 from nbgen.engine.known_code import like, turns_like
 from nbgen.engine.llama_like import LIKE, window
@@ -19,6 +19,8 @@ JOINED = ("gpt_neox.GPTNeoXAttention",)
 STILL = ("gpt2.GPT2Attention", "opt.OPTAttention")
 #: Whose positions turn heads in layers with windows alone, where there are some.
 OF_WINDOWS = ("exaone4.Exaone4Attention",)
+#: Whose values are normed, too, and of whose layers some have no keys of their own, or no values but these.
+SHARING = ("gemma4.Gemma4TextAttention",)
 #: Whose scores are bent.
 BENT = ("gemma2.Gemma2Attention",)
 ATTENTION = (
@@ -41,6 +43,7 @@ ATTENTION = (
     "starcoder2.Starcoder2Attention",
     "nemotron.NemotronAttention",
     *OF_WINDOWS,
+    *SHARING,
     *STILL,
     *JOINED,
     *OPENED,
@@ -57,18 +60,20 @@ TURNS = {
     "gpt_oss": (True, SAME_HALVES),
     "qwen3_5": (True, HALVES),
     "nemotron": (True, HALVES),
+    "gemma4": (True, HALVES),
 }
 
 
 class AttentionParts(NamedTuple):
-    """Attention of the layer of this `number`, whose `norms` are of queries and of keys, or none.
+    """Attention over the cache of the layer of this `number`, whose `norms` are of queries, keys and values, or none.
 
-    Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
+    That layer is this one, or one before it: then it makes no keys and values. Of its heads, `group` share a key. Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
     heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
     what opens it behind each head; where they are `joined`, their key and value.
     """
 
     number: int
+    group: int
     head_dim: int
     scaling: float
     norms: list[NormParts | None]
@@ -91,18 +96,19 @@ class AttentionParts(NamedTuple):
     def of(cls, attend: Any) -> "AttentionParts":
         """Raises ValueError for attention that does anything else."""
         kind, config = like(attend, ATTENTION), getattr(attend, "config", None)
-        if kind is None or getattr(config, "clip_qkv", None) is not None:
+        if kind is None or getattr(config, "clip_qkv", None) is not None or not getattr(attend, "is_causal", True):
             raise ValueError(f"its attention ({type(attend).__name__}) is not known")
-        sinks = getattr(attend, "sinks", None)
+        sinks, head_dim = getattr(attend, "sinks", None), part(attend, "head_dim", "head_size")
         turns = kind not in STILL and getattr(config, "position_embedding_type", "rope") == "rope"
         turns = turns and bool(getattr(attend, "use_rope", True))
         if kind in OF_WINDOWS:
             turns = attend.sliding_window is None or attend.is_sliding
         return cls(
-            attend.layer_idx,
-            part(attend, "head_dim", "head_size"),
+            cached_by(attend),
+            getattr(attend, "num_key_value_groups", 1),
+            head_dim,
             attend.scaling,
-            [NormParts.of(part(attend, f"{of}_norm", f"{of}_layernorm")) for of in "qk"],
+            [*(NormParts.of(part(attend, f"{of}_norm", f"{of}_layernorm")) for of in "qk"), _value_norm(attend)],
             window(attend),
             (attend.attn_logit_softcapping if kind in BENT else None) or 0.0,
             None if sinks is None else sinks.detach().float().contiguous(),
@@ -114,16 +120,25 @@ class AttentionParts(NamedTuple):
 
 
 def products(attend: Any) -> dict[str, Product]:
-    """Query, key, value and output: of layers of their own, or of one for what has one input, perhaps head by head."""
+    """Query, key, value and output: of layers of their own, or of one for what has one input, perhaps head by head.
+
+    Values may be the keys before their norm, and both another layer's (`cached_by`).
+    """
     output = part(attend, "o_proj", "out_proj", "c_proj", "dense")
     if (whole := part(attend, "query_key_value")) is not None:
         return {"query": Product(whole, ALL), "output": Product(output, ALL)}
     if (joined := part(attend, "qkv_proj", "c_attn")) is not None:
         heads = output.in_features
         made = cut(joined, heads, (joined.out_features - heads) // 2)
-    else:
-        made = [Product(attend.get_submodule(f"{name}_proj"), ALL) for name in "qkv"]
-    return dict(zip(("query", "key", "value"), made, strict=True), output=Product(output, ALL))
+        return dict(zip(("query", "key", "value"), made, strict=True), output=Product(output, ALL))
+    own = {of: part(attend, f"{of[0]}_proj") for of in ("query", "key", "value")}
+    return {of: Product(linear, ALL) for of, linear in own.items() if linear is not None} | {"output": Product(output, ALL)}
+
+
+def _value_norm(attend: Any) -> NormParts | None:
+    """One without weights of its own."""
+    norm = getattr(attend, "v_norm", None)
+    return norm and NormParts(torch.ones(attend.head_dim, dtype=attend.q_norm.weight.dtype), norm.eps)
 
 
 def _turns(attend: nn.Module) -> tuple[bool, int]:

@@ -17,6 +17,7 @@ NORMS = {
     "olmo2.Olmo2RMSNorm": (0.0, False),
     "olmo3.Olmo3RMSNorm": (0.0, False),
     "nemotron.NemotronLayerNorm1P": (1.0, False),
+    "gemma4.Gemma4RMSNorm": (0.0, False),
 }
 
 

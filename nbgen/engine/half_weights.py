@@ -24,6 +24,7 @@ def widen(model: "PreTrainedModel") -> None:
     """
     model.eval()
     decoder, head, table = model.get_decoder(), model.get_output_embeddings(), model.get_input_embeddings()
+    tables = (table, getattr(decoder, "embed_tokens_per_layer", None))
     inside = {id(module) for module in (*decoder.modules(), head)}
 
     def kept(module: nn.Module) -> nn.Module | None:
@@ -33,7 +34,7 @@ def widen(model: "PreTrainedModel") -> None:
             return native_experts.of(module, in_float32=True)
         if not _is_readable(getattr(module, "weight", None)):
             return None
-        if module is table and (scale := scale_of(module, torch.float32)) is not None:
+        if module in tables and (scale := scale_of(module, torch.float32)) is not None:
             return HalfEmbedding(module, scale)
         return NativeHalfLinear(module.weight, module.bias) if is_plain(module) else None
 

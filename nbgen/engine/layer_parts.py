@@ -29,6 +29,7 @@ LAYERS = {
     "phi3.Phi3DecoderLayer": BEFORE,
     "gemma2.Gemma2DecoderLayer": BOTH,
     "gemma3.Gemma3DecoderLayer": BOTH,
+    "gemma4.Gemma4TextDecoderLayer": BOTH,
     "olmo2.Olmo2DecoderLayer": AFTER,
     "olmo3.Olmo3DecoderLayer": AFTER,
     "glm4.Glm4DecoderLayer": (
@@ -72,6 +73,8 @@ FEEDS = {
 }
 #: Of a product: the one that has a single output.
 BESIDE = "beside"
+#: … and those between which a layer's own input of a token is.
+GIVEN = ("given_gate", "given_output")
 #: What is called attention, and in a feed-forward without a gate what opens it and what closes it.
 ATTENDING = ("self_attn", "attention", "attn")
 OPENS, CLOSES = ("c_fc", "dense_h_to_4h", "fc1"), ("c_proj", "dense_4h_to_h", "fc2")
@@ -84,7 +87,9 @@ class LayerParts(NamedTuple):
 
     A layer has `attention` or a `recurrence` in its place; a feed-forward whose `activation` is one of `GATES`, or a
     `mixture` without products for gate, up and down, or both. `residual` is by what the results are multiplied that are
-    added. A feed-forward `beside_attention` takes what the layer does, through its norm or that of attention.
+    added. A feed-forward `beside_attention` takes what the layer does, through its norm or that of attention. What a
+    layer makes of its own input of a token (`per_layer_parts`) has a norm, too (`given`), and what it leaves is
+    multiplied by `leaves`.
     """
 
     attention: AttentionParts | None
@@ -95,6 +100,8 @@ class LayerParts(NamedTuple):
     residual: float
     mixture: Mixture | None
     beside_attention: bool
+    given: NormParts | None
+    leaves: float
 
     @classmethod
     def of(cls, layer: Any) -> "LayerParts":
@@ -106,6 +113,8 @@ class LayerParts(NamedTuple):
             raise ValueError(f"its layers ({type(layer).__name__}) are not known")
         if not getattr(layer, "do_layer_norm_before", True):
             raise ValueError("its norms stand behind")
+        if getattr(layer, "enable_moe_block", False):
+            raise ValueError("its experts have norms of their own")
         gives = FEEDS[fed] if fed else None
         return cls(
             None if attend is None else AttentionParts.of(attend),
@@ -116,16 +125,20 @@ class LayerParts(NamedTuple):
             layer.residual_multiplier if places.startswith("granite") else 1.0,
             mixture,
             places in BESIDE_ATTENTION or getattr(layer, "use_parallel_residual", False),
+            NormParts.of(getattr(layer, "post_per_layer_input_norm", None)),
+            float(getattr(layer, "layer_scalar", 1.0)),
         )
 
 
 def products(layer: Any) -> dict[str, Product]:
     """Those of attention, or of a recurrent layer; gate, up and down, or gate and down. Experts are none of these.
 
-    What gate, up and down make beside experts counts as much as the logistic of one output more says (`BESIDE`).
+    Where a layer has an input of its own, what opens it and what closes it (`GIVEN`). What gate, up and down make beside experts counts as much as the logistic of one output more says (`BESIDE`).
     """
     attend, feed = part(layer, *ATTENDING), _feed(layer)
     found = attention_parts.products(attend) if attend else recurrent_parts.products(part(layer, *MIXERS))
+    if (opens := part(layer, "per_layer_input_gate")) is not None:
+        found |= {GIVEN[0]: Product(opens, ALL), GIVEN[1]: Product(layer.per_layer_projection, ALL)}
     if feed is None:
         return found
     says = part(_fed_by(layer), "shared_expert_gate")

@@ -8,6 +8,7 @@ from nbgen.engine.common_parts import NormParts, part
 from nbgen.engine.known_code import like
 from nbgen.engine.llama_like import LIKE
 from nbgen.engine.native_half_linear import HalfEmbedding, scale_of
+from nbgen.engine.per_layer_parts import PerLayerParts
 
 DECODERS = (
     *LIKE["decoder"],
@@ -39,6 +40,7 @@ DECODERS = (
     "nemotron.NemotronModel",
     "exaone4.Exaone4Model",
     "opt.OPTDecoder",
+    "gemma4.Gemma4TextModel",
 )
 #: Whose positions have embeddings, and from the how manieth on.
 PLACES = {"gpt2.GPT2Model": ("wpe", 0), "opt.OPTDecoder": ("embed_positions", 2)}
@@ -61,6 +63,8 @@ MODELS = {
     "qwen3_5_moe.Qwen3_5MoeForCausalLM": PLAIN,
     "gemma2.Gemma2ForCausalLM": BENT,
     "gemma3.Gemma3ForCausalLM": BENT,
+    "gemma4.Gemma4ForCausalLM": BENT,
+    "gemma4.Gemma4ForConditionalGeneration": BENT,
     "gpt2.GPT2LMHeadModel": PLAIN,
     "gpt_neox.GPTNeoXForCausalLM": PLAIN,
     "phi.PhiForCausalLM": PLAIN,
@@ -70,6 +74,8 @@ MODELS = {
     "exaone4.Exaone4ForCausalLM": PLAIN,
     "opt.OPTForCausalLM": PLAIN,
 }
+#: Around which tokens of media are embedded as padding.
+PADDED = ("gemma4.Gemma4TextModel",)
 NORMS = ("norm", "embedding_norm", "final_layernorm", "final_layer_norm", "ln_f")
 
 
@@ -77,7 +83,8 @@ class ModelParts(NamedTuple):
     """Embeddings are multiplied by `embedding` where they are looked up, and wherever they come from by `hidden`.
 
     `places` `[positions, hidden]` of positions are added to them, if there are any. Scores are divided by `divisor` and
-    bent by `cap`, if that is not 0.
+    bent by `cap`, if that is not 0. Tokens that stand for media (`media`) are embedded as `padding` is, if they are
+    embedded at all.
     """
 
     norm: NormParts | None
@@ -86,6 +93,9 @@ class ModelParts(NamedTuple):
     divisor: float
     cap: float
     places: torch.Tensor | None
+    per_layer: PerLayerParts | None
+    media: torch.Tensor
+    padding: int
 
     @classmethod
     def of(cls, model: Any) -> "ModelParts":
@@ -105,7 +115,19 @@ class ModelParts(NamedTuple):
         hidden = decoder.embedding_multiplier if around.startswith("granite") else 1.0
         divisor = config.logits_scaling if ends == DIVIDED else 1.0
         cap = config.final_logit_softcapping if ends == BENT else None
-        return cls(NormParts.of(part(decoder, *NORMS)), scale, hidden, divisor, cap or 0.0, _places(decoder, around))
+        norm, per_layer = NormParts.of(part(decoder, *NORMS)), PerLayerParts.of(decoder)
+        media = _media(model.config) if around in PADDED else []
+        return cls(
+            norm,
+            scale,
+            hidden,
+            divisor,
+            cap or 0.0,
+            _places(decoder, around),
+            per_layer,
+            torch.tensor(media, dtype=torch.long),
+            config.pad_token_id or 0,
+        )
 
 
 def _places(decoder: Any, kind: str) -> torch.Tensor | None:
@@ -118,9 +140,15 @@ def _places(decoder: Any, kind: str) -> torch.Tensor | None:
     return weight[first:]
 
 
+def _media(config: Any) -> list[int]:
+    """Tokens that stand for images, videos and sounds."""
+    found = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video", "audio")]
+    return [token for token in found if token is not None]
+
+
 def _ends(model: Any) -> int | None:
-    """What it makes of its scores. One that sees or hears has code of its own, and makes nothing of those of text."""
-    if model.config.get_text_config() is not model.config:
-        return PLAIN
+    """What it makes of its scores. Most that see or hear have code of their own, and make nothing of those of text."""
     kind = like(model, MODELS)
+    if kind is None and model.config.get_text_config() is not model.config:
+        return PLAIN
     return None if kind is None else MODELS[kind]

@@ -24,11 +24,23 @@ from nbgen.engine.common_parts import part
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.layer_parts import LayerParts, products
 from nbgen.engine.lora import LoraLayers, concerns
+from nbgen.engine.model_parts import ModelParts
 from nbgen.engine.native import function
-from nbgen.engine.native_layers import DecoderLayerFields, NativeLayers
+from nbgen.engine.native_layers import DecoderLayerFields, NativeLayers, linear_fields
 from nbgen.engine.native_linear import LinearFields, NativeProduct
 from nbgen.engine.native_states import NativeStates, sequences_of
-from nbgen.engine.native_step import NormFields, OuterLayers, PreparedStep, Room, Scales, Scores, StepFields, finished
+from nbgen.engine.native_step import (
+    NormFields,
+    OuterLayers,
+    PerLayerFields,
+    PreparedStep,
+    Room,
+    Scales,
+    Scores,
+    StepFields,
+    finished,
+)
+from nbgen.engine.per_layer_parts import projection
 from nbgen.engine.rotary_table import Rotary, RotaryTable
 from nbgen.engine.scheduler import ScheduledSequence
 from nbgen.engine.state_pool import StatePool
@@ -50,8 +62,10 @@ class NativeDecoder(nn.Module):
             raise ValueError("no layers of our own for this model")
         self.rotary = RotaryTable(_rotary(self._decoder), model.dtype)
         self._run, self._dtype, self._lora = run, model.dtype, lora
+        #: Whether layers have inputs of their own.
+        self._gives = bool(getattr(self._decoder, "hidden_size_per_layer_input", 0))
         #: Whether it may be all that the decoder calls its layers, which then tells it its positions.
-        self.stands_in = hasattr(self._decoder, "layers") and self.rotary.turns
+        self.stands_in = hasattr(self._decoder, "layers") and self.rotary.turns and not self._gives
         #: Whether media only come in before the layers, not between them.
         self.takes_media = "deepstack_visual_embeds" not in inspect.signature(self._decoder.forward).parameters
         kinds = getattr(self._decoder.config, "layer_types", [])
@@ -63,17 +77,19 @@ class NativeDecoder(nn.Module):
         self._scales = Scales(1.0, self._layers.residual, 1.0, 0.0)
         self._stock, self._instead = list(found), nn.ModuleList([self])
         self._alike: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
-        #: The window of the last layer, and how many of its heads share a key head, if it attends.
-        self._shape_of_last: tuple[Window, int] | None = None
+        #: The first layer behind which no other brings keys or states: from there on rows that nobody wants are left.
+        self._leaving = max(i for i, layer in enumerate(self._layers.parts) if _brings(layer))
+        #: Of layers from there on, by their window and how many of their heads share a key head.
+        self._left: dict[tuple[Window, int], list[DecoderLayerFields]] = {}
         #: Which layers attend.
         self._numbers: list[int] = []
-        for layer, fields in zip(self._layers.parts, self._fields, strict=True):
-            self._shape_of_last = None
+        for i, (layer, fields) in enumerate(zip(self._layers.parts, self._fields, strict=True)):
             if layer.attention:
-                group = fields.attention.heads // fields.attention.kv_heads
-                self._shape_of_last = layer.attention.window, group
-                self._alike.setdefault(self._shape_of_last, []).append(fields)
+                shape = layer.attention.window, layer.attention.group
+                self._alike.setdefault(shape, []).append(fields)
                 self._numbers.append(layer.attention.number)
+                if i >= self._leaving:
+                    self._left.setdefault(shape, []).append(fields)
         self._most = max(each.attention.heads * (each.attention.value_dim + 2) for each in self._fields)
         #: The first layer's, in the cache that the layers point to.
         self._keys: weakref.ref[torch.Tensor] | None = None
@@ -147,8 +163,10 @@ class NativeDecoder(nn.Module):
             left = rotary._replace(positions=rotary.positions[index])
             ending = room.fields(last, None if adapters is None else adapters[index], left, None)
             fields.last, fields.wanted = ctypes.addressof(ending), index.data_ptr()
-        norm = NormFields.of(parts.norm)
+        norm, per_layer = NormFields.of(parts.norm), self._per_layer(parts)
         ending.norm = ctypes.addressof(norm)
+        if per_layer is not None:
+            fields.per_layer = ending.per_layer = ctypes.addressof(per_layer)
         few = last is not None or (wanted is None and not step.prefills)
         made = None
         if few and isinstance(outer.head, NativeProduct) and not outer.head._forward_pre_hooks:
@@ -157,12 +175,18 @@ class NativeDecoder(nn.Module):
         states = room.normed(ending.rows, hidden.shape[1])
         chosen = index if last is None else None
         return PreparedStep(
-            step, fields, hidden, states, made, chosen, sequences, (room, ending, norm, index, last, outer, table)
+            step, fields, hidden, states, made, chosen, sequences, (room, ending, norm, per_layer, index, last, outer, table)
         )
 
     def walk(self, prepared: PreparedStep) -> None:
         """Compute a step that this prepared, or took up, last."""
         self._walk(prepared.fields, prepared.hidden)
+
+    def _per_layer(self, parts: ModelParts) -> PerLayerFields | None:
+        if parts.per_layer is None:
+            return None
+        made = linear_fields(projection(self._decoder), [])  # all of its rows: nothing is cut for it
+        return PerLayerFields.of(parts.per_layer, made, self._dtype)
 
     def _room(self, step: attention.Step, last: attention.Step | None, scales: Scales) -> Room:
         rows = len(step.slots)
@@ -173,12 +197,12 @@ class NativeDecoder(nn.Module):
         self._run(ctypes.byref(fields), self._fields, len(self._fields), hidden.data_ptr())
 
     def _plan(self, step: attention.Step, last: attention.Step | None) -> int:
-        """Point every layer to the plan of its attention, the last one to that of the step `last`; the most chunks."""
+        """Point layers to the plan of their attention, those that rows leave to that of `last`; the most chunks."""
         self._planned = step
         plans = [(plan, self._alike[shape]) for shape, plan in self.plans(step).items()]
-        if last is not None and self._shape_of_last is not None:
+        if last is not None:
             native = cast(NativeAttention, last.attention)
-            plans.append((native.plan(last, *self._shape_of_last), [self._fields[-1]]))
+            plans += [(native.plan(last, *shape), layers) for shape, layers in self._left.items()]
         for plan, layers in plans:
             for fields in layers:
                 fields.batch = ctypes.addressof(plan.fields)
@@ -233,6 +257,11 @@ class NativeDecoder(nn.Module):
             fields.keys, fields.values, fields.attention.slots = keys.data_ptr(), values.data_ptr(), len(keys)
         self._keys = weakref.ref(pairs[0][0]) if pairs else None
         return True
+
+
+def _brings(layer: LayerParts) -> bool:
+    """Whether a layer writes keys, or states."""
+    return layer.attention is None or layer.attention.joined or "key" in layer.products
 
 
 def _rotary(decoder: Any) -> nn.Module | None:

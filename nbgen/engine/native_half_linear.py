@@ -18,6 +18,7 @@ SCALED = [
     "gemma.GemmaTextScaledWordEmbedding",
     "gemma2.Gemma2TextScaledWordEmbedding",
     "gemma3.Gemma3TextScaledWordEmbedding",
+    "gemma4.Gemma4TextScaledWordEmbedding",
 ]
 
 

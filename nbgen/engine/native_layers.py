@@ -16,7 +16,7 @@ from nbgen.engine.attention_native import LayerFields
 from nbgen.engine.attention_parts import SAME_HALVES, AttentionParts
 from nbgen.engine.common_parts import Product
 from nbgen.engine.expert_routes import OWN
-from nbgen.engine.layer_parts import BESIDE, LayerParts
+from nbgen.engine.layer_parts import BESIDE, GIVEN, LayerParts
 from nbgen.engine.lora import LoraLinear
 from nbgen.engine.mixture_parts import Mixture
 from nbgen.engine.native_experts import ExpertsFields
@@ -25,9 +25,9 @@ from nbgen.engine.native_step import MADE, NormFields
 from nbgen.engine.recurrent_parts import RecurrentParts
 from nbgen.engine.rotary_table import RotaryTable
 
-NORMS = ("input_norm", "attended_norm", "feed_norm", "fed_norm", "query_norm", "key_norm")
+NORMS = ("input_norm", "attended_norm", "feed_norm", "fed_norm", "query_norm", "key_norm", "value_norm", "given_norm")
 #: Of a layer, and of what a recurrent one has in place of attention.
-LINEARS = ("query", "key", "value", "output", "gate", "up", "down", BESIDE)
+LINEARS = ("query", "key", "value", "output", "gate", "up", "down", BESIDE, *GIVEN)
 REMEMBERING = ("mixed", "opening", "steps", "shares")
 #: Where a step has room for what these products make.
 ROOMS = {
@@ -40,6 +40,8 @@ ROOMS = {
     "opening": "queries",
     "steps": "ups",
     "shares": "new_values",
+    GIVEN[0]: "gates",
+    GIVEN[1]: "projected",
 }
 
 
@@ -105,6 +107,8 @@ class DecoderLayerFields(ctypes.Structure):
         *((name, c_int64) for name in ("activation", "all_heads", "turned", "turn", "rounds", "turns")),
         *((name, c_int64) for name in ("opened", "joined", "beside_attention")),
         *((name, c_void_p) for name in ("recurrence", "sparse")),
+        ("first_given", c_int64),
+        ("leaves", c_float),
     ]
 
 
@@ -125,6 +129,8 @@ class NativeLayers:
         self._kept: list[Any] = []
         self.fields = (DecoderLayerFields * len(layers))()
         self.recurrences: list[RecurrenceFields | None] = []
+        #: Numbers of a token's own inputs of layers.
+        self._given = 0
         for layer, fields in zip(layers, self.fields, strict=True):
             self._fill(layer, fields)
         self.adapt([layer.products for layer in layers])
@@ -135,6 +141,7 @@ class NativeLayers:
         most: Counter[str] = Counter()
         for layer in self.parts:
             most |= Counter(_sizes(layer))
+        most["given"] = self._given
         return {name: most[name] for name in (*MADE, *OWN)}
 
     @property
@@ -149,7 +156,7 @@ class NativeLayers:
         for fields, recurrence, of in zip(self.fields, self.recurrences, products, strict=True):
             for name, product in of.items():
                 target = recurrence if name in REMEMBERING else fields
-                setattr(target, name, _linear_fields(product, self._adapted))
+                setattr(target, name, linear_fields(product, self._adapted))
 
     def _fill(self, layer: LayerParts, fields: DecoderLayerFields) -> None:
         """All of a layer but its products, and where its cache and states are."""
@@ -163,18 +170,20 @@ class NativeLayers:
         for name, norm in zip(NORMS, layer.norms, strict=False):
             setattr(fields, name, NormFields.of(norm))
         fields.activation, fields.beside_attention = layer.activation, layer.beside_attention
+        fields.given_norm, fields.first_given, fields.leaves = NormFields.of(layer.given), self._given, layer.leaves
+        self._given += layer.products[GIVEN[0]].outputs if layer.given else 0
         if layer.mixture:
             self._kept.append(sparse := SparseFeedFields.of(layer.mixture, self._dtype))
             fields.sparse = ctypes.addressof(sparse)
 
     def _fill_attention(self, layer: LayerParts, attention: AttentionParts, fields: DecoderLayerFields) -> None:
-        width, several = self._rotary.width, len(self._rotary.kinds) > 1
-        kind = self._rotary.kinds.index(self._kinds[attention.number]) if several else 0
-        turned = width * (2 if attention.way == SAME_HALVES else 1) if attention.turns else 0
-        fields.turned, fields.turn = turned, kind * width
+        kinds = self._rotary.kinds
+        turn = self._rotary.parts[kinds.index(self._kinds[attention.number]) if len(kinds) > 1 else 0]
+        turned = (turn.stop - turn.start) * (2 if attention.way == SAME_HALVES else 1) if attention.turns else 0
+        fields.turned, fields.turn = turned, turn.start
         fields.all_heads, fields.opened, fields.joined = attention.norms_all_heads, attention.opened, attention.joined
         fields.rounds, fields.turns = attention.rounds, attention.way
-        fields.query_norm, fields.key_norm = map(NormFields.of, attention.norms)
+        fields.query_norm, fields.key_norm, fields.value_norm = map(NormFields.of, attention.norms)
         fields.attention = _shape(layer.products, attention)
         fields.attention.sinks = _place(attention.sinks)
 
@@ -212,12 +221,11 @@ def _experts(layers: list[LayerParts]) -> tuple[int, int] | None:
 def _shape(products: dict[str, Product], attention: AttentionParts) -> LayerFields:
     dim = attention.head_dim
     heads = products["query"].outputs // (dim * (1 + attention.opened + 2 * attention.joined))
-    kv_heads = heads if attention.joined else products["key"].outputs // dim
-    return LayerFields(heads, kv_heads, dim, dim, 0, attention.scaling, attention.softcap, None)
+    return LayerFields(heads, heads // attention.group, dim, dim, 0, attention.scaling, attention.softcap, None)
 
 
-def _linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
-    """Matrices of adapters that are cut for it go to those that are `kept`."""
+def linear_fields(product: Product, kept: list[torch.Tensor]) -> LinearFields:
+    """Where its weight and adapters' matrices lie. Those that are cut for it go to those that are `kept`."""
     linear, rows = product
     adapted = linear.matrices if isinstance(linear, LoraLinear) else None
     base: Any = linear.base if isinstance(linear, LoraLinear) else linear

@@ -16,12 +16,13 @@ from nbgen.engine.common_parts import NormParts
 from nbgen.engine.expert_routes import RouteRoom, laid_out
 from nbgen.engine.model_parts import ModelParts
 from nbgen.engine.native import function
-from nbgen.engine.native_linear import NativeProduct
+from nbgen.engine.native_linear import LinearFields, NativeProduct
+from nbgen.engine.per_layer_parts import PerLayerParts
 from nbgen.engine.rotary_table import Rotary
 from nbgen.engine.state_fields import SequenceFields
 
 #: What a step makes meanwhile, in the order of the C++.
-MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups", "routing")
+MADE = ("normed", "queries", "new_keys", "new_values", "attended", "projected", "gates", "ups", "routing", "given")
 
 
 class NormFields(ctypes.Structure):
@@ -48,6 +49,24 @@ class Scales(ctypes.Structure):
     _fields_ = [(name, c_float) for name in ("embedding", "residual", "divisor", "cap")]
 
 
+class PerLayerFields(ctypes.Structure):
+    """`PerLayer` of the C++."""
+
+    _fields_ = [
+        *((name, LinearFields) for name in ("embeddings", "projection")),
+        ("norm", NormFields),
+        ("width", c_int64),
+        *((name, c_float) for name in ("embedding", "projected", "both")),
+    ]
+
+    @classmethod
+    def of(cls, parts: PerLayerParts, projection: LinearFields, dtype: torch.dtype) -> "PerLayerFields":
+        """Where its embeddings and its norm lie, of layers of that type."""
+        table = LinearFields.of_table(parts.embeddings, dtype)
+        scales = parts.embedding, parts.projected, parts.both
+        return cls(table, projection, NormFields.of(parts.norm), parts.width, *scales)
+
+
 class StepFields(ctypes.Structure):
     """`Step` of the C++."""
 
@@ -57,7 +76,7 @@ class StepFields(ctypes.Structure):
         ("count", c_int64),
         *((name, c_void_p) for name in (*MADE, "scratch")),
         ("routes", c_void_p),
-        *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings", "places")),
+        *((name, c_void_p) for name in ("last", "wanted", "ids", "embeddings", "places", "per_layer")),
         *((name, c_void_p) for name in ("norm", "head", "rounded_scores", "scores")),
         ("scales", Scales),
     ]

@@ -1,5 +1,6 @@
 """By what heads are turned at a position (rotary embeddings, Su et al. 2021): as a model's own module says."""
 
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -50,8 +51,9 @@ class RotaryTable:
         self.keeps = BY_LENGTH.isdisjoint(types.values())
         self._table = torch.empty(0), torch.empty(0)
         self.turns = rotary is not None
-        #: Of the numbers of one kind.
-        self.width = self.at([0]).cosines.shape[1] // len(types)
+        widths = [cosines.shape[1] for cosines, _ in self._made(torch.zeros(1, dtype=torch.long))]
+        #: Where in a position's row the numbers of each kind are.
+        self.parts = [slice(*ends) for ends in pairwise(accumulate(widths, initial=0))]
 
     def at(self, positions: list[int]) -> Rotary:
         numbers = torch.tensor(positions)
@@ -62,9 +64,12 @@ class RotaryTable:
         return Rotary(numbers, *self._table)
 
     def _of(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`[positions, kinds * dim]` each."""
-        if self._rotary is None:
-            return torch.empty(len(positions), 0), torch.empty(len(positions), 0)
-        made = [rotary_of(self._rotary, self._like, positions, kind) for kind in self.kinds]
-        cosines, sines = zip(*made, strict=True)
+        """`[positions, dim of all kinds]` each."""
+        cosines, sines = zip(*self._made(positions), strict=True)
         return torch.cat(cosines, 1).float(), torch.cat(sines, 1).float()
+
+    def _made(self, positions: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each kind, `[positions, dim]` each."""
+        if self._rotary is None:
+            return [(torch.empty(len(positions), 0), torch.empty(len(positions), 0))]
+        return [rotary_of(self._rotary, self._like, positions, kind) for kind in self.kinds]

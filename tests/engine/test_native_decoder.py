@@ -39,6 +39,27 @@ TAKEN = {
             "full_attention": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0},
         },
     },
+    "gemma4_text": {
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": 264,
+        "final_logit_softcapping": 3.0,
+    },
+    "gemma4_text without values": {
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "num_global_key_value_heads": 1,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "attention_k_eq_v": True,
+        "hidden_size_per_layer_input": 0,
+    },
     "granite": {
         "embedding_multiplier": 3.0,
         "residual_multiplier": 0.3,
@@ -74,8 +95,8 @@ TAKEN = {
     "opt": {"word_embed_proj_dim": 64, "ffn_dim": 128},
     "gpt2": {"vocab_size": 267},
 }
-#: Whose positions are added to embeddings: a decoder does not tell its layers.
-TOLD_BEFORE = ["gpt2", "opt"]
+#: Whose decoder does not tell one layer of ours what it needs: positions are added to embeddings, or layers have inputs of their own.
+TOLD_BEFORE = ["gpt2", "opt", "gemma4_text"]
 SCAN = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "num_hidden_layers": 3,
@@ -278,7 +299,7 @@ def test_a_token_alone_has_the_bits_of_one_among_many(family: str, dtype: torch.
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5_text", "lfm2", "phi", "gpt_neox", "gpt2"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5_text", "lfm2", "phi", "gpt_neox", "gpt2", "gemma4_text"])
 def test_what_the_last_layer_leaves_out_changes_no_scores(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """Of a piece that no token follows, of one that one follows, of a prompt with log-probabilities of its own."""
     run = Run(runner_of(saved(tmp_path, family), dtype))

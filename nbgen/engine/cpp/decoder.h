@@ -25,11 +25,13 @@ struct SparseFeed {
 // that runs `beside_attention`, its norm is of what goes into the layer, or none where it takes what attention does. A
 // `recurrence` stands in place of attention. Where there are experts (`sparse`), they are what stands in place of `gate`, `up` and
 // `down`; or beside them, each row's result of which counts as much as the one output of `beside` says, or the same as the
-// experts'.
+// experts'. Without a `key` a layer attends to what another has in the cache; without a `value`, values are keys before their norm.
+// Where it has inputs of a row's own, which begin at `first_given`, `given_gate` opens them and `given_output` makes of them what
+// is added. What a layer `leaves` is multiplied by that.
 template <typename T>
 struct DecoderLayer {
-    Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm;
-    Linear<T> query, key, value, output, gate, up, down, beside;
+    Norm<T> input_norm, attended_norm, feed_norm, fed_norm, query_norm, key_norm, value_norm, given_norm;
+    Linear<T> query, key, value, output, gate, up, down, beside, given_gate, given_output;
     AttentionLayer attention;
     T* keys;
     T* values;
@@ -40,17 +42,32 @@ struct DecoderLayer {
     int64_t opened, joined, beside_attention;
     const Recurrence<T>* recurrence;
     const SparseFeed<T>* sparse;
+    int64_t first_given;
+    float leaves;
 
     int64_t width() const { return output.outputs; }
+    bool brings() const { return recurrence || joined || key.outputs; }  // keys, or states
+    const Norm<T>& last_norm() const { return given_gate.outputs ? given_norm : fed_norm; }
+};
+
+// What layers are given of each token besides: `embeddings` of its own for them, whose outputs are tokens, each times `embedding`,
+// and a `projection` of the one that all begin with, times `projected`. Of the latter each layer's `width` numbers are normed. The
+// sum counts `both` times.
+template <typename T>
+struct PerLayer {
+    Linear<T> embeddings, projection;
+    Norm<T> norm;
+    int64_t width;
+    float embedding, projected, both;
 };
 
 // `slots` `[rows]` is where new keys and values go; `adapters` `[rows, 2]` are each row's first column and one past its last of
 // the stacked adapters, null where no row has any; `positions` `[rows]` are rows of cosines and sines `[…, turns]`. The rows are
 // of so many `sequences`, in order, for layers that remember. What is made meanwhile goes from `normed` on, with room for the
 // widest layer, and to the `routes` of a layer with experts. All that follows may be null. `last` is what is left of the step once
-// the last layer's keys and values are in the cache: the `wanted` of its rows, in order, with room where this one has it. Rows
-// begin as those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens, and the `places` of their positions, if there
-// are any. In the end `norm` makes `normed` of them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as
+// the last keys and values are in the cache: the `wanted` of its rows, in order, with room where this one has it. Rows begin as
+// those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens, and the `places` of their positions, if there are any;
+// what is `given` to layers besides is made as `per_layer` says. In the end `norm` makes `normed` of them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as
 // `rounded_scores`, the same where T is float.
 template <typename T>
 struct Step {
@@ -62,7 +79,7 @@ struct Step {
     const float* sines;
     const Sequence* sequences;
     int64_t count;
-    T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups, *routing;
+    T *normed, *queries, *new_keys, *new_values, *attended, *projected, *gates, *ups, *routing, *given;
     float* scratch;
     const Routes<T>* routes;
     const Step* last;
@@ -70,6 +87,7 @@ struct Step {
     const int64_t* ids;
     const Linear<T>* embeddings;
     const T* places;
+    const PerLayer<T>* per_layer;
     const Norm<T>* norm;
     const Linear<T>* head;
     T* rounded_scores;

@@ -28,25 +28,28 @@ template <typename T>
 class Walk {
   public:
     static constexpr int64_t PHASES = 32;  // of a layer, at most: 10 to open it, 3 of attention, 19 to close it
-    static constexpr int64_t ENDS = 2;     // before all layers and after them
+    static constexpr int64_t ENDS = 5;     // 4 before all layers, 1 after them
 
     Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
 
     void through(const DecoderLayer<T>* layers, int64_t count) {
         if (step_->embeddings) embed(*step_->embeddings);
-        const Norm<T>* before = nullptr;
+        const DecoderLayer<T>*leaving = layers + count - 1, *before = nullptr;
+        while (leaving > layers && !leaving->brings()) leaving--;
         for (const DecoderLayer<T>* layer = layers; layer < layers + count; layer++) {
-            const bool last = layer + 1 == layers + count;
-            add_and_normalize(before, &layer->input_norm, layer->width());
-            before = &layer->fed_norm;
+            const bool leaves = layer == leaving && step_->last;
+            if (before) leave_layer(*before, &layer->input_norm);
+            else add_and_normalize(nullptr, &layer->input_norm, layer->width());
+            before = layer;
             if (layer->recurrence) {
-                remember(*layer, *layer->recurrence, last && step_->last);
+                remember(*layer, *layer->recurrence, leaves);
             } else {
-                open(*layer, last && step_->last);
+                open(*layer, leaves);
                 attend(*layer);
             }
-            close(*layer, last);
+            close(*layer);
         }
+        leave_layer(*before, step_->norm);
         if (step_->head) score(*step_->head);
     }
 
@@ -61,6 +64,21 @@ class Walk {
             if (!step_->places) return;
             const T* place = step_->places + step_->positions[row] * table.inputs;
             for (int64_t i = 0; i < table.inputs; i++) narrow(widen(own[i]) + widen(place[i]), own + i);
+        });
+        if (step_->per_layer) give(*step_->per_layer);
+    }
+
+    void give(const PerLayer<T>& layers) {
+        const int64_t width = layers.projection.outputs;
+        multiply_all({{&layers.projection, step_->given}}, hidden_);
+        std::vector<T> token(width);
+        member_.each(step_->rows, [&](int64_t row) {
+            T* own = step_->given + row * width;
+            read_output(layers.embeddings, step_->ids[row], token.data());
+            scale_all(layers.embedding, token.data(), width);
+            scale_all(layers.projected, own, width);
+            for (int64_t at = 0; at < width; at += layers.width) normalize_if(layers.norm, own + at, layers.width, own + at);
+            for (int64_t i = 0; i < width; i++) narrow(rounded<T>(widen(own[i]) + widen(token[i])) * layers.both, own + i);
         });
     }
 
@@ -79,19 +97,23 @@ class Walk {
     void open(const DecoderLayer<T>& layer, bool leaves) {
         const int64_t heads = layer.attention.heads, vectors = heads + layer.attention.kv_heads;
         if (layer.joined) return open_joined(layer, leaves);
-        T* queries = layer.opened ? step_->gates : step_->queries;
-        const Parts made = {{&layer.key, step_->new_keys}, {&layer.value, step_->new_values}, {&layer.query, queries}};
+        const typename Products<T>::Part query = {&layer.query, layer.opened ? step_->gates : step_->queries};
+        Parts made;
+        if (layer.key.outputs) made.push_back({&layer.key, step_->new_keys});
+        if (layer.value.outputs) made.push_back({&layer.value, step_->new_values});
         if (!leaves) {
+            made.push_back(query);
             multiply_all(made, step_->normed);
             normalize_heads(layer, true, true);
-            place(layer, 0, vectors);
+            place(layer, 0, layer.key.outputs ? vectors : heads);
             return;
         }
-        multiply_all({made[0], made[1]}, step_->normed);
+        multiply_all(made, step_->normed);
         normalize_heads(layer, false, true);
         place(layer, heads, vectors);
-        leave({{hidden_, layer.width()}, {step_->normed, layer.width()}});
-        multiply_all({made[2]}, step_->normed);
+        const int64_t given = step_->per_layer ? step_->per_layer->projection.outputs : 0;
+        leave({{hidden_, layer.width()}, {step_->normed, layer.width()}, {step_->given, given}});
+        multiply_all({query}, step_->normed);
         normalize_heads(layer, true, false);
         place(layer, 0, heads);
     }
@@ -142,19 +164,35 @@ class Walk {
         });
     }
 
-    // All after attention, of which the `last` layer leaves nothing to be added.
-    void close(const DecoderLayer<T>& layer, bool last) {
+    // All after attention, but that what comes last is still to be added.
+    void close(const DecoderLayer<T>& layer) {
         multiply_all({{&layer.output, step_->projected}}, step_->attended);
         if (layer.beside_attention && layer.feed_norm.weight) normalize_all(layer.feed_norm, layer.width());
         add_and_normalize(&layer.attended_norm, layer.beside_attention ? nullptr : &layer.feed_norm, layer.width());
         if (layer.sparse) mix(layer.sparse->router, layer.sparse->experts);
         if (!layer.sparse) feed(layer, step_->projected);
         else if (layer.gate.outputs) feed_beside(layer);
-        if (last) add_and_normalize(&layer.fed_norm, step_->norm, layer.width());
+        if (layer.given_gate.outputs) add_given(layer);
     }
 
-    // The last product, if there `was` one, on top of `hidden`, after its norm; and that normed for the next.
-    void add_and_normalize(const Norm<T>* was, const Norm<T>* next, int64_t width) {
+    void leave_layer(const DecoderLayer<T>& layer, const Norm<T>* next) {
+        add_and_normalize(&layer.last_norm(), next, layer.width(), layer.leaves);
+    }
+
+    // What the layer has made opens what it is given of each token besides.
+    void add_given(const DecoderLayer<T>& layer) {
+        const int64_t width = layer.given_gate.outputs, stride = step_->per_layer->projection.outputs;
+        add_and_normalize(&layer.fed_norm, nullptr, layer.width());
+        multiply_all({{&layer.given_gate, step_->gates}}, hidden_);
+        member_.each(step_->rows, [&](int64_t row) {
+            const T* given = step_->given + row * stride + layer.first_given;
+            ::gate(layer.activation, step_->gates + row * width, given, 0, width);
+        });
+        multiply_all({{&layer.given_output, step_->projected}}, step_->gates);
+    }
+
+    // The last product, if there `was` one, on top of `hidden`, after its norm; and that, which `counts` so much, normed for the next.
+    void add_and_normalize(const Norm<T>* was, const Norm<T>* next, int64_t width, float counts = 1.0f) {
         member_.each(step_->rows, [&](int64_t row) {
             T* own = hidden_ + row * width;
             T* more = step_->projected + row * width;
@@ -162,6 +200,7 @@ class Walk {
                 if (was->weight) normalize_if(*was, more, width, more);
                 scale_all(step_->scales.residual, more, width);
                 for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
+                scale_all(counts, own, width);
             }
             if (next) normalize_if(*next, own, width, step_->normed + row * width);
         });
@@ -225,8 +264,9 @@ class Walk {
             const int64_t head = vector - heads, fresh = (row * kv_heads + head) * dim;
             const int64_t cached = (head * layer.attention.slots + step_->slots[row]) * dim;
             const T* key = layer.joined ? step_->gates + 3 * fresh + dim : step_->new_keys + fresh;
+            const T* value = layer.joined ? key + dim : layer.value.outputs ? step_->new_values + fresh : key;
             rotate(layer, normed(layer, layer.key_norm, key, work), cosines, sines, layer.keys + cached);
-            std::copy_n(layer.joined ? key + dim : step_->new_values + fresh, dim, layer.values + cached);
+            normalize_if(layer.value_norm, value, dim, layer.values + cached);
         });
     }
 
