@@ -137,6 +137,10 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15 if "embed" not in name else 0.6)
+    # Norms, biases and scales as if they had been trained: all ones, or zeros, show nothing.
+    for tensor in model.state_dict().values():
+        if tensor.dim() < 2 and tensor.is_floating_point():
+            tensor += torch.randn(tensor.shape) / 5
     model.save_pretrained(folder)
     return folder
 

@@ -75,6 +75,8 @@ FEEDS = {
 BESIDE = "beside"
 #: … and those between which a layer's own input of a token is.
 GIVEN = ("given_gate", "given_output")
+#: … and the one that says which experts a row goes to, where those stand apart.
+ROUTER = "router"
 #: What is called attention, and in a feed-forward without a gate what opens it and what closes it.
 ATTENDING = ("self_attn", "attention", "attn")
 OPENS, CLOSES = ("c_fc", "dense_h_to_4h", "fc1"), ("c_proj", "dense_4h_to_h", "fc2")
@@ -113,8 +115,6 @@ class LayerParts(NamedTuple):
             raise ValueError(f"its layers ({type(layer).__name__}) are not known")
         if not getattr(layer, "do_layer_norm_before", True):
             raise ValueError("its norms stand behind")
-        if getattr(layer, "enable_moe_block", False):
-            raise ValueError("its experts have norms of their own")
         gives = FEEDS[fed] if fed else None
         return cls(
             None if attend is None else AttentionParts.of(attend),
@@ -139,6 +139,8 @@ def products(layer: Any) -> dict[str, Product]:
     found = attention_parts.products(attend) if attend else recurrent_parts.products(part(layer, *MIXERS))
     if (opens := part(layer, "per_layer_input_gate")) is not None:
         found |= {GIVEN[0]: Product(opens, ALL), GIVEN[1]: Product(layer.per_layer_projection, ALL)}
+    if (router := part(layer, "router")) is not None:
+        found[ROUTER] = Product(router.proj, ALL)
     if feed is None:
         return found
     says = part(_fed_by(layer), "shared_expert_gate")
@@ -168,6 +170,5 @@ def _feed(layer: Any) -> Any:
 
 
 def _sparse(layer: Any) -> Any:
-    """That of experts, if it has one."""
-    fed = _fed_by(layer)
-    return fed if hasattr(fed, "experts") else None
+    """That of experts, if it has one; the layer itself, where they stand apart."""
+    return next((each for each in (_fed_by(layer), layer) if hasattr(each, "experts")), None)

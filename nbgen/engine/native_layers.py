@@ -16,7 +16,7 @@ from nbgen.engine.attention_native import LayerFields
 from nbgen.engine.attention_parts import SAME_HALVES, AttentionParts
 from nbgen.engine.common_parts import Product
 from nbgen.engine.expert_routes import OWN
-from nbgen.engine.layer_parts import BESIDE, GIVEN, LayerParts
+from nbgen.engine.layer_parts import BESIDE, GIVEN, ROUTER, LayerParts
 from nbgen.engine.lora import LoraLinear
 from nbgen.engine.mixture_parts import Mixture
 from nbgen.engine.native_experts import ExpertsFields
@@ -50,25 +50,31 @@ class RouterFields(ctypes.Structure):
 
     _fields_ = [
         ("scores", LinearFields),
-        ("favour", c_void_p),
+        *((name, c_void_p) for name in ("favour", "counts")),
         *((name, c_int64) for name in ("each", "rounds", "counting")),
         ("factor", c_float),
+        ("scale", c_float),
+        ("norm", NormFields),
     ]
 
 
 class SparseFeedFields(ctypes.Structure):
     """`SparseFeed` of the C++."""
 
-    _fields_ = [("router", RouterFields), ("experts", ExpertsFields)]
+    _fields_ = [
+        *(("router", RouterFields), ("experts", ExpertsFields)),
+        *((name, NormFields) for name in ("input_norm", "mixed_norm", "beside_norm")),
+    ]
 
     @classmethod
     def of(cls, mixture: Mixture, dtype: torch.dtype) -> "SparseFeedFields":
         """Where its experts lie, and what chooses them."""
         router = mixture.router
-        scores = LinearFields.of_table(router.weight, dtype)
+        scores = LinearFields() if router.weight is None else LinearFields.of_table(router.weight, dtype)
         scores.bias = _place(router.bias)
-        told = router.each, router.rounds, router.counting, router.factor
-        return cls(RouterFields(scores, _place(router.favour), *told), mixture.experts.fields)
+        told = router.each, router.rounds, router.counting, router.factor, router.scale, NormFields.of(router.norm)
+        chooses = RouterFields(scores, _place(router.favour), _place(router.counts), *told)
+        return cls(chooses, mixture.experts.fields, *map(NormFields.of, mixture.norms))
 
 
 class RecurrenceFields(ctypes.Structure):
@@ -124,11 +130,11 @@ class NativeLayers:
         self.parts = layers
         self.experts, self.residual = _experts(layers), _residual(layers)
         self._rotary, self._kinds, self._dtype = rotary, kinds, dtype
-        #: What the layers point to of adapters, and besides.
+        #: What the layers point to of adapters.
         self._adapted: list[torch.Tensor] = []
-        self._kept: list[Any] = []
         self.fields = (DecoderLayerFields * len(layers))()
         self.recurrences: list[RecurrenceFields | None] = []
+        self._sparse: list[SparseFeedFields | None] = []
         #: Numbers of a token's own inputs of layers.
         self._given = 0
         for layer, fields in zip(layers, self.fields, strict=True):
@@ -153,10 +159,13 @@ class NativeLayers:
     def adapt(self, products: Iterable[dict[str, Product]]) -> None:
         """Point to each layer's products, with what adapters add to them now."""
         self._adapted = []
-        for fields, recurrence, of in zip(self.fields, self.recurrences, products, strict=True):
+        for fields, recurrence, sparse, of in zip(self.fields, self.recurrences, self._sparse, products, strict=True):
             for name, product in of.items():
-                target = recurrence if name in REMEMBERING else fields
-                setattr(target, name, linear_fields(product, self._adapted))
+                made = linear_fields(product, self._adapted)
+                if name == ROUTER and sparse:
+                    sparse.router.scores = made
+                else:
+                    setattr(recurrence if name in REMEMBERING else fields, name, made)
 
     def _fill(self, layer: LayerParts, fields: DecoderLayerFields) -> None:
         """All of a layer but its products, and where its cache and states are."""
@@ -172,9 +181,8 @@ class NativeLayers:
         fields.activation, fields.beside_attention = layer.activation, layer.beside_attention
         fields.given_norm, fields.first_given, fields.leaves = NormFields.of(layer.given), self._given, layer.leaves
         self._given += layer.products[GIVEN[0]].outputs if layer.given else 0
-        if layer.mixture:
-            self._kept.append(sparse := SparseFeedFields.of(layer.mixture, self._dtype))
-            fields.sparse = ctypes.addressof(sparse)
+        self._sparse.append(sparse := SparseFeedFields.of(layer.mixture, self._dtype) if layer.mixture else None)
+        fields.sparse = ctypes.addressof(sparse) if sparse else None
 
     def _fill_attention(self, layer: LayerParts, attention: AttentionParts, fields: DecoderLayerFields) -> None:
         kinds = self._rotary.kinds
@@ -251,7 +259,7 @@ def _sizes(layer: LayerParts) -> dict[str, int]:
         most |= Counter({"queries" if apart else "gates": products["query"].outputs})
         most |= Counter(queries=output.linear.in_features)
     if layer.mixture:
-        experts, router = layer.mixture
+        experts, router, _ = layer.mixture
         most |= Counter(experts.sizes(router.each)) | Counter(routing=experts.num_experts)
         most |= Counter(attended=output.outputs)
     return dict(most)

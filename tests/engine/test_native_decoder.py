@@ -60,6 +60,17 @@ TAKEN = {
         "attention_k_eq_v": True,
         "hidden_size_per_layer_input": 0,
     },
+    "gemma4_text with experts": {
+        "head_dim": 16,
+        "global_head_dim": 32,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 8,
+        "hidden_size_per_layer_input": 0,
+        "enable_moe_block": True,
+        "num_experts": 8,
+        "top_k_experts": 3,
+        "moe_intermediate_size": 32,
+    },
     "granite": {
         "embedding_multiplier": 3.0,
         "residual_multiplier": 0.3,

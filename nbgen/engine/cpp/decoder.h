@@ -11,11 +11,13 @@
 #include "scales.h"
 #include "turns.h"
 
-// A feed-forward of many experts.
+// A feed-forward of many experts. Norms, if there are any, are of what goes into them, of what comes out, and of what comes out of
+// the feed-forward beside them.
 template <typename T>
 struct SparseFeed {
     Router<T> router;
     Experts<T> experts;
+    Norm<T> input_norm, mixed_norm, beside_norm;
 };
 
 // Norms are of what goes into attention and the feed-forward, of what comes out of them, and of queries and keys: of each head, or

@@ -27,7 +27,7 @@ void rotate(const DecoderLayer<T>& layer, const T* input, const float* cosines, 
 template <typename T>
 class Walk {
   public:
-    static constexpr int64_t PHASES = 32;  // of a layer, at most: 10 to open it, 3 of attention, 19 to close it
+    static constexpr int64_t PHASES = 40;  // of a layer, at most: 10 to open it, 3 of attention, 27 to close it
     static constexpr int64_t ENDS = 5;     // 4 before all layers, 1 after them
 
     Walk(Team::Member& member, const Step<T>& step, T* hidden) : member_(member), step_(&step), hidden_(hidden) {}
@@ -169,9 +169,10 @@ class Walk {
         multiply_all({{&layer.output, step_->projected}}, step_->attended);
         if (layer.beside_attention && layer.feed_norm.weight) normalize_all(layer.feed_norm, layer.width());
         add_and_normalize(&layer.attended_norm, layer.beside_attention ? nullptr : &layer.feed_norm, layer.width());
-        if (layer.sparse) mix(layer.sparse->router, layer.sparse->experts);
-        if (!layer.sparse) feed(layer, step_->projected);
-        else if (layer.gate.outputs) feed_beside(layer);
+        const bool beside = layer.sparse && layer.gate.outputs;
+        if (!layer.sparse || beside) feed(layer, beside ? step_->attended : step_->projected);
+        if (layer.sparse) mix(*layer.sparse, layer.width());
+        if (beside) add_beside(layer, *layer.sparse);
         if (layer.given_gate.outputs) add_given(layer);
     }
 
@@ -206,9 +207,11 @@ class Walk {
         });
     }
 
-    void normalize_all(const Norm<T>& norm, int64_t width) {
+    void normalize_all(const Norm<T>& norm, int64_t width, float scale = 1.0f) {
         member_.each(step_->rows, [&](int64_t row) {
-            normalize_if(norm, hidden_ + row * width, width, step_->normed + row * width);
+            T* own = step_->normed + row * width;
+            normalize_if(norm, hidden_ + row * width, width, own);
+            scale_all(scale, own, width);
         });
     }
 
@@ -275,23 +278,28 @@ class Walk {
         return work.data();
     }
 
-    void mix(const Router<T>& router, const Experts<T>& experts) {
+    void mix(const SparseFeed<T>& sparse, int64_t width) {
+        const Router<T>& router = sparse.router;
+        const Experts<T>& experts = sparse.experts;
         Routes<T> routes = *step_->routes;
         routes.rows = step_->rows;
+        if (router.norm.weight) normalize_all(router.norm, width, router.scale);
         multiply_all({{&router.scores, step_->routing}}, step_->normed);
         member_.each(routes.rows, [&](int64_t row) {
             const int64_t first = row * router.each;
             route(router, step_->routing + row * experts.count, routes.chosen + first, routes.shares + first);
         });
+        if (sparse.input_norm.weight) normalize_all(sparse.input_norm, width);
         Mixture<T>(member_, experts, routes).run(step_->normed, step_->projected);
     }
 
-    // Where attention's result was, for every row's experts to have it added.
-    void feed_beside(const DecoderLayer<T>& layer) {
+    // What the feed-forward beside a row's experts has made, where attention's result was, to what these make.
+    void add_beside(const DecoderLayer<T>& layer, const SparseFeed<T>& sparse) {
         const int64_t width = layer.width();
-        feed(layer, step_->attended);
         member_.each(step_->rows, [&](int64_t row) {
             T *own = step_->projected + row * width, *more = step_->attended + row * width;
+            if (sparse.mixed_norm.weight) normalize_if(sparse.mixed_norm, own, width, own);
+            if (sparse.beside_norm.weight) normalize_if(sparse.beside_norm, more, width, more);
             if (layer.beside.outputs) scale_all(share_beside(layer.beside, row), more, width);
             for (int64_t i = 0; i < width; i++) narrow(widen(own[i]) + widen(more[i]), own + i);
         });

@@ -3,20 +3,24 @@
 #pragma once
 
 #include "linear.h"
+#include "norms.h"
 
 // What an expert counts: its share of a softmax over those chosen or over all, or the logistic of its score, by itself or as a
 // share of those chosen.
 enum Counting : int64_t { OF_CHOSEN, OF_ALL, LOGISTIC, LOGISTIC_OF_CHOSEN };
 
 // A row goes to the `each` experts of which `scores` makes most; or, of logistics, most with the `favour` `[experts]` that each is
-// done, null for none. What they count is multiplied by a `factor`, and rounded if it `rounds`; logistics are on the way, too.
+// done, null for none. What they count is multiplied by a `factor`, and rounded if it `rounds`; logistics are on the way, too. What
+// goes in may have a `norm` of its own, and counts `scale` times then; and each expert's share may count what its `counts` says.
 template <typename T>
 struct Router {
     Linear<T> scores;
     const float* favour;
+    const float* counts;
     int64_t each, rounds;
     Counting counting;
-    float factor;
+    float factor, scale;
+    Norm<T> norm;
 };
 
 template <typename T>
@@ -66,4 +70,6 @@ template <typename T>
 void route(const Router<T>& router, const T* scores, int64_t* chosen, float* shares) {
     choose(router, scores, chosen);
     (router.counting < LOGISTIC ? share_by_softmax<T> : share_by_logistic<T>)(router, scores, chosen, shares);
+    if (router.counts)
+        for (int64_t i = 0; i < router.each; i++) shares[i] *= router.counts[chosen[i]];
 }
