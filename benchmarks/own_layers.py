@@ -13,7 +13,7 @@ from nbgen.engine.assembly import Assembly
 from nbgen.engine.known_scores import KnownScores
 from nbgen.engine.model_runner import ModelRunner
 
-MODELS = ("g270",)
+MODELS = ("g270", "e09")
 
 
 def engine_in(layers_in: str, model: str, **options: Any) -> Assembly:

@@ -70,7 +70,8 @@ COMPARED = {
 
 Tokens for a CPU second of one thread in bfloat16, with the layers of transformers' code, whose products and
 attention are nbgen's already, and with all of a step in nbgen's C++ (`python -m benchmarks.own_layers`).
-g270 has Gemma-3-270M's shape with a vocabulary of 32,768.
+g270 has Gemma-3-270M's shape, e09 that of 15 of Gemma-4-E2B's 35 layers, 8 of which share keys; both with a
+vocabulary of 32,768.
 """,
         ["", "transformers' layers", "nbgen's"],
     ),

@@ -52,6 +52,27 @@ SHAPES = {
         "vocab_size": 32768,
         "tie_word_embeddings": True,
     },
+    # 15 of Gemma-4-E2B's 35 layers with a vocabulary cut from 262,144 to 32,768: of the last 8, which share keys, the
+    # feed-forward is twice as wide, and all have inputs of their own.
+    "e09": {
+        "model_type": "gemma4_text",
+        "hidden_size": 1536,
+        "num_hidden_layers": 15,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "intermediate_size": 6144,
+        "use_double_wide_mlp": True,
+        "num_kv_shared_layers": 8,
+        "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 3,
+        "sliding_window": 512,
+        "final_logit_softcapping": 30.0,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size": 32768,
+        "vocab_size_per_layer_input": 32768,
+        "tie_word_embeddings": True,
+    },
     # Granite-3.1-1B-A400M with a vocabulary cut from 49,155 to 32,768: a mixture of 32 experts, of which a token has 8.
     "a400": {
         "model_type": "granitemoe",
@@ -150,6 +171,9 @@ def make(made: Path, shape: dict[str, Any], device: str = "cpu") -> Path:
     with torch.no_grad():
         for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):
             embedding.weight[never] = 0
+        for module in model.modules():  # whose scores nothing scales, as random norms of keys would have to
+            if getattr(module, "scaling", None) == 1.0 and hasattr(module, "k_norm"):
+                module.k_norm.weight /= module.head_dim**0.5
     model.save_pretrained(made)
     return made
 
