@@ -67,7 +67,8 @@ TURNS = {
 class AttentionParts(NamedTuple):
     """Attention over the cache of the layer of this `number`, whose `norms` are of queries, keys and values, or none.
 
-    That layer is this one, or one before it: then it makes no keys and values. Of its heads, `group` share a key. Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
+    That layer is this one, or one before it: then it makes no keys and values. Of its heads, `group` share a key.
+    Scores are bent by `softcap`, if it is not 0, and may have `sinks` beside them. `turns` says whether positions turn
     heads, `rounds` whether that rounds on the way, and `way` what they turn. Where the result is `opened`, queries have
     what opens it behind each head; where they are `joined`, their key and value.
     """
@@ -131,8 +132,8 @@ def products(attend: Any) -> dict[str, Product]:
         heads = output.in_features
         made = cut(joined, heads, (joined.out_features - heads) // 2)
         return dict(zip(("query", "key", "value"), made, strict=True), output=Product(output, ALL))
-    own = {of: part(attend, f"{of[0]}_proj") for of in ("query", "key", "value")}
-    return {of: Product(linear, ALL) for of, linear in own.items() if linear is not None} | {"output": Product(output, ALL)}
+    own = {name: part(attend, f"{name[0]}_proj") for name in ("query", "key", "value")} | {"output": output}
+    return {name: Product(linear, ALL) for name, linear in own.items() if linear is not None}
 
 
 def _value_norm(attend: Any) -> NormParts | None:

@@ -133,7 +133,9 @@ class LayerParts(NamedTuple):
 def products(layer: Any) -> dict[str, Product]:
     """Those of attention, or of a recurrent layer; gate, up and down, or gate and down. Experts are none of these.
 
-    Where a layer has an input of its own, what opens it and what closes it (`GIVEN`). What gate, up and down make beside experts counts as much as the logistic of one output more says (`BESIDE`).
+    Where a layer has an input of its own, what opens it and what closes it (`GIVEN`). What gate, up and down make
+    beside experts counts as much as the logistic of one output more says (`BESIDE`); what chooses among experts that
+    stand apart is a product, too (`ROUTER`).
     """
     attend, feed = part(layer, *ATTENDING), _feed(layer)
     found = attention_parts.products(attend) if attend else recurrent_parts.products(part(layer, *MIXERS))

@@ -174,9 +174,8 @@ class NativeDecoder(nn.Module):
         hidden = torch.empty(fields.rows, outer.embeddings.shape[1], dtype=self._dtype)
         states = room.normed(ending.rows, hidden.shape[1])
         chosen = index if last is None else None
-        return PreparedStep(
-            step, fields, hidden, states, made, chosen, sequences, (room, ending, norm, per_layer, index, last, outer, table)
-        )
+        kept = (room, ending, norm, per_layer, index, last, outer, table)
+        return PreparedStep(step, fields, hidden, states, made, chosen, sequences, kept)
 
     def walk(self, prepared: PreparedStep) -> None:
         """Compute a step that this prepared, or took up, last."""

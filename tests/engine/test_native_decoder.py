@@ -106,7 +106,7 @@ TAKEN = {
     "opt": {"word_embed_proj_dim": 64, "ffn_dim": 128},
     "gpt2": {"vocab_size": 267},
 }
-#: Whose decoder does not tell one layer of ours what it needs: positions are added to embeddings, or layers have inputs of their own.
+#: Whose decoder does not tell one layer of ours all: positions are added to embeddings, or layers have own inputs.
 TOLD_BEFORE = ["gpt2", "opt", "gemma4_text"]
 SCAN = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],

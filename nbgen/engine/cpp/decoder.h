@@ -69,8 +69,8 @@ struct PerLayer {
 // widest layer, and to the `routes` of a layer with experts. All that follows may be null. `last` is what is left of the step once
 // the last keys and values are in the cache: the `wanted` of its rows, in order, with room where this one has it. Rows begin as
 // those of `ids` `[rows]` in the `embeddings`, whose outputs are tokens, and the `places` of their positions, if there are any;
-// what is `given` to layers besides is made as `per_layer` says. In the end `norm` makes `normed` of them, and of that the `head` `scores` `[rows, outputs]`, which are rounded as
-// `rounded_scores`, the same where T is float.
+// what is `given` to layers besides is made as `per_layer` says. In the end `norm` makes `normed` of them, and of that the `head`
+// `scores` `[rows, outputs]`, which are rounded as `rounded_scores`, the same where T is float.
 template <typename T>
 struct Step {
     int64_t rows, threads, turns;

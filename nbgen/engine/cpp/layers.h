@@ -192,7 +192,7 @@ class Walk {
         multiply_all({{&layer.given_output, step_->projected}}, step_->gates);
     }
 
-    // The last product, if there `was` one, on top of `hidden`, after its norm; and that, which `counts` so much, normed for the next.
+    // The last product, if there `was` one, on top of `hidden`, after its norm; and that, times `counts`, normed for the next.
     void add_and_normalize(const Norm<T>* was, const Norm<T>* next, int64_t width, float counts = 1.0f) {
         member_.each(step_->rows, [&](int64_t row) {
             T* own = hidden_ + row * width;
