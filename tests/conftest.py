@@ -111,8 +111,11 @@ def save_tokenizer(folder: Path) -> int:
     return len(vocab)
 
 
-def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Path:
-    """A random checkpoint of two small layers, saved as a user's would be. The same every time."""
+def save_model(folder: Path, model_type: str = "llama", *, noise: float = 0.2, **changes: object) -> Path:
+    """A random checkpoint of two small layers, saved as a user's would be. The same every time.
+
+    Norms, biases and scales have some `noise`, as if they had been trained: all ones, or zeros, show nothing.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -137,10 +140,9 @@ def save_model(folder: Path, model_type: str = "llama", **changes: object) -> Pa
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15 if "embed" not in name else 0.6)
-    # Norms, biases and scales as if they had been trained: all ones, or zeros, show nothing.
     for tensor in model.state_dict().values():
         if tensor.dim() < 2 and tensor.is_floating_point():
-            tensor += torch.randn(tensor.shape) / 5
+            tensor += noise * torch.randn(tensor.shape) * tensor.where(tensor != 0, torch.ones(()))
     model.save_pretrained(folder)
     return folder
 

@@ -84,7 +84,7 @@ def ask(way: dict[str, object], **changes: object) -> GenerateRequest:
 
 def repeating(folder: Path, family: str) -> Path:
     """A model that repeats itself."""
-    return save_model(folder, family.partition(" ")[0], **TAKEN[family], tie_word_embeddings=True)
+    return save_model(folder, family.partition(" ")[0], noise=0.0, **TAKEN[family], tie_word_embeddings=True)
 
 
 def counts(assembly: Assembly) -> tuple[int, int]:
