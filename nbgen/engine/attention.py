@@ -280,7 +280,7 @@ def _find_window(module: torch.nn.Module, sliding: int | None) -> Window:
     kind = types[module.layer_idx] if types else None
     if kind not in LAYER_TYPES:
         raise NotImplementedError(f"a layer of the type {kind}, which chooses its keys in a way of its own")
-    if sliding == UNSAID:
+    if sliding == UNSAID or (sliding is None and kind == "sliding_attention"):  # masks may know of it alone
         sliding = _configured_window(config, kind)
     return Window(sliding, config.attention_chunk_size if kind == "chunked_attention" else None)
 

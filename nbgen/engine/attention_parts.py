@@ -97,9 +97,12 @@ class AttentionParts(NamedTuple):
     def of(cls, attend: Any) -> "AttentionParts":
         """Raises ValueError for attention that does anything else."""
         kind, config = like(attend, ATTENTION), getattr(attend, "config", None)
+        head_dim = part(attend, "head_dim", "head_size")
         if kind is None or getattr(config, "clip_qkv", None) is not None or not getattr(attend, "is_causal", True):
             raise ValueError(f"its attention ({type(attend).__name__}) is not known")
-        sinks, head_dim = getattr(attend, "sinks", None), part(attend, "head_dim", "head_size")
+        if head_dim % 2:
+            raise ValueError("its heads have an odd number of dimensions")
+        sinks = getattr(attend, "sinks", None)
         turns = kind not in STILL and getattr(config, "position_embedding_type", "rope") == "rope"
         turns = turns and bool(getattr(attend, "use_rope", True))
         if kind in OF_WINDOWS:

@@ -67,7 +67,7 @@ def cut(linear: Any, *sizes: int) -> list[Product]:
 
 def activation(function: Any) -> int:
     """Which of `GATES` has it. Raises ValueError for another."""
-    numbers = torch.linspace(-8, 8, 33)
+    numbers = torch.linspace(-12, 12, 49)
     made, all_through = function(numbers), torch.ones_like(numbers)
     for number, gate in enumerate(GATES):
         if torch.allclose(made, gate(numbers, all_through), 1e-5, 1e-6):

@@ -4,7 +4,7 @@ Sequences without a grammar are never touched, and a batch that has none costs n
 """
 
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Literal
 
 import torch
@@ -41,13 +41,22 @@ class GrammarMasks:
 
     @torch.inference_mode()
     def apply(self, scores: torch.Tensor, sequences: list[Sequence]) -> None:
-        """Set float32 `scores` `[rows, vocab]` to -inf where a row's grammar forbids the token, in place."""
+        """Set float32 `scores` `[rows, vocab]` to -inf where a row's grammar forbids the token, in place.
+
+        Guesses that were not computed after all have no row.
+        """
         if not self._constrained:
             return
         assert self._filled is not None
         places = {sequence: row for row, sequence in enumerate(sequences)}
-        rows = [places[sequence] for sequence in self._constrained]
-        _apply(scores, upload(self._filled.result(), scores.device), rows)
+        kept = [index for index, sequence in enumerate(self._constrained) if sequence in places]
+        rows = [places[self._constrained[index]] for index in kept]
+        _apply(scores, upload(self._filled.result()[kept], scores.device), rows)
+
+    def forget(self) -> None:
+        """Wait until nobody is at work on masks that nobody applies."""
+        if self._filled is not None:
+            wait([self._filled])
 
 
 def _fill(sequences: list[Sequence]) -> torch.Tensor:

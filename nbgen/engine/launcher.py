@@ -71,10 +71,12 @@ class Launcher:
     def forget(self) -> None:
         """Let go of what was launched ahead: its sequences have ended, or are computed anew."""
         self.ahead = None
+        self._masks.forget()
 
     def close(self) -> None:
         """End the threads that steps have begun."""
         self._masks.close()
+        self._sampler.close()
 
     def _run(self, runner: Runner, scheduler: Scheduler, newest: SampledTokens | None = None) -> RunOutput | None:
         """Have a batch computed, if there is one, of which `newest` are what the host does not know yet."""

@@ -50,6 +50,7 @@ class LiveLoop(Loop):
     def _occupy(self, item: ReleaseMemory | ResumeMemory) -> None:
         """In its turn, and no sooner than training lets it: what is taken is probed, for which weights must stand."""
         self._asked.append(item)
+        self._unfit &= not isinstance(item, ReleaseMemory)  # what a client releases no request takes again
         self._catch_up()
         self._send_status()  # many may come while it is trained
 

@@ -49,6 +49,11 @@ class LogitProcessors:
                 self._loaded.popitem(last=False)
         return processor
 
+    def close(self) -> None:
+        """End the threads that this has begun."""
+        self._loading.close()
+        self._calling.close()
+
     def apply(self, scores: torch.Tensor, sequences: list[Sequence]) -> None:
         """Let each sequence's processor change its row of `scores` `[rows, vocab]`, in place.
 
@@ -142,27 +147,40 @@ class TimedThread:
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Any] | None = None
+        self._lock = threading.Lock()
 
     def run(self, function: Callable[[], Any], seconds: float) -> Any:
-        """What `function` returns or raises; TimeoutError after `seconds`."""
-        if self._jobs is None:
-            self._jobs = queue.SimpleQueue()
-            threading.Thread(target=_work, args=(self._jobs,), name="logit-processors", daemon=True).start()
+        """What `function` returns or raises, called in its turn; TimeoutError after `seconds`."""
         done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        self._jobs.put((function, done))
-        try:
-            value, error = done.get(timeout=seconds)
-        except queue.Empty:
-            self._jobs = None
-            raise TimeoutError from None
+        with self._lock:
+            if self._jobs is None:
+                self._jobs = queue.SimpleQueue()
+                threading.Thread(target=_work, args=(self._jobs,), name="logit-processors", daemon=True).start()
+            self._jobs.put((function, done))
+            try:
+                value, error = done.get(timeout=seconds)
+            except queue.Empty:
+                self._leave()
+                raise TimeoutError from None
         if error is not None:
             raise error
         return value
 
+    def close(self) -> None:
+        """End the thread, if there is one."""
+        with self._lock:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Let the thread end with what it is at."""
+        if self._jobs is not None:
+            self._jobs.put(None)
+            self._jobs = None
+
 
 def _work(jobs: queue.SimpleQueue[Any]) -> None:
-    while True:
-        function, done = jobs.get()
+    while (job := jobs.get()) is not None:
+        function, done = job
         try:
             done.put((function(), None))
         except BaseException as error:  # SystemExit, too, ends nothing but this call

@@ -44,7 +44,7 @@ class NativeDecodes:
         self._longest = len(rotary.cosines)
         self._ids, self._positions, self._slots = ids.numpy(), rotary.positions.numpy(), prepared.step.slots.numpy()
         self._plans = [(np.frombuffer(plan.numbers, np.int64), plan.growth(), plan.tables()) for plan in plans]
-        self._columns = min(tables.shape[1] for _, _, tables in self._plans)
+        self._columns = min((tables.shape[1] for _, _, tables in self._plans), default=0)
 
     def goes_on(self, rows: Sequence[DecodeRow]) -> bool:
         """Make it the step of these rows, if they are the same ones elsewhere in the same chunks."""

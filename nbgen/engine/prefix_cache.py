@@ -21,7 +21,7 @@ from nbgen.engine.snapshots import Snapshots
 SLACK = 64
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Node:
     """A cached block: `tokens` are those whose keys and values it holds, fewer than a block's only in a leaf.
 

@@ -25,15 +25,24 @@ class LongRotary:
         self.long_after: int | None = None
         self._rows: list[bool] | None = None
         self._frequencies: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+        #: Whether kinds of layers have their own, which is not known here.
+        self._by_kind = False
         modules: Iterator[Any] = model.modules()
         for module in modules:
-            if getattr(module, "rope_type", None) == "longrope":
+            kind = getattr(module, "rope_type", None)
+            self._by_kind |= isinstance(kind, dict) and "longrope" in kind.values()
+            if kind == "longrope":
                 self.long_after = module.config.rope_parameters["original_max_position_embeddings"]
                 module.forward = partial(self._forward, module)
 
     @contextmanager
     def lengths(self, items: list[ScheduledSequence]) -> Iterator[None]:
-        """Around the forward of `items`, packed in this order."""
+        """Around the forward of `items`, packed in this order.
+
+        Raises NotImplementedError where that has to be done for each kind of layers.
+        """
+        if self._by_kind:
+            raise NotImplementedError("frequencies by length for each kind of layers")
         if self.long_after is not None:
             self._rows = [len(sequence) > self.long_after for sequence, count in items for _ in range(count)]
         try:

@@ -52,6 +52,11 @@ class Sampler:
         scores = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
         return torch.where(usable, self._choose(scores, sequences), NO_TOKEN)
 
+    def close(self) -> None:
+        """End the threads that clients' processors run in."""
+        if self._processors:
+            self._processors.close()
+
     def _choose(
         self, scores: torch.Tensor, sequences: list[Sequence], best: torch.Tensor | None = None
     ) -> torch.Tensor:

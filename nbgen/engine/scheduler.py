@@ -95,6 +95,8 @@ class Scheduler:
         self.suspects: list[Sequence] = []
         #: Steps in a row for which there was no memory.
         self._shortages = 0
+        #: Whether all have gone on one by one since there was memory for long.
+        self._alone_was_tried = False
         #: Steps in a row that there was memory for, since the chunk was another.
         self._calm = 0
         self.preemptions = 0
@@ -116,8 +118,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait for its turn. It must be one that the blocks can hold."""
-        if self._has_grown_long(sequence):
-            sequence.namespace = sequence.namespace._replace(long=True)
+        self._name(sequence)
         sequence.rank = (-sequence.priority, next(self._arrivals))
         bisect.insort(self.waiting, sequence, key=_rank)
         self.blocks.arrive(sequence, self.running)
@@ -157,7 +158,8 @@ class Scheduler:
         """A step has failed, for want of memory or of a fault: who must end, if anybody, for the others to go on.
 
         After a fault all that runs goes on one by one, and who fails alone must end. Where memory is short the next
-        step begins anew, those after it are smaller, and at last who came last must end. `retract` comes next.
+        step begins anew, those after it are smaller, then all go on one by one, too; and if it is still short when they
+        go on together, who came last of them must end. `retract` comes next.
         """
         alone = next(iter(self.suspects), None)
         if not short:
@@ -166,13 +168,17 @@ class Scheduler:
         self._shortages, self._calm = self._shortages + 1, 0
         if self._shortages == 1 or self._narrow():
             return None
-        return alone or max([*self.waiting[-1:], *self.running[-1:]], key=_rank)
+        if alone or self._alone_was_tried:
+            return alone or next(reversed(self.running), None)
+        self.suspects, self._alone_was_tried = list(self.running), True
+        return None
 
     def succeeded(self, sampled: list[Sequence]) -> None:
         """A step went well, and these gain a token by it."""
         self._shortages, self._calm = 0, self._calm + 1
         if self._calm >= CALM:
             self.prefill_chunk, self._calm = min(2 * self.prefill_chunk, self._widest_chunk), 0
+            self._alone_was_tried = False
         if self.suspects:
             self.suspects = [suspect for suspect in self.suspects if suspect not in sampled]
 
@@ -223,7 +229,7 @@ class Scheduler:
         """Those that gain a token in the next step, with the blocks for it."""
         found = []
         for sequence in [s for s in self.running if self._has_grown_long(s)]:
-            self._begin_anew(sequence)
+            self._stop_running(sequence)  # what is computed of it serves short ones only
         for sequence in [s for s in self._taking_turns(self.running) if s.num_uncomputed == 1]:
             if sequence.status is SequenceStatus.RUNNING and self._make_room(sequence):
                 self.blocks.allocate(sequence, len(sequence))
@@ -266,7 +272,7 @@ class Scheduler:
             return False
         self.waiting.remove(sequence)
         self.blocks.admit(sequence, self.waiting)
-        if not sequence.num_output:
+        if sequence.started is None:  # what is cached later may be its own
             sequence.cached_tokens = sequence.num_computed
         bisect.insort(self.running, sequence, key=_rank)
         sequence.status = SequenceStatus.RUNNING
@@ -297,17 +303,18 @@ class Scheduler:
         self.preemptions += 1
         self._stop_running(sequence)
 
+    def _name(self, sequence: Sequence) -> None:
+        """Have one that is computed anew share what long ones share, if it is long by now."""
+        if self._has_grown_long(sequence):
+            sequence.namespace = sequence.namespace._replace(long=True)
+
     def _has_grown_long(self, sequence: Sequence) -> bool:
         return len(sequence) > self.long_after and not sequence.namespace.long
-
-    def _begin_anew(self, sequence: Sequence) -> None:
-        """The sequence has become long: what is computed of it serves short ones only."""
-        self._stop_running(sequence)
-        sequence.namespace = sequence.namespace._replace(long=True)
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self._give_back(sequence)
+        self._name(sequence)
         sequence.status = SequenceStatus.WAITING
         bisect.insort(self.waiting, sequence, key=_rank)
 

@@ -26,7 +26,7 @@ class SequenceStatus(Enum):
     FINISHED = auto()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Sequence:
     """The state of one of a request's `n` samples.
 

@@ -93,7 +93,9 @@ class EngineClient(EngineLife):
         """End the request of exactly this id, if it is in flight."""
         request = self._unsent.pop(rid, None) or self._deliveries.cancel(self._process, rid)
         if request is not None:
-            listener = self._listeners.pop(rid)
+            listener = self._listeners.pop(rid, None)  # none once the engine is being stopped
+            if listener is None:
+                return
             reason = FinishReason(type="abort", message="Abort in waiting queue")
             for index in range(request.params.n if isinstance(request, GenerateRequest) else 0):
                 listener.add(GenerateOutput(rid=rid, index=index, finish_reason=reason))

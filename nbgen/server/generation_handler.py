@@ -55,7 +55,7 @@ class GenerationHandler(ModelNeededHandler):
             await (self._stream(runs) if stream else self._answer(runs))
         finally:
             for run in runs if not self.detached else ():
-                self.runs.abort(run.id)
+                self.runs.leave(run)
 
     def start(self, request: GenerateRequest) -> Run:
         """A run of the request."""

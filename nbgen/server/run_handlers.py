@@ -108,7 +108,7 @@ class RunsHandler(RunsRoute):
                 await self._answer(run)
         finally:
             if body.attached:
-                self.runs.abort(run.id)
+                self.runs.leave(run)
 
     async def _answer(self, run: Run) -> None:
         self.reader.watch(run.end_watchers)

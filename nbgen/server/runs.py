@@ -255,6 +255,11 @@ class Runs:
         if id in self._live:
             self._engine.abort(id)
 
+    def leave(self, run: Run) -> None:
+        """End this run, if it is alive: by now another may have its id."""
+        if self._live.get(run.id) is run:
+            self._engine.abort(run.id)
+
     def abort_all(self) -> None:
         """End every run that is alive."""
         for id in tuple(self._live):

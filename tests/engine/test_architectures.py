@@ -47,6 +47,13 @@ def test_a_family_writes_what_transformers_writes(name: str, tmp_path: Path) -> 
     assert answers(assembly, REQUESTS[:1]) == expected[:1], "alone"
 
 
+def test_a_window_that_only_the_mask_knows_of_counts(tmp_path: Path) -> None:
+    """One beyond what is tried at the start."""
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": False}
+    folder = save_model(tmp_path, "smollm3", sliding_window=26, **layers)
+    assert answers(build(folder, prefill_chunk=16), REQUESTS) == greedy(folder, PROMPTS, NEW_TOKENS)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_family_is_refused_with_words(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]

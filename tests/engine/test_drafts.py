@@ -1,6 +1,7 @@
 """What is guessed of texts that repeat themselves; and that no answer of a real engine is another for it."""
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,17 @@ def test_greedy_is_transformers_own(family: str, tmp_path: Path) -> None:
     assert [ids(together[str(i)]) for i in range(3)] == expected
     assert ids(generate(assembly, [requests[0]])["0"]) == expected[0]
     assert counts(assembly)[1] > 0, "no guess came true: nothing was tested"
+
+
+def test_guesses_that_a_neighbour_keeps_from_being_computed_harm_nobody(tmp_path: Path) -> None:
+    """Who asks for experts has the step computed by transformers' code, where states take no guesses."""
+    assembly = build(repeating(tmp_path, "lfm2_moe"), draft_tokens=7)
+    written = ask({"max_new_tokens": 300, "ignore_eos": False, "regex": REGEX})
+    neighbour = ask({"max_new_tokens": 8}, rid="neighbour", tensors=TensorOptions(routed_experts=0))
+    beside = constrained(assembly, written, neighbour)["r"]
+    assert counts(assembly)[0] > 0
+    assert re.fullmatch(REGEX, text(beside))
+    assert assembly.engine.status().preemptions == 0, "no step failed"
 
 
 def test_nothing_is_guessed_where_each_token_has_experts_of_its_own(tmp_path: Path) -> None:

@@ -403,7 +403,7 @@ def machine_full() -> None:
 def test_a_request_for_which_there_is_never_memory_ends_alone(
     full: Callable[[], None], tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assembly = build(tiny_model, prefill_chunk=64)
+    assembly = build(tiny_model, prefill_chunk=64, max_running=3)
     runner, keep = assembly.engine._runner, assembly.engine._runner.run
     fits = generate(assembly, [request("fits")])
 
@@ -413,8 +413,11 @@ def test_a_request_for_which_there_is_never_memory_ends_alone(
         return keep(batch, *rest)
 
     monkeypatch.setattr(runner, "run", run)
-    found = generate(assembly, [request("fits"), request("large")])
-    assert ids(found["fits"]) == ids(fits["fits"])
+    later = [request(f"later{i}") for i in range(4)]
+    found = generate(assembly, [request("fits"), request("large"), *later])
+    assert {rid: ids(outputs) for rid, outputs in found.items() if rid != "large"} == dict.fromkeys(
+        ("fits", *(each.rid for each in later)), ids(fits["fits"])
+    )
     reason = found["large"][-1].finish_reason
     assert (reason.type, reason.status, "memory" in reason.message) == ("error", 503, True)
 

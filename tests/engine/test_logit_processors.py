@@ -3,6 +3,7 @@
 import json
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from types import ModuleType
@@ -145,6 +146,18 @@ def test_without_the_owners_word_nothing_is_loaded(tiny_engine: Assembly, tmp_pa
 def test_custom_params_without_a_processor_are_ignored(tiny_engine: Assembly) -> None:
     plain = ids(generate(tiny_engine, [ask("r", None)])["r"])
     assert ids(generate(tiny_engine, [ask("r", None, custom_params=[1, {"a": 2}])])["r"]) == plain
+
+
+def test_their_threads_end_with_the_engine(tiny_model: Path) -> None:
+    made = build(tiny_model, enable_custom_logit_processor=True)
+    before = set(threading.enumerate())
+    generate(made, [ask("a", wire(FAULTS["returns NaN"]))])
+    own = [thread for thread in {*threading.enumerate()} - before if thread.name == "logit-processors"]
+    assert own
+    made.close()
+    for thread in own:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in own)
 
 
 def named(name: str, **args: object) -> str:

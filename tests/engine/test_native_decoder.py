@@ -270,8 +270,19 @@ def test_what_gives_other_scores_is_not_kept(tiny_model: Path, monkeypatch: pyte
     assert runner_of(tiny_model).stock.layers is None
 
 
-def test_another_activation_is_not_taken(tmp_path: Path) -> None:
-    assert runner_of(save_model(tmp_path, "llama", hidden_act="quick_gelu")).stock.layers is None
+@pytest.mark.parametrize("activation", ["quick_gelu", "gelu_10", "prelu"])
+def test_another_activation_is_not_taken(activation: str, tmp_path: Path) -> None:
+    assert not runner_of(save_model(tmp_path, hidden_act=activation), DTYPES[-1]).native_model
+
+
+def test_heads_of_an_odd_width_are_left_to_transformers(tmp_path: Path) -> None:
+    """Of which numbers of 16 bits come in pairs across heads."""
+    assert not runner_of(save_model(tmp_path, "gpt2", hidden_size=112, num_attention_heads=16)).native_model
+
+
+def test_a_model_whose_layers_all_remember_is_taken(tmp_path: Path) -> None:
+    layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention"] * 2}
+    assert runner_of(save_model(tmp_path, "qwen3_5_text", **{**DELTA, **layers})).native_model
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -91,3 +91,10 @@ def test_frequencies_are_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch
     expected = ids(generate(assembly, [REQUESTS[4]])["r4"])
     monkeypatch.setitem(rotary.ROPE_INIT_FUNCTIONS, "longrope", None)
     assert ids(generate(assembly, [REQUESTS[4]])["r4"]) == expected
+
+
+def test_kinds_of_layers_with_such_frequencies_of_their_own_run_one_sequence_at_a_time(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "full_attention"]
+    rope = dict.fromkeys(kinds, LONG_ROPE)
+    folder = save_model(tmp_path, "olmo3", layer_types=kinds, sliding_window=8, rope_parameters=rope)
+    assert build(folder).model.tier == "C"

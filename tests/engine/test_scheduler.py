@@ -309,6 +309,16 @@ def test_guesses_do_not_cross_the_length_beyond_which_keys_are_others() -> None:
         assert all((len(guess) > 12) == guess.namespace.long for guess in guesses)
 
 
+def test_who_has_grown_long_waits_as_a_long_one() -> None:
+    """Whoever has it wait: what is computed of it from now on has other keys than before."""
+    grown = sequence([5, 6], 24)
+    machine = Machine([grown], long_after=12)
+    while len(grown) <= 12:
+        machine.step()
+    machine.scheduler.retract()
+    assert grown.namespace.long
+
+
 def test_decodes_go_on_while_a_long_prompt_is_computed() -> None:
     short, long = sequence([1, 2], 50), sequence([2] * 100, 5)
     machine = Machine([short], prefill_chunk=8)
@@ -392,6 +402,18 @@ def test_cached_tokens_are_exact_to_the_token() -> None:
     machine = Machine([], blocks=64)
     counts = [after(machine, sequence(list(range(1, 1 + length)))) for length in (10, 100, 100, 10, 110)]
     assert counts == [0, 10, 99, 9, 100]
+
+
+def test_what_a_prompt_has_computed_of_itself_was_not_cached() -> None:
+    own = sequence(40)
+    machine = Machine([own], prefill_chunk=8)
+    for _ in range(3):
+        machine.step()
+        own.start(now=0.0)
+    machine.scheduler.retract()
+    while machine.scheduler.has_work:
+        machine.step()
+    assert own.cached_tokens == 0
 
 
 def test_a_chat_reuses_its_prompt_and_its_answer() -> None:

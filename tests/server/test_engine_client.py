@@ -464,6 +464,36 @@ async def test_a_large_request_travels_in_pieces_and_others_pass_it(
         await client.close(0)
 
 
+async def test_a_large_request_that_is_still_on_its_way_when_the_engine_is_stopped_has_its_end(
+    long_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 2**14)
+    client = EngineClient(EngineConfig(model=str(long_model), dtype="float32"), logging.getLogger("test"))
+    runs = Runs(client, lambda: None)
+    try:
+        await client.start()
+        request = large_request("large", tokens=3000)
+        request = msgspec.structs.replace(request, params=SamplingParams(max_new_tokens=1, n=2))
+        runs.start(run := Run(request, chat="c", kept=True, messages=[]))
+        await client.stop()
+        assert run.error is not None
+        assert runs.find("large") is run
+    finally:
+        await client.close(0)
+
+
+async def test_who_leaves_a_run_that_has_ended_leaves_the_next_of_its_id_alone() -> None:
+    client = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test"))
+    runs = Runs(client, lambda: None)
+    request = GenerateRequest(rid="r", text="a")
+    runs.start(present := Run(request))
+    runs.leave(Run(request))
+    assert present.ended is None
+    runs.leave(present)
+    assert present.ended is not None
+    await client.close(0)
+
+
 async def test_media_for_a_model_of_text_alone_are_left_out_or_refused() -> None:
     client = EngineClient(EngineConfig(model="bundled"), logging.getLogger("test"))
     optional = GenerateRequest(
