@@ -251,7 +251,7 @@ def check(seed: int, place: Place, requests: list[GenerateRequest], found: Found
                 assert one[name] == other[name], (seed, name, request)
 
 
-#: Families with windows and without, and with states of each kind, in room enough and too little.
+#: Families with windows and without, with layers that share keys, and with states of each kind, in room enough and too little.
 KINDS = {
     "llama": ({}, {}, "float32", 128),
     "cramped": ({}, {"kv_cache_bytes": 20 * BLOCK_BYTES["bfloat16"], "prefill_chunk": 24}, "bfloat16", 128),
@@ -259,6 +259,7 @@ KINDS = {
     "rounded": ({}, {"quantization": "int4", "grammar_backend": "llguidance"}, "float32", 200),
     "qwen3_5_text": (TAKEN["qwen3_5_text"], {}, "bfloat16", 200),
     "lfm2": (TAKEN["lfm2"], {"kv_cache_bytes": 160 * 1024, "prefill_chunk": 24}, "float32", 128),
+    "gemma4_text": (TAKEN["gemma4_text"], {"kv_cache_bytes": 320 * 1024}, "float32", 200),
     "bamba": (TAKEN["bamba"], {"kv_cache_bytes": 320 * 1024}, "float32", 200),
 }
 

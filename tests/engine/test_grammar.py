@@ -66,7 +66,7 @@ def ended(outputs: list, index: int = 0) -> FinishReason:
 @pytest.mark.parametrize(
     ("options", "pattern"),
     [
-        ({"regex": r"\d{3}-[a-f]+!"}, r"\d{3}-[a-f]+!"),
+        ({"regex": r"[0-9]{3}-[a-f]+!"}, r"[0-9]{3}-[a-f]+!"),
         ({"regex": r"^(yes|no)$"}, r"yes|no"),
         ({"regex": r"[0-9]\$"}, r"[0-9]\$"),
         ({"regex": r"[0-9]\\$"}, r"[0-9]\\"),
