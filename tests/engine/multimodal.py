@@ -13,6 +13,7 @@ from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import processor_folder
 from tests.conftest import edit
+from tests.engine import gemma4
 
 SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 #: The model's own chat template, which reads parts; `{}` is what stands for an image or a sound.
@@ -68,6 +69,8 @@ class Family(NamedTuple):
     several: bool = True
     #: The transformers that has a processor for it without torchvision.
     since: str = "5.17"
+    #: What transformers calls it, where more than one of its kind are tried.
+    kind: str = ""
 
 
 def tokenizer(family: Family) -> PreTrainedTokenizerFast:
@@ -260,6 +263,13 @@ def _glmasr(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     return _model(config), transformers.GlmAsrProcessor(_hearing(2), tokens)
 
 
+def _gemma4(medium: str, text: Mapping[str, Any]) -> Family:
+    special = [*gemma4.NAMED.values(), gemma4.VIDEO]
+    return Family(
+        medium, f"<|{medium}|>", special, gemma4.made(text), named=gemma4.NAMED, since="5.24", kind="gemma4"
+    )
+
+
 VL = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
 TILES = [f"<row_{row}_col_{col}>" for row in range(1, 7) for col in range(1, 7)]
@@ -278,6 +288,8 @@ MULTIMODAL: dict[str, Family] = {
             "image_token": "<image_soft_token>",
         },
     ),
+    "gemma4_e2b": _gemma4("image", gemma4.E2B),
+    "gemma4_31b": _gemma4("image", gemma4.B31),
     "mistral3": Family("image", "[IMG]", ["[IMG]", "[IMG_BREAK]", "[IMG_END]"], _mistral3),
     "pixtral": Family("image", "[IMG]", ["[IMG]", "[IMG_BREAK]", "[IMG_END]"], _pixtral),
     "llava": Family("image", "<image>", ["<image>"], _llava),
@@ -314,5 +326,6 @@ MULTIMODAL: dict[str, Family] = {
     "qwen2_audio": Family(
         "audio", "<|audio_bos|><|AUDIO|><|audio_eos|>", ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"], _qwen2_audio
     ),
+    "gemma4_sounds": _gemma4("audio", gemma4.E2B),
     "glmasr": Family("audio", "<|pad|>", ["<|pad|>"], _glmasr, several=False),
 }

@@ -1,0 +1,119 @@
+"""What Gemma 4 does that no other family with eyes and ears does, beside transformers' own scores."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nbgen.errors import InvalidRequest
+from nbgen.messages import GenerateRequest, LogprobOptions, Tensor
+from nbgen.sampling_params import SamplingParams
+from tests.conftest import at_least, edit
+from tests.engine import test_audio
+from tests.engine.conftest import build, generate, ids
+from tests.engine.multimodal import MULTIMODAL, save
+from tests.engine.test_images import PARAMS, PLAIN, Reference, Served, media, picture
+
+pytestmark = pytest.mark.skipif(not at_least("transformers", MULTIMODAL["gemma4_e2b"].since), reason="no Gemma 4")
+KINDS = ["gemma4_e2b", "gemma4_31b"]
+#: That makes any token the next one.
+BIAS = 100.0
+SEEN = LogprobOptions(start=0, top=2)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return Served(request.param, tmp_path_factory.mktemp("gemma4") / request.param)
+
+
+def scored(outputs: list[Any]) -> torch.Tensor:
+    """The log-probabilities of a prompt's and its answer's tokens, but the first."""
+    prompt = [each.token[0] for each in outputs[0].prompt_logprobs[1:]]
+    return torch.tensor(prompt + [each.token[0] for output in outputs for each in output.logprobs])
+
+
+@torch.inference_mode()
+def reference_scores(model: Any, inputs: dict[str, torch.Tensor], answer: list[int], bias: float = 0.0) -> torch.Tensor:
+    """The same of transformers' own forward over these tokens and an answer, whose first token has a `bias`."""
+    tokens = torch.cat([inputs["input_ids"], torch.tensor([answer])], dim=1)
+    scores = model(**{**inputs, "input_ids": tokens, "attention_mask": torch.ones_like(tokens)}).logits[0, :-1]
+    scores[-len(answer) :, answer[0]] += bias
+    return scores.log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
+
+
+def test_ids_of_media_without_media_have_the_scores_of_padding(served: Served) -> None:
+    """As in transformers: given or sampled, in C++, and beside a prompt with an image."""
+    config = served.reference.model.config
+    places = [config.image_token_id, config.video_token_id, config.audio_token_id]
+    prompt = [40, places[0], 50, *places, *range(60, 80), places[1]]
+    for place in places:
+        bias = SamplingParams(max_new_tokens=4, temperature=0.0, ignore_eos=True, logit_bias={place: BIAS})
+        plain = GenerateRequest(rid="plain", input_ids=prompt, params=bias, logprobs=SEEN)
+        image = GenerateRequest(rid="image", text=served.text("See ", "!"), media=media(picture(1)), params=PARAMS)
+        beside = GenerateRequest(rid="beside", input_ids=[41, *prompt], params=bias, logprobs=SEEN)
+        alone, both = generate(served.assembly, [plain]), generate(served.assembly, [image, beside])
+        assert ids(alone["plain"]) == ids(both["beside"]) == [place] * 4
+        for first, outputs in (([], alone["plain"]), ([41], both["beside"])):
+            tokens = {"input_ids": torch.tensor([[*first, *prompt]])}
+            wanted = reference_scores(served.reference.model, tokens, [place] * 4, BIAS)
+            torch.testing.assert_close(scored(outputs), wanted, atol=2e-3, rtol=1e-3)
+
+
+def test_scores_are_bent_by_their_cap(served: Served, tmp_path: Path) -> None:
+    """A low one, with which no score is far from another: of text, which C++ computes, and beside an image."""
+    folder, cap = save(tmp_path, served.folder.name), 0.5
+    text_config = json.loads((folder / "config.json").read_text())["text_config"]
+    edit(folder / "config.json", text_config=text_config | {"final_logit_softcapping": cap})
+    reference, assembly = Reference(folder), build(folder)
+    assert assembly.engine._runner.native_model is not None
+    text = served.text("What is ", "? Say.")
+    inputs = [dict(reference.inputs(*each)) for each in ((PLAIN.text, []), (text, [picture(1)]))]
+    requests = [
+        GenerateRequest(rid="plain", text=PLAIN.text, params=PARAMS, logprobs=SEEN),
+        GenerateRequest(rid="image", text=text, media=media(picture(1)), params=PARAMS, logprobs=SEEN),
+    ]
+    for outputs in [*(generate(assembly, [each]) for each in requests), generate(assembly, requests)]:
+        for rid, found in outputs.items():
+            wanted = reference_scores(reference.model, inputs[rid == "image"], ids(found))
+            assert wanted.max() - wanted.min() < 3 * cap
+            torch.testing.assert_close(scored(found), wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("seen", [0, 1], ids=["in C++", "beside an image"])
+def test_ids_of_media_stay_padding_beside_a_prompt_given_as_embeddings(
+    seen: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    served = Served("gemma4_31b", tmp_path_factory.mktemp("embeds") / "gemma4_31b")
+    model = served.reference.model
+    words, prompt = list(range(40, 60)), [40, model.config.image_token_id, 50, model.config.audio_token_id, 60]
+    rows = model.get_input_embeddings()(torch.tensor(words)).detach().numpy()
+    embeds = Tensor(name="", datatype="FP32", shape=rows.shape, data=memoryview(rows).cast("B"))
+    requests = [
+        GenerateRequest(rid="embeds", input_embeds=embeds, params=PARAMS),
+        GenerateRequest(rid="ids", input_ids=prompt, params=PARAMS, logprobs=SEEN),
+        GenerateRequest(rid="image", text=served.text("See ", "!"), media=media(picture(1)), params=PARAMS),
+    ]
+    outputs = generate(served.assembly, requests[: 2 + seen])
+    assert ids(outputs["embeds"]) == served.reference.generate({"input_ids": torch.tensor([words])})
+    wanted = reference_scores(model, {"input_ids": torch.tensor([prompt])}, ids(outputs["ids"]))
+    torch.testing.assert_close(scored(outputs["ids"]), wanted, atol=2e-3, rtol=1e-3)
+
+
+def test_a_prompt_may_have_an_image_and_a_sound(served: Served) -> None:
+    """Of a model that has ears: that its processor has some is not enough."""
+    text, image, sound = "See <|image|>, hear <|audio|>. What is it?", picture(1), test_audio.sound(440)
+    request = GenerateRequest(
+        rid="both", text=text, media=[*media(image), test_audio.media(sound)], params=PARAMS, logprobs=SEEN
+    )
+    if served.reference.model.config.audio_config is None:
+        assert served.assembly.model.media == ["image", "video"]
+        with pytest.raises(InvalidRequest, match="takes no audio; it takes image and video"):
+            served.assembly.admission.sequences(request)
+        return
+    assert served.assembly.model.media == ["audio", "image", "video"]
+    made = served.reference.processor(
+        text=[text], images=[image], audio=[sound], sampling_rate=test_audio.RATE, return_tensors="pt"
+    )
+    assert served.answers(PLAIN, request) == [served.reference.answer(PLAIN.text, []), served.reference.generate(made)]
