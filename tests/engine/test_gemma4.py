@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from nbgen.engine_config import BLOCK_SIZE
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, LogprobOptions, Tensor
 from nbgen.sampling_params import SamplingParams
@@ -117,3 +118,19 @@ def test_a_prompt_may_have_an_image_and_a_sound(served: Served) -> None:
         text=[text], images=[image], audio=[sound], sampling_rate=test_audio.RATE, return_tensors="pt"
     )
     assert served.answers(PLAIN, request) == [served.reference.answer(PLAIN.text, []), served.reference.generate(made)]
+
+
+def test_preemption_between_layers_of_other_widths_changes_nothing(served: Served) -> None:
+    """Both prompts have just room enough in the caches of sliding and full layers, and their answers have not."""
+    text = served.text("What is ", "? Say.")
+    length = served.reference.inputs(text, [picture(1)])["input_ids"].shape[1]
+    text += "." * (-(length + 2) % BLOCK_SIZE)
+    expected = [served.reference.answer(text, [picture(seed)]) for seed in (1, 3)]
+    blocks = 2 * -(-length // BLOCK_SIZE)
+    cramped = build(served.folder, kv_cache_bytes=blocks * served.assembly.engine._runner.cache.bytes_per_block)
+    requests = [
+        GenerateRequest(rid=f"r{seed}", text=text, media=media(picture(seed)), params=PARAMS) for seed in (1, 3)
+    ]
+    outputs = generate(cramped, requests)
+    assert cramped.engine.status().preemptions
+    assert [ids(outputs[request.rid]) for request in requests] == expected
