@@ -18,8 +18,10 @@ NAMED: Mapping[str, str] = MappingProxyType(
     }
 )
 VIDEO = "<|video|>"
+#: What a folder says of videos, which no class here can write without torchvision.
+FRAMES = {"video_processor_type": "Gemma4VideoProcessor", "patch_size": 4, "max_soft_tokens": 70, "num_frames": 4}
 TEXT = {
-    **{"bos_token_id": None, "pad_token_id": 0, "eos_token_id": 0, "max_position_embeddings": 512},
+    **{"bos_token_id": None, "pad_token_id": 0, "eos_token_id": 0, "max_position_embeddings": 1024},
     **{"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2},
     **{"head_dim": 16, "global_head_dim": 32, "sliding_window": 8, "final_logit_softcapping": 30.0},
 }

@@ -16,10 +16,10 @@ from tests.conftest import edit
 from tests.engine import gemma4
 
 SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-#: The model's own chat template, which reads parts; `{}` is what stands for an image or a sound.
+#: The model's own chat template, which reads parts; `{}` are what stands for a video, and for an image or a sound.
 TEMPLATE = (
     "{{% for m in messages %}}<|{{{{ m.role }}}}|>{{% for c in m.content %}}"
-    "{{% if c.type == 'video' %}}<|video_pad|>{{% elif c.type != 'text' %}}{}{{% else %}}"
+    "{{% if c.type == 'video' %}}{}{{% elif c.type != 'text' %}}{}{{% else %}}"
     "{{{{ c.text }}}}{{% endif %}}{{% endfor %}}<|end|>{{% endfor %}}"
     "{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
 )
@@ -44,6 +44,7 @@ QWEN3_VIDEO = {**QWEN_VIDEO, "video_processor_type": "Qwen3VLVideoProcessor"}
 QWEN2_VIDEO["size"] = {"shortest_edge": 56 * 56, "longest_edge": 84 * 84}
 QWEN3_VIDEO["size"] = {"shortest_edge": 4 * 56 * 56, "longest_edge": 4 * 84 * 84}
 VIDEOS = {"qwen2_vl": QWEN2_VIDEO, "qwen2_5_vl": QWEN2_VIDEO, "qwen3_vl": QWEN3_VIDEO, "qwen3_5": QWEN3_VIDEO}
+VIDEOS |= {"gemma4_e2b": gemma4.FRAMES, "gemma4_31b": gemma4.FRAMES}
 
 DELTA = {
     "linear_num_key_heads": 2,
@@ -63,6 +64,8 @@ class Family(NamedTuple):
     tier: str = "A"
     #: What the tokenizer calls some of its special tokens.
     named: Mapping[str, str] = MappingProxyType({})
+    #: What stands for a video.
+    video: str = "<|video_pad|>"
     #: Whether its processor can tell a placeholder that was typed in a chat from one that stands for a medium.
     reads_typed: bool = True
     #: Whether a prompt may have more than one.
@@ -99,7 +102,7 @@ def save(folder: Path, name: str) -> Path:
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15 if "embed" not in key else words)
     model.save_pretrained(folder)
-    processor.chat_template = TEMPLATE.format(family.placeholder)
+    processor.chat_template = TEMPLATE.format(family.video, family.placeholder)
     processor.save_pretrained(folder)
     if name in VIDEOS:
         edit(folder / "processor_config.json", video_processor=VIDEOS[name])
@@ -264,9 +267,16 @@ def _glmasr(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
 
 
 def _gemma4(medium: str, text: Mapping[str, Any]) -> Family:
-    special = [*gemma4.NAMED.values(), gemma4.VIDEO]
+    special, named = [*gemma4.NAMED.values(), gemma4.VIDEO], gemma4.NAMED
     return Family(
-        medium, f"<|{medium}|>", special, gemma4.made(text), named=gemma4.NAMED, since="5.24", kind="gemma4"
+        medium,
+        f"<|{medium}|>",
+        special,
+        gemma4.made(text),
+        named=named,
+        video=gemma4.VIDEO,
+        since="5.24",
+        kind="gemma4",
     )
 
 
