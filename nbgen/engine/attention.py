@@ -47,10 +47,9 @@ class Span(NamedTuple):
     def seen(self, window: "Window", position: int) -> tuple[int, int]:
         """First and one past the last that the token at a position sees: what came before, and all of its block."""
         first, end = window.first(position), position + 1
-        for start, stop in () if self.windowed and window.sliding is None else self.blocks:
-            if start <= position < stop:
-                first, end = (first if self.windowed else min(first, start)), max(end, stop)
-        return first, end
+        known = () if self.windowed and window.sliding is None else self.blocks
+        start, stop = next((block for block in known if block[0] <= position < block[1]), (first, end))
+        return first if self.windowed else min(first, start), max(end, stop)
 
 
 class Window(NamedTuple):
@@ -204,9 +203,9 @@ class Step:
         positions = torch.arange(span.length, device=self.slots.device)
         if not span.blocks:
             return window.mask(positions[-new:, None], positions[None])
-        seen = [span.seen(window, position) for position in range(span.length - new, span.length)]
-        firsts, ends = upload(seen, self.slots.device, torch.long).T[..., None]
-        return (positions >= firsts) & (positions < ends)
+        rows = [span.seen(window, position) for position in range(span.length - new, span.length)]
+        seen = upload(rows, self.slots.device, torch.long)
+        return (positions >= seen[:, :1]) & (positions < seen[:, 1:])
 
 
 _step: Step | None = None
