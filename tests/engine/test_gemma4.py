@@ -9,10 +9,10 @@ import torch
 
 from nbgen.engine_config import BLOCK_SIZE
 from nbgen.errors import InvalidRequest
-from nbgen.messages import GenerateRequest, LogprobOptions, Tensor
+from nbgen.messages import ChatMessage, ContentPart, GenerateRequest, LogprobOptions, Tensor
 from nbgen.sampling_params import SamplingParams
 from tests.conftest import at_least, edit
-from tests.engine import test_audio
+from tests.engine import test_audio, test_videos
 from tests.engine.conftest import build, generate, ids
 from tests.engine.multimodal import MULTIMODAL, save
 from tests.engine.test_images import PARAMS, PLAIN, Reference, Served, media, picture
@@ -134,3 +134,21 @@ def test_preemption_between_layers_of_other_widths_changes_nothing(served: Serve
     outputs = generate(cramped, requests)
     assert cramped.engine.status().preemptions
     assert [ids(outputs[request.rid]) for request in requests] == expected
+
+
+def test_a_processor_is_found_by_its_tokenizer_as_published(tmp_path: Path) -> None:
+    """With sections of the published files, one of whose classes is torchvision's, and no class of the whole."""
+    folder = save(tmp_path / "gemma4_e2b", "gemma4_e2b")
+    config = json.loads((folder / "processor_config.json").read_text())
+    whole = {"do_convert_rgb": True, "do_normalize": True, "do_rescale": True, "do_resize": True, "resample": 3}
+    whole |= {"image_mean": [0.0] * 3, "image_std": [1.0] * 3, "patch_size": 4, "pooling_kernel_size": 3}
+    video = {**whole, "do_sample_frames": True, "max_soft_tokens": 70, "num_frames": 32, "return_metadata": False}
+    config["video_processor"] = {**video, "video_processor_type": "Gemma4VideoProcessor"}
+    config["image_processor"] |= {"image_seq_length": 280, "image_processor_type": "Gemma4ImageProcessor"}
+    del config["processor_class"]
+    (folder / "processor_config.json").write_text(json.dumps(config))
+    admission, image = build(folder).admission, media(picture(1))
+    message = ChatMessage(role="user", content=[ContentPart(type="image"), ContentPart(type="video")])
+    request = GenerateRequest(rid="c", messages=[message], media=[*image, test_videos.clip(1, 2)])
+    (sequence,) = admission.sequences(request)
+    assert sequence.media.tokens == {"image": 60, "video": 2 * 60}
