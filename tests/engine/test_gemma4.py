@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 from nbgen.engine_config import BLOCK_SIZE
 from nbgen.errors import InvalidRequest
@@ -152,3 +153,23 @@ def test_a_processor_is_found_by_its_tokenizer_as_published(tmp_path: Path) -> N
     request = GenerateRequest(rid="c", messages=[message], media=[*image, test_videos.clip(1, 2)])
     (sequence,) = admission.sequences(request)
     assert sequence.media.tokens == {"image": 60, "video": 2 * 60}
+
+
+def test_how_many_tokens_an_image_has_may_be_asked_for_and_what_they_are_made_of_may_not(served: Served) -> None:
+    image, text = picture(1), served.text("What is ", "? Say.")
+
+    def request(**options: int) -> GenerateRequest:
+        return GenerateRequest(
+            rid="r", text=text, params=PARAMS, media=[structs.replace(*media(image), options=options)]
+        )
+
+    (sequence,) = served.assembly.admission.sequences(request(max_soft_tokens=140))
+    assert 70 < sequence.media.tokens["image"] <= 140
+    for options, words in (
+        ({"max_soft_tokens": 1121}, "max_soft_tokens is 1121; for 1 images it is 0 to 1120"),
+        ({"max_soft_tokens": 71}, "processor refuses"),
+        ({"pooling_kernel_size": 700}, "no option 'pooling_kernel_size'"),
+        ({"patch_size": 64}, "no option 'patch_size'"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            served.assembly.admission.sequences(request(**options))
