@@ -173,3 +173,31 @@ def test_how_many_tokens_an_image_has_may_be_asked_for_and_what_they_are_made_of
     ):
         with pytest.raises(InvalidRequest, match=words):
             served.assembly.admission.sequences(request(**options))
+
+
+@pytest.mark.parametrize(
+    "weights", [{"dtype": "bfloat16"}, {"quantization": "int8"}, {"quantization": "int4"}], ids=str
+)
+@pytest.mark.parametrize("name", KINDS)
+def test_towers_run_whatever_the_weights_are_made_to(name: str, weights: dict[str, str], tmp_path: Path) -> None:
+    """Its code looks at the weight of a layer in a tower, and of a prompt's first chunk no scores are wanted."""
+    folder = save(tmp_path / name, name)
+    reference, assembly = Reference(folder), build(folder, prefill_chunk=16, **weights)
+    requests = [
+        GenerateRequest(
+            rid=str(seed), text="What is <|image|>? Say.", media=media(picture(seed)), params=PARAMS, logprobs=SEEN
+        )
+        for seed in (1, 2)
+    ]
+    if name == "gemma4_e2b":
+        heard = [test_audio.media(test_audio.sound(440))]
+        requests.append(
+            GenerateRequest(rid="s", text="What is <|audio|>? Say.", media=heard, params=PARAMS, logprobs=SEEN)
+        )
+    outputs = generate(assembly, requests)
+    assert all(len(ids(found)) == PARAMS.max_new_tokens for found in outputs.values())
+    for seed in (1, 2):
+        found = outputs[str(seed)]
+        right, other = (dict(reference.inputs(requests[0].text, [picture(each)])) for each in (seed, 3))
+        wanted, wrong = (reference_scores(reference.model, each, ids(found)) for each in (right, other))
+        assert (scored(found) - wanted).abs().mean() < 0.9 * (scored(found) - wrong).abs().mean()
