@@ -36,11 +36,20 @@ class Span(NamedTuple):
     blocks: tuple[tuple[int, int], ...] = ()
     #: The slot of its state, of a model that has some.
     state: int | None = None
+    #: Whether only layers with a sliding window know the blocks, and see no further back for them (Gemma 4).
+    windowed: bool = False
 
     @property
     def begins(self) -> bool:
         """Whether none of its tokens was computed before."""
         return self.length == self.stop - self.start
+
+    def seen(self, window: "Window", position: int) -> tuple[int, int]:
+        """First and one past the last that the token at a position sees: what came before, and all of its block."""
+        first, end = window.first(position), position + 1
+        known = () if self.windowed and window.sliding is None else self.blocks
+        start, stop = next((block for block in known if block[0] <= position < block[1]), (first, end))
+        return first if self.windowed else min(first, start), max(end, stop)
 
 
 class Window(NamedTuple):
@@ -192,11 +201,11 @@ class Step:
         if new == span.length and window == Window() and not span.blocks:
             return None
         positions = torch.arange(span.length, device=self.slots.device)
-        mask = window.mask(positions[-new:, None], positions[None])
-        for start, stop in span.blocks:
-            inside = (positions >= start) & (positions < stop)
-            mask |= inside[-new:, None] & inside[None]
-        return mask
+        if not span.blocks:
+            return window.mask(positions[-new:, None], positions[None])
+        rows = [span.seen(window, position) for position in range(span.length - new, span.length)]
+        seen = upload(rows, self.slots.device, torch.long)
+        return (positions >= seen[:, :1]) & (positions < seen[:, 1:])
 
 
 _step: Step | None = None

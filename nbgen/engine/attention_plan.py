@@ -136,19 +136,10 @@ class _Planned:
         start = span.length - (span.stop - span.start)
         for begin in range(span.start, span.stop, self._most):
             rows = range(begin, min(begin + self._most, span.stop))
-            seen = [_seen(span, window, start + row - span.start) for row in rows]
+            seen = [span.seen(window, start + row - span.start) for row in rows]
             firsts, ends = zip(*seen, strict=True)
             keys = min(firsts) // KEYS * KEYS, max(ends)
             self.tasks.append(Task(sequence, len(self.members), len(rows), *keys, -1))
             self.members += rows
             self.firsts += firsts
             self.ends += ends
-
-
-def _seen(span: Span, window: Window, position: int) -> tuple[int, int]:
-    """First and one past the last that the token at a position sees: what came before, and all of its own block."""
-    first, end = window.first(position), position + 1
-    for start, stop in span.blocks:
-        if start <= position < stop:
-            first, end = min(first, start), max(end, stop)
-    return first, end

@@ -51,12 +51,12 @@ class Int8Linear(nn.Module):
         rows = rows.float()
         offset, largest = FIXED_POINT[self._bytes]
         step = rows.abs().amax(-1, keepdim=True).div_(largest).clamp_min_(1e-35)
-        fixed = rows.div(step).add_(MANTISSA + offset).view(torch.uint8).view(len(rows), -1, 4)
+        fixed = rows.div(step).add_(MANTISSA + offset).view(torch.uint8).view(*rows.shape, 4)
         parts = fixed[..., : self._bytes].permute(2, 0, 1).reshape(-1, self.in_features)
         sums = torch.ops.onednn.qlinear_pointwise(
             *(parts, 1.0, 0, self._values, self._scale, self._zeros, self._correction),
             *(1.0, 0, torch.float32, "none", [], ""),
-        ).view(self._bytes, len(rows), -1)
+        ).view(self._bytes, len(rows), self.out_features)
         total = torch.add(sums[0], sums[1], alpha=256)
         if self._bytes > 2:
             total.add_(sums[2], alpha=256**2)

@@ -3,8 +3,12 @@
 The operators are torch's own but not public: a layer is replaced only if they are there and give the very same numbers.
 """
 
+import dis
+import inspect
 from collections.abc import Callable
-from typing import TypeGuard
+from functools import cache
+from itertools import pairwise
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -70,10 +74,11 @@ Swap = tuple[nn.Module, str, nn.Module]
 
 @torch.inference_mode()
 def prepack(model: nn.Module) -> list[Swap]:
-    """Replace the model's bfloat16 linear layers."""
+    """Replace the model's bfloat16 linear layers, but those whose weights its own code looks at."""
+    shown = shown_weights(model)
 
     def packed(module: nn.Module) -> nn.Module | None:
-        if not suits(module) or (layer := _packed(module)) is None:
+        if id(module) in shown or not suits(module) or (layer := _packed(module)) is None:
             return None
         memory.drop_pages(module.weight)
         return layer
@@ -103,6 +108,25 @@ def suits(module: nn.Module) -> TypeGuard[nn.Linear]:
     if not is_plain(module) or module.out_features == 1:
         return False
     return module.weight.dtype == torch.bfloat16 and module.weight.device.type == "cpu"
+
+
+def shown_weights(model: nn.Module) -> set[int]:
+    """The modules of towers, by their `id`, that are asked for `weight` by the code of what holds them.
+
+    That runs first when somebody sends media, long after what stands in a module's place was tried on text.
+    """
+    decoder: Any = getattr(model, "get_decoder", None)
+    tried = set() if decoder is None else {id(module) for module in decoder().modules()}
+    towers = [module for module in model.modules() if id(module) not in tried]
+    return {id(parent._modules.get(name)) for parent in towers for name in _asked(type(parent).forward)}
+
+
+@cache
+def _asked(forward: Callable[..., Any]) -> frozenset[str]:
+    """The names before `.weight` in the code of a module's forward."""
+    code = getattr(inspect.unwrap(forward), "__code__", None)
+    names = [] if code is None else [each.argval for each in dis.get_instructions(code)]
+    return frozenset(name for name, then in pairwise(names) if then == "weight" and isinstance(name, str))
 
 
 def is_plain(module: nn.Module) -> TypeGuard[nn.Linear]:

@@ -29,6 +29,8 @@ HANDLED = {"inputs_embeds", "position_ids", "attention_mask", DEEP, DEEP_MASK}
 #: What a model calls the type of each token, where its forward wants to be told.
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
 TYPE_NUMBERS = {"image": 1, "video": 2, "audio": 3}
+#: What a configuration calls those of a type's tower: a model may have none.
+TOWERS = {"image": "vision_config", "video": "vision_config", "audio": "audio_config"}
 #: A decoder with arguments, or masks, that no step here could give it.
 UNKNOWN = InvalidRequest("this model reads media in a way that is not served; it takes text", field="image_data")
 
@@ -102,7 +104,7 @@ class MediaEncoder:
             prompt.shift = int(positions.max()) + 1 - length
             if not bool((positions == torch.arange(length, device=self._device)).all()):
                 encoded.positions = positions
-        prompt.blocks = _blocks(arguments.get("attention_mask"))
+        prompt.blocks, prompt.windowed = _blocks_of(arguments.get("attention_mask"), self._model.config)
         if any(prompt.ids[i] not in self.placeholders for block in prompt.blocks for i in range(*block)):
             raise UNKNOWN
         prompt.encoded, prompt.inputs, prompt.features = encoded, {}, {}
@@ -179,7 +181,8 @@ class MediaEncoder:
 
 def placeholders(config: Any) -> dict[int, str]:
     """The ids that a model of this configuration puts something else in place of, and what."""
-    names = [(f"{kind}_token_{end}", kind) for kind in TYPE_NUMBERS for end in ("id", "index")]
+    kinds = [kind for kind in TYPE_NUMBERS if getattr(config, TOWERS[kind], config) is not None]
+    names = [(f"{kind}_token_{end}", kind) for kind in kinds for end in ("id", "index")]
     found = {getattr(config, name, None): kind for name, kind in names}
     return {token: kind for token, kind in found.items() if isinstance(token, int)}
 
@@ -193,10 +196,19 @@ def _rows(arguments: dict[str, Any], length: int) -> dict[str, torch.Tensor]:
     return {name: value[0] for name, value in tensors.items()}
 
 
-def _blocks(mask: Any) -> tuple[tuple[int, int], ...]:
-    """Tokens that see each other in both directions: `start` and `stop` of each block. Raises InvalidRequest."""
-    if isinstance(mask, dict):
-        mask = mask.get("full_attention", next(iter(mask.values()), None))
+def _blocks_of(mask: Any, config: Any) -> tuple[tuple[tuple[int, int], ...], bool]:
+    """Tokens that see each other in both directions, and whether only layers with a sliding window know of them."""
+    if not isinstance(mask, dict):
+        return _blocks(mask), False
+    found = _blocks(mask.get("full_attention", next(iter(mask.values()), None)))
+    if found or mask.get("sliding_attention") is None:
+        return found, False
+    found = _blocks(mask["sliding_attention"], config.get_text_config().sliding_window)
+    return found, bool(found)
+
+
+def _blocks(mask: Any, window: int | None = None) -> tuple[tuple[int, int], ...]:
+    """`start` and `stop` of each block that a mask has, which a `window` may bound. Raises InvalidRequest."""
     if mask is None or mask.dim() != 4:
         return ()
     seen = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] == 0
@@ -209,6 +221,8 @@ def _blocks(mask: Any) -> tuple[tuple[int, int], ...]:
     expected = torch.ones_like(seen, dtype=torch.bool).tril()
     for start, stop in blocks:
         expected[start:stop, start:stop] = True
+    if window is not None:
+        expected = expected.triu(1 - window)
     if not torch.equal(expected, seen):
         raise UNKNOWN
     return tuple(blocks)

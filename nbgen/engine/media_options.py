@@ -11,6 +11,10 @@ from nbgen.messages import Media
 IGNORED = {"detail"}
 #: Pieces that an image is cut into, each of a size of the model's own.
 MAX_PIECES = 64
+#: Tokens that one is made smaller for, or larger.
+MAX_TOKENS = 1120
+#: What is the model's to say, and would make an image of few tokens as large as a client wants.
+OWN = {"patch_size", "pooling_kernel_size"}
 
 Options = dict[str, bool | int | float | str]
 
@@ -31,7 +35,9 @@ def of(media: Sequence[Media], kind: str) -> Options:
 
 
 def _most(name: str, count: int) -> int:
-    """The largest value: of pixels, of pieces, or of a side, which the other is up to MAX_RATIO times as long as."""
+    """The largest value: of pixels, pieces, tokens, or of a side, which another is up to MAX_RATIO times as long as."""
+    if name.endswith("tokens"):
+        return MAX_TOKENS
     if name.endswith("pixels"):
         return PROMPT_PIXELS // count
     if any(word in name for word in ("patch", "tile", "crop")):

@@ -21,7 +21,7 @@ class MediaPrompt:
     placeholders as they are, `[tokens, width]` for each modality. `keys` are the ids that a prefix cache sees: where a
     medium stands, they tell its content. Only once it was encoded the rest is known: `encoded` is the encoder's,
     `shift` what a position of the answer differs from its index by, `blocks` (`start`, `stop`) tokens that see each
-    other in both directions.
+    other in both directions: in all layers, or `windowed` in those with a sliding window, and within that.
     """
 
     ids: list[int]
@@ -31,6 +31,7 @@ class MediaPrompt:
     encoded: Any = None
     shift: int = 0
     blocks: tuple[tuple[int, int], ...] = ()
+    windowed: bool = False
     #: How many of the ids stand for media, by their type.
     tokens: dict[str, int] = field(default_factory=dict)
 

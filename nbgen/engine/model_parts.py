@@ -116,7 +116,6 @@ class ModelParts(NamedTuple):
         divisor = config.logits_scaling if ends == DIVIDED else 1.0
         cap = config.final_logit_softcapping if ends == BENT else None
         norm, per_layer = NormParts.of(part(decoder, *NORMS)), PerLayerParts.of(decoder)
-        media = _media(model.config) if around in PADDED else []
         return cls(
             norm,
             scale,
@@ -125,7 +124,7 @@ class ModelParts(NamedTuple):
             cap or 0.0,
             _places(decoder, around),
             per_layer,
-            torch.tensor(media, dtype=torch.long),
+            _media(model),
             config.pad_token_id or 0,
         )
 
@@ -140,10 +139,17 @@ def _places(decoder: Any, kind: str) -> torch.Tensor | None:
     return weight[first:]
 
 
-def _media(config: Any) -> list[int]:
-    """Tokens that stand for images, videos and sounds."""
-    found = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video", "audio")]
-    return [token for token in found if token is not None]
+def padded(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The ids by whose embeddings these tokens begin where no medium stands in their place."""
+    media = _media(model).to(ids.device)
+    return ids.masked_fill(torch.isin(ids, media), model.config.get_text_config().pad_token_id or 0)
+
+
+def _media(model: Any) -> torch.Tensor:
+    """Tokens that stand for images, videos and sounds, if they are embedded as padding."""
+    kinds = ("image", "video", "audio") if like(model.get_decoder(), PADDED) else ()
+    found = [getattr(model.config, f"{kind}_token_id", None) for kind in kinds]
+    return torch.tensor([token for token in found if token is not None], dtype=torch.long)
 
 
 def _ends(model: Any) -> int | None:

@@ -221,9 +221,9 @@ class ModelRunner:
         spans, slots = [], []
         for start, (sequence, count) in packed(items):
             computed = sequence.num_computed
-            blocks = sequence.media.blocks if sequence.media else ()
+            blocks, windowed = (media.blocks, media.windowed) if (media := sequence.media) else ((), False)
             end = start + count, computed + count
-            spans.append(attention.Span(start, *end, sequence.block_table, blocks, sequence.slot))
+            spans.append(attention.Span(start, *end, sequence.block_table, blocks, sequence.slot, windowed))
             slots += _slots(sequence.block_table, computed, computed + count, self.cache.block_size)
         decodes = sum(count == 1 for _, count in items)
         return attention.Step(self.cache, self.attention, self._tensor(slots), spans[:decodes], spans[decodes:])

@@ -116,7 +116,7 @@ class NativeDecoder(nn.Module):
             modules["layers"], self._current = stock, None
 
     def forward(
-        self, hidden_states: torch.Tensor, position_embeddings: tuple[torch.Tensor, torch.Tensor], **more: Any
+        self, hidden_states: torch.Tensor, *_: None, position_embeddings: tuple[torch.Tensor, torch.Tensor], **more: Any
     ) -> torch.Tensor:
         """`[…, hidden]` before the first layer and after the last."""
         assert self._current is not None

@@ -71,7 +71,7 @@ class NativeModel:
         """
         outer = self._outer(self._embedded(ids), None if rows == list(range(len(ids))) else rows)
         if any(map(prompt_embeds.begins, items)):
-            embeddings = prompt_embeds.merge(self._model, ids[None], items)[0]
+            embeddings = prompt_embeds.merge(self._model, self._embedded(ids)[None], items)[0]
             outer = outer._replace(ids=torch.arange(len(ids)), embeddings=embeddings, scale=self._parts.hidden)
         return self._layers.compute(step, items, self._rotary.at(positions), outer)
 

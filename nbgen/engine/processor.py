@@ -315,7 +315,7 @@ class Processor:
             elif found and kind == "video":
                 options["videos_kwargs"] = video_clip.arguments(decoded[kind])
             elif given:
-                known = set(self._processor.image_processor.valid_kwargs.__annotations__)
+                known = set(self._processor.image_processor.valid_kwargs.__annotations__) - media_options.OWN
                 if unknown := sorted(set(given) - known):
                     raise InvalidRequest(f"this model's images have no option {unknown[0]!r}", field="image_data")
                 options["images_kwargs"] = given

@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from nbgen.engine import memory, native_experts, native_linear, shared_linear
 from nbgen.engine.checkpoint import Report
-from nbgen.engine.linear import IDS, is_plain, run
+from nbgen.engine.linear import IDS, is_plain, run, shown_weights
 from nbgen.engine.native_experts import NativeExperts
 from nbgen.engine.native_half_linear import HalfEmbedding, NativeHalfLinear
 from nbgen.engine.native_int4_linear import fits, int4_layer
@@ -60,7 +60,7 @@ def quantize(model: "PreTrainedModel", kind: str, report: Report) -> int:
 
 def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
     """The bytes of the layers that stand there now."""
-    head, layers = model.get_output_embeddings(), []
+    head, layers, shown = model.get_output_embeddings(), [], shown_weights(model)
     done, total = 0, sum(weight.numel() for module in model.modules() for weight in _weights_of(module, ours=True))
 
     def layer(linear: Linear | NativeLinear, bits: str) -> Any:
@@ -82,7 +82,7 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
             _put(parent, name, linear, shared_linear.Part(shared, index, linear))
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if suits(child):
+            if suits(child) and id(child) not in shown:
                 _put(parent, name, child, layer(child, "int8" if child is head else kind))
             elif (experts := _experts(child)) is not None:
                 setattr(parent, name, experts.remade(lambda product: _kept(product) or layer(product, kind)))

@@ -16,6 +16,7 @@ from nbgen.engine.cache_argument import cache_argument
 from nbgen.engine.compiled import CompiledDecoder
 from nbgen.engine.forward import of_ids
 from nbgen.engine.lora import LoraLayers
+from nbgen.engine.model_parts import padded
 from nbgen.engine.native_decoder import NativeDecoder
 from nbgen.engine.routed_experts import asks
 from nbgen.engine.scheduler import ScheduledSequence
@@ -90,7 +91,7 @@ class StockModel:
     def _inputs(self, ids: torch.Tensor, items: Sequence[ScheduledSequence]) -> dict[str, torch.Tensor]:
         """Of `ids` `[B, T]`, and of what prompts are given as embeddings."""
         if any(map(prompt_embeds.begins, items)):
-            return {"inputs_embeds": prompt_embeds.merge(self._model, ids, items)}
+            return {"inputs_embeds": prompt_embeds.merge(self._model, padded(self._model, ids), items)}
         return {"input_ids": ids}
 
     def _run(self, tokens: dict[str, torch.Tensor], positions: torch.Tensor, **selection: torch.Tensor) -> torch.Tensor:

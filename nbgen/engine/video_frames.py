@@ -1,7 +1,7 @@
-"""A video's frames as models of Qwen's kinds see them, made by their image processor for Pillow, without torchvision.
+"""A video's frames as models of known kinds see them, made by their image processor for Pillow, without torchvision.
 
-Sizes and the arrangement of patches follow transformers' Qwen2VLVideoProcessor and Qwen3VLVideoProcessor. Frames are
-resized by Pillow, whose pixels may differ by a step or two from torchvision's.
+Sizes and the arrangement of patches follow transformers' Qwen2VLVideoProcessor, Qwen3VLVideoProcessor and
+Gemma4VideoProcessor. Frames are resized by Pillow, whose pixels may differ by a step or two from torchvision's.
 """
 
 from __future__ import annotations
@@ -17,11 +17,44 @@ from transformers import BatchFeature
 from transformers.models.auto.video_processing_auto import get_video_processor_config
 from transformers.video_utils import make_batched_metadata, make_batched_videos
 
-#: The kinds, and the least and most pixels of each: of a frame with Qwen2-VL, of a whole video with Qwen3-VL.
+#: Qwen's kinds, and the least and most pixels of each: of a frame with Qwen2-VL, of a whole video with Qwen3-VL.
 SIZES = {
     "Qwen2VLVideoProcessor": (128 * 28 * 28, 768 * 28 * 28),
     "Qwen3VLVideoProcessor": (128 * 32 * 32, 768 * 32 * 32),
 }
+#: The kind whose frames are images of fewer tokens; how many these are, and the frames; what else it may say of them.
+SEPARATE, TOKENS, FRAMES = "Gemma4VideoProcessor", 70, 32
+OF_IMAGES = ("patch_size", "pooling_kernel_size", "image_mean", "image_std", "do_normalize", "rescale_factor")
+
+
+class SeparateFrames:
+    """Takes the place of a processor's own for videos, called as that is: each frame becomes what an image does."""
+
+    def __init__(self, images: Any, config: dict[str, Any]) -> None:
+        """`images` is the processor's for images, `config` what its folder says of videos."""
+        self._images = images
+        self.fps, self.num_frames = config.get("fps"), config.get("num_frames") or FRAMES
+        self._options = {name: config[name] for name in OF_IMAGES if config.get(name) is not None}
+        self._options["max_soft_tokens"] = config.get("max_soft_tokens") or TOKENS
+
+    def __call__(
+        self, videos: Any, video_metadata: Any = None, *, return_metadata: bool = False, **_: Any
+    ) -> BatchFeature:
+        """Patches of all frames `[frames, patches, values]` and where they stand, and how many are of each video."""
+        batch: list[Any] = make_batched_videos(videos)
+        metadata = make_batched_metadata(batch, video_metadata=video_metadata)
+        made = [self._images([*map(Image.fromarray, v)], return_tensors="pt", **self._options) for v in batch]
+        found = BatchFeature(
+            {
+                "pixel_values_videos": torch.cat([each["pixel_values"] for each in made]),
+                "video_position_ids": torch.cat([each["image_position_ids"] for each in made]),
+                "num_frames_per_video": torch.tensor([*map(len, batch)]),
+                "num_soft_tokens_per_video": [int(each["num_soft_tokens_per_image"][0]) for each in made],
+            }
+        )
+        if return_metadata:
+            found["video_metadata"] = metadata
+        return found
 
 
 class FramesProcessor:
@@ -89,10 +122,12 @@ class FramesProcessor:
         return sides[0], sides[1]
 
 
-def of_folder(folder: Path, images: Any) -> FramesProcessor | None:
+def of_folder(folder: Path, images: Any) -> FramesProcessor | SeparateFrames | None:
     """The one for the model in `folder`; None where it sees videos in another way."""
     config = get_video_processor_config(folder, local_files_only=True)
     kind = config.get("video_processor_type")
+    if kind == SEPARATE:
+        return SeparateFrames(images, config)
     if kind not in SIZES or config.get("cap_pixels_per_frame"):
         return None
     return FramesProcessor(images, kind, config)

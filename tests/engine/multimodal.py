@@ -13,12 +13,13 @@ from transformers.video_processing_utils import BaseVideoProcessor
 
 from nbgen.engine import processor_folder
 from tests.conftest import edit
+from tests.engine import gemma4
 
 SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
-#: The model's own chat template, which reads parts; `{}` is what stands for an image or a sound.
+#: The model's own chat template, which reads parts; `{}` are what stands for a video, and for an image or a sound.
 TEMPLATE = (
     "{{% for m in messages %}}<|{{{{ m.role }}}}|>{{% for c in m.content %}}"
-    "{{% if c.type == 'video' %}}<|video_pad|>{{% elif c.type != 'text' %}}{}{{% else %}}"
+    "{{% if c.type == 'video' %}}{}{{% elif c.type != 'text' %}}{}{{% else %}}"
     "{{{{ c.text }}}}{{% endif %}}{{% endfor %}}<|end|>{{% endfor %}}"
     "{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}"
 )
@@ -43,6 +44,7 @@ QWEN3_VIDEO = {**QWEN_VIDEO, "video_processor_type": "Qwen3VLVideoProcessor"}
 QWEN2_VIDEO["size"] = {"shortest_edge": 56 * 56, "longest_edge": 84 * 84}
 QWEN3_VIDEO["size"] = {"shortest_edge": 4 * 56 * 56, "longest_edge": 4 * 84 * 84}
 VIDEOS = {"qwen2_vl": QWEN2_VIDEO, "qwen2_5_vl": QWEN2_VIDEO, "qwen3_vl": QWEN3_VIDEO, "qwen3_5": QWEN3_VIDEO}
+VIDEOS |= {"gemma4_e2b": gemma4.FRAMES, "gemma4_31b": gemma4.FRAMES}
 
 DELTA = {
     "linear_num_key_heads": 2,
@@ -62,12 +64,16 @@ class Family(NamedTuple):
     tier: str = "A"
     #: What the tokenizer calls some of its special tokens.
     named: Mapping[str, str] = MappingProxyType({})
+    #: What stands for a video.
+    video: str = "<|video_pad|>"
     #: Whether its processor can tell a placeholder that was typed in a chat from one that stands for a medium.
     reads_typed: bool = True
     #: Whether a prompt may have more than one.
     several: bool = True
     #: The transformers that has a processor for it without torchvision.
     since: str = "5.17"
+    #: What transformers calls it, where more than one of its kind are tried.
+    kind: str = ""
 
 
 def tokenizer(family: Family) -> PreTrainedTokenizerFast:
@@ -96,7 +102,7 @@ def save(folder: Path, name: str) -> Path:
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.15 if "embed" not in key else words)
     model.save_pretrained(folder)
-    processor.chat_template = TEMPLATE.format(family.placeholder)
+    processor.chat_template = TEMPLATE.format(family.video, family.placeholder)
     processor.save_pretrained(folder)
     if name in VIDEOS:
         edit(folder / "processor_config.json", video_processor=VIDEOS[name])
@@ -260,6 +266,20 @@ def _glmasr(tokens: PreTrainedTokenizerFast) -> tuple[Any, Any]:
     return _model(config), transformers.GlmAsrProcessor(_hearing(2), tokens)
 
 
+def _gemma4(medium: str, text: Mapping[str, Any]) -> Family:
+    special, named = [*gemma4.NAMED.values(), gemma4.VIDEO], gemma4.NAMED
+    return Family(
+        medium,
+        f"<|{medium}|>",
+        special,
+        gemma4.made(text),
+        named=named,
+        video=gemma4.VIDEO,
+        since="5.24",
+        kind="gemma4",
+    )
+
+
 VL = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
 TILES = [f"<row_{row}_col_{col}>" for row in range(1, 7) for col in range(1, 7)]
@@ -278,6 +298,8 @@ MULTIMODAL: dict[str, Family] = {
             "image_token": "<image_soft_token>",
         },
     ),
+    "gemma4_e2b": _gemma4("image", gemma4.E2B),
+    "gemma4_31b": _gemma4("image", gemma4.B31),
     "mistral3": Family("image", "[IMG]", ["[IMG]", "[IMG_BREAK]", "[IMG_END]"], _mistral3),
     "pixtral": Family("image", "[IMG]", ["[IMG]", "[IMG_BREAK]", "[IMG_END]"], _pixtral),
     "llava": Family("image", "<image>", ["<image>"], _llava),
@@ -314,5 +336,6 @@ MULTIMODAL: dict[str, Family] = {
     "qwen2_audio": Family(
         "audio", "<|audio_bos|><|AUDIO|><|audio_eos|>", ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"], _qwen2_audio
     ),
+    "gemma4_sounds": _gemma4("audio", gemma4.E2B),
     "glmasr": Family("audio", "<|pad|>", ["<|pad|>"], _glmasr, several=False),
 }

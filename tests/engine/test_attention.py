@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
 
 from nbgen.engine import attention
 from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
@@ -195,6 +196,25 @@ def test_tokens_of_a_block_see_each_other(window: Window) -> None:
     assert not torch.allclose(outputs[0], case.expected(window, Scores(0.25)), **CLOSE), "blocks change nothing"
     for output in outputs[1:]:
         torch.testing.assert_close(output, outputs[0], **CLOSE)
+
+
+def test_blocks_that_windows_bound_are_seen_to_their_end_and_no_further_back() -> None:
+    case, blocks, window = Case([(40, 30)], 2, 2, seed=6, shuffled=True), ((4, 9), (15, 35)), Window(sliding=9)
+    (span,) = case.step.prefills
+    queries, keys = torch.arange(10, 40)[:, None], torch.arange(40)
+    inside = [(queries >= start) & (queries < stop) & (keys >= start) & (keys < stop) for start, stop in blocks]
+    mask = (keys > queries - 9) & ((keys <= queries) | inside[0] | inside[1])
+    slots = case.step.slots_of(case.step.tables_of([span]))[0, :40]
+    q, k, v = (t.transpose(0, 1)[None] for t in (case.query, case.layer.keys[slots], case.layer.values[slots]))
+    expected = scaled_dot_product_attention(q, k, v, attn_mask=mask)[0].transpose(0, 1)
+    for backend in (ReferenceAttention(), CpuAttention(), NativeAttention()):
+        bounded = span._replace(blocks=blocks, windowed=True)
+        step = Step(case.step.cache, backend, case.step.slots, [], [bounded])
+        torch.testing.assert_close(
+            backend.attend(case.query, case.layer, step, window, Scores(0.25)), expected, **CLOSE
+        )
+        whole = backend.attend(case.query, case.layer, step, Window(), Scores(0.25))
+        torch.testing.assert_close(whole, case.expected(Window(), Scores(0.25)), **CLOSE)
 
 
 def test_a_position_bias_is_not_ignored() -> None:

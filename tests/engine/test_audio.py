@@ -15,9 +15,13 @@ from nbgen.engine.assembly import Assembly
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, ContentPart, GenerateRequest, Media
 from nbgen.sampling_params import SamplingParams
+from tests.conftest import at_least
 from tests.engine.conftest import build, generate, ids
 from tests.engine.multimodal import MULTIMODAL, save
 
+SOUNDS = [
+    name for name, family in MULTIMODAL.items() if family.type == "audio" and at_least("transformers", family.since)
+]
 RATE = 16_000
 NEW_TOKENS = 8
 PARAMS = SamplingParams(max_new_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)
@@ -56,7 +60,7 @@ class Served:
         return [ids(outputs[request.rid]) for request in requests]
 
 
-@pytest.fixture(scope="module", params=[name for name, family in MULTIMODAL.items() if family.type == "audio"])
+@pytest.fixture(scope="module", params=SOUNDS)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     return Served(request.param, tmp_path_factory.mktemp("audio") / request.param)
 
@@ -77,7 +81,7 @@ def test_sounds_are_described_as_transformers_does(served: Served) -> None:
         GenerateRequest(rid=f"r{i}", text=text, media=[media(each) for each in sounds], params=PARAMS)
         for i, (text, sounds) in enumerate(cases)
     ]
-    assert served.assembly.model.media == ["audio"]
+    assert "audio" in served.assembly.model.media
     assert served.answers(PLAIN, *requests) == [served.expected(PLAIN.text, []), *expected], "in one batch"
     assert [served.answers(request)[0] for request in requests] == expected, "one after the other, on prefix hits"
 

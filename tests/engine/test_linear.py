@@ -35,6 +35,23 @@ def test_the_numbers_are_the_same_to_the_bit(rows: int) -> None:
     assert torch.equal(model(inputs), before)
 
 
+class Looking(nn.Module):
+    """As towers do, which run long after what stands in place of their layers was tried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 96), nn.Linear(96, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x.to(self.first.weight.dtype)))
+
+
+def test_a_layer_whose_weight_is_looked_at_stays_as_it_is() -> None:
+    model = nn.Sequential(Looking()).bfloat16()
+    assert [name for _, name, _ in linear.prepack(model)] == ["second"]
+    model(torch.zeros(1, 64))
+
+
 def test_float32_stays_as_it_is() -> None:
     assert linear.prepack(small(torch.float32)) == []
 

@@ -163,6 +163,13 @@ def test_products_are_exact_whatever_the_inputs(
 
 
 @torch.inference_mode()
+def test_of_no_rows_there_is_no_product() -> None:
+    """As in a step of a prompt's first tokens, whose scores nobody wants."""
+    for layer in (Int8Linear, Int4Linear):
+        assert layer(torch.randn(128, 96), None)(torch.zeros(0, 96)).shape == (0, 128)
+
+
+@torch.inference_mode()
 def test_a_row_has_the_same_8_bit_product_whatever_is_beside_it() -> None:
     layer, inputs = Int8Linear(torch.randn(64, 96).bfloat16(), None), torch.randn(40, 96).bfloat16()
     alone = torch.cat([layer(row[None]) for row in inputs])

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers import Qwen2VLImageProcessorPil
 from transformers.video_utils import VideoMetadata
 
@@ -13,16 +14,18 @@ from nbgen.engine import video
 from nbgen.engine.media_encoder import MediaEncoder
 from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.video import Sampling
-from nbgen.engine.video_frames import FramesProcessor
+from nbgen.engine.video_frames import FramesProcessor, SeparateFrames
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Media
-from tests.conftest import edit
+from tests.conftest import at_least, edit
 from tests.engine.conftest import build
-from tests.engine.multimodal import QWEN2_VIDEO, VIDEOS, save
-from tests.engine.test_images import PARAMS, PLAIN, Reference, Served, media, picture, tensors
+from tests.engine.multimodal import MULTIMODAL, QWEN2_VIDEO, VIDEOS, save
+from tests.engine.test_images import PARAMS, PLAIN, Served, media, picture, tensors
 from tests.engine.test_video_files import colours, movie
 
-TEXT = "What happens in <|vision_start|><|video_pad|><|vision_end|>? Say."
+#: What stands for a video in Qwen's prompts, in which it is more than its token.
+PLACE = "<|vision_start|><|video_pad|><|vision_end|>"
+FAMILIES = [name for name in VIDEOS if at_least("transformers", MULTIMODAL[name].since)]
 #: transformers fills the time in where no frames of a second are known.
 FPS = 24.0
 PATCH, MERGE, TIMES = 14, 2, 2
@@ -33,34 +36,39 @@ def clip(*seeds: int, **options: float) -> Media:
     return Media(type="video", format="frames", data=files, options=options)
 
 
-def inputs(reference: Reference, *seeds: int, fps: float | None = None) -> dict[str, torch.Tensor]:
+def text_of(served: Served) -> str:
+    video = served.family.video
+    return f"What happens in {PLACE if video in PLACE else video}? Say."
+
+
+def inputs(served: Served, *seeds: int, fps: float | None = None) -> dict[str, torch.Tensor]:
     frames = np.stack([np.asarray(picture(seed)) for seed in seeds])
     times = VideoMetadata(total_num_frames=len(seeds), fps=fps, frames_indices=list(range(len(seeds))))
-    made = reference.processor(
-        text=[TEXT], videos=[frames], videos_kwargs={"video_metadata": [times]}, return_tensors="pt"
-    )
+    told = {"video_metadata": [times]}
+    made = served.reference.processor(text=[text_of(served)], videos=[frames], videos_kwargs=told, return_tensors="pt")
     return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
 
 
-@pytest.fixture(scope="module", params=VIDEOS)
+@pytest.fixture(scope="module", params=FAMILIES)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     return Served(request.param, tmp_path_factory.mktemp("videos") / request.param)
 
 
 def test_frames_are_described_as_transformers_does(served: Served) -> None:
     reference, clips = served.reference, [(1, 2, 3, 4), (5, 6, 7, 8), (1, 2, 3)]
-    expected = [reference.generate(inputs(reference, *seeds, fps=FPS)) for seeds in clips]
+    expected = [reference.generate(inputs(served, *seeds, fps=FPS)) for seeds in clips]
     assert expected[0] != expected[1], "the frames make no difference: nothing was tested"
     requests = [
-        GenerateRequest(rid=f"v{i}", text=TEXT, media=[clip(*seeds)], params=PARAMS) for i, seeds in enumerate(clips)
+        GenerateRequest(rid=f"v{i}", text=text_of(served), media=[clip(*seeds)], params=PARAMS)
+        for i, seeds in enumerate(clips)
     ]
-    assert served.assembly.model.media == ["image", "video"]
+    assert {"image", "video"} <= {*served.assembly.model.media}
     assert served.answers(PLAIN, *requests) == [reference.answer(PLAIN.text, []), *expected], "in one batch"
     assert [served.answers(request)[0] for request in requests] == expected, "on prefix hits"
 
 
 def test_beside_an_image_and_at_a_rate(served: Served) -> None:
-    reference, text = served.reference, f"{served.family.placeholder} and {TEXT}"
+    reference, text = served.reference, f"{served.family.placeholder} and {text_of(served)}"
     frames = np.stack([np.asarray(picture(seed)) for seed in (1, 2)])
     times = VideoMetadata(total_num_frames=2, fps=0.5, frames_indices=[0, 1])
     made = reference.processor(
@@ -75,7 +83,7 @@ def test_beside_an_image_and_at_a_rate(served: Served) -> None:
 
 
 def test_what_the_processor_made_or_is_embedded_is_taken(served: Served) -> None:
-    made = inputs(served.reference, 1, 2, 3, 4, fps=FPS)
+    made = inputs(served, 1, 2, 3, 4, fps=FPS)
     expected, prompt = served.reference.generate(made), made["input_ids"][0].tolist()
     item = Media(type="video", format="processor_output", tensors=tensors(made))
     assert served.answers(GenerateRequest(rid="p", input_ids=prompt, media=[item], params=PARAMS)) == [expected]
@@ -92,7 +100,9 @@ def test_what_the_processor_made_or_is_embedded_is_taken(served: Served) -> None
 def test_what_is_no_video_is_refused(served: Served) -> None:
     def refused(item: Media, words: str) -> None:
         with pytest.raises(InvalidRequest, match=words):
-            served.assembly.admission.sequences(GenerateRequest(rid="x", text=TEXT, media=[item], params=PARAMS))
+            served.assembly.admission.sequences(
+                GenerateRequest(rid="x", text=text_of(served), media=[item], params=PARAMS)
+            )
 
     refused(Media(type="video", data=memoryview(b"an MP4")), "video 1 .* cannot be decoded: it must be a whole MP4")
     refused(
@@ -116,10 +126,12 @@ def test_what_is_no_video_is_refused(served: Served) -> None:
 
 def test_files_need_a_library_and_frames_do_not(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "find_spec", lambda _: None)
-    request = GenerateRequest(rid="x", text=TEXT, media=[Media(type="video", data=movie(colours(4)))], params=PARAMS)
+    request = GenerateRequest(
+        rid="x", text=text_of(served), media=[Media(type="video", data=movie(colours(4)))], params=PARAMS
+    )
     with pytest.raises(InvalidRequest, match=r"pip install 'nbgen\[video\]' .* or send the video's frames as images"):
         served.assembly.admission.sequences(request)
-    assert served.answers(GenerateRequest(rid="f", text=TEXT, media=[clip(1, 2)], params=PARAMS))
+    assert served.answers(GenerateRequest(rid="f", text=text_of(served), media=[clip(1, 2)], params=PARAMS))
 
 
 def test_a_file_is_described_as_its_frames_are(served: Served) -> None:
@@ -130,10 +142,12 @@ def test_a_file_is_described_as_its_frames_are(served: Served) -> None:
         found = video.decode(file, sampling, "")
         times = VideoMetadata(total_num_frames=48, fps=24.0, frames_indices=found.indices)
         told = {"video_metadata": [times], "do_sample_frames": False}
-        made = reference.processor(text=[TEXT], videos=[found.pixels], videos_kwargs=told, return_tensors="pt")
+        made = reference.processor(
+            text=[text_of(served)], videos=[found.pixels], videos_kwargs=told, return_tensors="pt"
+        )
         expected.append(reference.generate(made))
         item = Media(type="video", data=file, options=options)
-        requests.append(GenerateRequest(rid=f"v{index}", text=TEXT, media=[item], params=PARAMS))
+        requests.append(GenerateRequest(rid=f"v{index}", text=text_of(served), media=[item], params=PARAMS))
     assert [len(video.decode(file, sampling, "").indices) for _, sampling in cases] == [4, 8, 10]
     assert served.answers(*requests) == expected
 
@@ -161,6 +175,24 @@ def test_patches_span_two_frames_and_the_last_stands() -> None:
     np.testing.assert_allclose(found["pixel_values_videos"].numpy(), expected, atol=1e-5)
 
 
+@pytest.mark.skipif(not at_least("transformers", MULTIMODAL["gemma4_e2b"].since), reason="no Gemma 4")
+def test_frames_of_a_kind_are_images_of_their_own_and_of_fewer_tokens() -> None:
+    images = transformers.Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=140)
+    frames = [np.asarray(picture(seed, 120, 72)) for seed in (1, 2)]
+    found = SeparateFrames(images, {"num_frames": 8})([np.stack(frames), np.stack(frames[1:])])
+    rows = [
+        frame[y : y + 4, x : x + 4].ravel() / 255 for frame in frames for y in range(0, 72, 4) for x in range(0, 120, 4)
+    ]
+    counts = [found[name] for name in ("num_frames_per_video", "num_soft_tokens_per_video")]
+    assert [list(map(int, each)) for each in counts] == [[2, 1], [60, 60]]
+    pixels, places = found["pixel_values_videos"], found["video_position_ids"]
+    assert (pixels.shape, places.shape) == ((3, 70 * 9, 4 * 4 * 3), (3, 70 * 9, 2))
+    np.testing.assert_allclose(pixels[:2, : 18 * 30].flatten(0, 1).numpy(), rows, atol=1e-6)
+    assert places[1, : 18 * 30].tolist() == [[x, y] for y in range(18) for x in range(30)]
+    assert places[:, 18 * 30 :].unique().tolist() == [-1]
+    torch.testing.assert_close(pixels[2], pixels[1], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("kind", "count", "height", "width", "expected"),
     [
@@ -181,4 +213,4 @@ def test_videos_of_other_kinds_need_torchvision(tmp_path: Path) -> None:
     folder = save(tmp_path, "qwen2_vl")
     edit(folder / "processor_config.json", video_processor={"video_processor_type": "LlavaOnevisionVideoProcessor"})
     with pytest.raises(InvalidRequest, match=r"need torchvision.*send what its processor makes of one"):
-        build(folder).admission.sequences(GenerateRequest(rid="x", text=TEXT, media=[clip(1, 2)], params=PARAMS))
+        build(folder).admission.sequences(GenerateRequest(rid="x", text=PLACE, media=[clip(1, 2)], params=PARAMS))
