@@ -35,6 +35,8 @@ class PerLayerParts(NamedTuple):
         scale = scale_of(table, decoder.dtype)
         if norm is None or scale is None or (table.weight.dtype != decoder.dtype and type(table) is not HalfEmbedding):
             raise ValueError("the embeddings of its layers are not known, or of another type than these")
+        if len(table.weight) < decoder.config.vocab_size:
+            raise ValueError("some ids have no embedding for its layers")
         scales = scale, decoder.per_layer_model_projection_scale, decoder.per_layer_input_scale
         return cls(table.weight, *scales, norm, width)
 

@@ -251,7 +251,7 @@ def check(seed: int, place: Place, requests: list[GenerateRequest], found: Found
                 assert one[name] == other[name], (seed, name, request)
 
 
-#: Families with windows and without, with layers that share keys, and with states of each kind, in room enough and too little.
+#: Families with windows and without, with shared keys, and with states of each kind, in room enough and too little.
 KINDS = {
     "llama": ({}, {}, "float32", 128),
     "cramped": ({}, {"kv_cache_bytes": 20 * BLOCK_BYTES["bfloat16"], "prefill_chunk": 24}, "bfloat16", 128),
