@@ -56,7 +56,6 @@ class Assembly(NamedTuple):
     engine: Engine
     admission: Admission
     model: ModelInfo
-    device: torch.device
     occupation: Occupation
     idle_release: IdleRelease
     #: None where no answer can be constrained.
@@ -107,9 +106,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
         restore=lambda runner: _provide(runner, model.context_length, size.again(runner.device)),
     )
     idle_release = IdleRelease(engine, occupation, config.idle_release_seconds)
-    return Assembly(
-        engine, admission, model, runner.device, occupation, idle_release, grammars, adapters, config.run_seconds
-    )
+    return Assembly(engine, admission, model, occupation, idle_release, grammars, adapters, config.run_seconds)
 
 
 def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple[loader.LoadedModel, Runner]:
@@ -226,7 +223,7 @@ def _size_cache(runner: ModelRunner, budget: int, most: int, config: EngineConfi
     try:
         runner.cache.resize(blocks)
         if isinstance(runner, HybridRunner) and snapshots:
-            runner.reserve(snapshots)
+            runner.pool.reserve(snapshots)
     except Exception as error:
         if not memory.ran_out(error):
             raise

@@ -67,10 +67,6 @@ class HybridRunner(ModelRunner):
         assert self.native_model.states is not None
         self.native_model.states.remember(Counter(guess.slot for guess in guesses if guess.slot is not None))
 
-    def reserve(self, snapshots: int) -> None:
-        """Take room for so many snapshots of states."""
-        self.pool.reserve(snapshots)
-
     def vacate(self) -> None:
         """Give up the states as well."""
         super().vacate()

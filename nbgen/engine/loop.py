@@ -101,7 +101,7 @@ class Loop:
         self._retired: list[Retire] = []
         self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._pulse = Pulse(channel.send, assembly.device.type, assembly.run_seconds)
+        self._pulse = Pulse(channel.send, assembly.occupation.device.type, assembly.run_seconds)
         self._media = MediaLane(self._pulse.bounded(self._admit, MEDIA_SECONDS), self._inbox.put)
         self._admit_text = self._pulse.bounded(self._admit, ADMISSION_SECONDS)
         self._status_due = 0.0

@@ -88,7 +88,6 @@ class ModelRunner:
 
     tier = "A"
     chunks_prefill = True
-    caches_prefixes = True
     #: Whether it computes tokens that the host does not know yet.
     looks_ahead = True
     #: Whether rows of a step may be guesses.

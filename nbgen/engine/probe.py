@@ -293,7 +293,7 @@ def _find_snapshots(runner: ModelRunner, prompt: list[int], expected: Expected) 
 def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor) -> bool:
     """Whether a prompt continues from a snapshot as it does from its beginning, whose last scores are expected."""
     blocks = StatefulBlocks(8, BLOCK_SIZE, num_slots=2, num_snapshots=1)
-    runner.reserve(1)
+    runner.pool.reserve(1)
     first, second = trial.sequence(prompt), trial.sequence(prompt)
     blocks.admit(first, ())
     runner.run([ScheduledSequence(trial.grow(first, trial.STEPS[0][0], blocks), trial.STEPS[0][0])])

@@ -109,9 +109,9 @@ def check_range(name: str, value: int | None, low: int, high: int) -> None:
         raise InvalidRequest(f"{name} must be {low} to {high}, got {value}", field=name)
 
 
-def _holds(pattern: re.Pattern[bytes], body: bytes | memoryview, longest: int = MAX_DIGITS) -> bool:
-    """Whether a pattern of at most so many bytes is anywhere in a body."""
-    return any(pattern.search(body, start, start + SLICE + longest) for start in range(0, len(body), SLICE))
+def _holds(pattern: re.Pattern[bytes], body: bytes | memoryview) -> bool:
+    """Whether a pattern of at most MAX_DIGITS bytes is anywhere in a body."""
+    return any(pattern.search(body, start, start + SLICE + MAX_DIGITS) for start in range(0, len(body), SLICE))
 
 
 def _constant(name: str) -> float:

@@ -158,7 +158,7 @@ def _parse(inference: Inference) -> Call:
         echo=echoed and text is None,
         streamed=stream,
     )
-    return Call(request, outputs, stream, (text if echoed else "") if text is not None or not echoed else None)
+    return Call(request, outputs, stream, text if echoed else "")
 
 
 def _values(tensor: Tensor) -> list[Any]:

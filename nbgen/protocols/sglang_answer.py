@@ -122,43 +122,39 @@ def _finish_reason(reason: FinishReason | None) -> dict[str, Any] | None:
 
 def result_body(results: list[dict[str, Any]], single: bool) -> bytes:
     """The answer of a call without `stream`: an object or a list."""
-    return _encode(results[0] if single else results)
+    return msgspec.json.encode(results[0] if single else results)
 
 
 def error_body(error: NbgenError) -> bytes:
     """An error as SGLang words it: which of its shapes depends on where the fault lies."""
     match error:
         case SchemaError() | MalformedBody():
-            return _encode(_openai(error.message, "Bad Request", 400))
+            return msgspec.json.encode(_openai(error.message, "Bad Request", 400))
         case ContractError():
-            return _encode({"error": error.message})
+            return msgspec.json.encode({"error": error.message})
         case InvalidRequest():
-            return _encode({"error": {"message": error.message}})
+            return msgspec.json.encode({"error": {"message": error.message}})
         case Unauthorized():
-            return _encode({"error": "Unauthorized", "message": error.message})
+            return msgspec.json.encode({"error": "Unauthorized", "message": error.message})
         case NotFound():
-            return _encode({"detail": error.message})
+            return msgspec.json.encode({"detail": error.message})
         case MethodNotAllowed():
-            return _encode({"detail": "Method Not Allowed"})
+            return msgspec.json.encode({"detail": "Method Not Allowed"})
         case _:
-            return _encode(_openai(error.message, str(error.status), error.status))
+            return msgspec.json.encode(_openai(error.message, str(error.status), error.status))
 
 
 def error_event(error: NbgenError) -> bytes:
     """An error that comes after the stream began: its last event but `[DONE]`."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     fields = {"message": error.message, "type": kind, "code": error.status, "retryable": error.retryable}
-    return sse.encode(_encode({"error": fields}))
+    return sse.encode(msgspec.json.encode({"error": fields}))
 
 
 def done(message: str) -> bytes:
     """The answer of a command that was carried out."""
-    return _encode({"status": "ok", "message": message})
+    return msgspec.json.encode({"status": "ok", "message": message})
 
 
 def _openai(message: str, kind: str, code: int) -> dict[str, Any]:
     return {"object": "error", "message": message, "type": kind, "param": None, "code": code}
-
-
-def _encode(body: Any) -> bytes:
-    return msgspec.json.encode(body)

@@ -188,11 +188,6 @@ def _value(output: OutputTensor) -> bytes:
     return listed[1:-1] if tensors.number_of_elements(output.shape) == 1 else listed
 
 
-def event(body: bytes) -> bytes:
-    """One response of a stream."""
-    return sse.encode(body)
-
-
 def error_event(error: NbgenError) -> bytes:
     """The response that is an error: the last event of its stream."""
     return sse.encode(msgspec.json.encode({"error": error.message}))
