@@ -87,8 +87,8 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
             elif (experts := _experts(child)) is not None:
                 setattr(parent, name, experts.remade(lambda product: _kept(product) or layer(product, kind)))
                 memory.drop_pages(*_weights_of(child, ours=True))
-    experts = [module for module in model.modules() if isinstance(module, NativeExperts)]
-    kept = [product for each in experts for product in each.products if _kept(product)]
+    mixtures = [module for module in model.modules() if isinstance(module, NativeExperts)]
+    kept = [product for each in mixtures for product in each.products if _kept(product)]
     return sum(layer.nbytes for layer in [*layers, *kept])
 
 

@@ -6,6 +6,8 @@ from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TokenLogpro
 
 #: Of a tensor that is one row, the latest: each piece takes the place of the one before it.
 LATEST = "last_hidden_state"
+#: SGLang's word for the weights' version, which never changes here.
+WEIGHT_VERSION = "default"
 #: As JSON, about: of a token's id, of a log-probability, and of a byte of tensors.
 ID_BYTES, LOGPROB_BYTES, TENSOR_BYTES = 6, 30, 5
 

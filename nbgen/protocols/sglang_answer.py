@@ -22,11 +22,9 @@ from nbgen.errors import (
 from nbgen.messages import FinishReason, GenerateRequest
 from nbgen.protocols import sglang_logprobs
 from nbgen.protocols.json_body import MalformedBody
-from nbgen.protocols.sample import Sample
+from nbgen.protocols.sample import WEIGHT_VERSION, Sample
 from nbgen.protocols.sglang import ContractError, SchemaError
 from nbgen.protocols.sglang_tensors import InnerNumbers
-
-DONE = sse.encode(b"[DONE]")
 
 
 class Answer:
@@ -88,7 +86,7 @@ class Answer:
             "cached_tokens": sample.cached_tokens,
             "cached_tokens_details": None,
             "reasoning_tokens": 0,
-            "weight_version": "default",
+            "weight_version": WEIGHT_VERSION,
             "num_retractions": 0,
             "dp_rank": None,
         }
@@ -101,7 +99,7 @@ class Answer:
 
 
 def _final(sample: Sample, started: float) -> dict[str, Any]:
-    versions = [{"version": "default", "start": 0, "end": sample.completion_tokens}]
+    versions = [{"version": WEIGHT_VERSION, "start": 0, "end": sample.completion_tokens}]
     fields = {"weight_versions": versions, "e2e_latency": time.monotonic() - started}
     cut = sample.finish_reason is not None and sample.finish_reason.incomplete
     return fields | ({"incomplete": True} if cut else {})

@@ -139,12 +139,12 @@ def _flattened(raw: bytes) -> bytes:
 
 
 def flat(value: Any) -> list[Any]:
-    """The scalars of a JSON value in order, whatever lists they are in."""
+    """The scalars of a JSON value in order, whatever lists they are in. What is no plain list is one of them."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         if list not in set(map(type, level)):
             return level
-        level = [item for entry in level for item in (entry if isinstance(entry, list) else (entry,))]
+        level = [item for entry in level for item in (entry if type(entry) is list else (entry,))]
     raise InvalidRequest(f"JSON nesting depth exceeds {MAX_DEPTH}")
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from nbgen import model_files
 from nbgen.commands import AdapterCommand, AdapterState, LoadAdapter, UnloadAdapter
 from nbgen.errors import EngineStopped, InvalidRequest, from_status
+from nbgen.model_files import Stamp
 from nbgen.server import model_identity
-from nbgen.server.model_identity import Stamp
 from nbgen.server.replies import Replies
 
 

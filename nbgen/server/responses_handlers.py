@@ -18,7 +18,7 @@ from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.openai_handlers import CallHandler, OpenaiHandler
 from nbgen.server.question import ask_tokenizer
 from nbgen.server.responses import Response, Responses
-from nbgen.server.runs import Run
+from nbgen.server.runs import Run, ended
 
 
 class KeptHandler(NbgenHandler):
@@ -116,10 +116,8 @@ class CancelHandler(OpenaiHandler, KeptHandler):
     async def post(self, id: str) -> None:
         response = self.kept.get(id)
         run = response.run_in_background("cancelled: another ends when its caller leaves")
-        self.reader.watch(run.end_watchers)
         self.runs.abort(run.id)
-        while run.ended is None and not self.reader.gone:
-            await self.reader.wait()
+        await ended([run], self.reader)
         self.finish(msgspec.json.encode(response.body()))
 
 

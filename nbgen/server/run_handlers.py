@@ -15,7 +15,7 @@ from nbgen.protocols.native import RunBody, Snapshot
 from nbgen.server.base_handler import KEEP_ALIVE_SECONDS, MEDIA_BODY, NbgenHandler
 from nbgen.server.chats import Chat
 from nbgen.server.run_events import RunEvents, missing, take
-from nbgen.server.runs import Run
+from nbgen.server.runs import Run, ended
 from nbgen.sse import KEEP_ALIVE
 
 
@@ -111,9 +111,7 @@ class RunsHandler(RunsRoute):
                 self.runs.abort(run.id)
 
     async def _answer(self, run: Run) -> None:
-        self.reader.watch(run.end_watchers)
-        while run.ended is None and not self.reader.gone:
-            await self.reader.wait()
+        await ended([run], self.reader)
         if run.error is not None and not run.outputs:
             raise anew(run.error)
         if not self.reader.gone:

@@ -7,9 +7,9 @@ import pytest
 
 from nbgen.engine_state import LoadProgress
 from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.media_types import MAX_MEDIA
 from nbgen.messages import AnswerPart, LogprobOptions, TokenLogprobs, ToolCall
 from nbgen.protocols import native
-from nbgen.protocols.media import MAX_MEDIA
 from nbgen.sse import Decoder
 
 PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
