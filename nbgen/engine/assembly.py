@@ -224,7 +224,7 @@ def _size_cache(runner: ModelRunner, budget: int, most: int, config: EngineConfi
         runner.cache.resize(blocks)
         if isinstance(runner, HybridRunner) and snapshots:
             runner.pool.reserve(snapshots)
-    except Exception as error:
+    except (RuntimeError, MemoryError, OSError) as error:
         if not memory.ran_out(error):
             raise
         raise ModelError(f"{budget} bytes of KV cache do not fit into the free memory: free some") from None

@@ -91,13 +91,13 @@ def groups_of(step: Step, window: Window, most: int) -> list[Group]:
     tables = [s.block_table[first : -(-s.length // size)] for s, first in zip(spans, firsts, strict=True)]
     parts = [
         (shared, part)
-        for shared, rows in that_begin_alike(tables, firsts, size)
+        for shared, rows in shared_prefix_groups(tables, firsts, size)
         for part in _of_like_length(rows, [len(table) - shared for table in tables], most // size)
     ]
     return [_group(step, window, rows, tables, firsts, shared) for shared, rows in parts]
 
 
-def that_begin_alike(tables: list[list[int]], firsts: list[int], size: int) -> list[tuple[int, list[int]]]:
+def shared_prefix_groups(tables: list[list[int]], firsts: list[int], size: int) -> list[tuple[int, list[int]]]:
     """Rows in sets, each with the number of blocks that all of its tables begin with, where that is worth a product.
 
     Only rows of one set see the same `firsts`.

@@ -225,7 +225,7 @@ class Loop:
             case FlushCache():
                 self._engine.flush_cache()
             case ReleaseMemory() | ResumeMemory():
-                self._occupy(item)
+                self._change_memory(item)
             case Install():
                 self._channel.send(self._install(item))
             case Retire():
@@ -293,7 +293,7 @@ class Loop:
         self._engine.begin(item.sequences)
         return []
 
-    def _occupy(self, item: ReleaseMemory | ResumeMemory) -> None:
+    def _change_memory(self, item: ReleaseMemory | ResumeMemory) -> None:
         """Release or resume memory, and say what is released then."""
         error, status = None, 400
         try:

@@ -270,7 +270,7 @@ def _keeps_states(runner: Runner, prompt: list[int]) -> bool:
     """
     if not isinstance(runner, HybridRunner) or not runner.chunks_prefill:
         return True
-    sequence, blocks, first = trial.sequence(prompt, slot=0), BlockManager(8, BLOCK_SIZE), trial.STEPS[0][0]
+    sequence, blocks, first = trial.sequence(prompt, state_slot=0), BlockManager(8, BLOCK_SIZE), trial.STEPS[0][0]
     runner.run([ScheduledSequence(trial.grow(sequence, first, blocks), first)])
     sequence.num_computed = first
     piece = ScheduledSequence(trial.grow(sequence, 2, blocks), 2)  # few tokens: convolutions forget those before

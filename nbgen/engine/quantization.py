@@ -75,7 +75,7 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
     def shares(module: nn.Module) -> bool:
         return suits(module) and module is not head and not native_linear.suits(_weight(module))
 
-    for places in shared_linear.that_read_alike(model, IDS, shares):
+    for places in shared_linear.groups_with_same_input(model, IDS, shares):
         linears = [linear for _, _, linear in places]
         shared = shared_linear.SharedLinear(linears, lambda joined: layer(joined, kind))
         for index, (parent, name, linear) in enumerate(places):

@@ -148,7 +148,7 @@ class Scheduler:
             room -= self._prefill(first, room, batch)
         return batch + self._guesses(decodes) if batch else self._untangle()
 
-    def retract(self) -> None:
+    def preempt_all(self) -> None:
         """Let all that runs give its blocks back and wait."""
         while self.running:
             self._preempt(self.running[-1])
@@ -157,7 +157,7 @@ class Scheduler:
         """A step has failed, for want of memory or of a fault: who must end, if anybody, for the others to go on.
 
         After a fault all that runs goes on one by one, and who fails alone must end. Where memory is short the next
-        step begins anew, those after it are smaller, and at last who came last must end. `retract` comes next.
+        step begins anew, those after it are smaller, and at last who came last must end. `preempt_all` comes next.
         """
         alone = next(iter(self.suspects), None)
         if not short:

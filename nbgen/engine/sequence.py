@@ -82,7 +82,7 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     #: Where its recurrent state is while it runs, if the model has any.
-    slot: int | None = None
+    state_slot: int | None = None
     #: Numbers of computed tokens at which that state is to be kept for others.
     snapshots_at: list[int] = field(default_factory=list)
     #: The row of its next token among the newest sampled ones, while these are known to the device alone.

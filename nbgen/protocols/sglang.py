@@ -82,21 +82,23 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     if not isinstance(fields, dict):
         raise SchemaError("the body must be a JSON object")
     _check_types(fields)
-    single, prompts = _prompts(fields)
-    options = [{**(preferred or {}), **each} for each in _options(fields.get("sampling_params"), len(prompts), single)]
+    one_prompt, prompts = _prompts(fields)
+    options = [
+        {**(preferred or {}), **each} for each in _options(fields.get("sampling_params"), len(prompts), one_prompt)
+    ]
     interval = _interval(options)
     params = [_params(option) for option in options]
     _refuse_unsupported(fields)
     n = _samples(params)
     if len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
-    one, single = single, single and n == 1
-    rids = request_ids(fields.get("rid"), len(prompts), n, single=single)
-    logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
-    tensors = sglang_tensors.parse_options(fields, len(prompts), single=one)
-    processors = _processors(fields, len(prompts), listed=not single and n == 1)
-    adapters = _adapters(fields, len(prompts), listed=not single)
-    media = sglang_media.parse(fields, len(prompts), single=one)
+    one_answer = one_prompt and n == 1
+    rids = request_ids(fields.get("rid"), len(prompts), n, single=one_answer)
+    logprobs = sglang_logprobs.parse(fields, len(prompts), single=one_answer, n=n)
+    tensors = sglang_tensors.parse_options(fields, len(prompts), single=one_prompt)
+    processors = _processors(fields, len(prompts), listed=not one_answer and n == 1)
+    adapters = _adapters(fields, len(prompts), listed=not one_answer)
+    media = sglang_media.parse(fields, len(prompts), single=one_prompt)
     stream = fields.get("stream", False)
     template = GenerateRequest(
         rid="",
@@ -126,7 +128,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
             rids, prompts, params, processors, adapters, logprobs, tensors, strict=True
         )
     ]
-    return Generation(requests, single, stream, interval, media)
+    return Generation(requests, one_answer, stream, interval, media)
 
 
 def parse_pause(body: bytes) -> PauseMode:

@@ -20,7 +20,7 @@ from nbgen.server.replies import Replies
 
 
 @dataclass
-class Known:
+class ModelAdapters:
     """Names and folders of one model's adapters; `loaded` are those that its engine has."""
 
     folders: dict[str, str] = field(default_factory=dict)
@@ -29,11 +29,11 @@ class Known:
     stamps: dict[str, Stamp] = field(default_factory=dict)
 
 
-class Asked(NamedTuple):
+class PendingCommand(NamedTuple):
     """A command that somebody gave, and whose adapters it changes."""
 
     command: AdapterCommand
-    known: Known
+    adapters: ModelAdapters
 
 
 class Adapters:
@@ -42,8 +42,8 @@ class Adapters:
     def __init__(self, model: str, folders: Mapping[str, str]) -> None:
         """`folders` are those of `model`, named by the server's owner."""
         self._model = model
-        self._known = {model: Known(dict(folders), set(folders))}
-        self._asked: dict[str, Asked] = {}
+        self._by_model = {model: ModelAdapters(dict(folders), set(folders))}
+        self._pending: dict[str, PendingCommand] = {}
         self._replies = Replies[AdapterState]()
 
     @property
@@ -52,10 +52,10 @@ class Adapters:
         return {name: folder for name, folder in self._present.folders.items() if name in self._present.loaded}
 
     @property
-    def _present(self) -> Known:
-        return self._known.setdefault(self._model, Known())
+    def _present(self) -> ModelAdapters:
+        return self._by_model.setdefault(self._model, ModelAdapters())
 
-    def of(self, model: str) -> None:
+    def select(self, model: str) -> None:
         """This model is the present one from now on."""
         self._model = model
 
@@ -116,27 +116,27 @@ class Adapters:
 
     async def done(self, command: AdapterCommand) -> None:
         """Return once the engine has done the command, which was just sent. Raises what kept it from that."""
-        self._asked[command.rid] = Asked(command, self._present)
+        self._pending[command.rid] = PendingCommand(command, self._present)
         state = await self._replies.ask(command.rid)
         if state.error is not None:
             raise from_status(state.status, state.error)
 
     def heard(self, state: AdapterState) -> None:
         """The engine has answered. One that could not be loaded is not there."""
-        asked = self._asked.pop(state.rid, None)
-        if asked is None:
+        pending = self._pending.pop(state.rid, None)
+        if pending is None:
             if state.error is not None:
                 self._present.loaded.discard(state.name)
             return
-        if isinstance(asked.command, LoadAdapter) and state.error is None:
-            asked.known.folders[state.name] = asked.command.folder
-            asked.known.stamps[state.name] = model_files.stamp(asked.command.folder)
-            asked.known.loaded.add(state.name)
+        if isinstance(pending.command, LoadAdapter) and state.error is None:
+            pending.adapters.folders[state.name] = pending.command.folder
+            pending.adapters.stamps[state.name] = model_files.stamp(pending.command.folder)
+            pending.adapters.loaded.add(state.name)
         self._replies.answer(state.rid, state)
 
     def lost(self) -> None:
         """The engine has ended: nothing more is answered."""
-        self._asked.clear()
+        self._pending.clear()
         self._replies.lost(EngineStopped("the engine stopped"))
 
     def _load(self, name: str) -> LoadAdapter:

@@ -103,10 +103,10 @@ class EngineLife:
         Where it is just being stopped it begins again, unless somebody wants that stopped as well.
         """
         stops = self._stops
-        await self._leaves("stopping")
+        await self._until_not("stopping")
         if not self._closed and self._stops == stops:
             self._begin()
-        await self._leaves("starting", "loading", "stopping")
+        await self._until_not("starting", "loading", "stopping")
         if self.state != "ready":
             raise anew(self.error or Unavailable("the engine was stopped while it started"))
 
@@ -164,7 +164,7 @@ class EngineLife:
         if self._process:
             self._process.kill()
 
-    async def _leaves(self, *states: State) -> None:
+    async def _until_not(self, *states: State) -> None:
         """Return once the state is none of these."""
         changed = asyncio.Event()
         self.watchers.add(changed.set)

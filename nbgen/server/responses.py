@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, renamed
-from nbgen.protocols.responses import Asked
+from nbgen.protocols.responses import ResponseCall
 from nbgen.protocols.responses_answer import Answer
 from nbgen.protocols.responses_items import Item
 from nbgen.server.conversations import KEEP_BYTES, Conversations
@@ -24,7 +24,7 @@ OUTPUT_BYTES = 500
 class Response:
     """One response: as far as its run has come, or as it ended. In background its run is kept, to be read again."""
 
-    def __init__(self, asked: Asked, model: str, run: Run, size: int) -> None:
+    def __init__(self, asked: ResponseCall, model: str, run: Run, size: int) -> None:
         """`size` is that of its body, in bytes."""
         self.id = asked.id
         self.run_id = run.id

@@ -171,7 +171,7 @@ def _call(watchers: set[Callable[[], None]]) -> None:
     for watcher in tuple(watchers):
         try:
             watcher()
-        except Exception:
+        except Exception:  # a watcher is a reader's, which may raise anything
             log.exception("A watcher of a run failed")
 
 

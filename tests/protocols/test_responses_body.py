@@ -8,7 +8,7 @@ import pytest
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, LogprobOptions
-from nbgen.protocols.responses import Asked, parse_count, parse_response
+from nbgen.protocols.responses import ResponseCall, parse_count, parse_response
 from nbgen.protocols.responses_body import LOGPROBS, UNSUPPORTED
 from nbgen.protocols.responses_query import Again, Page, parse_query
 
@@ -29,11 +29,11 @@ class Memory:
         return {"type": "message", "role": "user", "content": f"item {id}"}
 
 
-def response(**fields: Any) -> Asked:
+def response(**fields: Any) -> ResponseCall:
     return parse_response(json.dumps({"input": "hi", **fields}).encode(), Memory())
 
 
-def turns(asked: Asked) -> list[tuple[str, Any]]:
+def turns(asked: ResponseCall) -> list[tuple[str, Any]]:
     messages = asked.call.requests[0].messages
     assert messages is not None
     return [(message.role, message.content) for message in messages]
