@@ -156,9 +156,7 @@ class Engine:
         return withdrawn
 
     def readmit(self, withdrawn: Withdrawn) -> list[GenerateOutput]:
-        """Go on with all of them, computed anew and in the same order, which are the only ones; the last outputs of
-        those that the KV cache cannot hold any more.
-        """
+        """Take the withdrawn sequences again, computed anew in the same order; last outputs of those too large."""
         self.sequences, self._preparing, waiting = withdrawn
         for sequence in waiting:
             self._scheduler.add(sequence)

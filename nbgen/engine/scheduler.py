@@ -41,7 +41,7 @@ class ScheduledSequence(NamedTuple):
 
 
 class MixedChunk(NamedTuple):
-    """Prompt tokens of a step with streams: `least`, more `for_each` decode and in a long context, `most`."""
+    """Prompt tokens of a step that has decodes, too: `least` to `most`, more with more decodes or a longer context."""
 
     least: int = WHOLE
     most: int = WHOLE
@@ -74,8 +74,7 @@ class Scheduler:
         long_after: int | None = None,
         draft_tokens: int = 0,
     ) -> None:
-        """A `prefill_chunk` of None never cuts a prompt, and has one to a step; a step with streams takes no more than
-        `mixed_chunk` of one.
+        """A `prefill_chunk` of None cuts no prompt and takes one a step; beside decodes, `mixed_chunk` limits it.
 
         A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on. Decodes
         have `draft_tokens` guesses beside them, all together: none where the newest tokens are awaited.

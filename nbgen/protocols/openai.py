@@ -78,6 +78,8 @@ SAMPLING = {
 
 
 class StreamOptions(msgspec.Struct):
+    """Where a stream tells its usage: in a last chunk, or in each."""
+
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
@@ -119,12 +121,16 @@ class Body(msgspec.Struct, kw_only=True):
 
 
 class CompletionBody(Body, kw_only=True):
+    """A body of `/v1/completions`."""
+
     prompt: Any = None
     echo: bool | None = None
     logprobs: int | None = None
 
 
 class ChatBody(Body, kw_only=True):
+    """A body of `/v1/chat/completions`."""
+
     messages: list[Turn]
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None

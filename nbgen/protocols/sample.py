@@ -22,7 +22,7 @@ class Sample:
         self.output_ids: list[int] = []
         self.prompt_tokens = 0
         self.completion_tokens = 0
-        #: Of them, those of thoughts that came apart.
+        #: Completion tokens of reasoning, where it is told apart from the text.
         self.reasoning_tokens = 0
         self.cached_tokens = 0
         self.media_tokens: dict[str, int] = {}
@@ -77,7 +77,7 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """Bytes of all of it as JSON, about."""
+        """Roughly the bytes of the sample as JSON."""
         rows = len(self.prompt_logprobs) + len(self.logprobs)
         last = [entry for entries in (self.prompt_logprobs, self.logprobs) for entry in entries[-1:]]
         each = max((1 + len(entry.top or ()) + len(entry.chosen or ()) for entry in last), default=0)

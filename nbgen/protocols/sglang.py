@@ -68,6 +68,8 @@ class Generation(NamedTuple):
 
 
 class Prompt(NamedTuple):
+    """One prompt in the one form that it was given in."""
+
     text: str | None = None
     input_ids: list[int] | None = None
     input_embeds: Tensor | None = None

@@ -21,7 +21,7 @@ from nbgen.server.replies import Replies
 
 @dataclass
 class ModelAdapters:
-    """Names and folders of one model's adapters; `loaded` are those that its engine has."""
+    """The adapters of one model: folders by name; `loaded` are the names that its engine has."""
 
     folders: dict[str, str] = field(default_factory=dict)
     loaded: set[str] = field(default_factory=set)
@@ -30,7 +30,7 @@ class ModelAdapters:
 
 
 class PendingCommand(NamedTuple):
-    """A command that somebody gave, and whose adapters it changes."""
+    """A command that was sent to the engine and not answered yet, and the adapters that it changes."""
 
     command: AdapterCommand
     adapters: ModelAdapters
@@ -56,7 +56,7 @@ class Adapters:
         return self._by_model.setdefault(self._model, ModelAdapters())
 
     def select(self, model: str) -> None:
-        """This model is the present one from now on."""
+        """Make this model the present one."""
         self._model = model
 
     def named(self, name: str) -> str | None:
@@ -73,11 +73,11 @@ class Adapters:
             )
 
     def identities(self, model: str) -> dict[str, str]:
-        """What tells each from another of its name, above the model of this identity."""
+        """The identity of each adapter, by name, on the model of this identity."""
         return {name: self.identity(name, model) for name in tuple(self._present.folders)}
 
     def identity(self, name: str, model: str) -> str:
-        """The same of one; empty for a name that was never loaded."""
+        """The identity of one adapter; empty for a name that was never loaded."""
         known = self._present
         if (folder := known.folders.get(name)) is None:
             return ""

@@ -61,7 +61,7 @@ class EngineLife:
         self._restarts = Restarts()
         self._cause: str | None = None
         #: Of the model's files as the process was told to read them.
-        self._stamp: frozenset[tuple[str, int, int]] = frozenset()
+        self._stamp: model_files.Stamp = frozenset()
         self._silence = Silence()
         self._activity = Activity()
         self._closed = False
@@ -94,7 +94,7 @@ class EngineLife:
         return self._activity.idle_seconds if idle else None
 
     def will_start(self) -> None:
-        """A start is to come: until then nobody takes an engine that was never asked for a ready one."""
+        """Announce a start that comes soon, so that a stopped engine is not reported as ready before it."""
         self._set("starting")
 
     async def start(self) -> None:

@@ -114,8 +114,9 @@ class Metrics:
 
 
 class TokenTimes:
-    """A model's tokens and the times between them. prometheus_client's own counters would cost more than a token's
-    decoding: three locks, and a search through all buckets.
+    """A model's tokens and the times between them, as a histogram.
+
+    prometheus_client's own would cost more than a token's decoding: three locks, and a search through all buckets.
     """
 
     def __init__(self) -> None:

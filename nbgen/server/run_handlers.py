@@ -167,8 +167,7 @@ class SubscribeHandler(RunsBaseHandler):
 
 
 class ChatHandler(RunsBaseHandler):
-    """A chat's newest run, the messages that lead to it and its answer so far, and every turn of its tree. A chat
-    begins with none of them; the run is kept for 10 minutes after its end."""
+    """A chat: its newest run (kept for 10 minutes after its end), its messages so far, and all turns of its tree."""
 
     _track_activity = False
 
