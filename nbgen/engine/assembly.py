@@ -1,4 +1,7 @@
-"""From a configuration to a running engine: load, probe, size the KV cache, wire the parts."""
+"""From a configuration to a running engine: load, probe, size the KV cache, wire the parts.
+
+Knows neither requests nor channels.
+"""
 
 from importlib.util import find_spec
 from typing import NamedTuple

@@ -3,7 +3,8 @@
 The cache is head-major there, so that copying a sequence's blocks side by side (whole blocks, one `memcpy` each) gives
 keys that a batched product reads as they lie. Decodes of like length are computed together, as many as fit the
 processor's caches; what they all begin with (the blocks of a shared prefix) is read once. Prompts go in tiles whose
-scores fit there, too. Windows, soft caps and sinks are all the same to it.
+scores fit there, too. Windows, soft caps and sinks are all the same to it. Knows no model, and not whose the
+sequences are.
 """
 
 import math

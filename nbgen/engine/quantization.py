@@ -2,6 +2,7 @@
 
 The layer that makes scores has 8 bits in either, and so has one whose shape 4 bits do not suit. On a CPU the layers are
 our own; on a GPU torchao changes their weights. What a forward computes between the layers keeps the model's type.
+Does not know how files store weights (`quantized_checkpoint`).
 """
 
 import logging

@@ -1,4 +1,7 @@
-"""Tensors in the JSON of a medium: nested lists of numbers, or `{"data": base64, "dtype": …, "shape": […]}`."""
+"""Tensors in the JSON of a medium: nested lists of numbers, or `{"data": base64, "dtype": …, "shape": […]}`.
+
+Does not know which tensors a model takes.
+"""
 
 from __future__ import annotations
 

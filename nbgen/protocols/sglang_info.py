@@ -1,6 +1,7 @@
 """What SGLang's clients ask about a server: `/model_info`, `/server_info`. Names follow SGLang 0.5.23.
 
 Every feature flag is truthful: what is not there says so. No secret and no path but the model's name is told.
+Knows neither HTTP nor the engine process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""KServe v2 over HTTP: health, metadata, configuration, statistics, repository, inference."""
+"""KServe v2 over HTTP: health, metadata, configuration, statistics, repository, inference.
+
+Does not know how bodies are written (`kserve`, `kserve_answer`), nor what computes.
+"""
 
 from __future__ import annotations
 
