@@ -35,7 +35,7 @@ def nested(depth: int) -> bytes:
     "body", [b'{"a": [1, -2.5, 1e3, true, null, "\xc3\xa9\\ud83d\\ude00\\u0000"]}', nested(MAX_DEPTH)]
 )
 def test_ordinary_json_is_read(body: bytes) -> None:
-    parse_json(body)
+    assert parse_json(body) == json.loads(body)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from nbgen.engine_state import LoadProgress
@@ -101,7 +102,8 @@ def test_a_bad_body_is_refused_by_the_name_of_its_field(fields: dict[str, Any], 
     ],
 )
 def test_what_reaches_a_limit_is_taken(fields: dict[str, Any]) -> None:
-    run(**{"prompt": "a"} | fields)
+    taken = run(**{"prompt": "a"} | fields)
+    assert {name: msgspec.to_builtins(getattr(taken, name)) for name in fields} == fields
 
 
 def test_what_a_run_asks_for_beside_its_text() -> None:
