@@ -269,6 +269,7 @@ def test_layers_that_are_replaced_are_noticed(live: LiveServer, model: torch.nn.
 
 def test_stopping_an_answer_leaves_the_engine_idle(live: LiveServer) -> None:
     status = lambda: live.client.model()["status"]  # noqa: E731
+    assert answer()
     before = status()["generated_tokens"]
     stream = nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 15_000})
     next(stream)

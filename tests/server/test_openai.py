@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from tests.server.conftest import BUSY, Server
+from tests.server.conftest import BUSY, Server, wait_for
 
 CHAT = [{"role": "user", "content": "hello"}]
 GREEDY = {"temperature": 0, "max_tokens": 8, "extra_body": {"ignore_eos": True}}
@@ -275,6 +275,7 @@ def test_leaving_a_stream_stops_the_engine(server: Server, client: openai.OpenAI
         model="any", prompt="a", max_tokens=tokens, stream=True, extra_body={"ignore_eos": True}
     )
     next(iter(stream))
+    wait_for(lambda: server.model()["status"]["running"], "the engine has said that it runs")
     stream.close()
     server.idle()
     assert 0 < server.generated() - before < tokens
