@@ -6,5 +6,7 @@ from typing import Literal, get_args
 
 MediaType = Literal["image", "audio", "video"]
 TYPES: tuple[MediaType, ...] = get_args(MediaType)
+#: Of one prompt.
+MAX_MEDIA = 16
 #: Of a file.
 MAX_BYTES: dict[MediaType, int] = {"image": 20 * 2**20, "audio": 25 * 2**20, "video": 40 * 2**20}

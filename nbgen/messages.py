@@ -11,13 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from nbgen.errors import writable
+from nbgen.errors import NbgenError, from_status, writable
 from nbgen.media_types import MediaType
 from nbgen.sampling_params import SamplingParams
 from nbgen.word_lists import WordLists
-
-#: Bytes of a tensor that travel in one frame, so that none holds up what is behind it.
-PIECE_BYTES = 2**21
 
 FinishType = Literal["stop", "length", "abort", "error"]
 
@@ -228,10 +225,7 @@ class AbortRequest(Struct, frozen=True):
 
 
 class TensorPiece(Struct, frozen=True):
-    """Consecutive bytes of a tensor, row-major and little-endian: of the request `rid` or of its answer.
-
-    A tensor's bytes are those of its pieces, in order, and then those in the message that completes it.
-    """
+    """Consecutive bytes of a tensor of the request `rid`, or of its answer (`pieces`), row-major and little-endian."""
 
     rid: str
     name: str
@@ -261,6 +255,11 @@ class FinishReason(Struct, frozen=True, tag=False):
     def failure(cls, message: str, status: int, field: str | None = None, code: str | None = None) -> FinishReason:
         """Of "error", in words that may come from a foreign file or a client."""
         return cls(type="error", message=writable(message), status=status, field=field, code=code)
+
+    def as_error(self, default: str) -> NbgenError | None:
+        """What to raise for an "error", in the `default` words where it has none; None for another end."""
+        failed = self.type == "error"
+        return from_status(self.status or 500, self.message or default, self.field, self.code) if failed else None
 
 
 #: A token's natural log-probability (None where no token precedes it, -inf where it was impossible), id and text.

@@ -30,6 +30,9 @@ WITHOUT_VOCABULARY = ("byt5", "canine", "perceiver")
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<=\w)", re.ASCII)
 HUB_ID_LENGTH = 96
 
+#: Names, sizes and times of the files in a folder.
+Stamp = frozenset[tuple[str, int, int]]
+
 
 def model_folder(name: str) -> Path | None:
     """The folder that a model's name stands for, or None for a hub id. Raises ModelError if it is neither."""
@@ -56,8 +59,8 @@ def check(name: str) -> Path | None:
     return folder
 
 
-def stamp(name: str) -> frozenset[tuple[str, int, int]]:
-    """Names, sizes and times of the files in a model's folder: another where one has changed. None for a hub id."""
+def stamp(name: str) -> Stamp:
+    """The stamp of a model's folder: another where a file has changed, an empty one for a hub id."""
     try:
         folder = model_folder(name)
         files = [(path.name, path.stat()) for path in folder.iterdir() if path.is_file()] if folder else []

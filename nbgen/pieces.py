@@ -11,7 +11,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from nbgen.messages import PIECE_BYTES, GenerateRequest, Media, Tensor, TensorPiece
+from nbgen.messages import GenerateRequest, Media, Tensor, TensorPiece
+
+#: Bytes of a tensor that travel in one frame, so that none holds up what is behind it.
+PIECE_BYTES = 2**21
 
 
 def cut(rid: str, name: str, data: memoryview) -> tuple[list[TensorPiece], memoryview]:

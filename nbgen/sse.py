@@ -26,6 +26,10 @@ def encode(data: bytes, *, event: str | None = None, id: str | None = None) -> b
     return b"%s%sdata: %s\n\n" % (identifier, name, data)
 
 
+#: The last event of a stream of OpenAI's or SGLang's.
+DONE = encode(b"[DONE]")
+
+
 class Decoder:
     """Turns bytes, cut anywhere, into events. Feed it what arrives; it keeps what is not whole."""
 

@@ -2,8 +2,8 @@
 
 import random
 
-from nbgen.messages import PIECE_BYTES, GenerateRequest, Media, Tensor
-from nbgen.pieces import Pieces, cut_request
+from nbgen.messages import GenerateRequest, Media, Tensor
+from nbgen.pieces import PIECE_BYTES, Pieces, cut_request
 
 LARGE = memoryview(random.Random(1).randbytes(2 * PIECE_BYTES + 5))
 

@@ -79,23 +79,23 @@ def test_null_is_the_default_and_bounds_are_inside() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("name", "given", "taken"),
     [
-        {"stop": ["x"] * 32},
-        {"stop": "x" * 1024},
-        {"stop_regex": ["a"] * 32},
-        {"stop_regex": "a" * 256},
-        {"stop_token_ids": list(range(256))},
-        {"logit_bias": dict.fromkeys(range(1024), -100)},
-        {"min_new_tokens": DEFAULT_NEW_TOKENS},
-        {"sampling_seed": 2**63 - 1},
-        {"sampling_seed": -(2**63)},
-        {"n": 128},
-        {"ebnf": "a" * 65_536},
+        ("stop", ["x"] * 32, ("x",) * 32),
+        ("stop", "x" * 1024, ("x" * 1024,)),
+        ("stop_regex", ["a"] * 32, ("a",) * 32),
+        ("stop_regex", "a" * 256, ("a" * 256,)),
+        ("stop_token_ids", list(range(256)), tuple(range(256))),
+        ("logit_bias", dict.fromkeys(range(1024), -100), dict.fromkeys(range(1024), -100)),
+        ("min_new_tokens", DEFAULT_NEW_TOKENS, DEFAULT_NEW_TOKENS),
+        ("sampling_seed", 2**63 - 1, 2**63 - 1),
+        ("sampling_seed", -(2**63), -(2**63)),
+        ("n", 128, 128),
+        ("ebnf", "a" * 65_536, "a" * 65_536),
     ],
 )
-def test_what_reaches_a_limit_is_taken(options) -> None:
-    SamplingParams.parse(options)
+def test_what_reaches_a_limit_is_taken(name: str, given: object, taken: object) -> None:
+    assert getattr(SamplingParams.parse({name: given}), name) == taken
 
 
 @pytest.mark.parametrize(

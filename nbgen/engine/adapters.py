@@ -1,6 +1,7 @@
 """What adapters' names mean, for requests that arrive now. Belongs to the thread that admits them; any may `forget`.
 
-A name that is unloaded and loaded again is another version: sequences keep the one they were admitted with.
+A name that is unloaded and loaded again is another version: sequences keep the one they were admitted with. Does not
+know how adapters are computed.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from transformers.utils.chat_parsing.response_templates import ResponseTemplate,
 from nbgen.engine.answer_parser import CALLS, WRITTEN, AnswerParser
 from nbgen.engine.argument_grammar import STYLE
 from nbgen.engine.call_format import ARGUMENTS, END_OF_CALLS, NAMES, TOOLS, CallFormat, call_turn
-from nbgen.engine.channels import CHANNELS, channel_calls, writes_in_channels
+from nbgen.engine.harmony import HARMONY, harmony_calls, writes_harmony
 from nbgen.engine.python_calls import example, python_calls, with_told_calls
 from nbgen.engine.template_turns import Render, TemplateTurns
 from nbgen.engine.thought_format import LEAD, THOUGHTS, ThoughtFormat
@@ -59,7 +59,7 @@ class AnswerFormat:
         a response template that came with the model.
         """
         plain = TemplateTurns(render)
-        thought = CHANNELS if writes_in_channels(plain) else ThoughtFormat.of(plain, source)
+        thought = HARMONY if writes_harmony(plain) else ThoughtFormat.of(plain, source)
         calls = _calls(TemplateTurns(render, TOOLS, ends, thought.after if thought else ""), thought, source, tokens)
         if own is not None:
             return cls(own, calls, thought)
@@ -113,8 +113,8 @@ def _calls(
     turns: TemplateTurns, thought: ThoughtFormat | None, source: str, tokens: Collection[str]
 ) -> CallFormat | None:
     """The format of calls, if what the template writes is read as what was to be written."""
-    if thought is CHANNELS:
-        calls = channel_calls(turns)
+    if thought is HARMONY:
+        calls = harmony_calls(turns)
         return calls if calls and _reads(calls, turns, thought) else None
     calls = python_calls(turns, source, tokens) or CallFormat.of(turns)
     if calls is None or not _reads(calls, turns, None):

@@ -139,8 +139,10 @@ class AnswerParser:
     def _left(self) -> Left | None:
         """What the answer left open, if it is a call, or the beginning of what is no text."""
         left = left_open(self._template.fields, "".join(self._pieces), self._inside)
-        of_call = left is not None and left.field in (CALLS, *WRITTEN)
-        return left if left and (left.field != BARE_CALLS if left.partial else of_call) else None
+        if left is None:
+            return None
+        wanted = left.field != BARE_CALLS if left.partial else left.field in (CALLS, *WRITTEN)
+        return left if wanted else None
 
     def _cut_calls(self, left: Left) -> list[AnswerPart]:
         """Calls of known functions in what was left open. Without any it is nothing, or text if it began like text."""

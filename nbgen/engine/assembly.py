@@ -1,4 +1,7 @@
-"""From a configuration to a running engine: load, probe, size the KV cache, wire the parts."""
+"""From a configuration to a running engine: load, probe, size the KV cache, wire the parts.
+
+Knows neither requests nor channels.
+"""
 
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -56,7 +59,6 @@ class Assembly(NamedTuple):
     engine: Engine
     admission: Admission
     model: ModelInfo
-    device: torch.device
     occupation: Occupation
     idle_release: IdleRelease
     #: None where no answer can be constrained.
@@ -107,9 +109,7 @@ def assemble(config: EngineConfig, report: Report, live: LiveModel | None = None
         restore=lambda runner: _provide(runner, model.context_length, size.again(runner.device)),
     )
     idle_release = IdleRelease(engine, occupation, config.idle_release_seconds)
-    return Assembly(
-        engine, admission, model, runner.device, occupation, idle_release, grammars, adapters, config.run_seconds
-    )
+    return Assembly(engine, admission, model, occupation, idle_release, grammars, adapters, config.run_seconds)
 
 
 def _load(config: EngineConfig, report: Report, live: LiveModel | None) -> tuple[loader.LoadedModel, Runner]:
@@ -226,8 +226,8 @@ def _size_cache(runner: ModelRunner, budget: int, most: int, config: EngineConfi
     try:
         runner.cache.resize(blocks)
         if isinstance(runner, HybridRunner) and snapshots:
-            runner.reserve(snapshots)
-    except Exception as error:
+            runner.pool.reserve(snapshots)
+    except (RuntimeError, MemoryError, OSError) as error:
         if not memory.ran_out(error):
             raise
         raise ModelError(f"{budget} bytes of KV cache do not fit into the free memory: free some") from None

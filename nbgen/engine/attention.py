@@ -34,8 +34,8 @@ class Span(NamedTuple):
     block_table: list[int]
     #: First and one past the last token of blocks that see each other in both directions, whatever the window.
     blocks: tuple[tuple[int, int], ...] = ()
-    #: The slot of its state, of a model that has some.
-    state: int | None = None
+    #: Where its state is in the pool, of a model that has some.
+    state_slot: int | None = None
     #: Whether only layers with a sliding window know the blocks, and see no further back for them (Gemma 4).
     windowed: bool = False
 
@@ -106,7 +106,8 @@ class ReferenceAttention:
         """One query a sequence. Heads that share a key head become its queries, so that nothing is repeated."""
         batch, heads, dim = query.shape
         kv_heads = layer.keys.shape[1]
-        slots, mask = step.once(("slots",), step.decode_slots), step.once(window, lambda: step.decode_mask(window))
+        slots = step.once("slots", step.decode_slots)
+        mask = step.once(("mask", window), lambda: step.decode_mask(window))
         k, v = (t[slots].transpose(1, 2) for t in (layer.keys, layer.values))
         if scores.sinks is not None:
             scores = scores._replace(sinks=scores.sinks.view(1, kv_heads, -1, 1))
@@ -118,7 +119,7 @@ class ReferenceAttention:
     ) -> torch.Tensor:
         """Consecutive queries of one sequence."""
         slots = step.once(("slots", span.start), lambda: step.slots_of(step.tables_of([span]))[0, : span.length])
-        mask = step.once((window, span.start), lambda: step.prefill_mask(span, window))
+        mask = step.once(("mask", window, span.start), lambda: step.prefill_mask(span, window))
         k, v = (t[slots].transpose(0, 1)[None] for t in (layer.keys, layer.values))
         return softmax_attention(query.transpose(0, 1)[None], k, v, mask, scores)[0].transpose(0, 1)
 
@@ -144,13 +145,14 @@ class Step:
     prefills: list[Span]
     #: Whether the step is one of many over the same tensors, which other batches will be written into.
     static: bool = False
-    _made: dict[Any, Any] = field(default_factory=dict)
+    #: What `once` keeps.
+    made: dict[Any, Any] = field(default_factory=dict)
 
     def once(self, key: Any, make: Any) -> Any:
         """What `make` returned when it was first asked for under `key` in this step."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
 
     def of_last(self, rows: Sequence[int]) -> "Step | None":
         """The step of these `rows` alone, which must be fewer than all, each the last of its span, and ascend."""
@@ -191,7 +193,7 @@ class Step:
 
     def decode_mask(self, window: Window) -> torch.Tensor:
         """`[B, 1, 1, L]`"""
-        slots = self.once(("slots",), self.decode_slots)
+        slots = self.once("slots", self.decode_slots)
         last = self.once("lengths", self.decode_lengths)[:, None] - 1
         return window.mask(last, torch.arange(slots.shape[1], device=slots.device)[None])[:, None, None]
 
@@ -283,6 +285,12 @@ def _window(module: torch.nn.Module, sliding: int | None) -> Window:
     return kept[1]
 
 
+def seen_window(module: torch.nn.Module) -> Window | None:
+    """The window that the layer was found to have when it last ran here; None where it has not."""
+    kept = module.__dict__.get("_nbgen_window")
+    return kept and kept[1]
+
+
 def _find_window(module: torch.nn.Module, sliding: int | None) -> Window:
     config: Any = getattr(module, "config", None)
     types = getattr(config, "layer_types", None)
@@ -306,7 +314,7 @@ def _configured_window(config: Any, kind: str | None) -> int | None:
 
 def _tuning(module: Any, length: int, step: "Step") -> torch.Tensor:
     """`[T, 1, 1]`: the layer scaled queries as if they began at position 0; what makes that right (Llama 4)."""
-    positions = step.once(("positions",), step.positions)
+    positions = step.once("positions", step.positions)
     counted = torch.arange(length, device=positions.device).repeat(len(positions) // length)
     scales = [
         torch.log1p(((p + 1.0) / module.floor_scale).floor()) * module.attn_scale + 1.0 for p in (positions, counted)

@@ -3,7 +3,8 @@
 The cache is head-major there, so that copying a sequence's blocks side by side (whole blocks, one `memcpy` each) gives
 keys that a batched product reads as they lie. Decodes of like length are computed together, as many as fit the
 processor's caches; what they all begin with (the blocks of a shared prefix) is read once. Prompts go in tiles whose
-scores fit there, too. Windows, soft caps and sinks are all the same to it.
+scores fit there, too. Windows, soft caps and sinks are all the same to it. Knows no model, and not whose the
+sequences are.
 """
 
 import math
@@ -91,13 +92,13 @@ def groups_of(step: Step, window: Window, most: int) -> list[Group]:
     tables = [s.block_table[first : -(-s.length // size)] for s, first in zip(spans, firsts, strict=True)]
     parts = [
         (shared, part)
-        for shared, rows in that_begin_alike(tables, firsts, size)
+        for shared, rows in shared_prefix_groups(tables, firsts, size)
         for part in _of_like_length(rows, [len(table) - shared for table in tables], most // size)
     ]
     return [_group(step, window, rows, tables, firsts, shared) for shared, rows in parts]
 
 
-def that_begin_alike(tables: list[list[int]], firsts: list[int], size: int) -> list[tuple[int, list[int]]]:
+def shared_prefix_groups(tables: list[list[int]], firsts: list[int], size: int) -> list[tuple[int, list[int]]]:
     """Rows in sets, each with the number of blocks that all of its tables begin with, where that is worth a product.
 
     Only rows of one set see the same `firsts`.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from nbgen.engine.attention import Span, Step, Window, padded_tables
-from nbgen.engine.attention_cpu import that_begin_alike
+from nbgen.engine.attention_cpu import shared_prefix_groups
 
 #: Positions of a chunk, which begins at a multiple of it: what one thread computes of a decode at a time.
 CHUNK = 128
@@ -115,7 +115,7 @@ class _Planned:
         self.firsts = [window.first(span.length - 1) for span in spans]
         self.ends = [span.length for span in spans]
         tables = [span.block_table[first // self._size :] for span, first in zip(spans, self.firsts, strict=True)]
-        for shared, rows in that_begin_alike(tables, self.firsts, self._size):
+        for shared, rows in shared_prefix_groups(tables, self.firsts, self._size):
             first = self.firsts[rows[0]]
             known = (first // self._size + shared) * self._size // CHUNK if shared else 0
             for chunk in range(first // CHUNK, known):

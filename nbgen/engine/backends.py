@@ -1,4 +1,4 @@
-"""Which attention back end serves a device: the fastest that works there."""
+"""Which attention back end serves a device: the fastest that works there. Knows no model."""
 
 import logging
 from functools import lru_cache

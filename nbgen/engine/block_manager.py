@@ -21,9 +21,9 @@ class Copy(NamedTuple):
 
 
 class StateCopy(NamedTuple):
-    """The recurrent state of a running sequence's `slot`, to be kept as `snapshot`, or to come from there."""
+    """The recurrent state of a running sequence's `state_slot`, to be kept as `snapshot`, or to come from there."""
 
-    slot: int
+    state_slot: int
     snapshot: int
     restores: bool
 

@@ -50,13 +50,13 @@ def keep(file: Path, make: Callable[[Path], object]) -> None:
 
 
 def keep_sealed(folder: Path, name: str, make: Callable[[Path], object]) -> Path:
-    """The same of a file in whose own name, after the one given, stands what is in it."""
+    """The same with the content's digest in the file's name, so that damage is noticed; the file."""
     with _made(folder, name, make) as made:
         return made.replace(folder / f"{made.stem}-{_digest(made)}{made.suffix}")
 
 
 def sealed(folder: Path, name: str) -> Path | None:
-    """What was kept so under this name, if it is still what it was; what is damaged goes."""
+    """The file that `keep_sealed` made under this name, if its digest still fits; a damaged one is deleted."""
     stem, _, suffix = name.rpartition(".")
     for file in folder.glob(f"{stem}-*.{suffix}"):
         with suppress(FileNotFoundError):  # another process has removed it

@@ -15,8 +15,10 @@ class CacheSize:
         self._device: torch.device | None = None
 
     def anew(self, device: torch.device) -> EngineConfig:
-        """The configuration with the bytes that a CPU has now: they are taken as they are written, so that what a
-        prompt may be long need not change with each rest. A GPU's are taken at once, and are what is free then.
+        """The configuration with the bytes of KV cache that are free on a CPU now; a GPU's stays open.
+
+        A CPU's memory is taken only as it is written, so the size, and with it the longest prompt, can stay the same
+        after each rest. A GPU's is taken at once, and is what is free then.
         """
         self._device, self._sized = device, self._config
         if device.type != "cuda":

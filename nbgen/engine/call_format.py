@@ -3,7 +3,7 @@
 Four ways are understood. A call is a JSON object that has the function's name and its arguments, or one of a list of
 such objects (`<tool_call>{"name": …, "arguments": …}</tool_call>`); or the name stands before a JSON object of
 arguments (`[TOOL_CALLS]name[ARGS]{…}`), or before a tag for each of them (`<parameter=key>value</parameter>`). The
-fourth is Python's (`python_calls`); gpt-oss has one of its own (`channels`).
+fourth is Python's (`python_calls`); gpt-oss has one of its own (`harmony`).
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ def find(name: str, report: Report) -> Path:
 
 
 def weight_bytes(folder: Path) -> int:
+    """The size of the files with the weights."""
     return sum(path.stat().st_size for path in weight_files(folder))
 
 

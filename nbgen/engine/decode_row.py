@@ -6,14 +6,14 @@ from typing import NamedTuple
 class DecodeRow(NamedTuple):
     """One sequence's newest token, its index, what its position differs from that by, and the blocks up to there.
 
-    Of a model with states, the slot of its `state` as well.
+    Of a model with states, the `state_slot` of its state as well.
     """
 
     token: int
     index: int  # type: ignore[assignment]  # in place of a tuple's own
     shift: int
     block_table: list[int]
-    state: int | None = None
+    state_slot: int | None = None
 
     @property
     def position(self) -> int:

@@ -1,4 +1,4 @@
-"""Which device the name in a configuration stands for: "auto", "cpu", "cuda" or "cuda:N"."""
+"""Which device the name in a configuration stands for: "auto", "cpu", "cuda" or "cuda:N". Knows no model."""
 
 import logging
 import platform

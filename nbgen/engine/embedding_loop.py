@@ -1,6 +1,7 @@
 """The engine process of an embedding model: texts in, vectors out, those that wait together in one batch.
 
-One thread computes; another receives and tokenizes. Whatever asks for text is refused.
+One thread computes; another receives and tokenizes. Whatever asks for text is refused. Does not know how vectors are
+computed.
 """
 
 import logging

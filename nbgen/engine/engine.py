@@ -80,7 +80,7 @@ class Engine:
         self._preparing.update(sequences)
         for sequence in sequences:
             sequence.arrived = time.monotonic()
-            self._logprobs.last_alone(sequence)
+            self._logprobs.note_last_prompt_token(sequence)
         if prepared:
             self.begin(sequences)
         return []
@@ -105,13 +105,13 @@ class Engine:
         return [self._end(sequence, reason) for sequence in sequences if sequence.finish_reason is None]
 
     def vacate(self, reason: FinishReason) -> list[GenerateOutput]:
-        """End every sequence, and until `occupy` refuse any other, with `reason`; the last outputs."""
+        """End every sequence, and until `attach` refuse any other, with `reason`; the last outputs."""
         self._closed = reason
         outputs = [self._end(sequence, reason, sequence.rest()) for sequence in self._living()]
         self._unseen.drop_ended()
         return outputs
 
-    def occupy(self, runner: Runner | None, scheduler: Scheduler) -> None:
+    def attach(self, runner: Runner | None, scheduler: Scheduler) -> None:
         """Go on with these, which hold no sequence; without a runner, remain closed."""
         if runner is not None:
             runner.lora.carry(self._adapters)
@@ -141,7 +141,7 @@ class Engine:
 
     def recompute(self) -> None:
         """Compute everything anew from here on, of running sequences too: the weights have changed."""
-        self._retract()
+        self._preempt_all()
         self.flush_cache()
 
     def close(self) -> None:
@@ -150,15 +150,13 @@ class Engine:
 
     def withdraw(self) -> Withdrawn:
         """Let go of every sequence, for `readmit`."""
-        self._retract()
+        self._preempt_all()
         withdrawn = Withdrawn(self.sequences, self._preparing, self._scheduler.waiting)
         self.sequences, self._preparing, self._scheduler.waiting = {}, set(), []
         return withdrawn
 
     def readmit(self, withdrawn: Withdrawn) -> list[GenerateOutput]:
-        """Go on with all of them, computed anew and in the same order, which are the only ones; the last outputs of
-        those that the KV cache cannot hold any more.
-        """
+        """Take the withdrawn sequences again, computed anew in the same order; last outputs of those too large."""
         self.sequences, self._preparing, waiting = withdrawn
         for sequence in waiting:
             self._scheduler.add(sequence)
@@ -171,7 +169,7 @@ class Engine:
         """Compute nothing until `resume`; the last outputs of what `mode` ends."""
         outputs = [self._abort(sequence) for sequence in self._living()] if mode == "abort" else []
         if mode == "retract":
-            self._retract()
+            self._preempt_all()
         if self._paused_at is None:
             self._paused_at = time.monotonic()
         return outputs
@@ -217,10 +215,10 @@ class Engine:
     def _num_waiting(self) -> int:
         return len(self._scheduler.waiting) + len(self._preparing)
 
-    def _retract(self) -> None:
+    def _preempt_all(self) -> None:
         for sequence in self._scheduler.running:
             self._runner.release(sequence)
-        self._scheduler.retract()
+        self._scheduler.preempt_all()
         self._launcher.forget()
 
     def _begin_anew(self, *, short: bool) -> list[GenerateOutput]:

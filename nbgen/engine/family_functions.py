@@ -1,4 +1,7 @@
-"""Functions of a family's module in transformers, in place of which code of our own may run."""
+"""Functions of a family's module in transformers, in place of which code of our own may run.
+
+Does not know what they compute.
+"""
 
 import sys
 from collections.abc import Callable, Mapping

@@ -60,11 +60,11 @@ class Replay(Protocol):
         """
 
 
-def of_ids(items: Sequence[ScheduledSequence]) -> bool:
+def is_ids_only(items: Sequence[ScheduledSequence]) -> bool:
     """Whether a step computes ids alone, and nobody looks into its layers."""
-    return not any(map(prompt_embeds.begins, items)) and of_rows(items)
+    return not any(map(prompt_embeds.begins, items)) and is_text_only(items)
 
 
-def of_rows(items: Sequence[ScheduledSequence]) -> bool:
+def is_text_only(items: Sequence[ScheduledSequence]) -> bool:
     """The same of a step whose prompts may be given as embeddings."""
     return not any(map(media_encoder.begins, items)) and not any(map(asks, items))

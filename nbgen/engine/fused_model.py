@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from nbgen.engine.attention import Scores, Step
-from nbgen.engine.forward import of_ids
+from nbgen.engine.forward import is_ids_only
 from nbgen.engine.fused_attention import Heads, attend
 from nbgen.engine.fused_rows import ManyRows, Norm, OneRow, Product
 from nbgen.engine.linear import is_plain
@@ -61,7 +61,7 @@ class FusedModel:
 
     def suits(self, step: Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether the step is of ids without adapters, and its cache of the model's own kind of numbers."""
-        if not of_ids(items) or concerns(items):
+        if not is_ids_only(items) or concerns(items):
             return False
         pairs = (step.cache.layer(layer.heads.number) for layer in self._layers)
         return all(pair and pair[0].dtype == self._embeddings.dtype for pair in pairs)

@@ -1,5 +1,6 @@
-"""What is refused before any compiler sees it: grammars too deep or too repetitive, and schemas that a back end
-would silently not enforce. An answer that merely looks checked is worse than a refusal. Plain Python.
+"""What is refused before a compiler sees it: grammars that are too large, and schemas that it would not enforce.
+
+An answer that merely looks checked is worse than a refusal. Plain Python, which knows no compiler.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Hidden states after the last norm: what goes into the layer that makes scores of them, watched there.
+"""Hidden states after the last norm, captured by a hook as the input of the model's output layer.
 
 Works for every model that names that layer, whatever lies before it. Knows nothing of requests beyond who asks.
 """

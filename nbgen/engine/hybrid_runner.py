@@ -46,7 +46,7 @@ class HybridRunner(ModelRunner):
             for copy in copies:
                 self._copy(copy)
         if self.native_model is not None and self.native_model.computes(self.cache, batch):
-            # Guesses stand behind the sequence whose slot is theirs.
+            # Guesses stand behind the sequence whose state slot is theirs.
             return super().run(sorted(batch, key=_slot), newest=newest)
         batch = [item for item in batch if not isinstance(item.sequence, Guess)]
         decodes = [item for item in batch if item.num_tokens == 1 and item.sequence.num_computed]
@@ -65,11 +65,9 @@ class HybridRunner(ModelRunner):
         """Have states remember guesses of the last step that have come true."""
         assert self.native_model is not None
         assert self.native_model.states is not None
-        self.native_model.states.remember(Counter(guess.slot for guess in guesses if guess.slot is not None))
-
-    def reserve(self, snapshots: int) -> None:
-        """Take room for so many snapshots of states."""
-        self.pool.reserve(snapshots)
+        self.native_model.states.remember(
+            Counter(guess.state_slot for guess in guesses if guess.state_slot is not None)
+        )
 
     def vacate(self) -> None:
         """Give up the states as well."""
@@ -81,9 +79,9 @@ class HybridRunner(ModelRunner):
         if isinstance(copy, Copy):
             self.cache.copy(copy.source, copy.target, copy.num_tokens)
         elif copy.restores:
-            self.pool.load(copy.slot, copy.snapshot)
+            self.pool.load(copy.state_slot, copy.snapshot)
         else:
-            self.pool.save(copy.slot, copy.snapshot)
+            self.pool.save(copy.state_slot, copy.snapshot)
 
     def _run_group(self, group: list[ScheduledSequence], newest: SampledTokens | None) -> RunOutput:
         slots = [_slot(item) for item in group]
@@ -96,8 +94,8 @@ class HybridRunner(ModelRunner):
 
 
 def _slot(item: ScheduledSequence) -> int:
-    assert item.sequence.slot is not None
-    return item.sequence.slot
+    assert item.sequence.state_slot is not None
+    return item.sequence.state_slot
 
 
 def _joined(outputs: list[RunOutput]) -> RunOutput:

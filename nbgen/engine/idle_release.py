@@ -1,6 +1,4 @@
-"""When an engine that nobody asks anything gives its KV cache's memory back, and takes it again. Knows the clock, and
-not what is held.
-"""
+"""When an idle engine gives its KV cache's memory back, and takes it again. Does not know what is in that memory."""
 
 import logging
 import math
@@ -18,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class IdleRelease:
-    """Of one engine, after `seconds` without a sequence; None: never."""
+    """Releases an engine's KV cache after `seconds` without a sequence; never if that is None."""
 
     def __init__(self, engine: Engine, occupation: Occupation, seconds: float | None) -> None:
         self._engine = engine
@@ -27,14 +25,14 @@ class IdleRelease:
         self._since = time.monotonic()
 
     def look(self) -> None:
-        """Give the memory back if it is time for that."""
+        """Release the KV cache if the engine has been idle long enough."""
         if self._occupation.released or self._engine.sequences:
             self._since = time.monotonic()
         elif not self._occupation.rests and self._is_due():
             self._occupation.rest()
 
     def end(self) -> None:
-        """Take it again, since somebody asks something; where that fails, the engine refuses whoever does."""
+        """Take the memory again for a request that comes; where that fails, the engine refuses requests."""
         self._since = time.monotonic()
         if not self._occupation.rests:
             return

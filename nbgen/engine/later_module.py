@@ -1,4 +1,4 @@
-"""A module that is imported once more is asked of it than a few names, which need nothing of it until then."""
+"""Lazy modules: a stand-in has a few given names, and imports the real module when anything else is asked of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Linear layers whose weights are laid out once for oneDNN, instead of at every call. CPU only.
 
 The operators are torch's own but not public: a layer is replaced only if they are there and give the very same numbers.
+Knows no model beyond its modules.
 """
 
 import dis

@@ -47,7 +47,7 @@ class LiveLoop(Loop):
                     self._rebuild()
             self._send_status()  # many may come while it is trained
 
-    def _occupy(self, item: ReleaseMemory | ResumeMemory) -> None:
+    def _change_memory(self, item: ReleaseMemory | ResumeMemory) -> None:
         """In its turn, and no sooner than training lets it: what is taken is probed, for which weights must stand."""
         self._asked.append(item)
         self._unfit &= not isinstance(item, ReleaseMemory)  # what a client releases no request takes again
@@ -67,7 +67,7 @@ class LiveLoop(Loop):
             with self._model.weights.reading(STATUS_SECONDS) if takes else always as may:
                 if not may:
                     return
-                super()._occupy(self._asked.pop(0))
+                super()._change_memory(self._asked.pop(0))
 
     def _step(self) -> None:
         with self._model.weights.reading(STATUS_SECONDS) as may:

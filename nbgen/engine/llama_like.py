@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nbgen.engine.attention import Window
+from nbgen.engine.attention import Window, seen_window
 from nbgen.engine.known_code import like, turns_like
 
 #: What the parts of a model may be like.
@@ -69,9 +69,9 @@ def linears(layer: Any) -> list[Any]:
 
 def window(module: nn.Module) -> Window:
     """What the layer's attention was found to see when it ran. Raises ValueError where it did not run as others do."""
-    if "_nbgen_window" not in module.__dict__:
+    if (seen := seen_window(module)) is None:
         raise ValueError("its attention is not like that of other models")
-    return module.__dict__["_nbgen_window"][1]
+    return seen
 
 
 def _check(kind: str, part: nn.Module) -> None:

@@ -1,7 +1,7 @@
 """Clients' own code at work on the scores: loaded once, called once a step for all requests that sent the same.
 
 It runs in a thread of its own under a time limit, on a copy of the scores, and fails only the requests that brought
-it. That is no sandbox: whoever may send it may do what the engine process may.
+it. That is no sandbox: whoever may send it may do what the engine process may. Does not know what the code does.
 """
 
 import json

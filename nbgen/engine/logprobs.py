@@ -113,7 +113,7 @@ class Logprobs:
         numbers = Numbers.of(scores, upload(following, scores.device, torch.long), options)
         sequence.prompt_logprobs += self._describe(numbers, following, options)
 
-    def last_alone(self, sequence: Sequence) -> None:
+    def note_last_prompt_token(self, sequence: Sequence) -> None:
         """Where only the prompt's last token is asked for, nothing is computed for it."""
         options = sequence.logprobs
         if options and options.start == sequence.num_prompt - 1 and not sequence.prompt_logprobs:

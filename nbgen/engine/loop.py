@@ -101,7 +101,7 @@ class Loop:
         self._retired: list[Retire] = []
         self._pieces = Pieces()
         self._inbox: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._pulse = Pulse(channel.send, assembly.device.type, assembly.run_seconds)
+        self._pulse = Pulse(channel.send, assembly.occupation.device.type, assembly.run_seconds)
         self._media = MediaLane(self._pulse.bounded(self._admit, MEDIA_SECONDS), self._inbox.put)
         self._admit_text = self._pulse.bounded(self._admit, ADMISSION_SECONDS)
         self._status_due = 0.0
@@ -225,7 +225,7 @@ class Loop:
             case FlushCache():
                 self._engine.flush_cache()
             case ReleaseMemory() | ResumeMemory():
-                self._occupy(item)
+                self._change_memory(item)
             case Install():
                 self._channel.send(self._install(item))
             case Retire():
@@ -293,7 +293,7 @@ class Loop:
         self._engine.begin(item.sequences)
         return []
 
-    def _occupy(self, item: ReleaseMemory | ResumeMemory) -> None:
+    def _change_memory(self, item: ReleaseMemory | ResumeMemory) -> None:
         """Release or resume memory, and say what is released then."""
         error, status = None, 400
         try:

@@ -128,15 +128,16 @@ class LoraLayers:
         decoder = {id(module) for module in self._model.get_decoder().modules()}
         shapes, head = linear_shapes(self._model), self._head_path()
         paths = [path for path in shapes if path != head and id(self._model.get_submodule(path)) in decoder]
-        seen, tokens = dict.fromkeys(paths, 0), [0]
+        seen, tokens = dict.fromkeys(paths, 0), 0
         strange: set[str] = set()
 
         def count(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            tokens[0] = kwargs["input_ids"].numel()
+            nonlocal tokens
+            tokens = kwargs["input_ids"].numel()
 
         def look(path: str, inputs: tuple[torch.Tensor, ...]) -> None:
             seen[path] += 1
-            if inputs[0].numel() != tokens[0] * inputs[0].shape[-1]:
+            if inputs[0].numel() != tokens * inputs[0].shape[-1]:
                 strange.add(path)
 
         hooks = [self._model.register_forward_pre_hook(count, with_kwargs=True)]

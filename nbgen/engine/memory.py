@@ -116,8 +116,10 @@ def _has_weights(path: str, _inode: str) -> bool:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether it says that memory could not be had. On a CPU torch's own error is one of many kinds, but for its words,
-    which are also the system's; on a GPU others than its allocator (launches, cuBLAS, Triton) have theirs.
+    """Whether the error says that memory could not be had.
+
+    On a CPU torch's own has no type of its own, but the system's words; on a GPU not only the allocator raises such
+    (launches, cuBLAS, Triton).
     """
     words = str(error)
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in words:

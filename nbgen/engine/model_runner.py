@@ -12,7 +12,7 @@ from nbgen.engine.backends import attention_for
 from nbgen.engine.block_manager import Copies, Copy
 from nbgen.engine.cuda_graphs import DecodeGraphs
 from nbgen.engine.decode_row import DecodeRow
-from nbgen.engine.forward import Decoded, Forward, Replay, of_ids
+from nbgen.engine.forward import Decoded, Forward, Replay, is_ids_only
 from nbgen.engine.guess import Guess
 from nbgen.engine.hidden_states import HiddenStates
 from nbgen.engine.kv_cache import KVCache
@@ -88,7 +88,6 @@ class ModelRunner:
 
     tier = "A"
     chunks_prefill = True
-    caches_prefixes = True
     #: Whether it computes tokens that the host does not know yet.
     looks_ahead = True
     #: Whether rows of a step may be guesses.
@@ -204,11 +203,11 @@ class ModelRunner:
     def _replay(self, items: list[ScheduledSequence], rows: list[int], newest: SampledTokens | None) -> Decoded | None:
         """The rows' scores where all are decodes that run like others before, in a graph or in C++, else None."""
         again: Replay | None = self.graphs or self.native_model
-        if again is None or any(item.num_tokens > 1 for item in items) or not of_ids(items):
+        if again is None or any(item.num_tokens > 1 for item in items) or not is_ids_only(items):
             return None
         if self._hidden_states.wanted(items) or lora.concerns(items):
             return None
-        decodes = [DecodeRow(s.next_ids(1)[0], s.num_computed, s.shift, s.block_table, s.slot) for s, _ in items]
+        decodes = [DecodeRow(s.next_ids(1)[0], s.num_computed, s.shift, s.block_table, s.state_slot) for s, _ in items]
         decoded = again.decode(decodes, newest)
         return decoded if decoded is None or rows == list(range(len(items))) else decoded.of(self._tensor(rows))
 
@@ -223,7 +222,7 @@ class ModelRunner:
             computed = sequence.num_computed
             blocks, windowed = (media.blocks, media.windowed) if (media := sequence.media) else ((), False)
             end = start + count, computed + count
-            spans.append(attention.Span(start, *end, sequence.block_table, blocks, sequence.slot, windowed))
+            spans.append(attention.Span(start, *end, sequence.block_table, blocks, sequence.state_slot, windowed))
             slots += _slots(sequence.block_table, computed, computed + count, self.cache.block_size)
         decodes = sum(count == 1 for _, count in items)
         return attention.Step(self.cache, self.attention, self._tensor(slots), spans[:decodes], spans[decodes:])

@@ -20,7 +20,7 @@ from nbgen.engine.rotary_table import Rotary
 def step_of(rows: Sequence[DecodeRow], cache: KVCache, attention: ReferenceAttention) -> Step:
     """One that can go on."""
     slots = torch.tensor([row.slot(cache.block_size) for row in rows])
-    spans = [Span(i, i + 1, row.index + 1, row.block_table, (), row.state) for i, row in enumerate(rows)]
+    spans = [Span(i, i + 1, row.index + 1, row.block_table, (), row.state_slot) for i, row in enumerate(rows)]
     return Step(cache, attention, slots, spans, [], static=True)
 
 
@@ -65,7 +65,9 @@ class NativeDecodes:
 
     def _follows(self, row: DecodeRow, before: DecodeRow, blocks: list[int]) -> bool:
         fits = row.position < self._longest and len(row.block_table) <= self._columns
-        alike = (row.shift, row.state) == (before.shift, before.state) and row.block_table[: len(blocks)] == blocks
+        alike = (row.shift, row.state_slot) == (before.shift, before.state_slot) and row.block_table[
+            : len(blocks)
+        ] == blocks
         return fits and alike and row.index // CHUNK == before.index // CHUNK
 
     def _extend(self, row: int, blocks: list[int]) -> None:

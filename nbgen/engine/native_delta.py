@@ -15,7 +15,7 @@ from nbgen.engine import family_functions
 from nbgen.engine.family_functions import Function
 from nbgen.engine.linear import Swap
 from nbgen.engine.native import function
-from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_state, nobody_learns, whole_batch
+from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_cpu_inference, is_state, whole_batch
 
 #: Functions of a family's module.
 NAMES = ("torch_recurrent_gated_delta_rule", "torch_chunk_gated_delta_rule")
@@ -79,4 +79,4 @@ def _suits(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, state: t
     """Whether nothing is learned, and all is of one type, in shapes that the C++ knows."""
     if query.shape != key.shape or value.shape[2] % key.shape[2] or value.shape[3] % LANES:
         return False
-    return nobody_learns(query, key, value) and is_state(state)
+    return is_cpu_inference(query, key, value) and is_state(state)

@@ -52,11 +52,6 @@ class NativeExperts(nn.Module):
         """All of them."""
         return (product for expert in self._experts for product in expert)
 
-    @property
-    def nbytes(self) -> int:
-        """Of all weights."""
-        return sum(product.nbytes for product in self.products)
-
     def remade(self, make: Callable[[Any], Any]) -> "NativeExperts":
         """The same of other products, each made of one of these."""
         made = [[make(each) for each in expert] for expert in self._experts]

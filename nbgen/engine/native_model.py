@@ -12,7 +12,7 @@ import torch
 from nbgen.engine import attention, prompt_embeds
 from nbgen.engine.attention import ReferenceAttention
 from nbgen.engine.decode_row import DecodeRow
-from nbgen.engine.forward import Decoded, of_rows
+from nbgen.engine.forward import Decoded, is_text_only
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.model_parts import ModelParts
 from nbgen.engine.native_decoder import NativeDecoder
@@ -47,11 +47,11 @@ class NativeModel:
 
     def suits(self, step: attention.Step, items: Sequence[ScheduledSequence]) -> bool:
         """Whether the step is of rows alone, and its attention and cache are what the layers read."""
-        return of_rows(items) and self._layers.suits(step)
+        return is_text_only(items) and self._layers.suits(step)
 
     def computes(self, cache: KVCache, items: Sequence[ScheduledSequence]) -> bool:
         """The same of a step that is not made yet, over a cache."""
-        return of_rows(items) and self._layers.suits_over(self._attention, cache)
+        return is_text_only(items) and self._layers.suits_over(self._attention, cache)
 
     def selects(self, _: Sequence[ScheduledSequence]) -> bool:
         """It makes no others' scores."""

@@ -15,7 +15,7 @@ from nbgen.engine import family_functions
 from nbgen.engine.family_functions import Function
 from nbgen.engine.linear import Swap
 from nbgen.engine.native import function
-from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_state, nobody_learns, whole_batch
+from nbgen.engine.state_fields import LANES, TokensFields, heads_together, is_cpu_inference, is_state, whole_batch
 
 #: Steps of one token have no limits.
 ALL = (float("-inf"), float("inf"))
@@ -118,7 +118,7 @@ def _suits(numbers: list[torch.Tensor], state: torch.Tensor | None) -> bool:
     inputs, into, out = numbers
     if into.shape != out.shape or into.shape[3] % LANES or inputs.shape[2] % into.shape[2]:
         return False
-    return nobody_learns(inputs, into, out) and is_state(state) and function("scan", inputs.dtype) is not None
+    return is_cpu_inference(inputs, into, out) and is_state(state) and function("scan", inputs.dtype) is not None
 
 
 def _scan(

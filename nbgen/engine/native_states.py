@@ -99,5 +99,5 @@ def _held(parts: RecurrentParts) -> dict[str, int]:
 
 
 def _slot(span: Span) -> int:
-    assert span.state is not None
-    return span.state
+    assert span.state_slot is not None
+    return span.state_slot

@@ -50,7 +50,7 @@ class Occupation:
         if "kv_cache" not in tags | self.released:
             raise InvalidRequest("the weights cannot be released alone: name kv_cache as well", field="tags")
         outputs = self._engine.vacate(CLOSED)
-        self._engine.occupy(None, Scheduler(BlockManager(0, 1), max_running=0, prefill_chunk=None))
+        self._engine.attach(None, Scheduler(BlockManager(0, 1), max_running=0, prefill_chunk=None))
         if self._runner is not None:
             self._runner.vacate()
         if "weights" in tags:
@@ -77,7 +77,7 @@ class Occupation:
                 self.device = self._runner.device
                 self.released.discard("weights")
             if "kv_cache" in wanted:
-                self._occupy(self._provide)
+                self._take_cache(self._provide)
                 self.released.discard("kv_cache")
         finally:
             if "kv_cache" in wanted & self.released and self._runner is not None:
@@ -95,14 +95,14 @@ class Occupation:
         """Take it again. Raises what keeps it from that, such as ModelError; then none of it is held."""
         assert self._runner is not None
         try:
-            self._occupy(self._restore)
+            self._take_cache(self._restore)
             self.rests = False
         finally:
             if self.rests:
                 self._runner.vacate()
 
-    def _occupy(self, provide: Callable[[Runner], Scheduler]) -> None:
+    def _take_cache(self, provide: Callable[[Runner], Scheduler]) -> None:
         assert self._runner is not None
         scheduler = provide(self._runner)
         self._admission.resize(scheduler.blocks.num_blocks * scheduler.blocks.block_size)
-        self._engine.occupy(self._runner, scheduler)
+        self._engine.attach(self._runner, scheduler)

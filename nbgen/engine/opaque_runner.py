@@ -30,7 +30,6 @@ class OpaqueRunner:
     tier = "C"
     layers_in = "transformers"
     chunks_prefill = False
-    caches_prefixes = False
     looks_ahead = takes_guesses = False
     #: What a sequence's cache takes for each token, and whatever its length.
     bytes_per_token = bytes_per_state = 0

@@ -272,7 +272,7 @@ def _keeps_states(runner: Runner, prompt: list[int]) -> bool:
     """
     if not isinstance(runner, HybridRunner) or not runner.chunks_prefill:
         return True
-    sequence, blocks, first = trial.sequence(prompt, slot=0), BlockManager(8, BLOCK_SIZE), trial.STEPS[0][0]
+    sequence, blocks, first = trial.sequence(prompt, state_slot=0), BlockManager(8, BLOCK_SIZE), trial.STEPS[0][0]
     runner.run([ScheduledSequence(trial.grow(sequence, first, blocks), first)])
     sequence.num_computed = first
     piece = ScheduledSequence(trial.grow(sequence, 2, blocks), 2)  # few tokens: convolutions forget those before
@@ -295,7 +295,7 @@ def _find_snapshots(runner: ModelRunner, prompt: list[int], expected: Expected) 
 def _goes_on(runner: HybridRunner, prompt: list[int], expected: torch.Tensor) -> bool:
     """Whether a prompt continues from a snapshot as it does from its beginning, whose last scores are expected."""
     blocks = StatefulBlocks(8, BLOCK_SIZE, num_slots=2, num_snapshots=1)
-    runner.reserve(1)
+    runner.pool.reserve(1)
     first, second = trial.sequence(prompt), trial.sequence(prompt)
     blocks.admit(first, ())
     runner.run([ScheduledSequence(trial.grow(first, trial.STEPS[0][0], blocks), trial.STEPS[0][0])])

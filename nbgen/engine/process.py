@@ -1,5 +1,4 @@
-"""How the engine process behaves towards its machine: it dies with its parent and before anything else does, and gives
-way to who wakes up beside it.
+"""The engine process and its machine: it dies with its parent, first when memory is short, and yields the CPU.
 
 Knows nothing of models or messages. The three ways to end are independent (end of file on the channel is the
 third, in `channel`): the kernel's signal on the parent's death, and a thread that watches the parent's pid.

@@ -27,9 +27,9 @@ from nbgen.engine.media_prompt import MediaPrompt
 from nbgen.engine.template_messages import template_message
 from nbgen.engine.video_clip import VideoClip
 from nbgen.errors import InvalidRequest
+from nbgen.media_types import MAX_MEDIA
 from nbgen.messages import ChatMessage, GenerateRequest, Media
 
-MAX_MEDIA = 16
 #: Of what a processor gives, what is no input of the model's towers.
 OWN = {"input_ids", "attention_mask"}
 #: What the types are called in a processor's call.

@@ -2,6 +2,7 @@
 
 The layer that makes scores has 8 bits in either, and so has one whose shape 4 bits do not suit. On a CPU the layers are
 our own; on a GPU torchao changes their weights. What a forward computes between the layers keeps the model's type.
+Does not know how files store weights (`quantized_checkpoint`).
 """
 
 import logging
@@ -75,7 +76,7 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
     def shares(module: nn.Module) -> bool:
         return suits(module) and module is not head and not native_linear.suits(_weight(module))
 
-    for places in shared_linear.that_read_alike(model, IDS, shares):
+    for places in shared_linear.groups_with_same_input(model, IDS, shares):
         linears = [linear for _, _, linear in places]
         shared = shared_linear.SharedLinear(linears, lambda joined: layer(joined, kind))
         for index, (parent, name, linear) in enumerate(places):
@@ -87,7 +88,9 @@ def _by_ours(model: "PreTrainedModel", kind: str, report: Report) -> int:
             elif (experts := _experts(child)) is not None:
                 setattr(parent, name, experts.remade(lambda product: _kept(product) or layer(product, kind)))
                 memory.drop_pages(*_weights_of(child, ours=True))
-    return sum(layer.nbytes for layer in layers)
+    mixtures = [module for module in model.modules() if isinstance(module, NativeExperts)]
+    kept = [product for each in mixtures for product in each.products if _kept(product)]
+    return sum(layer.nbytes for layer in [*layers, *kept])
 
 
 def suits(module: nn.Module) -> TypeGuard[Linear]:

@@ -1,4 +1,7 @@
-"""By what heads are turned at a position (rotary embeddings, Su et al. 2021): as a model's own module says."""
+"""By what heads are turned at a position (rotary embeddings, Su et al. 2021): as a model's own module says.
+
+Knows no layers.
+"""
 
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple

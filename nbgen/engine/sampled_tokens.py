@@ -1,6 +1,6 @@
-"""A step's tokens between two who learn of them: the device, which goes on with them at once, and then the host.
+"""The sampled tokens of a step: used on the device at once, and copied to the host without waiting (on a CPU at once).
 
-On a CPU both know them from the beginning.
+Knows neither scores nor sequences.
 """
 
 import torch

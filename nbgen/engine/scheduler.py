@@ -41,7 +41,7 @@ class ScheduledSequence(NamedTuple):
 
 
 class MixedChunk(NamedTuple):
-    """Prompt tokens of a step with streams: `least`, more `for_each` decode and in a long context, `most`."""
+    """Prompt tokens of a step that has decodes, too: `least` to `most`, more with more decodes or a longer context."""
 
     least: int = WHOLE
     most: int = WHOLE
@@ -74,8 +74,7 @@ class Scheduler:
         long_after: int | None = None,
         draft_tokens: int = 0,
     ) -> None:
-        """A `prefill_chunk` of None never cuts a prompt, and has one to a step; a step with streams takes no more than
-        `mixed_chunk` of one.
+        """A `prefill_chunk` of None cuts no prompt and takes one a step; beside decodes, `mixed_chunk` limits it.
 
         A sequence of more than `long_after` tokens has other keys than a shorter one, from its first token on. Decodes
         have `draft_tokens` guesses beside them, all together: none where the newest tokens are awaited.
@@ -149,7 +148,7 @@ class Scheduler:
             room -= self._prefill(first, room, batch)
         return batch + self._guesses(decodes) if batch else self._untangle()
 
-    def retract(self) -> None:
+    def preempt_all(self) -> None:
         """Let all that runs give its blocks back and wait."""
         while self.running:
             self._preempt(self.running[-1])
@@ -159,7 +158,7 @@ class Scheduler:
 
         After a fault all that runs goes on one by one, and who fails alone must end. Where memory is short the next
         step begins anew, those after it are smaller, then all go on one by one, too; and if it is still short when they
-        go on together, who came last of them must end. `retract` comes next.
+        go on together, who came last of them must end. `preempt_all` comes next.
         """
         alone = next(iter(self.suspects), None)
         if not short:

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class SequenceStatus(Enum):
+    """Where a sequence is in its life."""
+
     WAITING = auto()
     RUNNING = auto()
     FINISHED = auto()
@@ -82,7 +84,7 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     #: Where its recurrent state is while it runs, if the model has any.
-    slot: int | None = None
+    state_slot: int | None = None
     #: Numbers of computed tokens at which that state is to be kept for others.
     snapshots_at: list[int] = field(default_factory=list)
     #: The row of its next token among the newest sampled ones, while these are known to the device alone.
@@ -144,9 +146,7 @@ class Sequence:
         return 0 if self.media is None else self.media.shift
 
     def chunk_end(self, end: int) -> int:
-        """`end`, or the end of a chunk that leaves its state where it is kept, and no block of tokens in parts that
-        see each other.
-        """
+        """Where a prefill chunk up to `end` must stop: at a snapshot, and not inside tokens that all see each other."""
         end = min([end, *(at for at in self.snapshots_at if at > self.num_computed)])
         for start, stop in () if self.media is None else self.media.blocks:
             if start < end < stop:

@@ -52,7 +52,7 @@ class Part(nn.Module):
 def share(model: nn.Module, ids: list[int]) -> list[Swap]:
     """Join the model's layers that read the same tensor while it runs on `ids`; where each stood, and what it was."""
     swaps: list[Swap] = []
-    for places in that_read_alike(model, ids, suits):
+    for places in groups_with_same_input(model, ids, suits):
         linears = [linear for _, _, linear in places]
         for (parent, name, linear), part in zip(places, _parts(linears), strict=False):
             setattr(parent, name, part)
@@ -61,7 +61,7 @@ def share(model: nn.Module, ids: list[int]) -> list[Swap]:
     return swaps
 
 
-def that_read_alike(model: nn.Module, ids: list[int], suits: Callable[[nn.Module], bool]) -> list[list[Place]]:
+def groups_with_same_input(model: nn.Module, ids: list[int], suits: Callable[[nn.Module], bool]) -> list[list[Place]]:
     """Groups of two layers or more of one parent, called one after the other with the very same tensor."""
     calls: list[tuple[Place, torch.Tensor]] = []
     hooks = []

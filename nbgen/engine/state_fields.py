@@ -36,7 +36,7 @@ def heads_together(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.stride()[2:] == (tensor.shape[3], 1) else tensor.contiguous()
 
 
-def nobody_learns(*tensors: torch.Tensor) -> bool:
+def is_cpu_inference(*tensors: torch.Tensor) -> bool:
     """Whether they are on a CPU, of one type, and nothing is to be learned of them."""
     kinds = {(tensor.device.type, tensor.dtype) for tensor in tensors}
     return not torch.is_grad_enabled() and len(kinds) == 1 and tensors[0].device.type == "cpu"

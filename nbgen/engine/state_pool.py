@@ -52,7 +52,7 @@ class StatePool:
 
     def __init__(self, config: Any) -> None:
         """`config` is the model's, which says what kind each layer is."""
-        self._kinds = _numbers_of_states(config)
+        self._counts = _numbers_of_states(config)
         self._states: dict[StateKey, torch.Tensor] = {}
         self._snapshots: dict[StateKey, torch.Tensor] = {}
         #: Slots that there can be.
@@ -88,7 +88,7 @@ class StatePool:
 
     def fresh(self) -> Cache:
         """transformers' cache of sequences that begin."""
-        layers: list[Any] = [_StateLayer(number) if number else _PassThrough() for number in self._kinds]
+        layers: list[Any] = [_StateLayer(number) if number else _PassThrough() for number in self._counts]
         return Cache(layers=layers)
 
     def read(self, slots: list[int]) -> Cache:

@@ -58,11 +58,11 @@ class StatefulBlocks(BlockManager):
 
         These are where it parts from what is cached and from those that wait, and at its last whole block.
         """
-        sequence.slot = heapq.heappop(self._slots)
+        sequence.state_slot = heapq.heappop(self._slots)
         if (start := self._starts.pop(sequence, None)) is not None:
             if len(start.tokens) < self.block_size:
                 self._copy(start, sequence, len(start.tokens))
-            self._copies.append(StateCopy(sequence.slot, self.cache.snapshots.use(start), restores=True))
+            self._copies.append(StateCopy(sequence.state_slot, self.cache.snapshots.use(start), restores=True))
         if self._shares(sequence):
             partings = [self._common(sequence, other) for other in islice(waiting, self.cache.snapshots.size)]
             known = len(self._path(sequence)) * self.block_size
@@ -80,14 +80,14 @@ class StatefulBlocks(BlockManager):
         start = self._starts.pop(sequence, None)
         if start is not None and len(start.tokens) < self.block_size:
             self.cache.unlock([start])
-        if sequence.slot is not None and self._shares(sequence):
+        if sequence.state_slot is not None and self._shares(sequence):
             self.share(sequence)
             if sequence.nodes and sequence.num_computed == len(sequence.nodes) * self.block_size:
                 self._keep(sequence, sequence.nodes[-1])
         super().free(sequence)
-        if sequence.slot is not None:
-            heapq.heappush(self._slots, sequence.slot)
-        sequence.slot, sequence.snapshots_at = None, []
+        if sequence.state_slot is not None:
+            heapq.heappush(self._slots, sequence.state_slot)
+        sequence.state_slot, sequence.snapshots_at = None, []
 
     def _start(self, sequence: Sequence, nodes: list[Node], last: Node) -> bool:
         """Let the sequence begin after `last`, which stands after `nodes`; False if that takes too much room.
@@ -129,8 +129,8 @@ class StatefulBlocks(BlockManager):
         """Have the sequence's state kept with the node of its last computed token, if it is not there yet."""
         if node in self.cache.snapshots:
             self.cache.snapshots.use(node)
-        elif sequence.slot is not None:
-            self._copies.append(StateCopy(sequence.slot, self.cache.snapshots.take(node), restores=False))
+        elif sequence.state_slot is not None:
+            self._copies.append(StateCopy(sequence.state_slot, self.cache.snapshots.take(node), restores=False))
 
     def _mark(self, sequence: Sequence, end: int) -> None:
         """Have the sequence leave a snapshot after `end` tokens, if that is far enough from what it has before."""

@@ -14,7 +14,7 @@ import torch
 from nbgen.engine import attention, media_encoder, prompt_embeds
 from nbgen.engine.cache_argument import cache_argument
 from nbgen.engine.compiled import CompiledDecoder
-from nbgen.engine.forward import of_ids
+from nbgen.engine.forward import is_ids_only
 from nbgen.engine.lora import LoraLayers
 from nbgen.engine.model_parts import padded
 from nbgen.engine.native_decoder import NativeDecoder
@@ -66,7 +66,7 @@ class StockModel:
     ) -> torch.Tensor:
         """`[rows, vocab]` of the packed tokens `ids` `[T]` of `items`."""
         if self.compiled:
-            self.compiled.active = of_ids(items) and not self._lora.wraps
+            self.compiled.active = is_ids_only(items) and not self._lora.wraps
         shape = (len(items), 1) if all(item.num_tokens == 1 for item in items) else (1, -1)
         with attention.current(step), self._layers_of(step, items):
             places = upload(positions, ids.device, torch.long).view(shape)

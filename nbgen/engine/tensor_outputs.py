@@ -11,7 +11,8 @@ import torch
 
 from nbgen.engine.model_runner import PromptScores, RunOutput
 from nbgen.engine.sequence import Sequence
-from nbgen.messages import PIECE_BYTES, GenerateOutput, TensorPiece
+from nbgen.messages import GenerateOutput, TensorPiece
+from nbgen.pieces import PIECE_BYTES
 
 
 class Row(NamedTuple):

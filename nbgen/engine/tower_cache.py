@@ -1,7 +1,7 @@
 """What a model's towers made of images and sounds, kept for the next prompt with the same: a chat's every turn is one.
 
 A model's methods `get_image_features`, `get_audio_features` and `get_video_features` are all that is known of towers.
-The least recently used results go as soon as all of them are larger than `MOST_BYTES`.
+The least recently used results go as soon as all of them are larger than `MOST_BYTES`. Knows no prompts.
 """
 
 import hashlib

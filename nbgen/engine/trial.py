@@ -88,7 +88,7 @@ def same(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> bool:
     return bool((got - expected).abs().max() <= tolerance * expected.abs().max().clamp(min=1e-3))
 
 
-def sequence(ids: list[int], slot: int | None = None) -> Sequence:
+def sequence(ids: list[int], state_slot: int | None = None) -> Sequence:
     """A prompt of these tokens, that nobody asked for."""
     detokenizer = Detokenizer(lambda _: "", lambda _: False, [])
-    return Sequence("probe", 0, ids, SamplingParams(), 1, 0, detokenizer, StopStrings(()), slot=slot)
+    return Sequence("probe", 0, ids, SamplingParams(), 1, 0, detokenizer, StopStrings(()), state_slot=state_slot)

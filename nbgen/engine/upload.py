@@ -1,4 +1,7 @@
-"""Numbers from the host to a model's device. The host does not wait: they come in the order of what the device does."""
+"""Numbers from the host to a model's device. The host does not wait: they come in the order of what the device does.
+
+Does not know what the numbers are for.
+"""
 
 from typing import Any
 

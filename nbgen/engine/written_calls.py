@@ -69,6 +69,7 @@ def written_calls(calls: list[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def written_arguments(arguments: Mapping[str, Any]) -> str:
+    """Arguments as Python's keyword arguments."""
     return ", ".join(f"{key}={_written(value)}" for key, value in arguments.items())
 
 

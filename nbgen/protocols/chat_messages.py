@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from nbgen.errors import InvalidRequest
-from nbgen.media_types import MediaType
+from nbgen.media_types import MAX_MEDIA, MediaType
 from nbgen.messages import ChatMessage, ContentPart, ToolCall
-from nbgen.protocols.media import MAX_MEDIA, Item, check_media, decode_base64, parse_item
+from nbgen.protocols.media import Item, check_media, decode_base64, parse_item
 
 MAX_MESSAGES = 4096
 MAX_TEMPLATE_OPTIONS = 32

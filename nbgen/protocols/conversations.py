@@ -1,6 +1,6 @@
 """OpenAI's conversations: items that responses begin with and are added to.
 
-Follows OpenAI's API reference of `/v1/conversations`. Knows not where they are kept.
+Follows OpenAI's API reference of `/v1/conversations`. Does not know where they are kept.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from nbgen.protocols.responses_items import Item, chat_turns, in_parts, input_it
 MAX_ITEMS = 20
 
 
-class Beginning(msgspec.Struct, kw_only=True):
-    """What a conversation may begin with."""
+class CreateBody(msgspec.Struct, kw_only=True):
+    """The body that creates a conversation, with items and metadata if it likes."""
 
     items: list[Item] | None = None
     metadata: dict[str, str] | None = None
 
 
-class Labels(msgspec.Struct, kw_only=True):
-    """Those that take the place of all there were."""
+class UpdateBody(msgspec.Struct, kw_only=True):
+    """The body that replaces a conversation's metadata."""
 
     metadata: dict[str, str] | None
 
 
-class Added(msgspec.Struct, kw_only=True):
-    """What follows what is there."""
+class ItemsBody(msgspec.Struct, kw_only=True):
+    """The body that appends items to a conversation."""
 
     items: list[Item]
 
 
-def parse_beginning(raw: bytes, memory: Memory) -> Beginning:
-    """A body of `/v1/conversations`. Raises InvalidRequest."""
-    body = convert(parse_object(raw), Beginning)
+def parse_create(raw: bytes, memory: Memory) -> CreateBody:
+    """The items and metadata that a conversation is created with. Raises InvalidRequest."""
+    body = convert(parse_object(raw), CreateBody)
     check_metadata(body.metadata or {})
-    return Beginning(items=_items(body.items or [], memory), metadata=body.metadata or {})
+    return CreateBody(items=_items(body.items or [], memory), metadata=body.metadata or {})
 
 
-def parse_labels(raw: bytes) -> dict[str, str]:
-    """A body that changes a conversation. Raises InvalidRequest."""
-    body = convert(parse_object(raw), Labels)
+def parse_update(raw: bytes) -> dict[str, str]:
+    """The metadata that a conversation gets. Raises InvalidRequest."""
+    body = convert(parse_object(raw), UpdateBody)
     check_metadata(body.metadata or {})
     return body.metadata or {}
 
 
-def parse_added(raw: bytes, memory: Memory) -> list[Item]:
-    """A body that adds to one. Raises InvalidRequest."""
-    body = convert(parse_object(raw), Added)
+def parse_items(raw: bytes, memory: Memory) -> list[Item]:
+    """The items that a conversation gets. Raises InvalidRequest."""
+    body = convert(parse_object(raw), ItemsBody)
     if not body.items:
         raise InvalidRequest(f"items must hold 1 to {MAX_ITEMS} items", field="items")
     return _items(body.items, memory)

@@ -17,7 +17,7 @@ import numpy as np
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import EmbedOutput, EmbedRequest, GenerateRequest, TensorOptions
-from nbgen.protocols.json_body import are_integers, parse_object
+from nbgen.protocols.json_body import are_integers, is_integer, parse_object
 from nbgen.protocols.request_ids import request_ids
 from nbgen.sampling_params import SamplingParams
 
@@ -45,7 +45,7 @@ def parse_openai(body: bytes) -> Embedding:
     if encoding not in ("float", "base64"):
         raise InvalidRequest("`encoding_format` must be float or base64", field="encoding_format")
     dimensions = fields.get("dimensions")
-    if dimensions is not None and not (type(dimensions) is int and 0 < dimensions <= MAX_DIMENSIONS):
+    if dimensions is not None and not is_integer(dimensions, 1, MAX_DIMENSIONS):
         raise InvalidRequest(f"`dimensions` must be an integer from 1 to {MAX_DIMENSIONS}", field="dimensions")
     requests, single = _requests(fields.get("input"), "input")
     if (adapter := fields.get("lora_path") or "") and not isinstance(adapter, str):

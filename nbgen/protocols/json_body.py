@@ -11,22 +11,22 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
 from nbgen.errors import InvalidRequest, place_of
-from nbgen.protocols.json_structure import check_structure
+from nbgen.protocols.json_structure import SLICE, check_structure
 
 MAX_DEPTH = 100
 MAX_KEYS = 20_000
 MAX_DIGITS = 20
 #: Of a body: as many token ids of three digits as one of 64 MiB holds.
-MAX_VALUES = 2**24
+MAX_BODY_VALUES = 2**24
+#: Of a prompt.
+MAX_TEXT_BYTES = 4 * 2**20
+MAX_TOKEN_ID = 2**31 - 1
 LOWEST, HIGHEST = -(2**63), 2**64 - 1
-
-#: Of a body, what is searched at once: meanwhile no other thread runs.
-SLICE = 2**20
 
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -41,7 +41,7 @@ class MalformedBody(InvalidRequest):
 
 def parse_json(body: bytes) -> Any:
     """The value that `body` spells. Raises MalformedBody, InvalidRequest for more than is read at once."""
-    check_structure(memoryview(body), values=MAX_VALUES)
+    check_structure(memoryview(body), values=MAX_BODY_VALUES)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -93,6 +93,11 @@ def refuse_inside(fields: Mapping[str, Any], name: str, table: Mapping[str, tupl
         refuse_unsupported(given, {f"{name}.{key}": unset for key, unset in table.items()})
 
 
+def is_integer(value: Any, low: float = -math.inf, high: float = math.inf) -> TypeGuard[int]:
+    """Whether it is an integer from `low` to `high`, which JSON's true and false are not."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
 def are_integers(value: Any) -> bool:
     """Whether it is a list of integers, which JSON's true and false are not."""
     return isinstance(value, list) and set(map(type, value)) <= {int}
@@ -100,7 +105,7 @@ def are_integers(value: Any) -> bool:
 
 def are_ids(value: Any) -> bool:
     """Whether it is a list of what may be token ids, the vocabulary aside."""
-    return are_integers(value) and (not value or (min(value) >= 0 and max(value) < 2**31))
+    return are_integers(value) and (not value or (min(value) >= 0 and max(value) <= MAX_TOKEN_ID))
 
 
 def check_range(name: str, value: int | None, low: int, high: int) -> None:
@@ -109,9 +114,15 @@ def check_range(name: str, value: int | None, low: int, high: int) -> None:
         raise InvalidRequest(f"{name} must be {low} to {high}, got {value}", field=name)
 
 
-def _holds(pattern: re.Pattern[bytes], body: bytes | memoryview, longest: int = MAX_DIGITS) -> bool:
-    """Whether a pattern of at most so many bytes is anywhere in a body."""
-    return any(pattern.search(body, start, start + SLICE + longest) for start in range(0, len(body), SLICE))
+def check_text_size(name: str, size: int) -> None:
+    """Raise InvalidRequest for more bytes of text than a prompt may have."""
+    if size > MAX_TEXT_BYTES:
+        raise InvalidRequest(f"{name} is longer than {MAX_TEXT_BYTES} bytes", field=name)
+
+
+def _holds(pattern: re.Pattern[bytes], body: bytes | memoryview) -> bool:
+    """Whether a pattern of at most MAX_DIGITS bytes is anywhere in a body."""
+    return any(pattern.search(body, start, start + SLICE + MAX_DIGITS) for start in range(0, len(body), SLICE))
 
 
 def _constant(name: str) -> float:

@@ -17,11 +17,12 @@ from nbgen.errors import InvalidRequest
 
 #: Bytes of a body whose parsing nobody notices.
 SMALL = 2**17
+#: Of a body, what is searched at once: meanwhile no other thread runs.
 SLICE = 2**20
 #: Of one body, without those inside of strings.
 MAX_OBJECTS, MAX_LISTS, MAX_QUOTES = 2**16, 2**19, 2**20
 #: Values that are read in one go.
-MAX_VALUES = 2**20
+MAX_VALUES_AT_ONCE = 2**20
 
 
 def check_structure(body: memoryview, *, values: int | None = None) -> None:

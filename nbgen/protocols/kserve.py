@@ -17,7 +17,7 @@ from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import RESERVED_PREFIX, Inference, Parameter, PinnedError, RequestedOutput
-from nbgen.protocols.json_body import MAX_DEPTH, MalformedBody
+from nbgen.protocols.json_body import HIGHEST, MAX_DEPTH, MalformedBody, is_integer
 from nbgen.protocols.json_structure import check_structure, why_malformed
 from nbgen.tensor_spec import ELEMENT_BYTES, ModelSpec
 
@@ -185,7 +185,7 @@ def _tensor(item: _Input, blobs: _Blobs) -> Tensor:
         raise no_region(region)
     if size is None:
         return Tensor(name=item.name, datatype=datatype, shape=shape, data=_listed(item.name, datatype, shape, json))
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+    if not is_integer(size, 0):
         raise InvalidRequest(f"Unable to parse 'binary_data_size' of '{item.name[:200]}': not an unsigned integer")
     tensor = Tensor(name=item.name, datatype=datatype, shape=shape, data=blobs.take(size, item.name[:200]))
     tensors.check_size(tensor)
@@ -229,7 +229,7 @@ def parse_shape(shape: Sequence[Any], name: str) -> tuple[int, ...]:
     if len(shape) > MAX_RANK:  # before they are multiplied, which takes long where there are many
         raise InvalidRequest(f"input '{name[:200]}' has {len(shape)} dimensions; at most {MAX_RANK}")
     for size in shape:
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        if not is_integer(size, 0):
             raise PinnedError(
                 "Unable to parse 'shape': attempt to access JSON non-unsigned-integer as unsigned-integer"
             )
@@ -310,7 +310,7 @@ def _output(item: _Output) -> RequestedOutput:
 
 
 def _is_unsigned(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64
+    return is_integer(value, 0, HIGHEST)
 
 
 #: What the protocol itself reads, and what each must be.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbgen.errors import InvalidRequest, Unsupported
+from nbgen.protocols.json_body import is_integer
 
 LOG_FORMATS = ("default", "ISO8601")
 #: What gRPC's `uint32_param` can tell.
@@ -44,16 +45,12 @@ class LogSettings:
             raise InvalidRequest(f"unknown log setting '{name[:80]}'; there are {', '.join(self.fields)}")
         if name == "log_format" and value not in LOG_FORMATS:
             raise InvalidRequest(f"Invalid log format '{str(value)[:80]}'; there are {', '.join(LOG_FORMATS)}")
-        if name == "log_verbose_level" and not _is_level(value):
+        if name == "log_verbose_level" and not is_integer(value, 0, MAX_VERBOSE_LEVEL):
             raise InvalidRequest(
                 f"Unable to parse 'log_verbose_level': expected an unsigned integer of at most {MAX_VERBOSE_LEVEL}"
             )
         if isinstance(self.fields[name], bool) and not isinstance(value, bool):
             raise InvalidRequest(f"Unable to parse '{name}': expected a boolean")
-
-
-def _is_level(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_VERBOSE_LEVEL
 
 
 class TraceSettings:

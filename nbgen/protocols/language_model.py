@@ -17,10 +17,12 @@ import numpy as np
 from nbgen.bytes_elements import pack_bytes, unpack_bytes
 from nbgen.engine_state import ModelInfo
 from nbgen.errors import InvalidRequest
+from nbgen.media_types import MAX_MEDIA
 from nbgen.messages import GenerateRequest, Media, Tensor, TensorOptions
 from nbgen.protocols import triton_options, triton_sampling
 from nbgen.protocols.inference import Inference, OutputTensor
-from nbgen.protocols.media import MAX_MEDIA, decode_base64
+from nbgen.protocols.json_body import check_text_size
+from nbgen.protocols.media import decode_base64
 from nbgen.protocols.sample import Sample
 from nbgen.protocols.tensors import Binary, from_values, values
 from nbgen.tensor_spec import VARIABLE, ModelSpec, TensorSpec
@@ -56,7 +58,6 @@ FLAGS = {
     "return_perf_metrics": Times._fields,
 }
 MAX_PROMPTS = 256
-MAX_TEXT_BYTES = 4 * 2**20
 #: Of one input: longer than any prompt, and shorter than what would hold up others.
 MAX_INPUT_BYTES = 16 * 2**20
 MAX_IMAGES_BYTES = 64 * 2**20
@@ -158,7 +159,7 @@ def _parse(inference: Inference) -> Call:
         echo=echoed and text is None,
         streamed=stream,
     )
-    return Call(request, outputs, stream, (text if echoed else "") if text is not None or not echoed else None)
+    return Call(request, outputs, stream, text if echoed else "")
 
 
 def _values(tensor: Tensor) -> list[Any]:
@@ -184,8 +185,7 @@ def _prompt(inference: Inference, tensors: dict[str, list[Any]]) -> tuple[str | 
         return None, ids
     if not texts:
         raise InvalidRequest("the request has neither text_input nor input_ids: expected inputs, but got none of them")
-    if len(texts[0].encode("utf-8", "replace")) > MAX_TEXT_BYTES:
-        raise InvalidRequest(f"text_input is longer than {MAX_TEXT_BYTES} bytes")
+    check_text_size("text_input", len(texts[0].encode("utf-8", "replace")))
     return texts[0], None
 
 

@@ -16,13 +16,12 @@ from urllib.parse import unquote_to_bytes
 
 from nbgen.bytes_elements import pack_bytes
 from nbgen.errors import InvalidRequest
-from nbgen.media_types import MAX_BYTES, MediaType
+from nbgen.media_types import MAX_BYTES, MAX_MEDIA, MediaType
 from nbgen.messages import Media
 from nbgen.protocols.media_tensors import parse_tensor
 
 Options = dict[str, bool | int | float | str]
 
-MAX_MEDIA = 16
 MAX_OPTIONS = 32
 MAX_ADDRESS = 2048
 #: Of a data URL without base64: each becomes an object of Python's, of many times its bytes.

@@ -1,4 +1,7 @@
-"""Tensors in the JSON of a medium: nested lists of numbers, or `{"data": base64, "dtype": …, "shape": […]}`."""
+"""Tensors in the JSON of a medium: nested lists of numbers, or `{"data": base64, "dtype": …, "shape": […]}`.
+
+Does not know which tensors a model takes.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import numpy as np
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import Tensor
+from nbgen.protocols.json_body import is_integer
 from nbgen.tensor_spec import ELEMENT_BYTES
 
 #: torch's and numpy's names of datatypes.
@@ -77,7 +81,7 @@ def _packed(name: str, value: dict[str, Any], field: str) -> Tensor:
 def _is_shape(shape: Any) -> bool:
     if not isinstance(shape, list) or not 1 <= len(shape) <= MAX_DIMS:
         return False
-    return all(isinstance(n, int) and not isinstance(n, bool) and 1 <= n < 2**31 for n in shape)
+    return all(is_integer(n, 1, 2**31 - 1) for n in shape)
 
 
 def _refusal(field: str, name: str, words: str) -> InvalidRequest:

@@ -15,14 +15,14 @@ from nbgen import sse
 from nbgen.engine_state import LoadProgress
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.identifiers import check_identifier
+from nbgen.media_types import MAX_MEDIA
 from nbgen.messages import AnswerPart, FinishReason, GenerateRequest, LogprobOptions, TokenLogprobs, ToolCall
 from nbgen.protocols.chat_messages import Part, Turn, check_count, conversation, part_item, template_options
-from nbgen.protocols.json_body import check_range, convert, parse_object
-from nbgen.protocols.media import MAX_MEDIA, Item, check_media
+from nbgen.protocols.json_body import check_range, check_text_size, convert, parse_object
+from nbgen.protocols.media import Item, check_media
 from nbgen.protocols.openai_tools import Tool, ToolChoice, tool_options
 from nbgen.sampling_params import SamplingParams
 
-MAX_TEXT_BYTES = 4 * 2**20
 #: What `model/load` takes.
 QUANTIZATIONS = ("int8", "int4", "none")
 MAX_FRAME_MS = 1000
@@ -94,8 +94,7 @@ class RunBody(Body):
         if self.messages is not None:
             check_count(self.messages)
         size = len((self.prompt or "").encode()) + sum(message.size for message in self.messages or ())
-        if size > MAX_TEXT_BYTES:
-            raise InvalidRequest(f"the prompt has {size} bytes; at most {MAX_TEXT_BYTES}", field="prompt")
+        check_text_size("prompt", size)
         for name, value in (("id", self.id), ("chat", self.chat)):
             if value is not None:
                 check_identifier(value, name)

@@ -1,8 +1,7 @@
 """OpenAI's completions and chat completions: from their bodies to requests.
 
 Follows OpenAI's API reference, with the extra sampling fields of SGLang and vLLM. Unknown fields are ignored, known
-ones that this server does not serve yet are refused, and `HINTS` change no answer. Knows nothing of how answers look
-(`openai_answer`).
+ones that this server does not serve yet are refused. Knows nothing of how answers look (`openai_answer`).
 """
 
 from __future__ import annotations
@@ -54,15 +53,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "service_tier": (None, "auto", "default"),
 }
 UNSUPPORTED_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"include_obfuscation": (None, False)}
-#: Labels for the caller's own books, and advice to OpenAI's caches. Prefixes are cached here whatever they say.
-HINTS = {
-    "user",
-    "metadata",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-}
 #: OpenAI's and SGLang's names of sampling options, and ours.
 SAMPLING = {
     "temperature": "temperature",
@@ -88,6 +78,8 @@ SAMPLING = {
 
 
 class StreamOptions(msgspec.Struct):
+    """Where a stream tells its usage: in a last chunk, or in each."""
+
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
@@ -129,12 +121,16 @@ class Body(msgspec.Struct, kw_only=True):
 
 
 class CompletionBody(Body, kw_only=True):
+    """A body of `/v1/completions`."""
+
     prompt: Any = None
     echo: bool | None = None
     logprobs: int | None = None
 
 
 class ChatBody(Body, kw_only=True):
+    """A body of `/v1/chat/completions`."""
+
     messages: list[Turn]
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None

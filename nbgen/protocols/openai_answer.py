@@ -21,10 +21,8 @@ from nbgen.messages import GenerateRequest
 from nbgen.protocols.openai import Call
 from nbgen.protocols.openai_logprobs import chat_logprobs, completion_logprobs, prompt_offsets
 from nbgen.protocols.openai_message import deltas, message
-from nbgen.protocols.sample import Sample
+from nbgen.protocols.sample import WEIGHT_VERSION, Sample
 from nbgen.protocols.sglang_tensors import last_state, routed_experts
-
-DONE = sse.encode(b"[DONE]")
 
 
 class Choice:
@@ -161,7 +159,7 @@ class Answer:
         states = [self._event([delta], None) for delta in deltas]
         experts = self._event([], None, found) if (found := self._extension(samples)) else b""
         usage = self._event([], _usage(samples)) if self._call.usage else b""
-        return b"".join([*states, experts, usage, DONE])
+        return b"".join([*states, experts, usage, sse.DONE])
 
     def _pairs(self, samples: list[list[Sample]]) -> Iterator[tuple[Choice, Sample]]:
         for choices, group in zip(self.choices, samples, strict=True):
@@ -185,7 +183,7 @@ class Answer:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
 
 
-_METADATA = {"weight_version": "default"}
+_METADATA = {"weight_version": WEIGHT_VERSION}
 
 
 def error_body(error: NbgenError) -> bytes:

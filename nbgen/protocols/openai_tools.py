@@ -33,6 +33,8 @@ class Tool(msgspec.Struct):
 
 
 class ChosenFunction(msgspec.Struct):
+    """A function by its name."""
+
     name: str
 
 

@@ -42,7 +42,7 @@ class Memory(Protocol):
         """One of all these by its own id. Raises InvalidRequest."""
 
 
-class Asked(NamedTuple):
+class ResponseCall(NamedTuple):
     """What one call asks for."""
 
     id: str
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
     said: Sequence[Item] = ()
 
 
-def parse_response(raw: bytes, memory: Memory) -> Asked:
+def parse_response(raw: bytes, memory: Memory) -> ResponseCall:
     """The call in a body of `/v1/responses`. Raises InvalidRequest."""
     fields = {name: value for name, value in parse_object(raw).items() if value is not None}
     body = parse_body(fields)
@@ -63,7 +63,7 @@ def parse_response(raw: bytes, memory: Memory) -> Asked:
     said = memory.conversation(body.conversation_id) if body.conversation_id else ()
     items = [*(memory.history(body.previous_response_id) if body.previous_response_id else said), *given]
     id = f"resp_{uuid.uuid4().hex}"
-    return Asked(id, body, _call(fields, body, items, id), given, items, said)
+    return ResponseCall(id, body, _call(fields, body, items, id), given, items, said)
 
 
 def parse_count(raw: bytes, memory: Memory) -> TokenizeRequest:

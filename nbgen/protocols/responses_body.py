@@ -75,11 +75,15 @@ class Format(msgspec.Struct):
 
 
 class TextOptions(msgspec.Struct):
+    """How the answer's text is to be."""
+
     format: Format = msgspec.field(default_factory=Format)
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class ReasoningOptions(msgspec.Struct):
+    """How much the model is to think."""
+
     effort: str | None = None
 
 

@@ -1,7 +1,7 @@
 """The items of OpenAI's responses: what came before an answer, as the turns of a chat.
 
 Follows OpenAI's API reference of `/v1/responses`, `input`. Items stay JSON as they came, since callers get them again.
-Knows no model, and not where items are kept.
+Does not know the model or where items are kept.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ class AnyItem(msgspec.Struct, kw_only=True, tag_field="type"):
 
 
 class Message(AnyItem, tag="message"):
-    """A turn of anybody's: text, or parts."""
+    """A message of a user, the model or the system: text, or parts."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[dict[str, Any]]
 
 
 class Text(msgspec.Struct):
+    """A piece of reasoning."""
+
     text: str
 
 
@@ -46,12 +48,16 @@ class Reasoning(AnyItem, tag="reasoning"):
 
 
 class FunctionCall(AnyItem, tag="function_call"):
+    """A call that the model wants made. `arguments` is JSON."""
+
     call_id: str
     name: str
     arguments: str
 
 
 class FunctionCallOutput(AnyItem, tag="function_call_output"):
+    """The result of a call: text, or parts."""
+
     call_id: str
     output: str | list[dict[str, Any]]
 

@@ -29,7 +29,7 @@ REASONING = Kind("reasoning", "reasoning_text")
 
 
 class TextItem:
-    """A message or a thought."""
+    """One item made of text, a message or a reasoning item, and its events."""
 
     def __init__(self, kind: Kind, id: str, index: int, logprobs: bool) -> None:
         self.kind = kind
@@ -39,7 +39,7 @@ class TextItem:
         self._logprobs: list[dict[str, Any]] | None = [] if logprobs and kind is MESSAGE else None
 
     def fields(self, status: Status) -> dict[str, Any]:
-        """The item as it stands."""
+        """The item's JSON with the text so far."""
         own: dict[str, Any] = (
             {"role": "assistant"} if self.kind is MESSAGE else {"summary": [], "encrypted_content": None}
         )
@@ -47,13 +47,13 @@ class TextItem:
         return {"id": self._id, "type": self.kind.type, "status": status, **own, "content": part}
 
     def begin(self) -> list[Event]:
-        """It is there, and has an empty part."""
+        """The events that open the item and its empty part."""
         item = {"type": "response.output_item.added", "output_index": self._index, "item": self.fields("in_progress")}
         self._pieces.append("")
         return [item, self._event("content_part.added", part=self._part(""))]
 
     def grow(self, text: str, logprobs: list[dict[str, Any]]) -> Event:
-        """More of its text has come."""
+        """Append text to the item; the event that tells of it."""
         self._pieces.append(text)
         if self.kind is REASONING:
             return self._event(f"{self.kind.part}.delta", delta=text)
@@ -62,7 +62,7 @@ class TextItem:
         return self._event(f"{self.kind.part}.delta", delta=text, logprobs=logprobs)
 
     def end(self, status: Status) -> list[Event]:
-        """It is complete, or nothing more will come."""
+        """The events that close the item, complete or cut."""
         more = {"logprobs": self._logprobs or []} if self.kind is MESSAGE else {}
         return [
             self._event(f"{self.kind.part}.done", text=self._text, **more),
@@ -96,11 +96,11 @@ class Output:
         self._open: TextItem | None = None
 
     def items(self) -> list[dict[str, Any]]:
-        """As far as they have come."""
+        """The JSON of all items so far."""
         return [*self._done, self._open.fields("in_progress")] if self._open else list(self._done)
 
     def add(self, output: GenerateOutput) -> list[Event]:
-        """Take in what a step gained."""
+        """Append an output; the events that tell of it."""
         parts: Sequence[AnswerPart] = output.parts or ()
         if output.parts is None and output.text:
             parts = [AnswerPart(content=output.text)]
@@ -118,7 +118,7 @@ class Output:
         return events
 
     def end(self, status: Status) -> list[Event]:
-        """Nothing more will come. An answer of nothing at all is an empty message."""
+        """Close the last item, and return its events; an answer without any item gets an empty message."""
         events = [] if self._open or self._done else self._begin(MESSAGE)
         return events + self._close(status)
 

@@ -1,4 +1,7 @@
-"""The queries of OpenAI's responses and conversations: which items, which events, what beside them."""
+"""Query strings of OpenAI's responses and conversations: pages of items, and how a response is retrieved.
+
+Knows neither items nor responses.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ Q = TypeVar("Q")
 
 
 class Page(msgspec.Struct, kw_only=True):
-    """Which items of a list are wanted: so many after the one of that id."""
+    """A page of a list of items: at most `limit` of them, after the item with the id `after`."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20
     order: Literal["asc", "desc"] = "desc"
     after: str = ""
 
 
-class Again(msgspec.Struct, kw_only=True):
-    """How a response is to be told again: as it is, or as the events after the one of that number."""
+class Retrieval(msgspec.Struct, kw_only=True):
+    """How a response is retrieved: whole, or as a `stream` of the events after the number `starting_after`."""
 
     stream: bool = False
     starting_after: int = -1

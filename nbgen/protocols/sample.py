@@ -6,6 +6,8 @@ from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TokenLogpro
 
 #: Of a tensor that is one row, the latest: each piece takes the place of the one before it.
 LATEST = "last_hidden_state"
+#: SGLang's word for the weights' version, which never changes here.
+WEIGHT_VERSION = "default"
 #: As JSON, about: of a token's id, of a log-probability, and of a byte of tensors.
 ID_BYTES, LOGPROB_BYTES, TENSOR_BYTES = 6, 30, 5
 
@@ -20,7 +22,7 @@ class Sample:
         self.output_ids: list[int] = []
         self.prompt_tokens = 0
         self.completion_tokens = 0
-        #: Of them, those of thoughts that came apart.
+        #: Completion tokens of reasoning, where it is told apart from the text.
         self.reasoning_tokens = 0
         self.cached_tokens = 0
         self.media_tokens: dict[str, int] = {}
@@ -75,7 +77,7 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """Bytes of all of it as JSON, about."""
+        """Roughly the bytes of the sample as JSON."""
         rows = len(self.prompt_logprobs) + len(self.logprobs)
         last = [entry for entries in (self.prompt_logprobs, self.logprobs) for entry in entries[-1:]]
         each = max((1 + len(entry.top or ()) + len(entry.chosen or ()) for entry in last), default=0)

@@ -15,15 +15,21 @@ from nbgen.commands import PauseMode
 from nbgen.errors import InvalidRequest
 from nbgen.messages import GenerateRequest, Tensor
 from nbgen.protocols import sglang_logprobs, sglang_media, sglang_tensors
-from nbgen.protocols.json_body import are_integers, parse_json, parse_object, refuse_unsupported
+from nbgen.protocols.json_body import (
+    are_ids,
+    are_integers,
+    check_text_size,
+    is_integer,
+    parse_json,
+    parse_object,
+    refuse_unsupported,
+)
 from nbgen.protocols.media import Item
 from nbgen.protocols.request_ids import namespace, request_ids
 from nbgen.sampling_params import SamplingParams, WrongType
 from nbgen.word_lists import WordLists
 
 MAX_PROMPTS = 1024
-MAX_TEXT_BYTES = 4 * 2**20
-MAX_TOKEN_ID = 2**31
 MAX_TIMEOUT = 600
 
 #: Known fields that this server does not serve yet, with the values that ask for nothing.
@@ -62,6 +68,8 @@ class Generation(NamedTuple):
 
 
 class Prompt(NamedTuple):
+    """One prompt in the one form that it was given in."""
+
     text: str | None = None
     input_ids: list[int] | None = None
     input_embeds: Tensor | None = None
@@ -76,21 +84,23 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
     if not isinstance(fields, dict):
         raise SchemaError("the body must be a JSON object")
     _check_types(fields)
-    single, prompts = _prompts(fields)
-    options = [{**(preferred or {}), **each} for each in _options(fields.get("sampling_params"), len(prompts), single)]
+    one_prompt, prompts = _prompts(fields)
+    options = [
+        {**(preferred or {}), **each} for each in _options(fields.get("sampling_params"), len(prompts), one_prompt)
+    ]
     interval = _interval(options)
     params = [_params(option) for option in options]
     _refuse_unsupported(fields)
     n = _samples(params)
     if len(prompts) * n > MAX_PROMPTS:
         raise InvalidRequest(f"{len(prompts)} prompts times n={n}; at most {MAX_PROMPTS} samples at once")
-    one, single = single, single and n == 1
-    rids = request_ids(fields.get("rid"), len(prompts), n, single=single)
-    logprobs = sglang_logprobs.parse(fields, len(prompts), single=single, n=n)
-    tensors = sglang_tensors.parse_options(fields, len(prompts), single=one)
-    processors = _processors(fields, len(prompts), listed=not single and n == 1)
-    adapters = _adapters(fields, len(prompts), listed=not single)
-    media = sglang_media.parse(fields, len(prompts), single=one)
+    one_answer = one_prompt and n == 1
+    rids = request_ids(fields.get("rid"), len(prompts), n, single=one_answer)
+    logprobs = sglang_logprobs.parse(fields, len(prompts), single=one_answer, n=n)
+    tensors = sglang_tensors.parse_options(fields, len(prompts), single=one_prompt)
+    processors = _processors(fields, len(prompts), listed=not one_answer and n == 1)
+    adapters = _adapters(fields, len(prompts), listed=not one_answer)
+    media = sglang_media.parse(fields, len(prompts), single=one_prompt)
     stream = fields.get("stream", False)
     template = GenerateRequest(
         rid="",
@@ -120,7 +130,7 @@ def parse_generate(body: bytes, *, preferred: Mapping[str, Any] | None = None, t
             rids, prompts, params, processors, adapters, logprobs, tensors, strict=True
         )
     ]
-    return Generation(requests, single, stream, interval, media)
+    return Generation(requests, one_answer, stream, interval, media)
 
 
 def parse_pause(body: bytes) -> PauseMode:
@@ -164,12 +174,8 @@ def _is_text_or_null(value: Any) -> bool:
     return value is None or _is_text(value)
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _is_integer_or_null(value: Any) -> bool:
-    return value is None or _is_integer(value)
+    return value is None or is_integer(value)
 
 
 def _is_bool_or_null(value: Any) -> bool:
@@ -193,8 +199,8 @@ TYPES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("custom_logit_processor", "text or a list of text", _one_or_many(_is_text_or_null)),
     ("extra_key", "text", _is_text),
     ("cache_salt", "text", _is_text),
-    ("priority", "an integer", _is_integer),
-    ("routed_experts_start_len", "an integer", _is_integer),
+    ("priority", "an integer", is_integer),
+    ("routed_experts_start_len", "an integer", is_integer),
     ("lora_path", "text or a list of text", _one_or_many(_is_text_or_null)),
     *((name, "text, an object or a list of these", sglang_media.is_given) for name in sglang_media.FIELDS),
     ("logprob_start_len", "an integer or a list of integers", _one_or_many(_is_integer_or_null)),
@@ -265,13 +271,12 @@ def _prompts(fields: Mapping[str, Any]) -> tuple[bool, list[Prompt]]:
 
 
 def _checked_text(text: str) -> str:
-    if len(text) > MAX_TEXT_BYTES or len(text.encode()) > MAX_TEXT_BYTES:
-        raise InvalidRequest(f"`text` is longer than {MAX_TEXT_BYTES} bytes", field="text")
+    check_text_size("text", len(text.encode()))
     return text
 
 
 def _checked_ids(ids: list[int]) -> list[int]:
-    if min(ids) < 0 or max(ids) >= MAX_TOKEN_ID:
+    if not are_ids(ids):
         raise InvalidRequest("`input_ids` holds an out-of-vocabulary token id", field="input_ids")
     return ids
 
@@ -307,7 +312,7 @@ def _interval(options: list[dict[str, Any]]) -> int | None:
     interval = next((value for option in options if (value := option.get("stream_interval")) is not None), None)
     if interval is None:
         return None
-    if not _is_integer(interval):
+    if not is_integer(interval):
         raise ContractError("stream_interval: expected an integer", field="stream_interval")
     if interval < 1:
         raise InvalidRequest(f"stream_interval must be at least 1, got {interval}", field="stream_interval")

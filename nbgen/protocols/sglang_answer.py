@@ -22,11 +22,9 @@ from nbgen.errors import (
 from nbgen.messages import FinishReason, GenerateRequest
 from nbgen.protocols import sglang_logprobs
 from nbgen.protocols.json_body import MalformedBody
-from nbgen.protocols.sample import Sample
+from nbgen.protocols.sample import WEIGHT_VERSION, Sample
 from nbgen.protocols.sglang import ContractError, SchemaError
 from nbgen.protocols.sglang_tensors import InnerNumbers
-
-DONE = sse.encode(b"[DONE]")
 
 
 class Answer:
@@ -88,7 +86,7 @@ class Answer:
             "cached_tokens": sample.cached_tokens,
             "cached_tokens_details": None,
             "reasoning_tokens": 0,
-            "weight_version": "default",
+            "weight_version": WEIGHT_VERSION,
             "num_retractions": 0,
             "dp_rank": None,
         }
@@ -101,7 +99,7 @@ class Answer:
 
 
 def _final(sample: Sample, started: float) -> dict[str, Any]:
-    versions = [{"version": "default", "start": 0, "end": sample.completion_tokens}]
+    versions = [{"version": WEIGHT_VERSION, "start": 0, "end": sample.completion_tokens}]
     fields = {"weight_versions": versions, "e2e_latency": time.monotonic() - started}
     cut = sample.finish_reason is not None and sample.finish_reason.incomplete
     return fields | ({"incomplete": True} if cut else {})
@@ -122,43 +120,39 @@ def _finish_reason(reason: FinishReason | None) -> dict[str, Any] | None:
 
 def result_body(results: list[dict[str, Any]], single: bool) -> bytes:
     """The answer of a call without `stream`: an object or a list."""
-    return _encode(results[0] if single else results)
+    return msgspec.json.encode(results[0] if single else results)
 
 
 def error_body(error: NbgenError) -> bytes:
     """An error as SGLang words it: which of its shapes depends on where the fault lies."""
     match error:
         case SchemaError() | MalformedBody():
-            return _encode(_openai(error.message, "Bad Request", 400))
+            return msgspec.json.encode(_openai(error.message, "Bad Request", 400))
         case ContractError():
-            return _encode({"error": error.message})
+            return msgspec.json.encode({"error": error.message})
         case InvalidRequest():
-            return _encode({"error": {"message": error.message}})
+            return msgspec.json.encode({"error": {"message": error.message}})
         case Unauthorized():
-            return _encode({"error": "Unauthorized", "message": error.message})
+            return msgspec.json.encode({"error": "Unauthorized", "message": error.message})
         case NotFound():
-            return _encode({"detail": error.message})
+            return msgspec.json.encode({"detail": error.message})
         case MethodNotAllowed():
-            return _encode({"detail": "Method Not Allowed"})
+            return msgspec.json.encode({"detail": "Method Not Allowed"})
         case _:
-            return _encode(_openai(error.message, str(error.status), error.status))
+            return msgspec.json.encode(_openai(error.message, str(error.status), error.status))
 
 
 def error_event(error: NbgenError) -> bytes:
     """An error that comes after the stream began: its last event but `[DONE]`."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     fields = {"message": error.message, "type": kind, "code": error.status, "retryable": error.retryable}
-    return sse.encode(_encode({"error": fields}))
+    return sse.encode(msgspec.json.encode({"error": fields}))
 
 
 def done(message: str) -> bytes:
     """The answer of a command that was carried out."""
-    return _encode({"status": "ok", "message": message})
+    return msgspec.json.encode({"status": "ok", "message": message})
 
 
 def _openai(message: str, kind: str, code: int) -> dict[str, Any]:
     return {"object": "error", "message": message, "type": kind, "param": None, "code": code}
-
-
-def _encode(body: Any) -> bytes:
-    return msgspec.json.encode(body)

@@ -1,6 +1,7 @@
 """What SGLang's clients ask about a server: `/model_info`, `/server_info`. Names follow SGLang 0.5.23.
 
 Every feature flag is truthful: what is not there says so. No secret and no path but the model's name is told.
+Knows neither HTTP nor the engine process.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from nbgen import sampling_params
 from nbgen.engine_config import BLOCK_SIZE, EngineConfig
 from nbgen.engine_state import EngineStatus, ModelInfo
 from nbgen.identifiers import IDENTIFIER
-from nbgen.media_types import MAX_BYTES
-from nbgen.protocols import json_body, media, openai, sglang, sglang_logprobs
+from nbgen.media_types import MAX_BYTES, MAX_MEDIA
+from nbgen.protocols import json_body, openai, sglang, sglang_logprobs
+from nbgen.protocols.sample import WEIGHT_VERSION
 
-WEIGHT_VERSION = "default"
 #: Features of SGLang's server, by their launch options, that this one does not have.
 ABSENT: dict[str, Any] = {
     "skip_tokenizer_init": False,
@@ -26,7 +27,7 @@ ABSENT: dict[str, Any] = {
 LIMITS: dict[str, Any] = {
     "prompts": sglang.MAX_PROMPTS,
     "n": sampling_params.MAX_N,
-    "text_bytes": sglang.MAX_TEXT_BYTES,
+    "text_bytes": json_body.MAX_TEXT_BYTES,
     "json_depth": json_body.MAX_DEPTH,
     "json_keys": json_body.MAX_KEYS,
     "stop_strings": sampling_params.MAX_STOP_STRINGS,
@@ -37,7 +38,7 @@ LIMITS: dict[str, Any] = {
     "token_ids_logprob": sglang_logprobs.MAX_TOKEN_IDS,
     "openai_top_logprobs": openai.MAX_TOP_LOGPROBS,
     "rid": IDENTIFIER.pattern,
-    "media": media.MAX_MEDIA,
+    "media": MAX_MEDIA,
     "media_bytes": MAX_BYTES,
 }
 

@@ -82,6 +82,7 @@ def meta_info(options: LogprobOptions, sample: Sample, listed: Listed) -> dict[s
 
 
 def per_prompt(name: str, value: Any, prompts: int, *, default: Any, listed: bool) -> list[Any]:
+    """An option's value for each prompt, given as one for all or, if `listed`, as a list. Raises InvalidRequest."""
     if not isinstance(value, list):
         return [default if value is None else value] * prompts
     if not listed or len(value) != prompts:

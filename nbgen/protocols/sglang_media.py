@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbgen.errors import InvalidRequest
-from nbgen.media_types import MediaType
-from nbgen.protocols.media import MAX_MEDIA, Item, check_media, parse_item
+from nbgen.media_types import MAX_MEDIA, MediaType
+from nbgen.protocols.media import Item, check_media, parse_item
 
 #: In the order in which a request has them.
 FIELDS: dict[str, MediaType] = {"image_data": "image", "video_data": "video", "audio_data": "audio"}

@@ -21,6 +21,8 @@ MAX_TEXTS = 1024
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
+    """A body of `/tokenize`: one text or several, or a chat."""
+
     prompt: str | list[str] | None = None
     messages: list[Turn] | None = None
     tools: list[Tool] | None = None

@@ -139,12 +139,12 @@ def _flattened(raw: bytes) -> bytes:
 
 
 def flat(value: Any) -> list[Any]:
-    """The scalars of a JSON value in order, whatever lists they are in."""
+    """The scalars of a JSON value in order, whatever lists they are in. What is no plain list is one of them."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         if list not in set(map(type, level)):
             return level
-        level = [item for entry in level for item in (entry if isinstance(entry, list) else (entry,))]
+        level = [item for entry in level for item in (entry if type(entry) is list else (entry,))]
     raise InvalidRequest(f"JSON nesting depth exceeds {MAX_DEPTH}")
 
 
@@ -194,22 +194,22 @@ def _encode(piece: memoryview, datatype: str) -> bytes:
     return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def check_strings(datatype: str, count: int, name: str, what: str = "input") -> None:
+def check_strings(datatype: str, count: int, name: str) -> None:
     """Raise InvalidRequest for more elements of BYTES than are read."""
     if datatype == "BYTES" and count > MAX_ELEMENTS:
-        raise InvalidRequest(f"{what} '{name}' has {count} string elements; at most {MAX_ELEMENTS}")
+        raise InvalidRequest(f"input '{name}' has {count} string elements; at most {MAX_ELEMENTS}")
 
 
-def check_size(tensor: Tensor, what: str = "input") -> None:
+def check_size(tensor: Tensor) -> None:
     """Raise InvalidRequest unless the tensor has as many bytes as its shape and datatype say."""
     count = number_of_elements(tensor.shape)
     if tensor.datatype == "BYTES":
-        check_strings(tensor.datatype, count, tensor.name, what)
+        check_strings(tensor.datatype, count, tensor.name)
         if (found := len(unpack_bytes(tensor.data))) != count:
-            raise InvalidRequest(f"expected {count} string elements for {what} '{tensor.name}', got {found}")
+            raise InvalidRequest(f"expected {count} string elements for input '{tensor.name}', got {found}")
     elif len(tensor.data) != (size := count * ELEMENT_BYTES[tensor.datatype]):
         raise InvalidRequest(
-            f"{what} byte size mismatch for {what} '{tensor.name}'. Expected {size}, got {len(tensor.data)}"
+            f"input byte size mismatch for input '{tensor.name}'. Expected {size}, got {len(tensor.data)}"
         )
 
 

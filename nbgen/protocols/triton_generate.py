@@ -17,8 +17,8 @@ from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.messages import Tensor
 from nbgen.protocols import tensors
 from nbgen.protocols.inference import Inference, InferenceResponse, OutputTensor
-from nbgen.protocols.json_body import MAX_DEPTH, MAX_KEYS, MalformedBody, check_surrogates
-from nbgen.protocols.json_structure import MAX_VALUES, check_structure
+from nbgen.protocols.json_body import MAX_KEYS, MalformedBody, check_surrogates
+from nbgen.protocols.json_structure import MAX_VALUES_AT_ONCE, check_structure
 from nbgen.protocols.kserve import LIMIT_WORDS, MAX_INPUT_BYTES, parameter
 from nbgen.tensor_spec import ELEMENT_BYTES, VARIABLE, ModelSpec, TensorSpec
 
@@ -53,7 +53,7 @@ def parse_generate(body: memoryview, spec: ModelSpec) -> Inference:
 
 
 def _parse(body: memoryview) -> Members:
-    check_structure(body, values=MAX_VALUES)
+    check_structure(body, values=MAX_VALUES_AT_ONCE)
     try:
         value = json.loads(str(body, "utf-8"), object_pairs_hook=Members, parse_float=_float, parse_constant=_float)
         check_surrogates(body, value)
@@ -114,7 +114,7 @@ def _tensor(declared: TensorSpec, value: Any, spec: ModelSpec) -> Tensor:
     shape = _shape(spec.shape(declared), count, declared.name)
     if declared.datatype in tensors.BINARY_ONLY:
         raise InvalidRequest(f"input '{declared.name}' is {declared.datatype}, which JSON cannot carry")
-    scalars = _scalars(value) if _is_list(value) else [_as_number(value, declared)]
+    scalars = tensors.flat(value) if _is_list(value) else [_as_number(value, declared)]
     data = tensors.from_values(scalars, declared.datatype)
     if len(scalars) != count:
         raise InvalidRequest(f"can not convert {len(scalars)} elements to the shape {list(shape)} of '{declared.name}'")
@@ -129,16 +129,6 @@ def _tensor(declared: TensorSpec, value: Any, spec: ModelSpec) -> Tensor:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, list) and not isinstance(value, Members)
-
-
-def _scalars(value: list[Any]) -> list[Any]:
-    """Scalars of nested lists; an object among them stays one, and is no element of any datatype."""
-    level: list[Any] = value
-    for _ in range(MAX_DEPTH):
-        if not any(_is_list(item) for item in level):
-            return level
-        level = [item for entry in level for item in (entry if _is_list(entry) else (entry,))]
-    raise InvalidRequest(f"JSON nesting depth exceeds {MAX_DEPTH}")
 
 
 def _as_number(value: Any, declared: TensorSpec) -> Any:
@@ -186,11 +176,6 @@ def _value(output: OutputTensor) -> bytes:
         raise InvalidRequest(f"output '{output.name}' is {output.datatype}, which JSON cannot carry")
     listed = b"".join(tensors.to_json(output.data, output.datatype))
     return listed[1:-1] if tensors.number_of_elements(output.shape) == 1 else listed
-
-
-def event(body: bytes) -> bytes:
-    """One response of a stream."""
-    return sse.encode(body)
 
 
 def error_event(error: NbgenError) -> bytes:

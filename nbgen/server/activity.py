@@ -6,19 +6,19 @@ from contextlib import contextmanager
 
 
 class Activity:
-    """Of one engine: each question, answer and command is noted, so that none is too short to be seen."""
+    """When one engine was last used: each request, answer and command is noted, however short it is."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
         self._under_way = 0
 
     def note(self) -> None:
-        """Somebody asks or has been answered now."""
+        """Note that the engine is used now."""
         self._last = time.monotonic()
 
     @contextmanager
     def lasting(self) -> Iterator[None]:
-        """Around what somebody asks and waits for."""
+        """Count the engine as in use while this context lasts."""
         self._under_way += 1
         try:
             yield
@@ -28,5 +28,5 @@ class Activity:
 
     @property
     def idle_seconds(self) -> float | None:
-        """Since the last of it; None while any lasts."""
+        """Seconds since the last use; None while the engine is in use."""
         return None if self._under_way else time.monotonic() - self._last

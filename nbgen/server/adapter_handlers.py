@@ -1,4 +1,4 @@
-"""SGLang's routes that load LoRA adapters and let them go, while requests are served."""
+"""SGLang's routes that load LoRA adapters and let them go, while requests are served. Does not know what is loaded."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from nbgen import model_files
 from nbgen.commands import AdapterCommand, AdapterState, LoadAdapter, UnloadAdapter
 from nbgen.errors import EngineStopped, InvalidRequest, from_status
+from nbgen.model_files import Stamp
 from nbgen.server import model_identity
-from nbgen.server.model_identity import Stamp
 from nbgen.server.replies import Replies
 
 
 @dataclass
-class Known:
-    """Names and folders of one model's adapters; `loaded` are those that its engine has."""
+class ModelAdapters:
+    """The adapters of one model: folders by name; `loaded` are the names that its engine has."""
 
     folders: dict[str, str] = field(default_factory=dict)
     loaded: set[str] = field(default_factory=set)
@@ -29,11 +29,11 @@ class Known:
     stamps: dict[str, Stamp] = field(default_factory=dict)
 
 
-class Asked(NamedTuple):
-    """A command that somebody gave, and whose adapters it changes."""
+class PendingCommand(NamedTuple):
+    """A command that was sent to the engine and not answered yet, and the adapters that it changes."""
 
     command: AdapterCommand
-    known: Known
+    adapters: ModelAdapters
 
 
 class Adapters:
@@ -42,8 +42,8 @@ class Adapters:
     def __init__(self, model: str, folders: Mapping[str, str]) -> None:
         """`folders` are those of `model`, named by the server's owner."""
         self._model = model
-        self._known = {model: Known(dict(folders), set(folders))}
-        self._asked: dict[str, Asked] = {}
+        self._by_model = {model: ModelAdapters(dict(folders), set(folders))}
+        self._pending: dict[str, PendingCommand] = {}
         self._replies = Replies[AdapterState]()
 
     @property
@@ -52,11 +52,11 @@ class Adapters:
         return {name: folder for name, folder in self._present.folders.items() if name in self._present.loaded}
 
     @property
-    def _present(self) -> Known:
-        return self._known.setdefault(self._model, Known())
+    def _present(self) -> ModelAdapters:
+        return self._by_model.setdefault(self._model, ModelAdapters())
 
-    def of(self, model: str) -> None:
-        """This model is the present one from now on."""
+    def select(self, model: str) -> None:
+        """Make this model the present one."""
         self._model = model
 
     def named(self, name: str) -> str | None:
@@ -73,11 +73,11 @@ class Adapters:
             )
 
     def identities(self, model: str) -> dict[str, str]:
-        """What tells each from another of its name, above the model of this identity."""
+        """The identity of each adapter, by name, on the model of this identity."""
         return {name: self.identity(name, model) for name in tuple(self._present.folders)}
 
     def identity(self, name: str, model: str) -> str:
-        """The same of one; empty for a name that was never loaded."""
+        """The identity of one adapter; empty for a name that was never loaded."""
         known = self._present
         if (folder := known.folders.get(name)) is None:
             return ""
@@ -116,27 +116,27 @@ class Adapters:
 
     async def done(self, command: AdapterCommand) -> None:
         """Return once the engine has done the command, which was just sent. Raises what kept it from that."""
-        self._asked[command.rid] = Asked(command, self._present)
+        self._pending[command.rid] = PendingCommand(command, self._present)
         state = await self._replies.ask(command.rid)
         if state.error is not None:
             raise from_status(state.status, state.error)
 
     def heard(self, state: AdapterState) -> None:
         """The engine has answered. One that could not be loaded is not there."""
-        asked = self._asked.pop(state.rid, None)
-        if asked is None:
+        pending = self._pending.pop(state.rid, None)
+        if pending is None:
             if state.error is not None:
                 self._present.loaded.discard(state.name)
             return
-        if isinstance(asked.command, LoadAdapter) and state.error is None:
-            asked.known.folders[state.name] = asked.command.folder
-            asked.known.stamps[state.name] = model_files.stamp(asked.command.folder)
-            asked.known.loaded.add(state.name)
+        if isinstance(pending.command, LoadAdapter) and state.error is None:
+            pending.adapters.folders[state.name] = pending.command.folder
+            pending.adapters.stamps[state.name] = model_files.stamp(pending.command.folder)
+            pending.adapters.loaded.add(state.name)
         self._replies.answer(state.rid, state)
 
     def lost(self) -> None:
         """The engine has ended: nothing more is answered."""
-        self._asked.clear()
+        self._pending.clear()
         self._replies.lost(EngineStopped("the engine stopped"))
 
     def _load(self, name: str) -> LoadAdapter:

@@ -67,7 +67,7 @@ class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, message: Message, parent: int | None) -> Turn:
-        """What somebody else has said."""
+        """A turn that is not the model's answer, made of a message."""
         return cls(
             parent=parent,
             role=message.role,
@@ -84,13 +84,13 @@ class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
         return content + len(self.reasoning) + calls
 
     def says(self, message: Message) -> bool:
-        """Whether it is this message."""
+        """Whether the turn equals this message."""
         own = (self.role, self.content, self.tool_calls, self.tool_call_id)
         return own == (message.role, message.content, message.tool_calls or None, message.tool_call_id)
 
     @property
     def message(self) -> Message:
-        """It as the model is to see it."""
+        """The turn as a message to the model."""
         return Message(
             role=self.role,  # type: ignore[arg-type]
             content=self.content,
@@ -150,14 +150,14 @@ class Chat:
                 self._change(turn, without_files(turn.content), turn.reasoning, turn.tool_calls)
 
     def _find(self, parent: int | None, message: Message) -> int:
-        """The turn that this message is after that one, which may be new."""
+        """The index of the child of turn `parent` that equals the message, appended if there is none."""
         for place in self._children.get(parent, ()):
             if self._turns[place].says(message):
                 return place
         return self._append(Turn.of(message, parent))
 
     def _append(self, turn: Turn) -> int:
-        """The place that it gets."""
+        """Append the turn; its index."""
         place = len(self._turns)
         self._turns.append(turn)
         self._children.setdefault(turn.parent, []).append(place)
@@ -170,7 +170,7 @@ class Chat:
         self.size += turn.size
 
     def _fill(self, turn: Turn, run: Answer) -> None:
-        """Have it say what the run has come to."""
+        """Fill the turn with the text and numbers of its run."""
         calls = [Call(CalledFunction(call.name, call.arguments), call.id) for call in run.tool_calls]
         self._change(turn, run.text, run.reasoning, calls or None)
         turn.finish_reason = run.finish_reason

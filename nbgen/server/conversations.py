@@ -28,7 +28,7 @@ SAID = ("completed", "incomplete")
 
 
 class Conversation:
-    """One of them. Its `items` are replaced, never changed; `size` is that of their JSON, in bytes."""
+    """One conversation. `items` is replaced, never changed in place; `size` is that of their JSON, in bytes."""
 
     def __init__(self, metadata: Mapping[str, str]) -> None:
         self.id = f"conv_{uuid.uuid4().hex}"
@@ -40,12 +40,12 @@ class Conversation:
         self.busy = False
 
     def append(self, items: Sequence[Item]) -> None:
-        """These follow those that are there."""
+        """Append items."""
         self.items = (*self.items, *items)
         self.size += _json_size(items)
 
     def drop(self, item: Item) -> None:
-        """It has this one no more."""
+        """Remove an item."""
         self.items = tuple(each for each in self.items if each is not item)
         self.size -= _json_size([item])
 
@@ -58,7 +58,7 @@ class Conversation:
 
 
 class Conversations:
-    """Those of this server."""
+    """All conversations of this server, by id."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Conversation] = {}
@@ -66,7 +66,7 @@ class Conversations:
 
     @property
     def size(self) -> int:
-        """Of all of them, in bytes."""
+        """The size of all conversations, in bytes."""
         return sum(each.size for each in self._kept.values())
 
     def create(self, metadata: Mapping[str, str], items: Sequence[Item]) -> Conversation:
@@ -87,13 +87,13 @@ class Conversations:
         self._pop(self.get(id))
 
     def add(self, id: str, items: Sequence[Item]) -> None:
-        """Items that follow those that are there. Raises NotFound and InvalidRequest."""
+        """Append items to a conversation. Raises NotFound and InvalidRequest."""
         conversation = self._free(id)
         _check_room(conversation, items, "items")
         self._append(conversation, items)
 
     def remove(self, id: str, item_id: str) -> Conversation:
-        """The conversation without this item. Raises NotFound and InvalidRequest."""
+        """Remove an item from its conversation, which is returned. Raises NotFound and InvalidRequest."""
         conversation, item = self._free(id), self.get(id).item(item_id)
         conversation.drop(item)
         self._items.remove(id, [item])

@@ -34,7 +34,7 @@ class ConversationsHandler(KnowingHandler):
     """Makes one, which may begin with items."""
 
     async def post(self) -> None:
-        given = await self.parsed(partial(conversations.parse_beginning, memory=self.kept))
+        given = await self.parsed(partial(conversations.parse_create, memory=self.kept))
         self.tell(self.conversations.create(given.metadata or {}, given.items or []))
 
 
@@ -50,7 +50,7 @@ class ConversationHandler(KnowingHandler):
 
     async def post(self, id: str) -> None:
         conversation = self.conversations.get(id)
-        conversation.metadata = conversations.parse_labels(self.body)
+        conversation.metadata = conversations.parse_update(self.body)
         self.tell(conversation)
 
     async def delete(self, id: str) -> None:
@@ -70,7 +70,7 @@ class ItemsHandler(KnowingHandler):
     async def post(self, id: str) -> None:
         check_included(self.request.query_arguments)
         self.conversations.get(id)
-        items = await self.parsed(partial(conversations.parse_added, memory=self.kept))
+        items = await self.parsed(partial(conversations.parse_items, memory=self.kept))
         self.conversations.add(id, items)
         self.finish(item_page(items, Page(limit=conversations.MAX_ITEMS, order="asc")))
 

@@ -14,7 +14,7 @@ from nbgen.server.off_loop import off_loop
 from nbgen.server.openai_handlers import OpenaiHandler
 from nbgen.server.question import ask
 
-Asked = EmbedRequest | GenerateRequest
+EmbeddingRequest = EmbedRequest | GenerateRequest
 
 
 class EmbeddingHandler(ModelNeededHandler):
@@ -29,7 +29,7 @@ class EmbeddingHandler(ModelNeededHandler):
         if self._vectors is not None:
             self._vectors.cancel()
 
-    async def answer(self, requests: Iterable[Asked], body: Callable[[list[EmbedOutput]], bytes]) -> None:
+    async def answer(self, requests: Iterable[EmbeddingRequest], body: Callable[[list[EmbedOutput]], bytes]) -> None:
         """Answer with the body made of each request's vector, in order, unless the caller has left by then."""
         if self.reader.gone:
             return
@@ -47,7 +47,7 @@ class EmbeddingHandler(ModelNeededHandler):
             for task in tasks:
                 task.cancel()
 
-    async def _one(self, request: Asked) -> EmbedOutput:
+    async def _one(self, request: EmbeddingRequest) -> EmbedOutput:
         answer = await ask(self.engine, request)
         match answer:
             case EmbedOutput():

@@ -1,4 +1,4 @@
-"""The server's end of a channel to an engine: frames out, frames in. Knows not where the engine runs."""
+"""The server's end of a channel to an engine: frames out, frames in. Does not know where the engine runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUFFER_BYTES = 2**22
 
 
 class EngineChannel:
-    """A connected engine. How it is forced to end, and waited for, is said by where it runs."""
+    """A connected engine. Subclasses know where it runs, and so how to kill it and to wait for its end."""
 
     _reader: FrameReader
     _writer: asyncio.StreamWriter
@@ -25,7 +25,7 @@ class EngineChannel:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that the server may end with it."""
+        """The engine's process id, if the server may kill that process; else None."""
         raise NotImplementedError
 
     async def _open(self, path: str | None = None, sock: socket.socket | None = None) -> None:

@@ -121,10 +121,10 @@ class EngineClient(EngineLife):
 
     # --- memory
 
-    async def occupy(self, command: type[ReleaseMemory | ResumeMemory], tags: list[MemoryTag]) -> None:
+    async def change_memory(self, command: type[ReleaseMemory | ResumeMemory], tags: list[MemoryTag]) -> None:
         """Have a loaded engine release or resume memory. Raises what keeps it from that."""
         with self._activity.lasting():
-            await self._leaves("stopping")
+            await self._until_not("stopping")
             if self.state in ("starting", "loading"):
                 await self.start()
             if self.state in ("ready", "released") and self._process:
@@ -181,7 +181,7 @@ class EngineClient(EngineLife):
             )
         changes = wanted != self.config or self._is_outdated()
         if not changes and self.state in ("ready", "released"):
-            return await self.occupy(ResumeMemory, ["kv_cache", "weights"])
+            return await self.change_memory(ResumeMemory, ["kv_cache", "weights"])
         if changes or self.state == "failed":
             check_unchanged()  # while there is a model to lose
             if changes:
@@ -189,7 +189,7 @@ class EngineClient(EngineLife):
                 other = f"another model was loaded meanwhile: {wanted.model!r}"
                 self._note_change(again if wanted.model == self.config.model else other)
             self.config = wanted
-            self.adapters.of(wanted.model)
+            self.adapters.select(wanted.model)
             self._restarts.forget()
             await self._stop()
         await self.start()

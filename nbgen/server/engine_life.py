@@ -61,7 +61,7 @@ class EngineLife:
         self._restarts = Restarts()
         self._cause: str | None = None
         #: Of the model's files as the process was told to read them.
-        self._stamp: frozenset[tuple[str, int, int]] = frozenset()
+        self._stamp: model_files.Stamp = frozenset()
         self._silence = Silence()
         self._activity = Activity()
         self._closed = False
@@ -94,7 +94,7 @@ class EngineLife:
         return self._activity.idle_seconds if idle else None
 
     def will_start(self) -> None:
-        """A start is to come: until then nobody takes an engine that was never asked for a ready one."""
+        """Announce a start that comes soon, so that a stopped engine is not reported as ready before it."""
         self._set("starting")
 
     async def start(self) -> None:
@@ -103,10 +103,10 @@ class EngineLife:
         Where it is just being stopped it begins again, unless somebody wants that stopped as well.
         """
         stops = self._stops
-        await self._leaves("stopping")
+        await self._until_not("stopping")
         if not self._closed and self._stops == stops:
             self._begin()
-        await self._leaves("starting", "loading", "stopping")
+        await self._until_not("starting", "loading", "stopping")
         if self.state != "ready":
             raise anew(self.error or Unavailable("the engine was stopped while it started"))
 
@@ -164,7 +164,7 @@ class EngineLife:
         if self._process:
             self._process.kill()
 
-    async def _leaves(self, *states: State) -> None:
+    async def _until_not(self, *states: State) -> None:
         """Return once the state is none of these."""
         changed = asyncio.Event()
         self.watchers.add(changed.set)

@@ -1,4 +1,7 @@
-"""The options of the server that are the engine's: each a field of `EngineConfig`, with its default and its words."""
+"""The options of the server that are the engine's: each a field of `EngineConfig`, with its default and its words.
+
+Does not know what they do.
+"""
 
 from __future__ import annotations
 

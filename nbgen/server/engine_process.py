@@ -50,7 +50,7 @@ class EngineProcess(EngineChannel):
             with theirs:
                 process = cls(_child(theirs.fileno(), gently), log)
             await process._open(sock=ours)
-        except BaseException:
+        except BaseException:  # also where who waits is cancelled: the child ends with its channel
             ours.close()
             raise
         process._log_pump = asyncio.create_task(process._read_log())

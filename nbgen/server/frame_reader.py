@@ -1,7 +1,7 @@
 """The reading end of a channel to an engine: messages out of the bytes that come.
 
-They are told from where the event loop has read them, so that no task has to wake for a token. Knows not what they
-are for.
+Messages are handed on inside the event loop's read callback, so that no task has to wake for a token. Does not know
+what the messages mean.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from nbgen.errors import Conflict, InvalidRequest, ModelError, NbgenError, Unava
 from nbgen.messages import GenerateRequest
 from nbgen.server.base_handler import GENERATE_BODY, NbgenHandler
 from nbgen.server.off_loop import off_loop
-from nbgen.server.runs import Run
+from nbgen.server.runs import Run, ended
 
 
 class ModelNeededHandler(NbgenHandler):
@@ -67,11 +67,7 @@ class GenerationHandler(ModelNeededHandler):
         return run
 
     async def _answer(self, runs: list[Run]) -> None:
-        for run in runs:
-            self.reader.watch(run.end_watchers)
-        while not self.reader.gone and any(run.ended is None for run in runs):
-            await self.reader.wait()
-            _raise_first_error(runs)
+        await ended(runs, self.reader)
         if not self.reader.gone:
             _raise_first_error(runs)
             size = sum(sample.size for run in runs for sample in run.samples)

@@ -1,4 +1,7 @@
-"""The methods of `inference.GRPCInferenceService` but inference, over the same models as the HTTP routes."""
+"""The methods of `inference.GRPCInferenceService` but inference, over the same models as the HTTP routes.
+
+Knows neither ports nor what computes.
+"""
 
 from __future__ import annotations
 

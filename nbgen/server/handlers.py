@@ -1,4 +1,7 @@
-"""All routes, below nbgen's prefix and, where the server stands alone, at the root as well."""
+"""The route table: all routes below nbgen's prefix and, where the server stands alone, at the root as well.
+
+Knows no body and no answer: these are the handlers' own.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ PREFIX = "nbgen/"
 
 
 class PageHandler(NbgenHandler):
-    """What answers where."""
+    """The list of all routes."""
 
     async def get(self) -> None:
         routes = [f"{self.base_url}{PREFIX}{pattern}" for pattern, _ in HANDLERS]
@@ -53,27 +56,27 @@ class RootHandler(NbgenHandler):
 
 
 class NotFoundHandler(NbgenHandler):
-    """Every other path below the prefix, for every method and any body. A preflight is none: its page is told later."""
+    """404 for any other path below the prefix, for every method and body; CORS preflights are answered."""
 
     def _check_body(self) -> None:
         if self.request.method != "OPTIONS":
             raise NotFound(self.words())
 
     def words(self) -> str:
-        """What is said."""
+        """The message of the 404."""
         return f"nbgen has no route {self.request.path[:200]!r}"
 
 
 class OpenaiNotFoundHandler(openai_handlers.OpenaiHandler, NotFoundHandler):
-    """The same where OpenAI's clients look."""
+    """404 in OpenAI's shape."""
 
 
 class KserveNotFoundHandler(NotFoundHandler, KserveHandler):
-    """The same where Triton's look."""
+    """404 in Triton's shape."""
 
 
 class SglangNotFoundHandler(NotFoundHandler):
-    """The same at the root, in SGLang's words."""
+    """404 in SGLang's shape, at the root."""
 
     error_body = staticmethod(sglang_answer.error_body)
 

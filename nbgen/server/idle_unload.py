@@ -1,4 +1,4 @@
-"""When an engine that nobody asks anything is stopped. The next request starts one, as it would the first."""
+"""When an idle engine is stopped. The next request starts it again, as the first one did."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOK_SECONDS = 15.0
 
 
 class IdleUnload:
-    """Of one engine, after `seconds` without a request; None: never."""
+    """Stops an engine after `seconds` without a request; never if that is None."""
 
     def __init__(self, engine: EngineLife, seconds: float | None, log: Logger) -> None:
         self._engine = engine
@@ -22,18 +22,18 @@ class IdleUnload:
         self._looks: PeriodicCallback | None = None
 
     def start(self) -> None:
-        """Begin to look. Needs a running event loop."""
+        """Begin to check. Needs a running event loop."""
         if self._seconds is not None:
             self._looks = PeriodicCallback(self.look, 1000 * min(LOOK_SECONDS, max(self._seconds / 4, 0.1)))
             self._looks.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._looks is not None:
             self._looks.stop()
 
     async def look(self) -> None:
-        """Stop the engine if it is time for that. One that is paused or released is left to who did that."""
+        """Stop the engine if it has been idle long enough; one that is paused or released is never idle."""
         idle = self._engine.idle_seconds
         if self._seconds is not None and idle is not None and idle >= self._seconds:
             self._log.info("The model is unloaded: nobody has asked it anything for %g seconds", self._seconds)

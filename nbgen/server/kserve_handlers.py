@@ -1,4 +1,7 @@
-"""KServe v2 over HTTP: health, metadata, configuration, statistics, repository, inference."""
+"""KServe v2 over HTTP: health, metadata, configuration, statistics, repository, inference.
+
+Does not know how bodies are written (`kserve`, `kserve_answer`), nor what computes.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,15 @@ from nbgen import __version__
 from nbgen.errors import InvalidRequest, NotFound, Unavailable, Unsupported
 from nbgen.protocols import kserve, kserve_answer, kserve_checks, kserve_metadata
 from nbgen.protocols.inference import Inference, InferenceResponse
-from nbgen.protocols.kserve_answer import Answer
+from nbgen.protocols.kserve_answer import ENCODINGS, Answer
 from nbgen.server.kserve_handler import KserveHandler, SmallHandler
 from nbgen.server.off_loop import INLINE_BYTES, off_loop
 from nbgen.server.served_model import ServedModel
 from nbgen.tensor_spec import ModelSpec
 
+COMPRESSED = ENCODINGS[1:]
 #: Bytes of one inference, its binary tensors among them: the protocol's MAX_INPUT_BYTES do not hold for these.
 INFER_BODY = 2**29
-COMPRESSED = ("gzip", "deflate")
 
 
 class DescribingHandler(SmallHandler):

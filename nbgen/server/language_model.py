@@ -1,4 +1,7 @@
-"""The language model as one of the models that Triton's routes serve."""
+"""The language model as one of the models that Triton's routes serve.
+
+Knows no wire: tensors come in and go out.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ class ReleaseMemoryHandler(SglangHandler):
     """Gives up the memory that `tags` name. Running requests end with an error, later ones are refused."""
 
     async def post(self) -> None:
-        await self.engine.occupy(ReleaseMemory, parse_tags(self.body))
+        await self.engine.change_memory(ReleaseMemory, parse_tags(self.body))
         self.finish(b"null")
 
 
@@ -19,7 +19,7 @@ class ResumeMemoryHandler(SglangHandler):
     """Takes the memory that `tags` name again. Answers when requests may come."""
 
     async def post(self) -> None:
-        await self.engine.occupy(ResumeMemory, parse_tags(self.body))
+        await self.engine.change_memory(ResumeMemory, parse_tags(self.body))
         self.finish(b"null")
 
 

@@ -52,7 +52,7 @@ class Metrics:
         }
         self._ttft = _histogram("time_to_first_token_seconds", "To the first token.", TTFT_SECONDS, registry)
         self._e2e = _histogram("e2e_request_latency_seconds", "To the end.", E2E_SECONDS, registry)
-        self._pulses: dict[str, Pulse] = defaultdict(Pulse)
+        self._token_times: dict[str, TokenTimes] = defaultdict(TokenTimes)
         registry.register(self)
 
     def text(self) -> bytes:
@@ -79,18 +79,18 @@ class Metrics:
             family.add_metric([self._engine.config.model], value)
             yield family
         tokens, itl = CounterMetricFamily(*TOKENS, labels=LABELS), HistogramMetricFamily(*ITL, labels=LABELS)
-        for model, pulse in self._pulses.items():
-            tokens.add_metric([model], pulse.tokens)
-            itl.add_metric([model], pulse.buckets, pulse.seconds)
+        for model, times in self._token_times.items():
+            tokens.add_metric([model], times.tokens)
+            itl.add_metric([model], times.buckets, times.seconds)
         yield from (tokens, itl)
 
     def follow(self, run: Run) -> None:
         """Count a run that begins."""
         run.watchers.add(_Meter(run, self).update)
 
-    def pulse(self, run: Run) -> Pulse:
+    def token_times(self, run: Run) -> TokenTimes:
         """Where the run's tokens are counted."""
-        return self._pulses[run.model]
+        return self._token_times[run.model]
 
     def first_token(self, run: Run, seconds: float) -> None:
         """One of the run's samples has begun, so long after the run."""
@@ -113,9 +113,10 @@ class Metrics:
         return sum(cached for cached, _ in self._recent) / max(sum(prompt for _, prompt in self._recent), 1)
 
 
-class Pulse:
-    """A model's tokens and the times between them. prometheus_client's own counters would cost more than a token's
-    decoding: three locks, and a search through all buckets.
+class TokenTimes:
+    """A model's tokens and the times between them, as a histogram.
+
+    prometheus_client's own would cost more than a token's decoding: three locks, and a search through all buckets.
     """
 
     def __init__(self) -> None:
@@ -142,7 +143,7 @@ class _Meter:
     def __init__(self, run: Run, metrics: Metrics) -> None:
         self._run = run
         self._metrics = metrics
-        self._pulse = metrics.pulse(run)
+        self._times = metrics.token_times(run)
         self._outputs = 0
         self._last: dict[int, float] = {}
         self._ended = False
@@ -163,10 +164,10 @@ class _Meter:
         now, last = time.monotonic(), self._last.get(index)
         self._last[index] = now
         if last is None:
-            self._pulse.tokens += count
+            self._times.tokens += count
             self._metrics.first_token(self._run, now - self._run.started)
         else:
-            self._pulse.add(count, now - last)
+            self._times.add(count, now - last)
 
 
 def _histogram(name: str, words: str, seconds: tuple[float, ...], registry: CollectorRegistry) -> Histogram:

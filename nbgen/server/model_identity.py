@@ -11,9 +11,7 @@ from pathlib import Path
 from nbgen import model_files, model_hub
 from nbgen.engine_config import EngineConfig
 from nbgen.errors import ModelError
-
-#: Of a folder, as `model_files.stamp` has it.
-Stamp = frozenset[tuple[str, int, int]]
+from nbgen.model_files import Stamp
 
 
 def of_model(config: EngineConfig, files: Stamp) -> str:

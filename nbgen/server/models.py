@@ -51,7 +51,7 @@ class Models:
         return model
 
     def will_load(self) -> None:
-        """A start is to come: until then no module is told to be ready that was never tried."""
+        """Announce that modules are loaded soon: until then none is reported as ready."""
         for module in self._modules.values():
             module.awaited = True
 

@@ -92,7 +92,7 @@ class ChatCompletionsHandler(CallHandler):
 
 
 class CardsHandler(OpenaiHandler):
-    """Knows the one model that is served, and its adapters."""
+    """The model cards: the one model that is served, and its adapters."""
 
     _track_activity = False
 
@@ -104,7 +104,7 @@ class CardsHandler(OpenaiHandler):
 
 
 class ModelsHandler(CardsHandler):
-    """All of them."""
+    """Lists all model cards."""
 
     async def get(self) -> None:
         self.finish(msgspec.json.encode({"object": "list", "data": self.cards()}))
@@ -113,7 +113,7 @@ class ModelsHandler(CardsHandler):
 
 
 class OneModelHandler(CardsHandler):
-    """One by its name, which may hold slashes."""
+    """One model card by its name, which may hold slashes."""
 
     async def get(self, name: str) -> None:
         if (found := next((card for card in self.cards() if card["id"] == name), None)) is None:

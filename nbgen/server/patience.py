@@ -1,4 +1,7 @@
-"""How long is waited for a reader who is slow: as long as something of the answer still leaves."""
+"""How long is waited for a reader who is slow: as long as something of the answer still leaves.
+
+Does not know what is sent.
+"""
 
 from __future__ import annotations
 

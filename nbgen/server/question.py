@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nbgen.errors import NbgenError, from_status
+from nbgen.errors import NbgenError
 from nbgen.messages import EmbedOutput, GenerateOutput, Request, TokenizerAnswer
 from nbgen.server.engine_client import EngineClient
 
@@ -19,9 +19,8 @@ class Question:
 
     def add(self, answer: Answer, *_: Answer) -> None:
         reason = answer.finish_reason if isinstance(answer, GenerateOutput) else None
-        if reason is not None and reason.type == "error":
-            words = reason.message or "the engine refused"
-            self.fail(from_status(reason.status or 500, words, reason.field, reason.code))
+        if reason is not None and (error := reason.as_error("the engine refused")) is not None:
+            self.fail(error)
         elif not self.answer.done():
             self.answer.set_result(answer)
 

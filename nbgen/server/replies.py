@@ -1,4 +1,4 @@
-"""Who waits for what an engine answers: one future for each question, by the id that its answer names."""
+"""The requests to an engine that wait for one answer each: a future by request id. Knows no message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Replies(Generic[T]):
-    """Questions of one kind that were asked and not answered; true while there is any."""
+    """The pending answers of one kind, by request id."""
 
     def __init__(self) -> None:
         self._asked: dict[str, asyncio.Future[T]] = {}
@@ -24,32 +24,32 @@ class Replies(Generic[T]):
         return len(self._asked)
 
     def values(self) -> Collection[asyncio.Future[T]]:
-        """The answers to come."""
+        """The futures of all pending answers."""
         return self._asked.values()
 
     def ask(self, rid: str) -> asyncio.Future[T]:
-        """The answer to come."""
+        """A new pending answer, to be awaited."""
         reply = self._asked[rid] = asyncio.get_running_loop().create_future()
         return reply
 
     def answer(self, rid: str, value: T) -> None:
-        """It has come. Whoever asked may have gone."""
+        """Resolve the pending answer; nothing happens where none is pending, or its waiter was cancelled."""
         reply = self._asked.pop(rid, None)
         if reply is not None and not reply.done():
             reply.set_result(value)
 
     def forget(self, rid: str) -> None:
-        """Nobody waits for it any more."""
+        """Drop the pending answer."""
         self._asked.pop(rid, None)
 
     def taken(self) -> Replies[T]:
-        """All of them, which are no longer in here: those asked from now on are another process's."""
+        """Move all pending answers into a new object: what is asked from now on goes to another process."""
         taken = Replies[T]()
         taken._asked, self._asked = self._asked, {}
         return taken
 
     def lost(self, error: NbgenError) -> None:
-        """None of them will be answered."""
+        """Fail all pending answers with this error."""
         for reply in self.taken()._asked.values():
             if not reply.done():
                 reply.set_exception(error)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, renamed
-from nbgen.protocols.responses import Asked
+from nbgen.protocols.responses import ResponseCall
 from nbgen.protocols.responses_answer import Answer
 from nbgen.protocols.responses_items import Item
 from nbgen.server.conversations import KEEP_BYTES, Conversations
@@ -24,7 +24,7 @@ OUTPUT_BYTES = 500
 class Response:
     """One response: as far as its run has come, or as it ended. In background its run is kept, to be read again."""
 
-    def __init__(self, asked: Asked, model: str, run: Run, size: int) -> None:
+    def __init__(self, asked: ResponseCall, model: str, run: Run, size: int) -> None:
         """`size` is that of its body, in bytes."""
         self.id = asked.id
         self.run_id = run.id
@@ -51,7 +51,7 @@ class Response:
         return self.answer().body(run.outputs, run.samples[0], self.in_its_words(run.error), begun=begun)
 
     def in_its_words(self, error: NbgenError | None) -> NbgenError | None:
-        """What ended its run; a refusal by the engine's names, in those of the call."""
+        """The error with the engine's names of fields replaced by the call's."""
         return renamed(error, self._names) if isinstance(error, InvalidRequest) else error
 
     def run_in_background(self, what: str) -> Run:
@@ -61,7 +61,7 @@ class Response:
         return self._run
 
     def settle(self) -> bool:
-        """Whether its run is over: then it stays as it is."""
+        """Keep the final body if the run has ended; whether it has."""
         if self._ended is None and self._run and self._run.ended is not None:
             self._ended = self.body()
             self.size += len(self._run.outputs) * OUTPUT_BYTES
@@ -70,17 +70,17 @@ class Response:
 
     @property
     def refused(self) -> bool:
-        """Whether it is an error, and its caller was told so."""
+        """Whether it failed in the foreground, so that its caller has got the error."""
         return not self._background and self.body()["status"] == "failed"
 
     def items(self) -> list[Item]:
-        """All that was said up to its end. Raises InvalidRequest before that."""
+        """All items of the chat up to its end. Raises InvalidRequest before that."""
         if self._ended is None:
             raise InvalidRequest(f"the response {self.id} has not ended yet", field="previous_response_id")
         return self._items + self._output
 
     def own_items(self) -> list[Item]:
-        """Of those its input and its output, once it has ended."""
+        """Its own input and output items, without those of responses before it."""
         return self.input + self._output
 
     @property
@@ -103,7 +103,7 @@ class Responses:
         return self.conversations.size + sum(response.size for response in self._kept.values())
 
     def add(self, response: Response, run: Run) -> None:
-        """Keep it, and with its end forget what is too much."""
+        """Keep the response; when its run ends, drop the oldest beyond KEEP_BYTES."""
         self._kept[response.id] = response
         run.end_watchers.add(lambda: self._settle(response))
         self._settle(response)

@@ -13,12 +13,12 @@ from nbgen.protocols.json_body import refuse_unsupported
 from nbgen.protocols.openai import UNSUPPORTED_STREAM_OPTIONS
 from nbgen.protocols.responses_answer import item_page
 from nbgen.protocols.responses_items import in_parts
-from nbgen.protocols.responses_query import Again, Page, parse_query
+from nbgen.protocols.responses_query import Page, Retrieval, parse_query
 from nbgen.server.base_handler import MEDIA_BODY, NbgenHandler
 from nbgen.server.openai_handlers import CallHandler, OpenaiHandler
 from nbgen.server.question import ask_tokenizer
 from nbgen.server.responses import Response, Responses
-from nbgen.server.runs import Run
+from nbgen.server.runs import Run, ended
 
 
 class KeptHandler(NbgenHandler):
@@ -80,7 +80,7 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
 
     async def get(self, id: str) -> None:
         response = self.kept.get(id)
-        again = parse_query(self.request.query_arguments, Again)
+        again = parse_query(self.request.query_arguments, Retrieval)
         refuse_unsupported({"include_obfuscation": again.include_obfuscation}, UNSUPPORTED_STREAM_OPTIONS)
         if again.stream:
             await self._follow(response, again.starting_after)
@@ -116,10 +116,8 @@ class CancelHandler(OpenaiHandler, KeptHandler):
     async def post(self, id: str) -> None:
         response = self.kept.get(id)
         run = response.run_in_background("cancelled: another ends when its caller leaves")
-        self.reader.watch(run.end_watchers)
         self.runs.abort(run.id)
-        while run.ended is None and not self.reader.gone:
-            await self.reader.wait()
+        await ended([run], self.reader)
         self.finish(msgspec.json.encode(response.body()))
 
 

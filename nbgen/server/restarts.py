@@ -1,4 +1,7 @@
-"""How often an engine may be started again by itself: after crashes, and after loads that failed."""
+"""How often an engine may be started again by itself: after crashes, and after loads that failed.
+
+Starts nothing itself.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class RunEvents:
         self.done = False
 
     def take(self, places: Callable[[], Mapping[str, int]]) -> bytes:
-        """The events since the last call, with its place of those in the queue. After the last one `done` is true."""
+        """The events since the last call; `places` are those in the queue by run id. `done` is true after the last."""
         if self.done:
             return b""
         state = self._runs.state(self._run)

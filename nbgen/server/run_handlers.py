@@ -15,11 +15,11 @@ from nbgen.protocols.native import RunBody, Snapshot
 from nbgen.server.base_handler import KEEP_ALIVE_SECONDS, MEDIA_BODY, NbgenHandler
 from nbgen.server.chats import Chat
 from nbgen.server.run_events import RunEvents, missing, take
-from nbgen.server.runs import Run
+from nbgen.server.runs import Run, ended
 from nbgen.sse import KEEP_ALIVE
 
 
-class RunsRoute(NbgenHandler):
+class RunsBaseHandler(NbgenHandler):
     """What the routes about runs share."""
 
     async def start(self, body: RunBody) -> Run:
@@ -93,7 +93,7 @@ class RunsRoute(NbgenHandler):
         return self.write_at_once(partial(take, [events], self.runs)) and not events.done
 
 
-class RunsHandler(RunsRoute):
+class RunsHandler(RunsBaseHandler):
     """Starts a run."""
 
     body_limit = MEDIA_BODY
@@ -111,16 +111,14 @@ class RunsHandler(RunsRoute):
                 self.runs.leave(run)
 
     async def _answer(self, run: Run) -> None:
-        self.reader.watch(run.end_watchers)
-        while run.ended is None and not self.reader.gone:
-            await self.reader.wait()
+        await ended([run], self.reader)
         if run.error is not None and not run.outputs:
             raise anew(run.error)
         if not self.reader.gone:
             self.finish(msgspec.json.encode(self.snapshot(run)))
 
 
-class RunHandler(RunsRoute):
+class RunHandler(RunsBaseHandler):
     """A run as it stands."""
 
     _track_activity = False
@@ -131,7 +129,7 @@ class RunHandler(RunsRoute):
     head = get
 
 
-class RunEventsHandler(RunsRoute):
+class RunEventsHandler(RunsBaseHandler):
     """A run's events from an offset on. Its readers come and go; the run does not mind."""
 
     async def get(self, id: str) -> None:
@@ -141,7 +139,7 @@ class RunEventsHandler(RunsRoute):
         await self.stream([self.follow(run, offset)])
 
 
-class CancelHandler(RunsRoute):
+class CancelHandler(RunsBaseHandler):
     """Ends a run; once ended it stays as it is."""
 
     async def post(self, id: str) -> None:
@@ -150,7 +148,7 @@ class CancelHandler(RunsRoute):
         self.finish(msgspec.json.encode({"run": id, "state": self.runs.state(run)}))
 
 
-class SubscribeHandler(RunsRoute):
+class SubscribeHandler(RunsBaseHandler):
     """One stream for many runs, so that a page needs one connection."""
 
     body_limit = MEDIA_BODY
@@ -168,9 +166,8 @@ class SubscribeHandler(RunsRoute):
         await self.stream(followed, body.frame_ms, first)
 
 
-class ChatHandler(RunsRoute):
-    """A chat's newest run, the messages that lead to it and its answer so far, and every turn of its tree. A chat
-    begins with none of them; the run is kept for 10 minutes after its end."""
+class ChatHandler(RunsBaseHandler):
+    """A chat: its newest run (kept for 10 minutes after its end), its messages so far, and all turns of its tree."""
 
     _track_activity = False
 

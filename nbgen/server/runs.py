@@ -12,13 +12,14 @@ from functools import partial
 
 import msgspec
 
-from nbgen.errors import Conflict, NbgenError, NotFound, Unavailable, from_status
+from nbgen.errors import Conflict, NbgenError, NotFound, Unavailable
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, ToolCall
 from nbgen.protocols.chat_messages import without_files
 from nbgen.protocols.native import Message
 from nbgen.protocols.sample import Sample, usage
 from nbgen.server.chats import Chats
 from nbgen.server.engine_client import EngineClient
+from nbgen.server.reader import Reader
 
 log = logging.getLogger(__name__)
 
@@ -136,9 +137,8 @@ class Run:
 
     def _take(self, output: GenerateOutput) -> None:
         reason = output.finish_reason
-        if reason is not None and (reason.type == "error" or reason.status is not None):
-            words = reason.message or "the request failed in the engine"
-            self.error = from_status(reason.status or 500, words, reason.field, reason.code)
+        if reason is not None and (error := reason.as_error("the request failed in the engine")) is not None:
+            self.error = error
             self.ended = time.monotonic()
             return
         if output.ran_seconds:
@@ -171,8 +171,16 @@ def _call(watchers: set[Callable[[], None]]) -> None:
     for watcher in tuple(watchers):
         try:
             watcher()
-        except Exception:
+        except Exception:  # a watcher is a reader's, which may raise anything
             log.exception("A watcher of a run failed")
+
+
+async def ended(runs: Sequence[Run], reader: Reader) -> None:
+    """Wait until all have ended, one has failed, or the reader has left."""
+    for run in runs:
+        reader.watch(run.end_watchers)
+    while not reader.gone and any(run.ended is None for run in runs) and not any(run.error for run in runs):
+        await reader.wait()
 
 
 class Runs:

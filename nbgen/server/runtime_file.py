@@ -1,4 +1,7 @@
-"""The file by which a kernel finds its server: where it is, and the key to nbgen's routes. Its owner alone reads it."""
+"""The file by which a kernel finds its server: where it is, and the key to nbgen's routes. Its owner alone reads it.
+
+Does not know who reads it.
+"""
 
 from __future__ import annotations
 

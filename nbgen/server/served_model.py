@@ -31,21 +31,21 @@ class ServedModel:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise the NbgenError that leaves it without an interface."""
+        """Raise the NbgenError that keeps the interface from being read, if there is one."""
 
     @property
     def device(self) -> str:
-        """Where it computes, or would."""
+        """The device that it runs on, or would run on once loaded."""
         return "cpu"
 
     @property
     def load_seconds(self) -> float:
-        """Of the last load."""
+        """How long the last load took."""
         return 0.0
 
     @property
     def state(self) -> ModelState:
-        """As the repository's index says it."""
+        """The state that the repository index reports."""
         raise NotImplementedError
 
     @property

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 
-from nbgen import __version__
+from nbgen import __version__, sse
 from nbgen.commands import ContinueGeneration, FlushCache, PauseGeneration
 from nbgen.errors import NbgenError, Unavailable
 from nbgen.messages import EmbedRequest, GenerateRequest
@@ -67,7 +67,7 @@ class GenerateHandler(SglangHandler, GenerationHandler):
         return b"".join(answer.chunk(sample, run.started, interval) for run, answer, sample in self._each(runs))
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
-        return (sglang_answer.error_event(error) if error else b"") + sglang_answer.DONE
+        return (sglang_answer.error_event(error) if error else b"") + sse.DONE
 
     def _each(self, runs: list[Run]) -> Iterator[tuple[Run, Answer, Sample]]:
         for run, answers in zip(runs, self._answers, strict=True):

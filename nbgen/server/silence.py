@@ -9,13 +9,13 @@ LOADING_SECONDS = 300
 
 
 class Silence:
-    """Counted in ticks of our own loop, so that a pause of this whole process is none."""
+    """The time since the engine's last message, in ticks of our own loop: a pause of this process does not count."""
 
     def __init__(self) -> None:
         self._sounds = 0
 
     def broken(self) -> None:
-        """The engine has said something."""
+        """Note that a message has come from the engine: the silence begins anew."""
         self._sounds += 1
 
     async def lasts(self, allowed: Callable[[], int | None]) -> int:

@@ -89,6 +89,7 @@ class StandaloneServerApp(ServerApp):
 
 
 def is_loopback(ip: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
     if ip == "localhost":
         return True
     try:

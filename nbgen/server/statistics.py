@@ -1,6 +1,6 @@
 """Counts and durations of one model's inferences, in the words of Triton's statistics extension.
 
-One successful request counts once, whatever it was computed with; one that is refused counts nowhere.
+One successful request counts once, whatever it was computed with; one that is refused counts nowhere. Knows no wire.
 """
 
 from __future__ import annotations

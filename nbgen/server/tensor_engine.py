@@ -13,7 +13,7 @@ from logging import Logger
 from typing import NamedTuple
 
 from nbgen.engine_config import EngineConfig
-from nbgen.errors import EngineStopped, InternalError, NbgenError, Unavailable, from_status
+from nbgen.errors import EngineStopped, Unavailable, from_status
 from nbgen.frames import FromEngine, Unreadable
 from nbgen.messages import AbortRequest, Tensor, TensorPiece
 from nbgen.pieces import cut_tensor
@@ -97,7 +97,7 @@ class TensorEngine:
             self._answers.forget(rid)
             self._pieces.pop(rid, None)
         if result.output.error is not None:
-            raise _error(result.output)
+            raise from_status(result.output.status, result.output.error or "the module failed")
         return result
 
     async def close(self, patience: float = 0) -> None:
@@ -169,8 +169,3 @@ class TensorEngine:
                 self._loads.answer(message.rid, ModuleState(rid=message.rid, error=message.error))
             case ModuleState():
                 self._loads.answer(message.rid, message)
-
-
-def _error(output: InferOutput) -> NbgenError:
-    words = output.error or "the module failed"
-    return InternalError(words) if output.status == 500 else from_status(output.status, words)

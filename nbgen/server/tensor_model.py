@@ -1,4 +1,7 @@
-"""A plain module as one of the models that Triton's routes serve: loaded as the server starts, or by a request."""
+"""A plain module as one of the models that Triton's routes serve: loaded as the server starts, or by a request.
+
+Knows no wire, and not what the module computes.
+"""
 
 from __future__ import annotations
 

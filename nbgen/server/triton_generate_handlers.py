@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
+from nbgen import sse
 from nbgen.engine_config import BLOCK_SIZE
 from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.protocols import kserve_checks, triton_generate
 from nbgen.protocols.inference import Inference, InferenceResponse
 from nbgen.protocols.kserve import MAX_INPUT_BYTES
+from nbgen.protocols.kserve_answer import JSON
 from nbgen.server.kserve_handler import KserveHandler
 from nbgen.server.kserve_handlers import MODEL
 from nbgen.server.off_loop import off_loop
 from nbgen.server.served_model import ServedModel
-
-JSON = "application/json"
 
 
 class GenerateHandler(KserveHandler):
@@ -65,7 +65,7 @@ class GenerateStreamHandler(GenerateHandler):
         try:
             async with aclosing(model.responses(inference)) as responses:
                 async for response in responses:
-                    await self.write_event(triton_generate.event(await self._body_of(response, inference)))
+                    await self.write_event(sse.encode(await self._body_of(response, inference)))
                     if self.reader.gone:
                         return
         except NbgenError as error:

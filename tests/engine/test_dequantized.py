@@ -131,8 +131,11 @@ def check_kept(quantized: Path) -> None:
     whole, rounded = build(quantized), build(quantized, quantization="int8")
     for assembly in (whole, rounded):
         assert assembly.model.layers_in == "C++"
-        made = [m for m in assembly.engine._runner.model.modules() if isinstance(m, NativeExperts)]
+        model = assembly.engine._runner.model
+        made = [m for m in model.modules() if isinstance(m, NativeExperts)]
         assert {type(product) for each in made for product in each.products} == {NativeMxfp4Linear}
+    held = sum(p.nbytes for each in made for p in each.products) + sum(p.nbytes for p in model.parameters())
+    assert held < rounded.model.weight_bytes
     assert rounded.model.weight_bytes < whole.model.weight_bytes
     with mock.patch.object(NativeExperts, "forward", lambda self, hidden, *_: hidden):
         assert build(quantized).model.layers_in == "transformers"

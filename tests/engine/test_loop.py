@@ -220,6 +220,7 @@ def test_a_loop_that_cannot_hear_ends(assembly: Assembly) -> None:
         patch.setattr(threading, "excepthook", lambda _: None)
         served.socket.sendall((1).to_bytes(4, "big") + b"\xc1")
         served.thread.join(PATIENCE)
+        assert not served.thread.is_alive()
     served.close()
 
 

@@ -96,7 +96,7 @@ class Machine:
         last = self.scheduler.failed(short=False)
         assert [last] == (alone or [None])
         self.scheduler.blocks.copied()
-        self.scheduler.retract()
+        self.scheduler.preempt_all()
         self.scheduler.blocks.cache.flush()
         for memory in (self.slots, self.states, self.snapshots):
             memory.update(dict.fromkeys(memory, ("garbage",)))
@@ -130,16 +130,18 @@ class Machine:
             for i in range(copy.num_tokens):
                 self.slots[copy.target * BLOCK + i] = self.slots[copy.source * BLOCK + i]
         elif copy.restores:
-            self.states[copy.slot] = self.snapshots[copy.snapshot]
+            self.states[copy.state_slot] = self.snapshots[copy.snapshot]
         else:
-            self.snapshots[copy.snapshot] = self.states[copy.slot]
+            self.snapshots[copy.snapshot] = self.states[copy.state_slot]
 
     def _compute(self, s: Sequence, count: int) -> None:
         end = s.num_computed + count
-        if s.slot is not None:
+        if s.state_slot is not None:
             been_through = (s.namespace, *s.token_ids[: s.num_computed])
-            assert not s.num_computed or self.states[s.slot] == been_through, "the state is not the sequence's own"
-            self.states[s.slot] = (s.namespace, *s.token_ids[:end])
+            assert not s.num_computed or self.states[s.state_slot] == been_through, (
+                "the state is not the sequence's own"
+            )
+            self.states[s.state_slot] = (s.namespace, *s.token_ids[:end])
         assert len(s.block_table) * BLOCK >= end
         for position in range(s.num_computed, end):
             self.slots[self._slot(s, position)] = (s.namespace, *s.token_ids[: position + 1])
@@ -167,9 +169,9 @@ class Machine:
         manager = self.scheduler.blocks
         if not isinstance(manager, StatefulBlocks):
             return
-        running = [s.slot for s in self.scheduler.running]
+        running = [s.state_slot for s in self.scheduler.running]
         assert sorted(running + manager._slots) == list(range(self.scheduler.max_running)), "a slot is lost or shared"
-        assert all(s.slot is None for s in self.sequences if s not in self.scheduler.running)
+        assert all(s.state_slot is None for s in self.sequences if s not in self.scheduler.running)
         snapshots = manager.cache.snapshots
         held = {**snapshots._new, **snapshots._used}
         assert sorted([*held.values(), *snapshots._free]) == list(range(snapshots.size)), "a snapshot is lost or shared"
@@ -231,7 +233,7 @@ def test_random_schedules_end_with_every_block_free(
             if s in arrived and s.status is not SequenceStatus.FINISHED:
                 machine.scheduler.finish(s)
         if step == retract:
-            machine.scheduler.retract()
+            machine.scheduler.preempt_all()
             assert machine.scheduler.blocks.num_free == blocks
         if not machine.scheduler.has_work and step >= late:
             break
@@ -315,7 +317,7 @@ def test_who_has_grown_long_waits_as_a_long_one() -> None:
     machine = Machine([grown], long_after=12)
     while len(grown) <= 12:
         machine.step()
-    machine.scheduler.retract()
+    machine.scheduler.preempt_all()
     assert grown.namespace.long
 
 
@@ -410,7 +412,7 @@ def test_what_a_prompt_has_computed_of_itself_was_not_cached() -> None:
     for _ in range(3):
         machine.step()
         own.start(now=0.0)
-    machine.scheduler.retract()
+    machine.scheduler.preempt_all()
     while machine.scheduler.has_work:
         machine.step()
     assert own.cached_tokens == 0
@@ -519,7 +521,7 @@ def test_who_gave_its_blocks_back_goes_on_where_it_was(snapshots: int | None) ->
     machine = Machine([sequence([i] * 8, 40) for i in (1, 2)], snapshots=snapshots, worth=64)
     for _ in range(10):
         machine.step()
-    machine.scheduler.retract()
+    machine.scheduler.preempt_all()
     machine.run()
     assert machine.scheduler.preemptions == 2
     assert machine.computed == 2 * 47, "something was computed again"

@@ -268,10 +268,15 @@ def test_layers_that_are_replaced_are_noticed(live: LiveServer, model: torch.nn.
 
 
 def test_stopping_an_answer_leaves_the_engine_idle(live: LiveServer) -> None:
+    status = lambda: live.client.model()["status"]  # noqa: E731
+    assert answer()
+    before = status()["generated_tokens"]
     stream = nbgen.stream(PROMPT, **{**GREEDY, "max_new_tokens": 15_000})
     next(stream)
+    wait_for(lambda: status()["running"] == 1, "the engine has said that it runs")
     stream.close()
-    wait_for(lambda: live.client.model()["status"]["running"] == 0, "the engine is idle")
+    wait_for(lambda: status()["running"] == 0, "the engine is idle")
+    assert 0 < status()["generated_tokens"] - before < 15_000
 
 
 def test_unloading_gives_the_cache_back_and_loading_goes_on(

@@ -105,7 +105,7 @@ ROUTES = {
         },
     ),
     "conversation": Route(
-        lambda raw: conversations.parse_beginning(raw, Nothing()),  # type: ignore[arg-type]
+        lambda raw: conversations.parse_create(raw, Nothing()),  # type: ignore[arg-type]
         {"items": ITEMS, "metadata": {"a": "b"}},
     ),
     "embeddings": Route(embeddings.parse_openai, {"input": ["a"], "dimensions": 3, "encoding_format": "float"}),

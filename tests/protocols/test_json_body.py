@@ -13,10 +13,9 @@ import pytest
 from nbgen.errors import InvalidRequest
 from nbgen.protocols import json_body
 from nbgen.protocols.json_body import (
+    MAX_BODY_VALUES,
     MAX_DEPTH,
     MAX_KEYS,
-    MAX_VALUES,
-    SLICE,
     MalformedBody,
     are_ids,
     are_integers,
@@ -25,7 +24,7 @@ from nbgen.protocols.json_body import (
     parse_object,
     refuse_unsupported,
 )
-from nbgen.protocols.json_structure import MAX_LISTS, MAX_OBJECTS, MAX_QUOTES
+from nbgen.protocols.json_structure import MAX_LISTS, MAX_OBJECTS, MAX_QUOTES, SLICE
 
 
 def nested(depth: int) -> bytes:
@@ -36,7 +35,7 @@ def nested(depth: int) -> bytes:
     "body", [b'{"a": [1, -2.5, 1e3, true, null, "\xc3\xa9\\ud83d\\ude00\\u0000"]}', nested(MAX_DEPTH)]
 )
 def test_ordinary_json_is_read(body: bytes) -> None:
-    parse_json(body)
+    assert parse_json(body) == json.loads(body)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_objects_are_nested_no_deeper_than_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "limit"), [(b"[]", MAX_LISTS), (b"{}", MAX_OBJECTS), (b'""', MAX_QUOTES // 2), (b"1", MAX_VALUES)]
+    ("item", "limit"), [(b"[]", MAX_LISTS), (b"{}", MAX_OBJECTS), (b'""', MAX_QUOTES // 2), (b"1", MAX_BODY_VALUES)]
 )
 def test_a_large_body_is_counted_before_it_is_parsed(item: bytes, limit: int) -> None:
     with pytest.raises(InvalidRequest, match="the request JSON has more than"):

@@ -3,13 +3,14 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from nbgen.engine_state import LoadProgress
 from nbgen.errors import InvalidRequest, Unavailable
+from nbgen.media_types import MAX_MEDIA
 from nbgen.messages import AnswerPart, LogprobOptions, TokenLogprobs, ToolCall
 from nbgen.protocols import native
-from nbgen.protocols.media import MAX_MEDIA
 from nbgen.sse import Decoder
 
 PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
@@ -101,7 +102,8 @@ def test_a_bad_body_is_refused_by_the_name_of_its_field(fields: dict[str, Any], 
     ],
 )
 def test_what_reaches_a_limit_is_taken(fields: dict[str, Any]) -> None:
-    run(**{"prompt": "a"} | fields)
+    taken = run(**{"prompt": "a"} | fields)
+    assert {name: msgspec.to_builtins(getattr(taken, name)) for name in fields} == fields
 
 
 def test_what_a_run_asks_for_beside_its_text() -> None:

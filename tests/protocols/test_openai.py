@@ -7,8 +7,9 @@ import pytest
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, LogprobOptions, TensorOptions
-from nbgen.protocols.openai import HINTS, UNSUPPORTED, Call, parse_chat, parse_completion
+from nbgen.protocols.openai import UNSUPPORTED, Call, parse_chat, parse_completion
 from nbgen.word_lists import WordLists
+from tests.protocols.test_openai_fields import HINTS
 
 HELLO = [{"role": "user", "content": "hello"}]
 

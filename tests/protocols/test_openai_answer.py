@@ -11,9 +11,9 @@ from nbgen.engine_config import EngineConfig
 from nbgen.errors import Forbidden, InvalidRequest, NbgenError, NotFound, Unauthorized, Unavailable
 from nbgen.messages import AnswerPart, FinishReason, GenerateOutput, TokenLogprobs, ToolCall
 from nbgen.protocols.openai import parse_chat, parse_completion
-from nbgen.protocols.openai_answer import DONE, Answer, error_body, error_event, model_card
+from nbgen.protocols.openai_answer import Answer, error_body, error_event, model_card
 from nbgen.protocols.sample import Sample
-from nbgen.sse import Decoder
+from nbgen.sse import DONE, Decoder
 
 
 def first_output(*prompt: str) -> GenerateOutput:

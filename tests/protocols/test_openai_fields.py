@@ -13,7 +13,16 @@ from openai.types.responses.input_token_count_params import InputTokenCountParam
 from nbgen.protocols import openai
 from nbgen.protocols import responses_body as ours
 
-OPENAI = {*openai.SAMPLING, *openai.UNSUPPORTED, *openai.HINTS}
+#: Labels for the caller's own books, and advice to OpenAI's caches. Prefixes are cached here whatever they say.
+HINTS = {
+    "user",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+}
+OPENAI = {*openai.SAMPLING, *openai.UNSUPPORTED, *HINTS}
 RESPONSES = {*ours.Body.__struct_fields__, *ours.UNSUPPORTED, *OPENAI, "stream_options"}
 
 
@@ -22,7 +31,7 @@ RESPONSES = {*ours.Body.__struct_fields__, *ours.UNSUPPORTED, *OPENAI, "stream_o
     [
         (chat.CompletionCreateParamsBase, {*openai.ChatBody.__struct_fields__, *OPENAI}),
         (completion.CompletionCreateParamsBase, {*openai.CompletionBody.__struct_fields__, *OPENAI}),
-        (types.EmbeddingCreateParams, {"input", "model", "dimensions", "encoding_format", *openai.HINTS}),
+        (types.EmbeddingCreateParams, {"input", "model", "dimensions", "encoding_format", *HINTS}),
         (responses.ResponseCreateParamsBase, RESPONSES),
         (InputTokenCountParams, RESPONSES),
         (responses.Reasoning, {*ours.ReasoningOptions.__struct_fields__, *ours.UNSUPPORTED_REASONING}),

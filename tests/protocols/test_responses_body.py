@@ -8,9 +8,9 @@ import pytest
 
 from nbgen.errors import InvalidRequest
 from nbgen.messages import ChatMessage, LogprobOptions
-from nbgen.protocols.responses import Asked, parse_count, parse_response
+from nbgen.protocols.responses import ResponseCall, parse_count, parse_response
 from nbgen.protocols.responses_body import LOGPROBS, UNSUPPORTED
-from nbgen.protocols.responses_query import Again, Page, parse_query
+from nbgen.protocols.responses_query import Page, Retrieval, parse_query
 
 SAID = {"type": "message", "role": "user", "content": "before"}
 TOOLS = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in "fg"]
@@ -29,11 +29,11 @@ class Memory:
         return {"type": "message", "role": "user", "content": f"item {id}"}
 
 
-def response(**fields: Any) -> Asked:
+def response(**fields: Any) -> ResponseCall:
     return parse_response(json.dumps({"input": "hi", **fields}).encode(), Memory())
 
 
-def turns(asked: Asked) -> list[tuple[str, Any]]:
+def turns(asked: ResponseCall) -> list[tuple[str, Any]]:
     messages = asked.call.requests[0].messages
     assert messages is not None
     return [(message.role, message.content) for message in messages]
@@ -150,8 +150,10 @@ def test_queries_say_which_items_and_from_where() -> None:
     assert parse_query({"limit": [b"1", b"100"], "order": [b"asc"], "other": [b"x"]}, Page) == Page(
         limit=100, order="asc"
     )
-    assert parse_query({"stream": [b"true"], "starting_after": [b"3"]}, Again) == Again(stream=True, starting_after=3)
-    assert parse_query({}, Again) == Again(stream=False, starting_after=-1)
+    assert parse_query({"stream": [b"true"], "starting_after": [b"3"]}, Retrieval) == Retrieval(
+        stream=True, starting_after=3
+    )
+    assert parse_query({}, Retrieval) == Retrieval(stream=False, starting_after=-1)
     for wrong in ({"limit": [b"0"]}, {"limit": [b"101"]}, {"order": [b"up"]}, {"limit": [b"\xff"]}):
         with pytest.raises(InvalidRequest, match="in the query"):
             parse_query(wrong, Page)

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from nbgen.errors import InvalidRequest
-from nbgen.protocols.json_body import MalformedBody
+from nbgen.protocols.json_body import MAX_TEXT_BYTES, MalformedBody
 from nbgen.protocols.sglang import (
     MAX_PROMPTS,
-    MAX_TEXT_BYTES,
     UNSUPPORTED,
     UNSUPPORTED_SAMPLING,
     ContractError,

@@ -93,6 +93,11 @@ class Server:
     def model(self) -> dict[str, Any]:
         return self.http.get("api/v1/model").json()
 
+    def generated(self) -> int:
+        """Tokens that the engine has generated, as its last pulse says."""
+        tokens: int = self.model()["status"]["generated_tokens"]
+        return tokens
+
     def ready(self) -> Server:
         """This server, once a model is loaded."""
         if self.model()["state"] != "ready":

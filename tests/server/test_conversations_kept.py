@@ -8,7 +8,7 @@ import pytest
 from nbgen.errors import InternalError, InvalidRequest, NotFound
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols.openai import Call
-from nbgen.protocols.responses import Asked
+from nbgen.protocols.responses import ResponseCall
 from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import input_items
 from nbgen.server import conversations
@@ -24,7 +24,7 @@ def begin(kept: Conversations, id: str) -> Run:
     said = input_items("hi")
     conversation = kept.claim(id, kept.get(id).items, said)
     run = Run(GenerateRequest(rid="r", text=""))
-    asked = Asked("resp_a", Body(input="hi", conversation=id), Call([run.request], chat=True), said, [])
+    asked = ResponseCall("resp_a", Body(input="hi", conversation=id), Call([run.request], chat=True), said, [])
     kept.follow(conversation, Response(asked, "m", run, 1), run)
     return run
 

@@ -254,7 +254,7 @@ async def test_who_asks_while_it_is_stopped_has_it_started_again_unless_it_is_st
             await starting
         assert client.state == "stopped"
     async with stopping(client):
-        await client.occupy(ReleaseMemory, ["kv_cache"])
+        await client.change_memory(ReleaseMemory, ["kv_cache"])
         assert (client.state, client.pid) == ("stopped", None), "what a stop gives back is free once that is answered"
     await client.close(0)
 
@@ -393,14 +393,14 @@ async def test_a_fault_in_what_is_done_with_outputs_is_a_crash_that_all_who_wait
         first, faulty = psutil.Process(client.pid), Faulty()
         client.submit(long_request("faulty"), faulty)
         with pytest.raises(EngineStopped):
-            await asyncio.wait_for(client.occupy(ReleaseMemory, ["kv_cache"]), PATIENCE)
+            await asyncio.wait_for(client.change_memory(ReleaseMemory, ["kv_cache"]), PATIENCE)
         await until(lambda: faulty.error)
         assert "could not take in what the engine said; it is starting again" in faulty.error.message
         await client.start()
         assert not first.is_running()
         client.submit(long_request("after"), heard := Heard())
         await until(lambda: heard.outputs)
-        await client.occupy(ReleaseMemory, ["kv_cache"])
+        await client.change_memory(ReleaseMemory, ["kv_cache"])
         assert client.state == "released"
     finally:
         await client.close(0)
@@ -414,7 +414,7 @@ async def test_what_the_engine_cannot_read_ends_that_request_alone(long_model: P
         with pytest.raises(InvalidRequest, match="folder"):
             await client.load_adapter("a", 5)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest, match="tags"):
-            await client.occupy(ReleaseMemory, ["all"])
+            await client.change_memory(ReleaseMemory, ["all"])
         many = SamplingParams(min_new_tokens="many")  # type: ignore[arg-type]  # which no parser lets through
         client.submit(GenerateRequest(rid="wrong", text="a", params=many), wrong)
         client.submit(GenerateRequest(rid="right", text="a", params=SamplingParams(max_new_tokens=2)), right)

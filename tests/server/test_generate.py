@@ -148,8 +148,11 @@ def test_abort_all_ends_a_batch_with_samples(server: Server) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_caller_who_leaves_aborts(server: Server, stream: bool) -> None:
     body = {"text": "a", "sampling_params": BUSY, "stream": stream}
+    server.idle()
+    before = server.generated()
     server.left("generate", body)
     server.idle()
+    assert 0 < server.generated() - before < BUSY["max_new_tokens"]
 
 
 def test_model_info(server: Server) -> None:

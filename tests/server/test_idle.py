@@ -175,7 +175,7 @@ async def test_who_is_paused_stays_however_long_that_takes(client: EngineClient,
 
 
 async def release_memory(client: EngineClient) -> None:
-    await client.occupy(ReleaseMemory, ["kv_cache"])
+    await client.change_memory(ReleaseMemory, ["kv_cache"])
 
 
 @together

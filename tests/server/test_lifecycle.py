@@ -39,10 +39,6 @@ def streaming(server: Server, **body: Any) -> Iterator[list[dict[str, Any]]]:
     assert chunks[-1]["meta_info"]["finish_reason"], "the stream did not end"
 
 
-def generated(server: Server) -> int:
-    return server.model()["status"]["generated_tokens"]
-
-
 def begun(chunks: list[dict[str, Any]]) -> None:
     wait_for(lambda: chunks, "the first chunk")
 
@@ -58,9 +54,9 @@ def test_a_pause_holds_all_that_runs_and_changes_nothing(server: Server, mode: s
         assert server.model()["status"]["waiting" if mode == "retract" else "running"] == 1
         assert server.http.get("health_generate").status_code == 503
         assert server.http.get("health").status_code == 200
-        before = generated(server)
+        before = server.generated()
         time.sleep(0.7)
-        assert generated(server) == before
+        assert server.generated() == before
         assert chunks[-1]["meta_info"]["finish_reason"] is None
         held = len(chunks[-1]["output_ids"])
         assert server.http.post("continue_generation", json={}).json()["status"] == "ok"

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from tests.server.conftest import Server, wait_for
+from tests.server.conftest import BUSY, Server, wait_for
 
 CHAT = [{"role": "user", "content": "hello"}]
 GREEDY = {"temperature": 0, "max_tokens": 8, "extra_body": {"ignore_eos": True}}
@@ -269,12 +269,16 @@ def test_a_wrong_key_is_401(server: Server) -> None:
 
 
 def test_leaving_a_stream_stops_the_engine(server: Server, client: openai.OpenAI) -> None:
+    server.idle()
+    before, tokens = server.generated(), BUSY["max_new_tokens"]
     stream = client.completions.create(
-        model="any", prompt="a", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+        model="any", prompt="a", max_tokens=tokens, stream=True, extra_body={"ignore_eos": True}
     )
     next(iter(stream))
+    wait_for(lambda: server.model()["status"]["running"], "the engine has said that it runs")
     stream.close()
-    wait_for(lambda: not server.model()["status"]["running"], "the engine is idle")
+    server.idle()
+    assert 0 < server.generated() - before < tokens
 
 
 async def test_the_async_client_and_many_at_once(server: Server) -> None:

@@ -5,7 +5,7 @@ import pytest
 from nbgen.errors import InternalError, InvalidRequest, NotFound
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols.openai import Call
-from nbgen.protocols.responses import Asked
+from nbgen.protocols.responses import ResponseCall
 from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import input_items
 from nbgen.server import responses
@@ -18,7 +18,7 @@ END = GenerateOutput(rid="r", text="yes", token_ids=(1,), finish_reason=FinishRe
 def add(kept: Responses, id: str, *, background: bool = False, size: int = 1) -> Run:
     items = input_items(id)
     request = GenerateRequest(rid=f"run-{id}", text="")
-    asked = Asked(id, Body(input=id, background=background), Call([request], chat=True), items, items)
+    asked = ResponseCall(id, Body(input=id, background=background), Call([request], chat=True), items, items)
     run = Run(request)
     kept.add(Response(asked, "m", run, size), run)
     return run

@@ -32,7 +32,7 @@ _FIELD: dict[str, Any] = {
 }
 
 
-class Channels(ThoughtFormat):
+class HarmonyFormat(ThoughtFormat):
     """The thoughts and the texts of such answers, of which there may be several."""
 
     @property
@@ -44,16 +44,16 @@ class Channels(ThoughtFormat):
         return {"content": several, THOUGHTS[0]: thought, LEAD: lead}
 
 
-CHANNELS = Channels(THINKS, END, opening=SAYS, following=NEXT, name="thinking")
+HARMONY = HarmonyFormat(THINKS, END, opening=SAYS, following=NEXT, name="thinking")
 
 
-def writes_in_channels(turns: TemplateTurns) -> bool:
+def writes_harmony(turns: TemplateTurns) -> bool:
     """Whether a template does: whether it renders a thought and a text in theirs."""
     text = turns.text({"role": "assistant", "content": ANSWER, **dict.fromkeys(THOUGHTS, THOUGHT)})
     return f"{THINKS}{THOUGHT}{END}" in text and f"{SAYS}{ANSWER}" in text
 
 
-def channel_calls(turns: TemplateTurns) -> CallFormat | None:
+def harmony_calls(turns: TemplateTurns) -> CallFormat | None:
     """How models of such a template call tools, one at a time; None where it shows no calls."""
     one = call_turn(turns, NAMES[:1], as_text=False)
     if f"to=functions.{FIRST}" not in one:
