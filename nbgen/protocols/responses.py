@@ -18,7 +18,7 @@ from nbgen.protocols import openai
 from nbgen.protocols.json_body import parse_object
 from nbgen.protocols.openai import Call
 from nbgen.protocols.responses_body import OWN, Body, Format, FunctionTool, parse_body
-from nbgen.protocols.responses_items import Item, chat_turns, input_items
+from nbgen.protocols.responses_items import Item, chat_turns, input_items, json_size, with_own_ids
 
 #: Fields of a chat's body, and what stands for them here.
 _NAMES = {
@@ -53,17 +53,20 @@ class Asked(NamedTuple):
     items: list[Item]
     #: Those of its conversation among them.
     said: Sequence[Item] = ()
+    #: Bytes of all this as JSON.
+    size: int = 0
 
 
 def parse_response(raw: bytes, memory: Memory) -> Asked:
     """The call in a body of `/v1/responses`. Raises InvalidRequest."""
     fields = {name: value for name, value in parse_object(raw).items() if value is not None}
     body = parse_body(fields)
-    given = [resolved(item, memory) for item in input_items(body.input)]
+    given = with_own_ids([resolved(item, memory) for item in input_items(body.input)])
     said = memory.conversation(body.conversation_id) if body.conversation_id else ()
     items = [*(memory.history(body.previous_response_id) if body.previous_response_id else said), *given]
     id = f"resp_{uuid.uuid4().hex}"
-    return Asked(id, body, _call(fields, body, items, id), given, items, said)
+    size = json_size(items) + len(msgspec.json.encode(msgspec.structs.replace(body, input="")))
+    return Asked(id, body, _call(fields, body, items, id), given, items, said, size)
 
 
 def parse_count(raw: bytes, memory: Memory) -> TokenizeRequest:

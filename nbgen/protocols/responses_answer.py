@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from nbgen import sse
-from nbgen.errors import NbgenError
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.messages import FinishReason, GenerateOutput
 from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import Item
@@ -98,9 +98,12 @@ def usage(sample: Sample) -> dict[str, Any]:
 
 
 def item_page(items: Sequence[Item], page: Page) -> bytes:
-    """A page of items, as a list of OpenAI's."""
+    """A page of items, as a list of OpenAI's. Raises InvalidRequest where none of them is the one to begin after."""
     shown = list(items) if page.order == "asc" else list(items)[::-1]
-    begin = next((place + 1 for place, item in enumerate(shown) if item["id"] == page.after), 0)
+    ids = [item["id"] for item in shown]
+    if page.after and page.after not in ids:
+        raise InvalidRequest(f"the list has no item {page.after[:80]!r} to begin after, or no more", field="after")
+    begin = ids.index(page.after) + 1 if page.after else 0
     found = shown[begin : begin + page.limit]
     ends = {"first_id": found[0]["id"] if found else None, "last_id": found[-1]["id"] if found else None}
     more = begin + page.limit < len(shown)

@@ -41,7 +41,6 @@ class ResponsesHandler(CallHandler, KeptHandler):
     body_limit = MEDIA_BODY
 
     async def post(self) -> None:
-        self._asked_bytes = len(self._body)
         asked = self._asked = await self.parsed(partial(responses.parse_response, memory=self.kept))
         self.detached = bool(asked.body.background)
         (request,) = await self.ready(asked.call)
@@ -57,7 +56,7 @@ class ResponsesHandler(CallHandler, KeptHandler):
         asked, conversations = self._asked, self.kept.conversations
         of = conversations.claim(body.conversation_id, asked.said, asked.input) if body.conversation_id else None
         run = super().start(request)
-        self._response = Response(self._asked, self.model_name(self._asked.call), run, self._asked_bytes)
+        self._response = Response(self._asked, self.model_name(self._asked.call), run)
         self._rendered = self._response.answer()
         if body.kept:
             self.kept.add(self._response, run)

@@ -26,7 +26,7 @@ class Memory:
         return [SAID] * 2 if id == "conv_1" else []
 
     def item(self, id: str) -> dict[str, Any]:
-        return {"type": "message", "role": "user", "content": f"item {id}"}
+        return {"id": id, "type": "message", "role": "user", "content": f"item {id}"}
 
 
 def response(**fields: Any) -> Asked:
