@@ -10,8 +10,8 @@ from nbgen.errors import InternalError, InvalidRequest, NotFound
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols.openai import Call
 from nbgen.protocols.responses import Asked
-from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_answer import item_page
+from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import input_items
 from nbgen.protocols.responses_query import Page
 from nbgen.server import conversations
