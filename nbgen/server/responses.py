@@ -45,8 +45,7 @@ class Response:
             return self._ended
         run = self._run
         assert run is not None
-        begun = bool(run.outputs) or run.ended is not None
-        return self.answer().body(run.outputs, run.samples[0], self.in_its_words(run.error), begun=begun)
+        return self.answer().body(run.outputs, run.samples[0], self.in_its_words(run.error), run.ended_at)
 
     def in_its_words(self, error: NbgenError | None) -> NbgenError | None:
         """What ended its run; a refusal by the engine's names, in those of the call."""

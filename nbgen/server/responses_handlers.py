@@ -71,7 +71,8 @@ class ResponsesHandler(CallHandler, KeptHandler):
         return self._rendered.chunk(runs[0].outputs)
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
-        return self._rendered.end(runs[0].outputs, runs[0].samples[0], self._response.in_its_words(error))
+        (run,) = runs
+        return self._rendered.end(run.outputs, run.samples[0], self._response.in_its_words(error), run.ended_at)
 
 
 class ResponseHandler(OpenaiHandler, KeptHandler):
@@ -101,7 +102,8 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
         self.reader.watch(run.watchers)
         while not (over or self.reader.gone):
             over, error = run.ended is not None, response.in_its_words(run.error)
-            chunk = answer.end(run.outputs, run.samples[0], error) if over else answer.chunk(run.outputs)
+            told = run.outputs
+            chunk = answer.end(told, run.samples[0], error, run.ended_at) if over else answer.chunk(told)
             if chunk:
                 await self.write_event(chunk)
             if not over:

@@ -1,6 +1,7 @@
 """Which responses are kept, and how long, without a server."""
 
 import json
+import time
 
 import msgspec
 import pytest
@@ -42,6 +43,18 @@ def test_a_response_ends_with_its_run_and_can_be_continued() -> None:
     kept.delete("resp_a")
     with pytest.raises(InvalidRequest, match="no item"):
         kept.item(answer["id"])
+
+
+def test_it_was_completed_when_its_run_ended_however_late_it_is_read() -> None:
+    kept = Responses()
+    run = add(kept, "resp_a", background=True)
+    run.created -= 100
+    run.started -= 90
+    run.add(END)
+    response = kept.get("resp_a")
+    assert 8 <= time.time() - response.body()["completed_at"] < 30
+    told = response.answer().end(run.outputs, run.samples[0], None, run.ended_at)
+    assert f'"completed_at":{response.body()["completed_at"]}'.encode() in told
 
 
 def test_what_is_deleted_before_its_end_is_not_there_after_it() -> None:
