@@ -133,8 +133,9 @@ def test_items_that_no_response_could_begin_with_are_refused(
     client: openai.OpenAI, items: list[Any], words: str
 ) -> None:
     id = client.conversations.create().id
-    with pytest.raises(openai.BadRequestError, match=words):
+    with pytest.raises(openai.BadRequestError, match=words) as refusal:
         client.conversations.items.create(id, items=items)
+    assert refusal.value.param == "items"
     assert texts(client, id) == []
 
 
