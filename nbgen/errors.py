@@ -150,7 +150,7 @@ def anew(error: E) -> E:
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
-    """The same refusal in the names that its reader knows; what it quotes stays. One from afar begins with its field."""
+    """The same refusal in the names that its reader knows; what it quotes stays. From afar it begins with its field."""
     words = _WORDS.sub(lambda found: names.get(found[0], found[0]), error.message)
     field = error.field or re.split(r"\W", error.message, maxsplit=1)[0]
     return InvalidRequest(words, field=names.get(field, error.field), code=error.code)

@@ -116,9 +116,10 @@ def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
 
 
 def _item(item: Item, field: str, place: int) -> Item:
-    kind = item.get("type") or ("message" if "role" in item else None)
+    bare = "item_reference" if "id" in item and item.keys() <= {"id", "type"} else None
+    kind = item.get("type") or ("message" if "role" in item else bare)
     if kind == "item_reference":
-        return item
+        return item | {"type": kind}
     if not isinstance(kind, str) or kind not in ID_PREFIXES:
         known = ", ".join([*ID_PREFIXES, "item_reference"])
         raise InvalidRequest(f"{field}[{place}] has the type {kind!r:.80}; there are {known}", field=field)

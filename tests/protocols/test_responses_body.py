@@ -54,6 +54,7 @@ def test_what_the_model_reads() -> None:
         assert turns(asked) == [("user", "before"), ("user", "before"), ("user", "hi")]
         assert (len(asked.said), asked.body.conversation_id) == (2, "conv_1")
     assert turns(response(input=[{"type": "item_reference", "id": "x"}])) == [("user", "item x")]
+    assert turns(response(input=[{"id": "x"}, {"id": "y", "type": None}])) == [("user", "item x"), ("user", "item y")]
 
 
 def test_the_options_are_a_chats() -> None:
@@ -121,6 +122,8 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"tools": TOOLS, "tool_choice": {"type": "file_search"}}, "tool_choice", "'file_search' is not supported"),
         ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
         ({"input": []}, "input", "input must hold 1 to"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "x"}]}]}, "input", "is not read"),
+        ({"input": [{"id": "x", "content": "y"}]}, "input", "has the type None"),
         ({"top_logprobs": 21}, "top_logprobs", "0 to 20"),
         ({"max_tool_calls": 0}, "max_tool_calls", "max_tool_calls"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", 'leave it out, or give "auto"'),
