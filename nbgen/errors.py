@@ -29,6 +29,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 E = TypeVar("E", bound="NbgenError")
+#: What is quoted, whole, or a word.
+_WORDS = re.compile(r"""(?<!\w)(?:'(?:\\.|[^\\'])*'|"(?:\\.|[^\\"])*")(?!\w)|\w+""", re.DOTALL)
 
 
 class NbgenError(Exception):
@@ -148,8 +150,8 @@ def anew(error: E) -> E:
 
 
 def renamed(error: InvalidRequest, names: Mapping[str, str]) -> InvalidRequest:
-    """The same refusal in the names that its reader knows. One that came from afar begins with its field."""
-    words = re.sub(r"\w+", lambda found: names.get(found[0], found[0]), error.message)
+    """The same refusal in the names that its reader knows; what it quotes stays. From afar it begins with its field."""
+    words = _WORDS.sub(lambda found: names.get(found[0], found[0]), error.message)
     field = error.field or re.split(r"\W", error.message, maxsplit=1)[0]
     return InvalidRequest(words, field=names.get(field, error.field), code=error.code)
 

@@ -36,11 +36,14 @@ def with_logprobs(
         return params
     if params.token_limit is None and fitting > 0:
         return msgspec.structs.replace(params, max_new_tokens=fitting)
+    asked = {"top_logprobs_num": options.top, "token_ids_logprob": options.token_ids}
+    names = [name for name, wanted in asked.items() if wanted]
+    prompt, start = (f"{rows} tokens of the prompt and ", ", logprob_start_len") if rows else ("", "")
     raise InvalidRequest(
-        f"top_logprobs_num and token_ids_logprob for {rows} tokens of the prompt and up to {budget} new ones, "
-        f"{params.n} times, are {(rows + budget) * each} log-probabilities; {_share(MAX_LOGPROBS, batch)}: ask for "
-        "fewer of them at each token, or for fewer tokens (max_new_tokens, n, logprob_start_len)",
-        field="top_logprobs_num",
+        f"{' and '.join(names)} for {prompt}up to {budget} new tokens, {params.n} times, are {(rows + budget) * each} "
+        f"log-probabilities; {_share(MAX_LOGPROBS, batch)}: ask for fewer of them at each token, or for fewer tokens "
+        f"(max_new_tokens, n{start})",
+        field=names[0],
     )
 
 

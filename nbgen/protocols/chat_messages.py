@@ -78,9 +78,18 @@ class Turn(msgspec.Struct, omit_defaults=True):
     content: str | list[Part] | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    #: The same, as vLLM and OpenRouter call it.
+    reasoning: str | None = None
     tool_calls: list[Call] | None = None
+    #: How calls were written before `tool_calls`; refused.
+    function_call: dict[str, Any] | None = None
     tool_call_id: str | None = None
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reasoning_content is None:
+            self.reasoning_content = self.reasoning
+        self.reasoning = None
 
 
 class Conversation(NamedTuple):
@@ -146,6 +155,8 @@ def part_item(part: Part) -> Item:
     """The medium of a part that is no text. Raises InvalidRequest."""
     if part.type == "input_audio" and part.input_audio is not None:
         return decode_base64(part.input_audio.data, "audio", "input_audio.data")
+    if part.type in ("file", "input_file"):
+        raise InvalidRequest(f"content of the type {part.type!r} is not read here: send its text", field="messages")
     given = getattr(part, part.type) if part.type in MEDIA_PARTS else None
     if given is None:
         known = ", ".join(("text", "refusal", "input_audio", *MEDIA_PARTS))
@@ -162,6 +173,8 @@ def _message(turn: Turn, media: list[Item]) -> ChatMessage:
     role = "system" if turn.role == "developer" else turn.role
     if role not in ("system", "user", "assistant", "tool"):
         raise InvalidRequest(f"messages of the role {turn.role!r:.80} are not supported", field="messages")
+    if turn.function_call is not None:
+        raise InvalidRequest("`function_call` of a message is not supported: give it in `tool_calls`", field="messages")
     content = turn.refusal if turn.content is None and role == "assistant" else turn.content
     if content is None and not (role == "assistant" and turn.tool_calls):
         raise InvalidRequest(f"a message of the role {turn.role!r} has no content", field="messages")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, renamed
 from nbgen.protocols import openai
 from nbgen.protocols.json_body import convert, parse_object
 from nbgen.protocols.responses import Memory, resolved
@@ -70,10 +70,10 @@ def _items(given: Sequence[Item], memory: Memory) -> list[Item]:
     """The items, of which a response can be made."""
     if len(given) > MAX_ITEMS:
         raise InvalidRequest(f"items has {len(given)} items; at most {MAX_ITEMS} at a time", field="items")
-    items = [in_parts(resolved(item, memory)) for item in input_items(given, "items")]
     try:
+        items = [in_parts(resolved(item, memory)) for item in input_items(given, "items")]
         if items:
             openai.chat_call({"messages": chat_turns(items)})
     except InvalidRequest as error:
-        raise InvalidRequest(error.message.replace("messages", "items"), field="items") from None
+        raise InvalidRequest(renamed(error, {"messages": "items"}).message, field="items") from None
     return items

@@ -190,7 +190,8 @@ def parse_completion(raw: bytes) -> Call:
         msgspec.structs.replace(request, logprobs=wanted, group=group, adapter=adapter)
         for request, adapter in zip(requests, _adapters(body.lora_path, len(prompts)), strict=True)
     ]
-    names = _names(fields, "max_tokens") | {"input_ids": "prompt", "top_logprobs_num": "logprobs"}
+    names = _names(fields, "max_tokens") | {"input_ids": "prompt"}
+    names |= {"top_logprobs_num": "logprobs", "logprob_start_len": "echo"}
     return _call(body, requests, chat=False)._replace(echo=echo, logprobs=top is not None, names=names)
 
 
@@ -225,6 +226,7 @@ def chat_call(fields: dict[str, Any]) -> Call:
         template_options=template_options({**manner, **(body.chat_template_kwargs or {})}),
     )
     names = _names(fields, name) | {"input_ids": "messages", "messages": "messages", **OF_TEMPLATES}
+    names["top_logprobs_num"] = "top_logprobs"
     return _call(body, [request], chat=True)._replace(logprobs=wanted is not None, media=[media], names=names)
 
 

@@ -12,21 +12,13 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from nbgen.errors import InvalidRequest
+from nbgen.errors import InvalidRequest, renamed
 from nbgen.messages import TokenizeRequest
 from nbgen.protocols import openai
 from nbgen.protocols.json_body import parse_object
 from nbgen.protocols.openai import Call
-from nbgen.protocols.responses_body import OWN, Body, Format, FunctionTool, parse_body
-from nbgen.protocols.responses_items import Item, chat_turns, input_items
-
-#: Fields of a chat's body, and what stands for them here.
-_NAMES = {
-    "messages": "input",
-    "max_completion_tokens": "max_output_tokens",
-    "max_tokens": "max_output_tokens",
-    "response_format": "text.format",
-}
+from nbgen.protocols.responses_body import OF_CHATS, OWN, Body, Format, FunctionTool, parse_body
+from nbgen.protocols.responses_items import Item, chat_turns, input_items, json_size, with_own_ids
 
 
 class Memory(Protocol):
@@ -53,17 +45,20 @@ class ResponseCall(NamedTuple):
     items: list[Item]
     #: Those of its conversation among them.
     said: Sequence[Item] = ()
+    #: Bytes of all this as JSON.
+    size: int = 0
 
 
 def parse_response(raw: bytes, memory: Memory) -> ResponseCall:
     """The call in a body of `/v1/responses`. Raises InvalidRequest."""
     fields = {name: value for name, value in parse_object(raw).items() if value is not None}
     body = parse_body(fields)
-    given = [resolved(item, memory) for item in input_items(body.input)]
+    given = with_own_ids([resolved(item, memory) for item in input_items(body.input)])
     said = memory.conversation(body.conversation_id) if body.conversation_id else ()
     items = [*(memory.history(body.previous_response_id) if body.previous_response_id else said), *given]
     id = f"resp_{uuid.uuid4().hex}"
-    return ResponseCall(id, body, _call(fields, body, items, id), given, items, said)
+    size = json_size(items) + len(msgspec.json.encode(msgspec.structs.replace(body, input="")))
+    return ResponseCall(id, body, _call(fields, body, items, id), given, items, said, size)
 
 
 def parse_count(raw: bytes, memory: Memory) -> TokenizeRequest:
@@ -99,39 +94,34 @@ def _call(fields: dict[str, Any], body: Body, items: Sequence[Item], id: str) ->
         "tool_choice": choice,
         "response_format": _response_format(body.text.format),
         "reasoning_effort": body.reasoning and body.reasoning.effort,
+        "verbosity": body.text.verbosity,
         "logprobs": body.logprobs,
     }
-    if body.text.verbosity:
-        chat["chat_template_kwargs"] = {"verbosity": body.text.verbosity} | (fields.get("chat_template_kwargs") or {})
     try:
         call = openai.chat_call(chat)
         requests = [msgspec.structs.replace(each, drop_oldest=body.truncation == "auto") for each in call.requests]
-        names = {own: _NAMES.get(name, name) for own, name in call.names.items()}
+        names = {own: OF_CHATS.get(name, name) for own, name in call.names.items()}
         return call._replace(requests=requests, names=names)
     except InvalidRequest as error:
-        words, field = error.message, (error.field or "").partition("[")[0] or None  # turns are no items: other places
-        for theirs, ours in _NAMES.items():
-            words, field = words.replace(theirs, ours), ours if field == theirs else field
-        raise InvalidRequest(words, field=field) from None
+        field = (error.field or "").partition("[")[0] or None  # turns are no items: other places
+        raise renamed(InvalidRequest(error.message, field=field, code=error.code), OF_CHATS) from None
 
 
 def _tools(body: Body) -> tuple[list[dict[str, Any]], Any]:
-    """Tools and choice as chats have them; of `allowed_tools` the model sees those alone."""
-    tools, choice = body.tools or [], body.tool_choice
-    match choice:
+    """Tools and choice as chats have them."""
+    match choice := body.tool_choice:
         case {"type": "function", "name": name}:
             choice = {"type": "function", "function": {"name": name}}
         case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": list(allowed)}:
-            given = (tool.get("name") for tool in allowed if isinstance(tool, dict))
-            names = {name for name in given if isinstance(name, str)}
-            tools, choice = [tool for tool in tools if tool.name in names], mode
+            tools = [{"type": "function", "function": tool} for tool in allowed]
+            choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
         case dict():
             raise InvalidRequest(
                 f"tool_choice of the type {choice.get('type')!r:.80} is not supported: there are function, with a "
                 "name, and allowed_tools, with a mode and tools",
                 field="tool_choice",
             )
-    return [{"type": "function", "function": _function(tool)} for tool in tools], choice
+    return [{"type": "function", "function": _function(tool)} for tool in body.tools or ()], choice
 
 
 def _function(tool: FunctionTool) -> dict[str, Any]:

@@ -6,14 +6,13 @@ them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from nbgen import sse
-from nbgen.errors import NbgenError
+from nbgen.errors import InvalidRequest, NbgenError
 from nbgen.messages import FinishReason, GenerateOutput
 from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import Item
@@ -37,25 +36,28 @@ class Answer:
         self._after = after
 
     def body(
-        self, outputs: Sequence[GenerateOutput], sample: Sample, error: NbgenError | None = None, *, begun: bool = True
+        self, outputs: Sequence[GenerateOutput], sample: Sample, error: NbgenError | None, ended: float | None
     ) -> dict[str, Any]:
-        """The response as it stands; it is queued unless it has `begun`."""
+        """The response as it stands. It `ended` then, in seconds since 1970, if it has."""
         self._news(outputs)
         status = _status(sample.finish_reason, error)
         if status in STATUSES.values() or error:
             self._output.end(_item_status(status))
-        return self._response(status if begun else "queued", sample, error)
+        begun = bool(outputs) or ended is not None
+        return self._response(status if begun else "queued", sample, error, ended)
 
     def chunk(self, outputs: Sequence[GenerateOutput]) -> bytes:
         """The events for what is new; two come before all others."""
         return self._events(self._beginning() + self._news(outputs))
 
-    def end(self, outputs: Sequence[GenerateOutput], sample: Sample, error: NbgenError | None) -> bytes:
+    def end(
+        self, outputs: Sequence[GenerateOutput], sample: Sample, error: NbgenError | None, ended: float | None
+    ) -> bytes:
         """The events that end the stream."""
         status = _status(sample.finish_reason, error)
         events = self._beginning() + self._news(outputs) + self._output.end(_item_status(status))
         kind = "incomplete" if status == "cancelled" else status  # no event tells that it was
-        last = {"type": f"response.{kind}", "response": self._response(status, sample, error)}
+        last = {"type": f"response.{kind}", "response": self._response(status, sample, error, ended)}
         return self._events([*events, last])
 
     def _beginning(self) -> list[Event]:
@@ -74,11 +76,13 @@ class Answer:
         wanted = numbered[max(self._after + 1 - first, 0) :]
         return b"".join([sse.encode(msgspec.json.encode(event), event=event["type"]) for event in wanted])
 
-    def _response(self, status: str, sample: Sample, error: NbgenError | None) -> dict[str, Any]:
+    def _response(
+        self, status: str, sample: Sample, error: NbgenError | None, ended: float | None = None
+    ) -> dict[str, Any]:
         over = status not in ("queued", "in_progress")
         return self._head | {
             "status": status,
-            "completed_at": int(time.time()) if status == "completed" else None,
+            "completed_at": int(ended) if ended is not None and status == "completed" else None,
             "error": {"code": _code(error), "message": error.message} if error else None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "output": self._output.items(),
@@ -98,9 +102,12 @@ def usage(sample: Sample) -> dict[str, Any]:
 
 
 def item_page(items: Sequence[Item], page: Page) -> bytes:
-    """A page of items, as a list of OpenAI's."""
+    """A page of items, as a list of OpenAI's. Raises InvalidRequest where none of them is the one to begin after."""
     shown = list(items) if page.order == "asc" else list(items)[::-1]
-    begin = next((place + 1 for place, item in enumerate(shown) if item["id"] == page.after), 0)
+    ids = [item["id"] for item in shown]
+    if page.after and page.after not in ids:
+        raise InvalidRequest(f"the list has no item {page.after[:80]!r} to begin after, or no more", field="after")
+    begin = ids.index(page.after) + 1 if page.after else 0
     found = shown[begin : begin + page.limit]
     ends = {"first_id": found[0]["id"] if found else None, "last_id": found[-1]["id"] if found else None}
     more = begin + page.limit < len(shown)

@@ -40,6 +40,19 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "image": (None, {}),
     "personality": (None,),
     "n": (None, 1),
+    "return_hidden_states": (None, False),
+    "return_routed_experts": (None, False),
+    "routed_experts_start_len": (None,),
+}
+#: Fields of a chat's body, and what stands for them here.
+OF_CHATS = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
+    "logprobs": f"top_logprobs, or {LOGPROBS} in include",
 }
 UNSUPPORTED_REASONING: dict[str, tuple[Any, ...]] = {
     "summary": (None, "auto"),
@@ -77,8 +90,13 @@ class Format(msgspec.Struct):
 class TextOptions(msgspec.Struct):
     """How the answer's text is to be."""
 
-    format: Format = msgspec.field(default_factory=Format)
+    given: Format | None = msgspec.field(default=None, name="format")
     verbosity: Literal["low", "medium", "high"] | None = None
+
+    @property
+    def format(self) -> Format:
+        """What it must be, whatever was given."""
+        return self.given or Format()
 
 
 class ReasoningOptions(msgspec.Struct):
@@ -159,6 +177,9 @@ def parse_body(fields: dict[str, Any]) -> Body:
 
 def _refuse_unsupported(fields: dict[str, Any]) -> None:
     refuse_unsupported(fields, UNSUPPORTED)
+    for name, ours in OF_CHATS.items():
+        if fields.get(name, False) is not False:
+            raise InvalidRequest(f"`{name}` is a field of chat completions: here it is {ours}", field=name)
     refuse_inside(fields, "stream_options", UNSUPPORTED_STREAM_OPTIONS)
     refuse_inside(fields, "reasoning", UNSUPPORTED_REASONING)
     tools = fields.get("tools")

@@ -7,7 +7,7 @@ Does not know the model or where items are kept.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -72,6 +72,21 @@ def input_items(given: str | Sequence[Item], field: str = "input") -> list[Item]
     return [_item(item, field, place) for place, item in enumerate(given)]
 
 
+def with_own_ids(items: Sequence[Item], taken: Iterable[str] = ()) -> list[Item]:
+    """The items, each with an id of its own: a new one where another item has it, or one of those `taken`."""
+    ids, found = {"", *taken}, []
+    for item in items:
+        own = item | {"id": _new_id(item["type"])} if item["id"] in ids else item
+        ids.add(own["id"])
+        found.append(own)
+    return found
+
+
+def json_size(items: Sequence[Item]) -> int:
+    """Bytes of the items as JSON."""
+    return sum(len(msgspec.json.encode(item)) for item in items)
+
+
 def in_parts(item: Item) -> Item:
     """The item as OpenAI hands it back: a message's text is a part of it."""
     if item["type"] != "message" or not isinstance(item["content"], str):
@@ -107,19 +122,24 @@ def chat_turns(items: Sequence[Item]) -> list[dict[str, Any]]:
 
 
 def _item(item: Item, field: str, place: int) -> Item:
-    kind = item.get("type") or ("message" if "role" in item else None)
+    bare = "item_reference" if "id" in item and item.keys() <= {"id", "type"} else None
+    kind = item.get("type") or ("message" if "role" in item else bare)
     if kind == "item_reference":
-        return item
+        return item | {"type": kind}
     if not isinstance(kind, str) or kind not in ID_PREFIXES:
         known = ", ".join([*ID_PREFIXES, "item_reference"])
         raise InvalidRequest(f"{field}[{place}] has the type {kind!r:.80}; there are {known}", field=field)
     given = {name: value for name, value in item.items() if value is not None}
-    found = {"id": ID_PREFIXES[kind] + uuid.uuid4().hex, "type": kind, "status": "completed", **given}
+    found = {"id": _new_id(kind), "type": kind, "status": "completed", **given}
     try:
         msgspec.convert(found, _Known)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{field}[{place}]: {error}", field=field) from None
     return found
+
+
+def _new_id(kind: str) -> str:
+    return ID_PREFIXES[kind] + uuid.uuid4().hex
 
 
 def _say(turns: list[dict[str, Any]], message: Message) -> None:

@@ -10,10 +10,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from nbgen.errors import InvalidRequest, NotFound
-from nbgen.protocols.responses_items import Item, in_parts
+from nbgen.protocols.responses_items import Item, in_parts, json_size, with_own_ids
 from nbgen.server.item_index import ItemIndex
 
 if TYPE_CHECKING:
@@ -39,15 +37,17 @@ class Conversation:
         #: Whether a response is being made that will be added.
         self.busy = False
 
-    def append(self, items: Sequence[Item]) -> None:
-        """Append items."""
-        self.items = (*self.items, *items)
-        self.size += _json_size(items)
+    def append(self, items: Sequence[Item]) -> list[Item]:
+        """Append items; as they are kept, each with an id of its own."""
+        added = with_own_ids(items, (item["id"] for item in self.items))
+        self.items = (*self.items, *added)
+        self.size += json_size(added)
+        return added
 
     def drop(self, item: Item) -> None:
         """Remove an item."""
         self.items = tuple(each for each in self.items if each is not item)
-        self.size -= _json_size([item])
+        self.size -= json_size([item])
 
     def item(self, id: str) -> Item:
         """One of its items. Raises NotFound."""
@@ -86,18 +86,17 @@ class Conversations:
         """Forget it and its items. Raises NotFound."""
         self._pop(self.get(id))
 
-    def add(self, id: str, items: Sequence[Item]) -> None:
-        """Append items to a conversation. Raises NotFound and InvalidRequest."""
+    def add(self, id: str, items: Sequence[Item]) -> list[Item]:
+        """Append items to a conversation; as they are kept. Raises NotFound and InvalidRequest."""
         conversation = self._free(id)
         _check_room(conversation, items, "items")
-        self._append(conversation, items)
+        return self._append(conversation, items)
 
     def remove(self, id: str, item_id: str) -> Conversation:
         """Remove an item from its conversation, which is returned. Raises NotFound and InvalidRequest."""
         conversation, item = self._free(id), self.get(id).item(item_id)
         conversation.drop(item)
         self._items.remove(id, [item])
-        self._items.add(id, (each for each in conversation.items if each["id"] == item_id))
         self._used(conversation)
         return conversation
 
@@ -135,11 +134,12 @@ class Conversations:
         if body["status"] in SAID:
             self._append(conversation, [*map(in_parts, response.input), *body["output"]])
 
-    def _append(self, conversation: Conversation, items: Sequence[Item]) -> None:
-        conversation.append(items)
+    def _append(self, conversation: Conversation, items: Sequence[Item]) -> list[Item]:
+        added = conversation.append(items)
         if conversation.id in self._kept:
-            self._items.add(conversation.id, items)
+            self._items.add(conversation.id, added)
         self._used(conversation)
+        return added
 
     def _used(self, conversation: Conversation) -> None:
         """It was used last; forget what is too much."""
@@ -158,17 +158,13 @@ class Conversations:
 
 
 def _check_room(conversation: Conversation, items: Sequence[Item], field: str) -> None:
-    added = _json_size(items)
+    added = json_size(items)
     if conversation.size + added > KEEP_BYTES:
         raise InvalidRequest(
             f"the conversation has {conversation.size} bytes, and {added} came; at most {KEEP_BYTES}: delete items of "
             "it, or begin another",
             field=field,
         )
-
-
-def _json_size(items: Sequence[Item]) -> int:
-    return sum(len(msgspec.json.encode(item)) for item in items)
 
 
 def _busy(id: str) -> InvalidRequest:

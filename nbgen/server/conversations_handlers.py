@@ -71,8 +71,8 @@ class ItemsHandler(KnowingHandler):
         check_included(self.request.query_arguments)
         self.conversations.get(id)
         items = await self.parsed(partial(conversations.parse_items, memory=self.kept))
-        self.conversations.add(id, items)
-        self.finish(item_page(items, Page(limit=conversations.MAX_ITEMS, order="asc")))
+        added = self.conversations.add(id, items)
+        self.finish(item_page(added, Page(limit=conversations.MAX_ITEMS, order="asc")))
 
 
 class ItemHandler(KnowingHandler):

@@ -64,5 +64,6 @@ def suited(request: Request, model: ModelInfo) -> Request:
     if not request.media_optional:
         other = next(media.type for media in request.media if media.type not in model.media)
         takes = " and ".join(["text", *model.media])
-        raise InvalidRequest(f"{model.name} takes no {other}: only {takes}", field=other)
+        field = "media" if request.messages is None else "messages"
+        raise InvalidRequest(f"{model.name} takes no {other}: only {takes}", field=field)
     return msgspec.structs.replace(request, media=kept)

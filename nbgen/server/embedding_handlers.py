@@ -69,7 +69,7 @@ class EmbeddingsHandler(OpenaiHandler, EmbeddingHandler):
                 call.requests, lambda outputs: embeddings.openai_body(call, outputs, self.engine.config.model)
             )
         except InvalidRequest as error:
-            raise renamed(error, {"input_ids": "input", "hidden_states": "pooling"}) from None
+            raise renamed(error, {"prompt": "input", "input_ids": "input", "hidden_states": "pooling"}) from None
 
 
 class EncodeHandler(EmbeddingHandler):

@@ -14,11 +14,9 @@ class ItemIndex:
         self._found: dict[str, tuple[tuple[str, Item], ...]] = {}
 
     def add(self, holder: str, items: Iterable[Item]) -> None:
-        """This holder has these, too; of its own with one id the first is found."""
+        """This holder has these, too, each with an id of its own."""
         for item in items:
-            found = self._found.get(item["id"], ())
-            if all(other != holder for other, _ in found):
-                self._found[item["id"]] = (*found, (holder, item))
+            self._found[item["id"]] = (*self._found.get(item["id"], ()), (holder, item))
 
     def remove(self, holder: str, items: Iterable[Item]) -> None:
         """It has none with their ids any more."""

@@ -11,25 +11,23 @@ from typing import Any
 from nbgen.errors import InvalidRequest, NbgenError, NotFound, renamed
 from nbgen.protocols.responses import ResponseCall
 from nbgen.protocols.responses_answer import Answer
-from nbgen.protocols.responses_items import Item
+from nbgen.protocols.responses_items import Item, json_size
 from nbgen.server.conversations import KEEP_BYTES, Conversations
 from nbgen.server.item_index import ItemIndex
 from nbgen.server.runs import Run
 
 KEEP_RESPONSES = 1024
-#: Of an output, about.
-OUTPUT_BYTES = 500
 
 
 class Response:
     """One response: as far as its run has come, or as it ended. In background its run is kept, to be read again."""
 
-    def __init__(self, asked: ResponseCall, model: str, run: Run, size: int) -> None:
-        """`size` is that of its body, in bytes."""
+    def __init__(self, asked: ResponseCall, model: str, run: Run) -> None:
         self.id = asked.id
         self.run_id = run.id
         self.input = asked.input
-        self.size = size
+        #: Bytes of what it holds as JSON, what it continues among them.
+        self.size = asked.size
         self._background = bool(asked.body.background)
         self._about = asked.id, asked.body, model, run.created
         self._items = asked.items
@@ -47,8 +45,7 @@ class Response:
             return self._ended
         run = self._run
         assert run is not None
-        begun = bool(run.outputs) or run.ended is not None
-        return self.answer().body(run.outputs, run.samples[0], self.in_its_words(run.error), begun=begun)
+        return self.answer().body(run.outputs, run.samples[0], self.in_its_words(run.error), run.ended_at)
 
     def in_its_words(self, error: NbgenError | None) -> NbgenError | None:
         """The error with the engine's names of fields replaced by the call's."""
@@ -64,7 +61,7 @@ class Response:
         """Keep the final body if the run has ended; whether it has."""
         if self._ended is None and self._run and self._run.ended is not None:
             self._ended = self.body()
-            self.size += len(self._run.outputs) * OUTPUT_BYTES
+            self.size += json_size(self._output) * (2 if self._background else 1)  # its run has it, too
             self._run = self._run if self._background else None
         return self._ended is not None
 

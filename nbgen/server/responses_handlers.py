@@ -41,7 +41,6 @@ class ResponsesHandler(CallHandler, KeptHandler):
     body_limit = MEDIA_BODY
 
     async def post(self) -> None:
-        self._asked_bytes = len(self._body)
         asked = self._asked = await self.parsed(partial(responses.parse_response, memory=self.kept))
         self.detached = bool(asked.body.background)
         (request,) = await self.ready(asked.call)
@@ -57,7 +56,7 @@ class ResponsesHandler(CallHandler, KeptHandler):
         asked, conversations = self._asked, self.kept.conversations
         of = conversations.claim(body.conversation_id, asked.said, asked.input) if body.conversation_id else None
         run = super().start(request)
-        self._response = Response(self._asked, self.model_name(self._asked.call), run, self._asked_bytes)
+        self._response = Response(self._asked, self.model_name(self._asked.call), run)
         self._rendered = self._response.answer()
         if body.kept:
             self.kept.add(self._response, run)
@@ -72,7 +71,8 @@ class ResponsesHandler(CallHandler, KeptHandler):
         return self._rendered.chunk(runs[0].outputs)
 
     def end(self, runs: list[Run], error: NbgenError | None) -> bytes:
-        return self._rendered.end(runs[0].outputs, runs[0].samples[0], self._response.in_its_words(error))
+        (run,) = runs
+        return self._rendered.end(run.outputs, run.samples[0], self._response.in_its_words(error), run.ended_at)
 
 
 class ResponseHandler(OpenaiHandler, KeptHandler):
@@ -102,7 +102,8 @@ class ResponseHandler(OpenaiHandler, KeptHandler):
         self.reader.watch(run.watchers)
         while not (over or self.reader.gone):
             over, error = run.ended is not None, response.in_its_words(run.error)
-            chunk = answer.end(run.outputs, run.samples[0], error) if over else answer.chunk(run.outputs)
+            told = run.outputs
+            chunk = answer.end(told, run.samples[0], error, run.ended_at) if over else answer.chunk(told)
             if chunk:
                 await self.write_event(chunk)
             if not over:

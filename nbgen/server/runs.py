@@ -119,6 +119,11 @@ class Run:
     def _tokens(self) -> int:
         return sum(sample.completion_tokens for sample in self.samples)
 
+    @property
+    def ended_at(self) -> float | None:
+        """When it ended, in seconds since 1970."""
+        return None if self.ended is None else self.created + self.ended - self.started
+
     def add(self, *outputs: GenerateOutput) -> None:
         """The next outputs of the engine, which came at once."""
         now, before = time.monotonic(), self._tokens

@@ -181,8 +181,10 @@ def test_the_log_probabilities_of_a_prompt_and_of_all_answers_have_a_limit(
     monkeypatch.setattr(answer_size, "MAX_LOGPROBS", 4 * most - 1)
     with pytest.raises(
         InvalidRequest, match=f"are {4 * most} log-probabilities; one request gets at most {4 * most - 1}"
-    ):
+    ) as refusal:
         tiny_engine.admission.sequences(asked)
+    assert refusal.value.message.startswith("top_logprobs_num and token_ids_logprob for")
+    assert ("logprob_start_len" in refusal.value.message) == (start is not None)
     assert tiny_engine.admission.sequences(msgspec.structs.replace(asked, logprobs=LogprobOptions(start=start)))
 
 

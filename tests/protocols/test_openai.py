@@ -27,6 +27,8 @@ def test_the_engines_options_are_known_by_the_callers_names() -> None:
     assert [names[name] for name in ("max_new_tokens", "json_schema")] == ["max_tokens", "response_format"]
     assert chat(regex="a", response_format={"type": "text"}).names["regex"] == "regex"
     assert "json_schema" not in chat().names
+    assert chat().names["top_logprobs_num"] == "top_logprobs"
+    assert [completion().names[name] for name in ("top_logprobs_num", "logprob_start_len")] == ["logprobs", "echo"]
 
 
 @pytest.mark.parametrize(
@@ -170,6 +172,26 @@ def test_a_refusal_of_before_is_text() -> None:
 def test_an_answer_that_was_a_refusal_goes_back_as_it_came() -> None:
     (request,) = chat(messages=[{"role": "assistant", "content": None, "refusal": "no"}]).requests
     assert request.messages == [ChatMessage(role="assistant", content="no")]
+
+
+def test_thoughts_have_two_names() -> None:
+    for given in ({"reasoning_content": "hm"}, {"reasoning": "hm"}, {"reasoning_content": "hm", "reasoning": "other"}):
+        (request,) = chat(messages=[{"role": "assistant", "content": "yes", **given}]).requests
+        assert request.messages == [ChatMessage(role="assistant", content="yes", reasoning="hm")]
+
+
+def test_a_call_of_the_old_form_is_refused_and_not_lost() -> None:
+    said = {"role": "assistant", "content": "", "function_call": None}
+    assert chat(messages=[said]).requests[0].messages == [ChatMessage(role="assistant", content="")]
+    with pytest.raises(InvalidRequest, match="give it in `tool_calls`") as refusal:
+        chat(messages=[said | {"function_call": {"name": "f", "arguments": "{}"}}])
+    assert refusal.value.field == "messages"
+
+
+@pytest.mark.parametrize("part", [{"type": "file", "file": {"file_data": "x"}}, {"type": "input_file"}])
+def test_files_are_not_read(part: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=f"type '{part['type']}' is not read here: send its text"):
+        chat(messages=[{"role": "user", "content": [part]}])
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])

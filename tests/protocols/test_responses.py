@@ -69,23 +69,24 @@ def events(chunk: bytes) -> list[Any]:
 
 
 def test_items_are_the_same_however_they_came() -> None:
-    whole = made().body(OUTPUTS, sample())
+    whole = made().body(OUTPUTS, sample(), None, 3.7)
     assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "function_call", "function_call"]
     assert {item["status"] for item in whole["output"]} == {whole["status"]} == {"completed"}
     streamed = made()
-    told = b"".join(streamed.chunk(OUTPUTS[:end]) for end in range(1, 5)) + streamed.end(OUTPUTS, sample(), None)
-    assert events(told)[-1]["response"]["output"] == whole["output"]
+    told = b"".join(streamed.chunk(OUTPUTS[:end]) for end in range(1, 5)) + streamed.end(OUTPUTS, sample(), None, 3.7)
+    assert events(told)[-1]["response"] == whole
+    assert (whole["created_at"], whole["completed_at"]) == (1, 3)
     done = [event["item"] for event in events(told) if event["type"] == "response.output_item.done"]
     assert done == whole["output"]
     again = made()
-    at_once = again.chunk(OUTPUTS) + again.end(OUTPUTS, sample(), None)
+    at_once = again.chunk(OUTPUTS) + again.end(OUTPUTS, sample(), None, 3.7)
     assert events(at_once)[:-1] == events(told)[:-1]
-    later = Answer("resp_1", Body(input="hello"), "m", 1.0, after=4).end(OUTPUTS, sample(), None)
+    later = Answer("resp_1", Body(input="hello"), "m", 1.0, after=4).end(OUTPUTS, sample(), None, 3.7)
     assert events(later)[:-1] == events(told)[5:-1]
 
 
 def test_a_response_that_fails_says_why_and_keeps_what_came() -> None:
-    told = events(made().end(OUTPUTS[:2], Sample(), InternalError("the engine died")))
+    told = events(made().end(OUTPUTS[:2], Sample(), InternalError("the engine died"), 3.7))
     assert told[-1]["type"] == "response.failed"
     response = told[-1]["response"]
     assert (response["status"], response["error"]["message"]) == ("failed", "the engine died")
@@ -95,6 +96,6 @@ def test_a_response_that_fails_says_why_and_keeps_what_came() -> None:
 def test_an_answer_of_nothing_is_an_empty_message() -> None:
     over = Sample()
     over.add(GenerateOutput(rid="r", finish_reason=FinishReason("stop")))
-    (item,) = made().body([], over)["output"]
+    (item,) = made().body([], over, None, 3.7)["output"]
     assert (item["status"], item["content"][0]["text"]) == ("completed", "")
-    assert msgspec.json.encode(made().body([], Sample(), begun=False)["output"]) == b"[]"
+    assert msgspec.json.encode(made().body([], Sample(), None, None)["output"]) == b"[]"

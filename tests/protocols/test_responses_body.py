@@ -16,6 +16,11 @@ SAID = {"type": "message", "role": "user", "content": "before"}
 TOOLS = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in "fg"]
 
 
+def allowed(*names: Any) -> dict[str, Any]:
+    tools = [{"type": "function", "name": name} for name in names]
+    return {"type": "allowed_tools", "mode": "auto", "tools": tools}
+
+
 class Memory:
     """Earlier responses, of which there is one."""
 
@@ -26,7 +31,7 @@ class Memory:
         return [SAID] * 2 if id == "conv_1" else []
 
     def item(self, id: str) -> dict[str, Any]:
-        return {"type": "message", "role": "user", "content": f"item {id}"}
+        return {"id": id, "type": "message", "role": "user", "content": f"item {id}"}
 
 
 def response(**fields: Any) -> ResponseCall:
@@ -49,6 +54,7 @@ def test_what_the_model_reads() -> None:
         assert turns(asked) == [("user", "before"), ("user", "before"), ("user", "hi")]
         assert (len(asked.said), asked.body.conversation_id) == (2, "conv_1")
     assert turns(response(input=[{"type": "item_reference", "id": "x"}])) == [("user", "item x")]
+    assert turns(response(input=[{"id": "x"}, {"id": "y", "type": None}])) == [("user", "item x"), ("user", "item y")]
 
 
 def test_the_options_are_a_chats() -> None:
@@ -63,6 +69,10 @@ def test_the_options_are_a_chats() -> None:
     assert response(top_logprobs=2).call.requests[0].logprobs == LogprobOptions(top=2, text=True)
     format = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
     assert response(text={"format": format}).call.requests[0].params.grammar == ("json_schema", '{"type": "object"}')
+    unset = response(text={"format": None, "verbosity": None}, logprobs=False, messages=None)
+    assert (unset.body.text.format.type, unset.call.requests[0].logprobs) == ("text", None)
+    own = response(text={"verbosity": "high"}, chat_template_kwargs={"verbosity": "low"}).call.requests[0]
+    assert own.template_options == {"verbosity": "low"}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +93,7 @@ def test_what_may_be_called(choice: Any, names: str, required: bool, function: s
 
 def test_far_too_many_tools_are_refused_soon() -> None:
     tools = [{"type": "function", "name": f"f{i}"} for i in range(30_000)]
-    choice = {"type": "allowed_tools", "mode": "auto", "tools": [*reversed(tools), {"name": ["f1"]}]}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": tools[::-1]}
     started = time.thread_time()
     with pytest.raises(InvalidRequest, match="there are 30000 tools"):
         response(tools=tools, tool_choice=choice)
@@ -112,6 +122,8 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"tools": TOOLS, "tool_choice": {"type": "file_search"}}, "tool_choice", "'file_search' is not supported"),
         ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens must be at least 1"),
         ({"input": []}, "input", "input must hold 1 to"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "x"}]}]}, "input", "is not read"),
+        ({"input": [{"id": "x", "content": "y"}]}, "input", "has the type None"),
         ({"top_logprobs": 21}, "top_logprobs", "0 to 20"),
         ({"max_tool_calls": 0}, "max_tool_calls", "max_tool_calls"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary", 'leave it out, or give "auto"'),
@@ -119,6 +131,18 @@ def test_what_is_not_served_is_refused_unless_unset(name: str) -> None:
         ({"tools": [TOOLS[0], TOOLS[1] | {"defer_loading": True}]}, "tools[1].defer_loading", "not supported"),
         ({"truncation": "middle"}, "truncation", "'middle'"),
         ({"service_tier": "priority"}, "service_tier", "`service_tier` is not supported"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "messages", "here it is input"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens", "here it is max_output_tokens"),
+        ({"max_tokens": 5}, "max_tokens", "here it is max_output_tokens"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "here it is text.format"),
+        ({"reasoning_effort": "low"}, "reasoning_effort", "here it is reasoning.effort"),
+        ({"verbosity": "low"}, "verbosity", "here it is text.verbosity"),
+        ({"logprobs": True}, "logprobs", "here it is top_logprobs, or message.output_text.logprobs in include"),
+        ({"return_hidden_states": True}, "return_hidden_states", "not supported"),
+        ({"tools": TOOLS, "tool_choice": allowed("z")}, "tool_choice", "names 'z', which is no tool here"),
+        ({"tools": TOOLS, "tool_choice": allowed("g", ["f"])}, "tool_choice.allowed_tools.tools", "Expected `str`"),
+        ({"tools": [TOOLS[0] | {"name": "list_messages"}] * 2}, "tools", "two functions are called 'list_messages'"),
+        ({"tools": [TOOLS[0] | {"name": "messages"}] * 2}, "tools", "two functions are called 'messages'"),
     ],
 )
 def test_what_cannot_work_is_refused_by_the_callers_name(fields: dict[str, Any], field: str, words: str) -> None:

@@ -59,8 +59,16 @@ def test_items_are_added_listed_and_taken_away(client: openai.OpenAI) -> None:
     assert texts(client, id) == ["developers", "assistants"]
     with pytest.raises(openai.NotFoundError, match=middle.id):
         client.conversations.items.retrieve(middle.id, conversation_id=id)
-    again = client.conversations.items.create(id, items=[{"type": "item_reference", "id": added.data[0].id}])
-    assert again.data == added.data[:1]
+    (again,) = client.conversations.items.create(id, items=[{"type": "item_reference", "id": added.data[0].id}]).data
+    assert again.content == added.data[0].content
+    assert [item.id for item in client.conversations.items.list(id, limit=1)] == [
+        again.id,
+        added.data[2].id,
+        added.data[0].id,
+    ]
+    with pytest.raises(openai.BadRequestError, match=f"no item '{middle.id}' to begin after") as refusal:
+        client.conversations.items.list(id, after=middle.id)
+    assert refusal.value.param == "after"
 
 
 @pytest.mark.parametrize("options", [{}, {"stream": True}, {"store": False}])
@@ -125,8 +133,9 @@ def test_items_that_no_response_could_begin_with_are_refused(
     client: openai.OpenAI, items: list[Any], words: str
 ) -> None:
     id = client.conversations.create().id
-    with pytest.raises(openai.BadRequestError, match=words):
+    with pytest.raises(openai.BadRequestError, match=words) as refusal:
         client.conversations.items.create(id, items=items)
+    assert refusal.value.param == "items"
     assert texts(client, id) == []
 
 

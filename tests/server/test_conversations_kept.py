@@ -1,5 +1,6 @@
 """Which conversations are kept, how long, and who may change them, without a server."""
 
+import json
 import time
 from typing import Any
 
@@ -9,8 +10,10 @@ from nbgen.errors import InternalError, InvalidRequest, NotFound
 from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
 from nbgen.protocols.openai import Call
 from nbgen.protocols.responses import ResponseCall
+from nbgen.protocols.responses_answer import item_page
 from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import input_items
+from nbgen.protocols.responses_query import Page
 from nbgen.server import conversations
 from nbgen.server.conversations import Conversations
 from nbgen.server.responses import Response
@@ -25,7 +28,7 @@ def begin(kept: Conversations, id: str) -> Run:
     conversation = kept.claim(id, kept.get(id).items, said)
     run = Run(GenerateRequest(rid="r", text=""))
     asked = ResponseCall("resp_a", Body(input="hi", conversation=id), Call([run.request], chat=True), said, [])
-    kept.follow(conversation, Response(asked, "m", run, 1), run)
+    kept.follow(conversation, Response(asked, "m", run), run)
     return run
 
 
@@ -74,7 +77,7 @@ def test_an_item_is_found_among_many_at_once() -> None:
 
 def test_of_several_items_with_one_id_there_is_always_one_that_is_there() -> None:
     kept = Conversations()
-    first, second = kept.create({}, [ITEM, ITEM | {"content": "again"}]), kept.create({}, [ITEM | {"content": "other"}])
+    first, second = kept.create({}, [ITEM]), kept.create({}, [ITEM | {"content": "other"}])
     found = []
     for change in (
         lambda: None,
@@ -85,7 +88,26 @@ def test_of_several_items_with_one_id_there_is_always_one_that_is_there() -> Non
         change()
         item = kept.find("msg_1")
         found.append(item and item["content"])
-    assert found == ["other", ITEM["content"], "again", None]
+    assert found == ["other", ITEM["content"], None, None]
+
+
+def test_every_item_of_one_has_an_id_of_its_own() -> None:
+    kept = Conversations()
+    conversation = kept.create({}, [ITEM, ITEM | {"content": "again"}])
+    (added,) = kept.add(conversation.id, [ITEM | {"id": ""}])
+    assert conversation.items[2] is added is kept.find(added["id"])
+    (asked,) = said = [ITEM | {"content": "once more"}]
+    run = Run(GenerateRequest(rid="r", text=""))
+    body = Body(input="", conversation=conversation.id)
+    kept.follow(conversation, Response(ResponseCall("resp_a", body, Call([run.request], chat=True), said, []), "m", run), run)
+    run.add(GenerateOutput(rid="r", finish_reason=FinishReason("stop")))
+    ids = [item["id"] for item in conversation.items]
+    assert (len(set(ids)), ids[0], asked["id"]) == (5, "msg_1", "msg_1")
+    read: list[str] = []
+    for _ in range(3):
+        page = json.loads(item_page(conversation.items, Page(limit=2, order="asc", after=read[-1] if read else "")))
+        read += [item["id"] for item in page["data"]]
+    assert (read, page["has_more"]) == (ids, False)
 
 
 def test_a_word_costs_no_more_in_a_long_conversation() -> None:

@@ -85,6 +85,16 @@ def test_openais_chat_refuses_what_the_model_does_not_take(server: Server, part:
     assert words in run.json()["error"]["message"]
 
 
+def test_a_medium_that_the_model_does_not_take_is_refused_by_the_field_that_holds_it(server: Server) -> None:
+    url = f"data:image/png;base64,{IMAGE}"
+    asked = {"messages": chat(image_part(url)), "max_tokens": 2}
+    assert server.http.post("v1/chat/completions", json=asked).json()["param"] == "messages"
+    asked = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}
+    assert server.http.post("v1/responses", json=asked).json()["param"] == "input"
+    asked = {"prompt": "a", "media": [image_part(url)], "stream": False}
+    assert server.http.post("api/v1/runs", json=asked).json()["error"]["field"] == "media"
+
+
 def test_images_are_a_users(server: Server) -> None:
     messages = [{"role": "system", "content": [image_part(f"data:image/png;base64,{IMAGE}")]}]
     answer = server.http.post("v1/chat/completions", json={"messages": messages})

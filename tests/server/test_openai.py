@@ -191,6 +191,11 @@ def test_refusals_are_real_statuses_and_name_the_field(client: openai.OpenAI, st
         ({"response_format": {"type": "json_object", "schema": {"type": 7}}}, "response_format", "Failed to compile"),
         ({"extra_body": {"guided_regex": "("}}, "guided_regex", "Failed to compile"),
         ({"extra_body": {"regex": "("}}, "regex", "Failed to compile"),
+        (
+            {"n": 128, "logprobs": True, "top_logprobs": 20, "max_tokens": 9000},
+            "top_logprobs",
+            r"400 - top_logprobs for up to 9000 new tokens, 128 times.*\(max_tokens, n\)",
+        ),
     ],
 )
 def test_what_the_engine_refuses_is_named_as_the_caller_wrote_it(

@@ -186,6 +186,11 @@ def test_input_items_come_in_pages(client: openai.OpenAI) -> None:
     assert [item.content[0].text for item in pages] == list("01234")
     assert {item.content[0].type for item in pages} == {"input_text"}
     assert len(pages.data) == 2
+    ids = [item.id for item in pages]
+    again = ask(client, input=[{"type": "item_reference", "id": ids[0]}] * 3, max_output_tokens=1)
+    assert len({item.id for item in client.responses.input_items.list(again.id, limit=1)}) == 3
+    with pytest.raises(openai.BadRequestError, match="to begin after"):
+        client.responses.input_items.list(again.id, after=ids[1])
     assert [item.content[0].text for item in client.responses.input_items.list(response.id)] == list("43210")
 
 

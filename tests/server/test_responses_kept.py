@@ -1,11 +1,15 @@
 """Which responses are kept, and how long, without a server."""
 
+import json
+import time
+
+import msgspec
 import pytest
 
 from nbgen.errors import InternalError, InvalidRequest, NotFound
-from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest
+from nbgen.messages import FinishReason, GenerateOutput, GenerateRequest, TokenLogprobs
 from nbgen.protocols.openai import Call
-from nbgen.protocols.responses import ResponseCall
+from nbgen.protocols.responses import ResponseCall, parse_response
 from nbgen.protocols.responses_body import Body
 from nbgen.protocols.responses_items import input_items
 from nbgen.server import responses
@@ -18,9 +22,9 @@ END = GenerateOutput(rid="r", text="yes", token_ids=(1,), finish_reason=FinishRe
 def add(kept: Responses, id: str, *, background: bool = False, size: int = 1) -> Run:
     items = input_items(id)
     request = GenerateRequest(rid=f"run-{id}", text="")
-    asked = ResponseCall(id, Body(input=id, background=background), Call([request], chat=True), items, items)
+    asked = ResponseCall(id, Body(input=id, background=background), Call([request], chat=True), items, items, size=size)
     run = Run(request)
-    kept.add(Response(asked, "m", run, size), run)
+    kept.add(Response(asked, "m", run), run)
     return run
 
 
@@ -39,6 +43,18 @@ def test_a_response_ends_with_its_run_and_can_be_continued() -> None:
     kept.delete("resp_a")
     with pytest.raises(InvalidRequest, match="no item"):
         kept.item(answer["id"])
+
+
+def test_it_was_completed_when_its_run_ended_however_late_it_is_read() -> None:
+    kept = Responses()
+    run = add(kept, "resp_a", background=True)
+    run.created -= 100
+    run.started -= 90
+    run.add(END)
+    response = kept.get("resp_a")
+    assert 8 <= time.time() - response.body()["completed_at"] < 30
+    told = response.answer().end(run.outputs, run.samples[0], None, run.ended_at)
+    assert f'"completed_at":{response.body()["completed_at"]}'.encode() in told
 
 
 def test_what_is_deleted_before_its_end_is_not_there_after_it() -> None:
@@ -69,6 +85,33 @@ def test_large_ones_are_forgotten_sooner_but_for_the_newest() -> None:
     with pytest.raises(NotFound):
         kept.get("resp_a")
     assert kept.get("resp_b").body()["status"] == "completed"
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_an_answer_counts_with_its_log_probabilities(background: bool) -> None:
+    kept = Responses()
+    request = GenerateRequest(rid="run-resp_a", text="")
+    body, run = Body(input="a", background=background, top_logprobs=20), Run(request)
+    kept.add(Response(ResponseCall("resp_a", body, Call([request], chat=True), [], []), "m", run), run)
+    entry = TokenLogprobs((-1.0, 1, "yes"), top=[(-1.0 / 3, 1, "yes")] * 20)
+    run.add(msgspec.structs.replace(END, logprobs=[entry] * 100))
+    (item,) = kept.get("resp_a").body()["output"]
+    assert len(item["content"][0]["logprobs"]) == 100
+    assert kept.size == len(json.dumps(item, separators=(",", ":"))) * (1 + background)
+
+
+def test_a_response_counts_what_it_continues_and_refers_to() -> None:
+    kept = Responses()
+    begun = parse_response(json.dumps({"input": "x" * 10_000, "instructions": "y" * 5000}).encode(), kept)
+    run = Run(begun.call.requests[0])
+    kept.add(Response(begun, "m", run), run)
+    run.add(END)
+    assert 15_000 < begun.size < kept.size < 17_000
+    (question, answer) = kept.history(begun.id)
+    conversation = kept.conversations.create({}, [question, answer])
+    references = [{"type": "item_reference", "id": question["id"]}]
+    for holds in ({"previous_response_id": begun.id}, {"conversation": conversation.id}, {"input": references}):
+        assert 10_000 < parse_response(json.dumps({"input": "on", **holds}).encode(), kept).size < 12_000
 
 
 def test_an_error_is_kept_only_for_who_did_not_hear_of_it() -> None:
