@@ -14,15 +14,11 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from nbgen.engine.attention_window import UNSAID, Window, cached_by, window_of
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.upload import upload
 
 IMPLEMENTATION = "nbgen"
-#: The sliding window of a layer that does not pass one.
-UNSAID = -1
-#: What a configuration may say of a layer that attends here. Others choose among keys, or compress them, and show it
-#: only on longer prompts than a probe's.
-LAYER_TYPES = {None, "full_attention", "sliding_attention", "chunked_attention", "hybrid"}
 
 
 class Span(NamedTuple):
@@ -44,33 +40,12 @@ class Span(NamedTuple):
         """Whether none of its tokens was computed before."""
         return self.length == self.stop - self.start
 
-    def seen(self, window: "Window", position: int) -> tuple[int, int]:
+    def seen(self, window: Window, position: int) -> tuple[int, int]:
         """First and one past the last that the token at a position sees: what came before, and all of its block."""
         first, end = window.first(position), position + 1
         known = () if self.windowed and window.sliding is None else self.blocks
         start, stop = next((block for block in known if block[0] <= position < block[1]), (first, end))
         return first if self.windowed else min(first, start), max(end, stop)
-
-
-class Window(NamedTuple):
-    """Which keys a query at position `q` may see, besides `k <= q`: the last `sliding`, or its own chunk's."""
-
-    sliding: int | None = None
-    chunk: int | None = None
-
-    def mask(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Boolean, true where the key may be seen; positions broadcast against each other."""
-        seen = keys <= queries
-        if self.sliding is not None:
-            seen = seen & (keys > queries - self.sliding)
-        if self.chunk is not None:
-            seen = seen & (keys // self.chunk == queries // self.chunk)
-        return seen
-
-    def first(self, query: int) -> int:
-        """The first position that a query sees."""
-        sliding = 0 if self.sliding is None else query - self.sliding + 1
-        return max(0, sliding, 0 if self.chunk is None else query // self.chunk * self.chunk)
 
 
 class Scores(NamedTuple):
@@ -250,19 +225,11 @@ def paged_attention(
     packed = _packed(query)
     if getattr(module, "attn_temperature_tuning", False) and not module.use_rope:
         packed = packed * _tuning(module, query.shape[2], _step).to(packed.dtype)
-    output = _step.attention.attend(packed, layer, _step, _window(module, sliding_window), scores)
+    output = _step.attention.attend(packed, layer, _step, window_of(module, sliding_window), scores)
     return output.view(query.shape[0], query.shape[2], *output.shape[1:]), None
 
 
 AttentionInterface.register(IMPLEMENTATION, paged_attention)
-
-
-def cached_by(module: Any) -> int:
-    """The layer whose keys and values this one attends to: itself, or one before it (Gemma 3n and 4)."""
-    shared = getattr(module.config, "num_kv_shared_layers", 0) if getattr(module, "is_kv_shared_layer", False) else 0
-    types = module.config.layer_types if shared else []
-    own = [number for number, kind in enumerate(types[: len(types) - shared]) if kind == types[module.layer_idx]]
-    return own[-1] if own else int(module.layer_idx)
 
 
 def _layer(module: Any, key: torch.Tensor, value: torch.Tensor, step: Step) -> Layer:
@@ -275,41 +242,6 @@ def _layer(module: Any, key: torch.Tensor, value: torch.Tensor, step: Step) -> L
 def _packed(tensor: torch.Tensor) -> torch.Tensor:
     """`[B, heads, T, D]` as `[B * T, heads, D]`."""
     return tensor.transpose(1, 2).flatten(0, 1)
-
-
-def _window(module: torch.nn.Module, sliding: int | None) -> Window:
-    """The layer's window. Kept with the layer: asking a configuration takes longer than a small product."""
-    kept = module.__dict__.get("_nbgen_window")
-    if kept is None or kept[0] != sliding:
-        kept = module.__dict__["_nbgen_window"] = (sliding, _find_window(module, sliding))
-    return kept[1]
-
-
-def seen_window(module: torch.nn.Module) -> Window | None:
-    """The window that the layer was found to have when it last ran here; None where it has not."""
-    kept = module.__dict__.get("_nbgen_window")
-    return kept and kept[1]
-
-
-def _find_window(module: torch.nn.Module, sliding: int | None) -> Window:
-    config: Any = getattr(module, "config", None)
-    types = getattr(config, "layer_types", None)
-    kind = types[module.layer_idx] if types else None
-    if kind not in LAYER_TYPES:
-        raise NotImplementedError(f"a layer of the type {kind}, which chooses its keys in a way of its own")
-    if sliding == UNSAID or (sliding is None and kind == "sliding_attention"):  # masks may know of it alone
-        sliding = _configured_window(config, kind)
-    return Window(sliding, config.attention_chunk_size if kind == "chunked_attention" else None)
-
-
-def _configured_window(config: Any, kind: str | None) -> int | None:
-    """The window of a layer that leaves it to its mask; NotImplementedError where the configuration is ambiguous."""
-    window = getattr(config, "sliding_window", None)
-    if not window or kind not in (None, "sliding_attention"):
-        return None
-    if kind is None and window < config.max_position_embeddings:
-        raise NotImplementedError("a sliding window that only the model's masks know")
-    return window
 
 
 def _tuning(module: Any, length: int, step: "Step") -> torch.Tensor:

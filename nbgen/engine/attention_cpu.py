@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
+from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step
+from nbgen.engine.attention_window import Window
 
 #: Keys that are gathered at once. Measured: beyond it, batches leave the second-level cache and become slower.
 GATHERED_BYTES = 4 << 20

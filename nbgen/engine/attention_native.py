@@ -7,9 +7,10 @@ from functools import cache, partial
 import torch
 
 from nbgen.engine import native
-from nbgen.engine.attention import Layer, Scores, Step, Window
+from nbgen.engine.attention import Layer, Scores, Step
 from nbgen.engine.attention_cpu import CpuAttention
 from nbgen.engine.attention_plan import Plan
+from nbgen.engine.attention_window import Window
 
 
 class LayerFields(ctypes.Structure):

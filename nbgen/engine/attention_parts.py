@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from nbgen.engine.attention import Window, cached_by
+from nbgen.engine.attention_window import Window, cached_by
 from nbgen.engine.common_parts import NormParts, Product, cut, part
 from nbgen.engine.known_code import like, turns_like
 from nbgen.engine.llama_like import LIKE, window

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from nbgen.engine.attention import Span, Step, Window, padded_tables
+from nbgen.engine.attention import Span, Step, padded_tables
 from nbgen.engine.attention_cpu import shared_prefix_groups
+from nbgen.engine.attention_window import Window
 
 #: Positions of a chunk, which begins at a multiple of it: what one thread computes of a decode at a time.
 CHUNK = 128

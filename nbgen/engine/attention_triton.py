@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 import triton
 
-from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
+from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step
 from nbgen.engine.attention_kernels import attend_tiles, decode_tiles, merge_splits
+from nbgen.engine.attention_window import Window
 from nbgen.engine.kernel_overlap import overlap
 from nbgen.engine.upload import upload
 

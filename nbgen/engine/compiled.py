@@ -16,7 +16,8 @@ from torch import nn
 from transformers import AttentionInterface
 
 from nbgen.engine import native
-from nbgen.engine.attention import UNSAID, paged_attention
+from nbgen.engine.attention import paged_attention
+from nbgen.engine.attention_window import UNSAID
 from nbgen.engine.int4_linear import Int4Linear
 from nbgen.engine.int8_linear import Int8Linear
 from nbgen.engine.linear import PrepackedLinear

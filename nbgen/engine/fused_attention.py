@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 import triton
 
-from nbgen.engine.attention import Layer, Scores, Step, Window
+from nbgen.engine.attention import Layer, Scores, Step
 from nbgen.engine.attention_triton import MOST_SPLITS, Tiling, TritonAttention, precision, serves, tiling, width
+from nbgen.engine.attention_window import Window
 from nbgen.engine.decode_kernel import attend_newest
 from nbgen.engine.decoder_kernels import turn_and_store
 from nbgen.engine.fused_rows import Norm

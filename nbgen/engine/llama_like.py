@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nbgen.engine.attention import Window, seen_window
+from nbgen.engine.attention_window import Window, seen_window
 from nbgen.engine.known_code import like, turns_like
 
 #: What the parts of a model may be like.

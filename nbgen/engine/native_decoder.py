@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from nbgen.engine import attention
-from nbgen.engine.attention import Window
 from nbgen.engine.attention_native import NativeAttention
 from nbgen.engine.attention_plan import Plan
+from nbgen.engine.attention_window import Window
 from nbgen.engine.common_parts import part
 from nbgen.engine.kv_cache import KVCache
 from nbgen.engine.layer_parts import LayerParts, products

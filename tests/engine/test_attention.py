@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from nbgen.engine import attention
-from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step, Window
+from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Span, Step
 from nbgen.engine.attention_cpu import CpuAttention
 from nbgen.engine.attention_native import NativeAttention
 from nbgen.engine.attention_plan import CHUNK
+from nbgen.engine.attention_window import Window
 from nbgen.engine.kv_cache import KVCache
 from tests.soak import TIMES
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from nbgen.engine.attention import ReferenceAttention, Scores, Window
+from nbgen.engine.attention import ReferenceAttention, Scores
+from nbgen.engine.attention_window import Window
 from tests.engine.kernel_build import NEEDS_TRITON, Build, Usage, usage
 from tests.engine.test_attention import CLOSE, Case
 from tests.soak import soaking

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from nbgen.engine.attention import ReferenceAttention, Scores, Span, Step, Window
+from nbgen.engine.attention import ReferenceAttention, Scores, Span, Step
+from nbgen.engine.attention_window import Window
 from nbgen.engine.kv_cache import KVCache
 from tests.conftest import at_least
 from tests.engine.kernel_build import NEEDS_TRITON, Usage, compiled, typed

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nbgen.engine.attention import Window
+from nbgen.engine.attention_window import Window
 from tests.engine.test_fused_attention import CASES, Decodes, both_ways, most_likely_of, odd_scores, placed
 
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}

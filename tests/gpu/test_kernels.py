@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Step, Window
+from nbgen.engine.attention import Layer, ReferenceAttention, Scores, Step
+from nbgen.engine.attention_window import Window
 from nbgen.engine.backends import attention_for
 from tests.engine.test_attention import BLOCK, Case
 from tests.engine.test_attention_triton import CASES, PROCESSORS

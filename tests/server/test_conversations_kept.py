@@ -99,7 +99,8 @@ def test_every_item_of_one_has_an_id_of_its_own() -> None:
     (asked,) = said = [ITEM | {"content": "once more"}]
     run = Run(GenerateRequest(rid="r", text=""))
     body = Body(input="", conversation=conversation.id)
-    kept.follow(conversation, Response(ResponseCall("resp_a", body, Call([run.request], chat=True), said, []), "m", run), run)
+    response = Response(ResponseCall("resp_a", body, Call([run.request], chat=True), said, []), "m", run)
+    kept.follow(conversation, response, run)
     run.add(GenerateOutput(rid="r", finish_reason=FinishReason("stop")))
     ids = [item["id"] for item in conversation.items]
     assert (len(set(ids)), ids[0], asked["id"]) == (5, "msg_1", "msg_1")

@@ -1,0 +1,78 @@
+"""What a layer's attention sees: a window of the keys before a query, of its own or of another layer's.
+
+As models' configurations say, and the arguments of their calls. Knows no step and no cache.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+
+#: The sliding window of a layer that does not pass one.
+UNSAID = -1
+#: What a configuration may say of a layer that attends here. Others choose among keys, or compress them, and show it
+#: only on longer prompts than a probe's.
+LAYER_TYPES = {None, "full_attention", "sliding_attention", "chunked_attention", "hybrid"}
+
+
+class Window(NamedTuple):
+    """Which keys a query at position `q` may see, besides `k <= q`: the last `sliding`, or its own chunk's."""
+
+    sliding: int | None = None
+    chunk: int | None = None
+
+    def mask(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Boolean, true where the key may be seen; positions broadcast against each other."""
+        seen = keys <= queries
+        if self.sliding is not None:
+            seen = seen & (keys > queries - self.sliding)
+        if self.chunk is not None:
+            seen = seen & (keys // self.chunk == queries // self.chunk)
+        return seen
+
+    def first(self, query: int) -> int:
+        """The first position that a query sees."""
+        sliding = 0 if self.sliding is None else query - self.sliding + 1
+        return max(0, sliding, 0 if self.chunk is None else query // self.chunk * self.chunk)
+
+
+def window_of(module: torch.nn.Module, sliding: int | None) -> Window:
+    """The layer's window. Kept with the layer: asking a configuration takes longer than a small product."""
+    kept = module.__dict__.get("_nbgen_window")
+    if kept is None or kept[0] != sliding:
+        kept = module.__dict__["_nbgen_window"] = (sliding, _find_window(module, sliding))
+    return kept[1]
+
+
+def seen_window(module: torch.nn.Module) -> Window | None:
+    """The window that the layer was found to have when it last ran here; None where it has not."""
+    kept = module.__dict__.get("_nbgen_window")
+    return kept and kept[1]
+
+
+def _find_window(module: torch.nn.Module, sliding: int | None) -> Window:
+    config: Any = getattr(module, "config", None)
+    types = getattr(config, "layer_types", None)
+    kind = types[module.layer_idx] if types else None
+    if kind not in LAYER_TYPES:
+        raise NotImplementedError(f"a layer of the type {kind}, which chooses its keys in a way of its own")
+    if sliding == UNSAID or (sliding is None and kind == "sliding_attention"):  # masks may know of it alone
+        sliding = _configured_window(config, kind)
+    return Window(sliding, config.attention_chunk_size if kind == "chunked_attention" else None)
+
+
+def _configured_window(config: Any, kind: str | None) -> int | None:
+    """The window of a layer that leaves it to its mask; NotImplementedError where the configuration is ambiguous."""
+    window = getattr(config, "sliding_window", None)
+    if not window or kind not in (None, "sliding_attention"):
+        return None
+    if kind is None and window < config.max_position_embeddings:
+        raise NotImplementedError("a sliding window that only the model's masks know")
+    return window
+
+
+def cached_by(module: Any) -> int:
+    """The layer whose keys and values this one attends to: itself, or one before it (Gemma 3n and 4)."""
+    shared = getattr(module.config, "num_kv_shared_layers", 0) if getattr(module, "is_kv_shared_layer", False) else 0
+    types = module.config.layer_types if shared else []
+    own = [number for number, kind in enumerate(types[: len(types) - shared]) if kind == types[module.layer_idx]]
+    return own[-1] if own else int(module.layer_idx)
