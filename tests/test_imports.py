@@ -65,6 +65,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
             "anywidget",
             "jupyter_core",
             "pandas",
+            "pydantic",
             "numpy",
             "PIL",
         },
