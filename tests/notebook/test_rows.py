@@ -272,7 +272,8 @@ def test_a_table_that_was_a_file_meanwhile_is_taken(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "index", [pd.Index([1.0, math.nan]), pd.Index(["a", None]), pd.MultiIndex.from_tuples([("a", math.nan), ("b", 1.0)])]
+    "index",
+    [pd.Index([1.0, math.nan]), pd.Index(["a", None]), pd.MultiIndex.from_tuples([("a", math.nan), ("b", 1.0)])],
 )
 def test_a_label_that_is_missing_is_one_as_well(index: Any) -> None:
     before = prepared(pd.Series(["a", "b"], index=index))
