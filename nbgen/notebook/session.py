@@ -173,7 +173,7 @@ def stream(
 
 
 @short_traceback
-def load(model: str | None = None, quantization: str | None = None) -> Status:
+def load(model: str | os.PathLike[str] | None = None, quantization: str | None = None) -> Status:
     """Load a model, given as a folder, a hub id or "bundled"; replaces the one that is loaded.
 
     `quantization` rounds its weights: "int8" (half the memory of bfloat16) or "int4" (a third); "none" does not, and
@@ -254,7 +254,7 @@ def serve(
     Raises InvalidRequest or ModelError for what cannot be served; a server from an earlier call goes on then.
     """
     options = sizes(context_length=context_length, kv_cache_bytes=kv_cache_bytes)
-    if model is None or isinstance(model, str):
+    if model is None or isinstance(model, str | os.PathLike):
         if tokenizer is not None or name is not None:
             raise InvalidRequest("tokenizer and name go with a model object; a model's name brings its own")
         if (folder := place(model)) is not None:
