@@ -59,7 +59,7 @@ class Panel(anywidget.AnyWidget):
         return f"{type(self).__name__}({self.chat!r}, transport={self.transport!r})"
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        data, *metadata = super()._repr_mimebundle_(**options)
+        data, *metadata = super()._repr_mimebundle_(**options) or ({},)
         kept = f"{self.title} needs the kernel that made it. Whatever was written in it stands below."
         return ({**data, "text/plain": self._elsewhere if in_console() else kept}, *metadata)
 
